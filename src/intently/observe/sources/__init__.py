@@ -10,5 +10,5 @@ NAMES = ("functional", "ours", "native", "flex", "transformers", "softmax")
 
 
 def every() -> list[Callable[[Any], list[Any]]]:
-    """``targets(model)`` of every source."""
+    """``targets(searched)`` of every source."""
     return [import_module(f"{__name__}.{name}").targets for name in NAMES]

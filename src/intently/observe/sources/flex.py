@@ -14,16 +14,17 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from intently.biases import Bias, as_bias
 from intently.masks import Mask, allowed
 from intently.observe.watching.call import AttentionSpec, Call
 from intently.observe.watching.patches import Function, Target
 from intently.observe.watching.scope import told
+from intently.observe.watching.searched import Searched
 
 
-def targets(model: nn.Module | None) -> list[Target]:
+def targets(searched: Searched) -> list[Target]:
     """The function, if it is imported."""
     theirs = sys.modules.get("torch.nn.attention.flex_attention")
     return [] if theirs is None else [Target(theirs, "flex_attention", _wrap, everywhere=True)]

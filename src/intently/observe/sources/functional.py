@@ -8,14 +8,15 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from intently.biases import as_bias
 from intently.kernels.modes import in_autocast
 from intently.masks import allowed, causal
 from intently.observe.watching.call import AttentionSpec, Call
-from intently.observe.watching.patches import Function, Target, known_to_scripts, names_beside
+from intently.observe.watching.patches import Function, Target, known_to_scripts
 from intently.observe.watching.scope import told
+from intently.observe.watching.searched import Searched
 
 MOST = 100
 """Entries of a dict or list at most that are searched."""
@@ -23,28 +24,29 @@ CONTAINERS = frozenset((dict, list))
 MODULES_OWN = frozenset(("_parameters", "_buffers", "_modules"))
 
 
-def targets(model: nn.Module | None) -> list[Target]:
+def targets(searched: Searched) -> list[Target]:
     """The function, its from-imports, and references to it in the modules of the model."""
-    name = "scaled_dot_product_attention"
     original = _unwrapped(F.scaled_dot_product_attention)
-    modules = [] if model is None else list(model.modules())
-    kinds = {kind for module in modules for kind in type(module).__mro__}
-    holding = [(m, vars(m), _wrap) for m in modules]
-    holding += [(kind, vars(kind), _wrap_static) for kind in kinds]
-    holding += [(names, names, None) for names in names_beside(model)]
+    kinds = CONTAINERS | HOLDERS
+    holding: list[tuple[Any, Any, Any]] = [(m, vars(m), _wrap) for m in searched.modules]
+    holding += [(kind, vars(kind), _wrap_static) for kind in searched.kinds]
+    holding += [(names, names, None) for names in searched.files]
     containers: dict[int, Any] = {}
-    found = [Target(F, name, _wrap, everywhere=True)]
+    found = [Target(F, "scaled_dot_product_attention", _wrap, everywhere=True)]
     for owner, names, wrap in holding:
         for name, x in list(names.items()):
+            if x is not original and type(x) not in kinds:
+                continue
             if type(x) in CONTAINERS:
                 if 0 < len(x) <= MOST and name not in MODULES_OWN:
                     containers[id(x)] = x
-            elif x is original or type(x) in HOLDERS:
+            else:
                 found += _held(owner, name, x, original, wrap)
     for container in containers.values():
         items = enumerate(container) if isinstance(container, list) else container.items()
         for name, x in list(items):
-            found += _held(container, name, x, original, _wrap)
+            if x is original or type(x) in HOLDERS:
+                found += _held(container, name, x, original, _wrap)
     return found
 
 

@@ -8,6 +8,7 @@ for weights. None of them exposes q, k and v: they are computed from the input a
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from inspect import signature
 from typing import Any
 
@@ -20,9 +21,10 @@ from intently.masks import Mask, allowed, padding
 from intently.observe.watching.call import After, AttentionSpec, Call, Projected, operand
 from intently.observe.watching.patches import Function, Target
 from intently.observe.watching.scope import current, running, told
+from intently.observe.watching.searched import Searched
 
 
-def targets(model: nn.Module | None) -> list[Target]:
+def targets(searched: Searched) -> list[Target]:
     """The two operators, and the function that writes the formula out."""
     return [
         Target(torch, "_native_multi_head_attention", _wrapper(_attention_call)),
@@ -118,6 +120,7 @@ def _layer_call(
     return Call(q, k, v, After(y, finish), AttentionSpec(mask=rule), "native")
 
 
+@cache
 def _wrap_formula(original: Function) -> Function:
     order = signature(original)
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from intently.kernels.problem import Problem
 from intently.observe.watching.call import AttentionSpec, Call
 from intently.observe.watching.patches import Function, Target
 from intently.observe.watching.scope import current, inside, told
+from intently.observe.watching.searched import Searched
 
 
-def targets(model: nn.Module | None) -> list[Target]:
+def targets(searched: Searched) -> list[Target]:
     """The one function that every product of ours calls, and methods that reorder caches."""
     theirs = sys.modules.get("transformers.cache_utils")
     ours = sys.modules.get("intently.models.transformer")

@@ -13,29 +13,23 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from intently.observe.sources import by_hand
-from intently.observe.watching.patches import (
-    Function,
-    Target,
-    as_without,
-    known_to_scripts,
-    names_beside,
-)
+from intently.observe.watching.patches import Function, Target, as_without, known_to_scripts
 from intently.observe.watching.scope import current
+from intently.observe.watching.searched import Searched
 
 FUNCTION = torch.softmax
 
 
-def targets(model: nn.Module | None) -> list[Target]:
+def targets(searched: Searched) -> list[Target]:
     """The function, the method, and the names of the function where the model is written."""
-    both = FUNCTION, softmax
     return [Target(torch, "softmax", _wrap), Target(Tensor, "softmax", _wrap)] + [
         Target(names, name, lambda x: softmax)
-        for names in names_beside(model)
+        for names in searched.files
         for name, x in list(names.items())
-        if any(x is function for function in both)
+        if x is FUNCTION or x is softmax
     ]
 
 

@@ -20,9 +20,10 @@ from intently.observe.watching.call import AttentionSpec, Call
 from intently.observe.watching.mask_inference import simplified
 from intently.observe.watching.patches import Function, Target
 from intently.observe.watching.scope import current, inside, told
+from intently.observe.watching.searched import Searched
 
 
-def targets(model: nn.Module | None) -> list[Target]:
+def targets(searched: Searched) -> list[Target]:
     """The method that returns attention functions, if transformers is imported."""
     theirs, masks = (
         sys.modules.get(f"transformers.{n}") for n in ("modeling_utils", "masking_utils")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import SupportsIndex
 
@@ -80,6 +80,11 @@ class Names:
     def wanted(self, name: str) -> bool:
         """Whether a pattern asks for the module."""
         return self._patterns is None or any(_matches(name, p) for p in self._patterns)
+
+    @property
+    def modules(self) -> Mapping[nn.Module, str]:
+        """The modules of the model, and their names."""
+        return self._names
 
     def chosen(self) -> dict[nn.Module, str]:
         """The modules of the model that a pattern asks for, and their names."""

@@ -9,13 +9,11 @@ from __future__ import annotations
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from operator import is_
 from typing import Any
 
 import torch
-from torch import nn
 from torch.jit._builtins import _find_builtin, _register_builtin
 from torch.overrides import handle_torch_function, has_torch_function
 
@@ -47,8 +45,10 @@ _lock = threading.Lock()
 _patches: dict[tuple[int, Any], _Patch] = {}
 _left: deque[list[Target]] = deque()
 """Targets that are still to be removed."""
-_bound: dict[int, tuple[list[Any], list[tuple[dict[str, Any], str]]]] = {}
-"""For a function by id: the modules that were searched, and where they bind it."""
+_searched: list[Any] = []
+"""The modules in which functions were searched last."""
+_bound: dict[int, list[tuple[dict[str, Any], str]]] = {}
+"""For a function by id: where these modules bind it."""
 
 
 def install(targets: Iterable[Target]) -> list[Target]:
@@ -62,6 +62,9 @@ def install(targets: Iterable[Target]) -> list[Target]:
             for target in targets:
                 _install(target)
                 done.append(target)
+            # again for each watch: modules may have been imported since
+            found = [(x, _patches[id(x.owner), x.name]) for x in done if x.everywhere]
+            _rebind([(id(x.original), x.original, x.replacement) for _, x in found])
     except BaseException:
         remove(done)
         raise
@@ -89,6 +92,7 @@ def _settle() -> None:
 
 
 def _remove(targets: list[Target]) -> None:
+    gone: list[_Patch] = []
     for target in reversed(targets):
         key = id(target.owner), target.name
         patch = _patches[key]
@@ -96,19 +100,13 @@ def _remove(targets: list[Target]) -> None:
         if not patch.count:
             del _patches[key]
             _restore(target, patch)
+            gone += [patch] if target.everywhere else []
+    _rebind([(id(x.original), x.replacement, x.original) for x in gone])
 
 
 def active() -> int:
     """How many names are replaced at the moment."""
     return len(_patches)
-
-
-def names_beside(model: nn.Module | None) -> list[dict[str, Any]]:
-    """The globals of the files that define the classes of a model, except PyTorch's."""
-    modules = () if model is None else model.modules()
-    files = {kind.__module__ for kind in {type(m) for m in modules} for kind in kind.__mro__}
-    ours = [name for name in sorted(files) if name.split(".")[0] not in ("torch", "builtins")]
-    return [vars(sys.modules[name]) for name in ours if name in sys.modules]
 
 
 def known_to_scripts(replacement: Function, original: Function) -> None:
@@ -129,8 +127,6 @@ def _install(target: Target) -> None:
         _set(target.owner, target.name, patch.replacement)
         _patches[key] = patch
     patch.count += 1
-    if target.everywhere:  # again for each watch: modules may have been imported since
-        _rebind(patch.original, patch.replacement, id(patch.original))
 
 
 def _restore(target: Target, patch: _Patch) -> None:
@@ -139,8 +135,6 @@ def _restore(target: Target, patch: _Patch) -> None:
             delattr(target.owner, target.name)
         else:
             _set(target.owner, target.name, patch.original)
-    if target.everywhere:
-        _rebind(patch.replacement, patch.original, id(patch.original))
 
 
 def _own(owner: Any) -> Mapping[Any, Any]:
@@ -157,29 +151,38 @@ def _set(owner: Any, name: Any, x: Any) -> None:
         setattr(owner, name, x)
 
 
-def _rebind(old: Function, new: Function, which: int) -> None:
-    """Change the globals of all modules that are bound to ``old``, ``which`` by id.
+def _rebind(changes: list[tuple[int, Function, Function]]) -> None:
+    """Change the globals of all modules: for a function by id, those bound to one to the other.
 
     If the modules are those of the last search, only the places found then and ``__main__``, where
     people type, are searched. Names in ``torch._C``, by which PyTorch's compiler knows functions,
     stay.
     """
-    searched, places = _bound.get(which, ([], []))
-    named = dict(sys.modules)
-    modules = list(named.values())
-    if len(modules) != len(searched) or not all(map(is_, modules, searched)):
-        kept = [m for name, m in named.items() if not name.startswith("torch._C")]
-        places = [place for module in kept for place in _places(module, old)]
-        _bound[which] = modules, places
-    for names, name in [*places, *_places(sys.modules["__main__"], old)]:
-        if names.get(name) is old:
-            names[name] = new
+    if not changes:
+        return
+    modules = list(sys.modules.values())
+    if modules != _searched:
+        _searched[:] = modules
+        _bound.clear()
+    left = {id(old): which for which, old, _ in changes if which not in _bound}
+    if left:
+        _bound.update({which: [] for which in left.values()})
+        for name, module in list(sys.modules.items()):
+            if not name.startswith("torch._C"):
+                for names, key, x in _held(module, left):
+                    _bound[left[id(x)]].append((names, key))
+    for which, old, new in changes:
+        typed = [(names, key) for names, key, _ in _held(sys.modules["__main__"], {id(old)})]
+        for names, key in [*_bound[which], *typed]:
+            if names.get(key) is old:
+                names[key] = new
 
 
-def _places(module: Any, x: Function) -> Iterator[tuple[dict[str, Any], str]]:
+def _held(module: Any, ids: Container[int]) -> Iterator[tuple[dict[str, Any], str, Any]]:
+    """The globals of a module that are objects of these ids."""
     names = getattr(module, "__dict__", None)
     if isinstance(names, dict):
-        yield from [(names, name) for name, held in list(names.items()) if held is x]
+        yield from [(names, key, x) for key, x in list(names.items()) if id(x) in ids]
 
 
 def as_without(

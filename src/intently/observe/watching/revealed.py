@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import dis
 import sys
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from functools import lru_cache
 from inspect import unwrap
 from types import CodeType, FunctionType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 from torch import nn
@@ -38,6 +38,9 @@ LOADS = frozenset(("LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL", "LOAD_NAME", "LOAD
 WATCH = "intently.observe.watching.watch"
 PASSED = ("torch", "intently.observe")
 """Packages whose own code says nothing about a model."""
+
+
+Said = TypeVar("Said")
 
 
 class Word(NamedTuple):
@@ -97,14 +100,25 @@ def pools(come: set[str]) -> bool:
     return {"*", "sum"} <= come and "log" not in come
 
 
-_formulas: WeakKeyDictionary[type[nn.Module], str | None] = WeakKeyDictionary()
+def remembered(say: Callable[[type[nn.Module]], Said]) -> Callable[[type[nn.Module]], Said]:
+    """Remember what the code of a class says until its forward is replaced."""
+    known: WeakKeyDictionary[type[nn.Module], tuple[int, Said]] = WeakKeyDictionary()
+
+    def remembering(kind: type[nn.Module]) -> Said:
+        forward = next(id(vars(k)["forward"]) for k in kind.__mro__ if "forward" in vars(k))
+        before, said = known.get(kind, (None, None))
+        if before == forward:
+            return said
+        known[kind] = forward, (said := say(kind))
+        return said
+
+    return remembering
 
 
+@remembered
 def formula(kind: type[nn.Module]) -> str | None:
     """The function by which the forward of a class makes weights by hand, None if none is seen."""
-    if kind not in _formulas:
-        _formulas[kind] = next(filter(None, map(_formula, _codes(kind))), None)
-    return _formulas[kind]
+    return next(filter(None, map(_formula, _codes(kind))), None)
 
 
 def writes_attention(module: nn.Module) -> bool:

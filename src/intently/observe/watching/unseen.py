@@ -19,6 +19,7 @@ from intently.observe.watching.revealed import (
     mixes,
     only_calls_its_parts,
     pools,
+    remembered,
     still_to_come,
 )
 
@@ -125,8 +126,9 @@ def unseen(
             why = _suspect(module, ran, deep)
             if why is not None and any(names.get(m) in told for m in module.modules()):
                 why = None
-            if not any(names.get(m) in by_hand for m in module.modules()):
-                why = why or _written_out(module, ran, deep)
+            written = None if why else _written_out(module, ran, deep)
+            if written and not any(names.get(m) in by_hand for m in module.modules()):
+                why = written
         if why is not None and (name not in known or name in by_hand):
             found[name] = why
     return found
@@ -134,8 +136,9 @@ def unseen(
 
 def _under(name: str, known: set[str]) -> bool:
     """Whether a module is a known one, or a part of one."""
-    parts = name.split(".")
-    return any(".".join(parts[:n]) in known for n in range(1, len(parts) + 1))
+    while name and name not in known:
+        name = name.rpartition(".")[0]
+    return bool(name)
 
 
 def _by_hand(softmax: Softmax, seen: bool) -> str:
@@ -161,10 +164,10 @@ def _suspect(module: nn.Module, ran: Ran, deep: bool) -> str | None:
     looks = _looks(type(module)) and not any(_looks(type(m)) for m in list(module.modules())[1:])
     looks = looks and "forward" in methods(type(module)) and not only_calls_its_parts(module)
     if module in ran.here:
-        called = _names_in_code(type(module)) & FUNCTIONS
-        if called:
+        called = _function_in_code(type(module))
+        if called is not None:
             return (
-                f"its code names {min(called)}, and no call was seen: if it ran, then by a way "
+                f"its code names {called}, and no call was seen: if it ran, then by a way "
                 "that is not watched" + ("" if deep else " (deep=True may see it)")
             )
         if not looks:
@@ -187,10 +190,12 @@ def _looks(kind: type) -> bool:
     return not issubclass(kind, NAMED_AFTER) and ("attention" in name or "attn" in name)
 
 
-def _names_in_code(kind: type) -> set[str]:
-    """The names in the methods of a class."""
+@remembered
+def _function_in_code(kind: type[nn.Module]) -> str | None:
+    """The first of `FUNCTIONS` that the methods of a class name."""
     codes = (getattr(unwrap(x), "__code__", None) for x in methods(kind).values())
-    return {name for code in codes for name in getattr(code, "co_names", ())}
+    names = {name for code in codes for name in getattr(code, "co_names", ())}
+    return min(names & FUNCTIONS, default=None)
 
 
 def _fixed_graph(module: nn.Module) -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from typing import Any, Literal
 from weakref import finalize
@@ -23,6 +23,7 @@ from intently.observe.watching import patches
 from intently.observe.watching.patches import Function, Target
 from intently.observe.watching.recorder import COMPILED, Recorder
 from intently.observe.watching.scope import begin, current, leave, tell_elsewhere
+from intently.observe.watching.searched import Searched
 
 FIX_COMPILED = (
     "watch the model that was compiled (model._orig_mod), or run it within "
@@ -82,11 +83,12 @@ class watch:  # noqa: N801 - used as a function: `with it.watch(model) as seen:`
             fix = "write `with it.watch(model) as seen:` again"
             raise build(KernelError, "watch", expected, got, fix=fix)
         recorder = Recorder(*self._options)
-        _refuse_compiled(self._model)
+        _refuse_compiled(recorder.names.modules)
         with ExitStack() as undo:  # undone whatever fails, here or at the end
             undo.callback(recorder.close)
             undo.callback(_compiler_forgets, _compiler_knows())
-            undo.callback(patches.remove, patches.install(_targets(self._model)))
+            targets = _targets(Searched.of(recorder.names.modules))
+            undo.callback(patches.remove, patches.install(targets))
             undo.callback(leave, recorder)
             begin(recorder)
             if self._deep:
@@ -108,26 +110,23 @@ class watch:  # noqa: N801 - used as a function: `with it.watch(model) as seen:`
             _say_compiled(self._recorder)
 
 
-def _targets(model: nn.Module | None) -> list[Target]:
+def _targets(searched: Searched) -> list[Target]:
     """The targets of every source, and `nn.Module.__call__`, which tells the running modules."""
     from intently.observe import sources
 
-    found = [Target(kind, "__call__", _named) for kind in _callable_kinds(model)]
+    found = [Target(kind, "__call__", _named) for kind in _callable_kinds(searched)]
     for targets in sources.every():
-        found += targets(model)
+        found += targets(searched)
     frames = sys.modules.get("torch._dynamo.eval_frame")
     if frames is not None:
         found.append(Target(frames, "_callback_from_stance", _compiled_region))
     return found
 
 
-def _callable_kinds(model: nn.Module | None) -> set[type[nn.Module]]:
+def _callable_kinds(searched: Searched) -> set[type[nn.Module]]:
     """`nn.Module`, and the classes of the model that are called in a way of their own."""
-    modules = () if model is None else model.modules()
-    kinds = {kind for module in modules for kind in type(module).__mro__}
-    return {kind for kind in kinds if issubclass(kind, nn.Module) and "__call__" in vars(kind)} | {
-        nn.Module
-    }
+    own = (kind for kind in searched.kinds if "__call__" in vars(kind))
+    return {nn.Module, *(kind for kind in own if issubclass(kind, nn.Module))}
 
 
 def _named(original: Function) -> Function:
@@ -177,12 +176,12 @@ def _say_compiled(recorder: Recorder) -> None:
     raise build(KernelError, "watch", expected, got, COMPILED, FIX_COMPILED)
 
 
-def _refuse_compiled(model: nn.Module | None) -> None:
-    if model is None or _forced_eager():
+def _refuse_compiled(names: Mapping[nn.Module, str]) -> None:
+    if _forced_eager():
         return
-    for name, module in model.named_modules():
-        if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None):
-            got = f"{name or type(module).__name__}, compiled by torch.compile"
+    for module, name in names.items():
+        if "_orig_mod" in module._modules or module._compiled_call_impl:
+            got = f"{name}, compiled by torch.compile"
             cause = "what a compiled graph attends passes no function that could be watched"
             expected = "a model that runs module by module"
             raise build(KernelError, "model", expected, got, cause, FIX_COMPILED)
