@@ -109,8 +109,12 @@ def around(module: nn.Module, recorders: Sequence[Recorder]) -> AbstractContextM
     """
     if _here.whole:
         return None
-    if attends_by_hand(module) and any(x.wants(module) for x in recorders):
-        return mode()
+    plain = recorders[-1].plain
+    if module not in plain:
+        if not attends_by_hand(module):
+            plain.add(module)
+        elif any(x.wants(module) for x in recorders):
+            return mode()
     if not _here.count or not (module._parameters or module._buffers or module._modules):
         return None
     return _paused()
@@ -130,6 +134,8 @@ def attends_by_hand(module: nn.Module) -> bool:
 def follow_from(module: nn.Module, weights: Tensor, softmax: Softmax) -> None:
     """Follow weights that a softmax made unexpectedly, until the forward of ``module`` ends."""
     _caught.add(type(module))
+    for recorder in current():
+        recorder.plain.clear()
     if _here.whole or _is_on():
         return
     late = mode()
@@ -146,6 +152,8 @@ def follow_from(module: nn.Module, weights: Tensor, softmax: Softmax) -> None:
 
 def ended(module: nn.Module) -> None:
     """The forward of a module ended."""
+    if not _here.late and not _here.mode.lost:
+        return
     late = _here.late.pop(module, None)
     if late is not None:
         late.__exit__(None, None, None)

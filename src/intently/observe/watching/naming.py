@@ -27,7 +27,7 @@ class Running(list[nn.Module]):
         """Enter a forward."""
         self._count += 1
         self.numbers.append(self._count)
-        super().append(module)
+        list.append(self, module)
 
     def pop(self, at: SupportsIndex = -1) -> nn.Module:
         """Leave the innermost."""

@@ -45,6 +45,8 @@ class Recorder:
         deep: bool = False,
     ) -> None:
         self.running, self.ran, self._deep = Running(), Ran(), deep
+        self.plain: set[nn.Module] = set()
+        """Modules whose code does not attend by hand."""
         self.ran_compiled = False
         self.names = Names(model, layers)
         self.recording = Recording(tokens)
@@ -113,6 +115,7 @@ class Recorder:
         if not ended:
             self._say_unseen()
         self.names, self.ran = Names(None, None), Ran()
+        self.plain.clear()
 
     def _say_unseen(self) -> None:
         """Name the modules that may have attended unseen, and why."""

@@ -74,7 +74,7 @@ def still_to_come(modules: int) -> set[str]:
     frame = sys._getframe(1)
     while frame is not None and modules:
         name = str(frame.f_globals.get("__name__", ""))
-        if name == WATCH and frame.f_code.co_name == "__call__":
+        if name == WATCH and frame.f_code.co_name == "call":
             modules -= 1
         elif name.split(".")[0] != PASSED[0] and not name.startswith(PASSED[1]):
             here = Word("", frame.f_lasti, frame.f_lineno or 0)

@@ -74,7 +74,7 @@ class inside:  # noqa: N801 - used as a function: `with inside():`
 
 
 def _here(scope: _Scope) -> bool:
-    return scope.thread == threading.get_ident() and scope.task in (None, _task())
+    return scope.thread == threading.get_ident() and (scope.task is None or scope.task is _task())
 
 
 def _task() -> asyncio.Task[Any] | None:

@@ -111,10 +111,10 @@ class watch:  # noqa: N801 - used as a function: `with it.watch(model) as seen:`
 
 
 def _targets(searched: Searched) -> list[Target]:
-    """The targets of every source, and `nn.Module.__call__`, which tells the running modules."""
+    """The targets of every source, and the calls of modules, which tell those that run."""
     from intently.observe import sources
 
-    found = [Target(kind, "__call__", _named) for kind in _callable_kinds(searched)]
+    found = _calls(searched)
     for targets in sources.every():
         found += targets(searched)
     frames = sys.modules.get("torch._dynamo.eval_frame")
@@ -123,10 +123,17 @@ def _targets(searched: Searched) -> list[Target]:
     return found
 
 
-def _callable_kinds(searched: Searched) -> set[type[nn.Module]]:
-    """`nn.Module`, and the classes of the model that are called in a way of their own."""
-    own = (kind for kind in searched.kinds if "__call__" in vars(kind))
-    return {nn.Module, *(kind for kind in own if issubclass(kind, nn.Module))}
+def _calls(searched: Searched) -> list[Target]:
+    """The calls of `nn.Module`, and of classes of the model that are called in a way of their own.
+
+    Python updates every subclass if ``nn.Module.__call__`` changes, up to thousands; a compiled
+    module, which a stance makes run, is called by nothing else.
+    """
+    own = [kind for kind in searched.kinds if kind is not nn.Module and "__call__" in vars(kind)]
+    found = [Target(kind, "__call__", _named) for kind in own if issubclass(kind, nn.Module)]
+    compiled = any(module._compiled_call_impl for module in searched.modules)
+    name = "__call__" if compiled or not searched.modules else "_call_impl"
+    return [*found, Target(nn.Module, name, _named)]
 
 
 def _named(original: Function) -> Function:
@@ -134,7 +141,7 @@ def _named(original: Function) -> Function:
 
     as_before = nullcontext()
 
-    def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+    def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         recorders = current()
         if not recorders:
             if not torch.compiler.is_compiling():
@@ -153,7 +160,7 @@ def _named(original: Function) -> Function:
             for recorder in recorders:
                 recorder.running.pop()
 
-    return __call__
+    return call
 
 
 def _compiled_region(original: Function) -> Function:
