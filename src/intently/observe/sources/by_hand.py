@@ -8,9 +8,9 @@ reports the first operation that it cannot follow. Scores that are no product of
 or went out of sight on their way, leave the weights themselves: those are kept instead.
 
 The mode costs some ten microseconds an operation, so it is on only within the modules whose code
-makes weights by hand, and off again within the layers that they call. A softmax that nobody
-expected turns it on until its module returns, with the weights as they are, and from then on for
-all modules of that class. ``deep=True`` follows the whole model.
+makes weights by hand, or the functions in which alone they do, and off again within the layers that
+they call. A softmax that nobody expected turns it on until its module returns, with the weights as
+they are, and from then on for all modules of that class. ``deep=True`` follows the whole model.
 
 The results are the same, except where PyTorch picks another kernel under a dispatch mode, as under
 any.
@@ -22,6 +22,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import wraps
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -36,9 +37,12 @@ from torch.utils._python_dispatch import (
 from intently.observe.sources.followed import Lost, Scores
 from intently.observe.sources.following import BY_HAND, Follow
 from intently.observe.sources.steps import NO_PRODUCT, axis_of_ones
+from intently.observe.watching.helpers import Helper, helpers
+from intently.observe.watching.patches import Function, Target, is_replaced
 from intently.observe.watching.recorder import Recorder
 from intently.observe.watching.revealed import writes_attention
-from intently.observe.watching.scope import current, tell
+from intently.observe.watching.scope import current, running, tell
+from intently.observe.watching.searched import Searched
 from intently.observe.watching.unseen import Softmax
 
 
@@ -90,6 +94,28 @@ class _paused:  # noqa: N801 - as `mode`
             _here.mode.__enter__()
 
 
+def targets(searched: Searched) -> list[Target]:
+    """The functions in which alone modules of a model attend by hand."""
+    found: dict[tuple[int, str], Target] = {}
+    for module in searched.modules:
+        for x in _helpers(module) if attends_by_hand(module) else ():
+            found[id(x.owner), x.name] = Target(x.owner, x.name, _followed)
+    return list(found.values())
+
+
+def _followed(original: Function) -> Function:
+    @wraps(original)
+    def followed(*args: Any, **kwargs: Any) -> Any:
+        recorders = current()
+        module = running() if recorders else None
+        if module is None or _here.whole or not any(x.wants(module) for x in recorders):
+            return original(*args, **kwargs)
+        with mode():
+            return original(*args, **kwargs)
+
+    return followed
+
+
 class _Here(threading.local):
     """The mode of a thread, and how many modules and whole models are followed."""
 
@@ -111,7 +137,7 @@ def around(module: nn.Module, recorders: Sequence[Recorder]) -> AbstractContextM
         return None
     plain = recorders[-1].plain
     if module not in plain:
-        if not attends_by_hand(module):
+        if not attends_by_hand(module) or _in_helpers(module):
             plain.add(module)
         elif any(x.wants(module) for x in recorders):
             return mode()
@@ -129,6 +155,20 @@ def attends_by_hand(module: nn.Module) -> bool:
         ours = type(module).__module__.split(".")[0] in ("intently", "torch")
         known = _known[module] = not ours and writes_attention(module)
     return known
+
+
+def _helpers(module: nn.Module) -> tuple[Helper, ...]:
+    """The functions in which alone a module attends by hand, as long as they are in their place."""
+    known = _known_helpers.get(module)
+    if known is None:
+        known = _known_helpers[module] = helpers(module)
+    return known if all(x.stands() for x in known) else ()
+
+
+def _in_helpers(module: nn.Module) -> bool:
+    """Whether functions are followed that attend for a module."""
+    known = () if type(module) in _caught else _known_helpers.get(module, ())
+    return bool(known) and all(is_replaced(x.owner, x.name) for x in known)
 
 
 def follow_from(module: nn.Module, weights: Tensor, softmax: Softmax) -> None:
@@ -181,6 +221,7 @@ def told(weights: Tensor) -> None:
 
 _known: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 """Whether the code of a module attends by hand, as far as it tells."""
+_known_helpers: WeakKeyDictionary[nn.Module, tuple[Helper, ...]] = WeakKeyDictionary()
 _caught: WeakSet[type[nn.Module]] = WeakSet()
 """Classes whose code did not tell, and that were caught with a softmax."""
 

@@ -35,6 +35,9 @@ FORMULAS: dict[str, tuple[Set[str], ...]] = {
 
 LOADS = frozenset(("LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF"))
 
+FORWARDS = ("forward", "call", "__call__")
+"""Names of the methods that run a module."""
+
 WATCH = "intently.observe.watching.watch"
 PASSED = ("torch", "intently.observe")
 """Packages whose own code says nothing about a model."""
@@ -126,16 +129,21 @@ def writes_attention(module: nn.Module) -> bool:
 
     These are functions that it names, of any file but PyTorch's, and those that the module holds.
     """
-    held = [x for x in vars(module).values() if isinstance(x, FunctionType)]
-    codes = [*_codes(type(module), anywhere=True), *_called(held, {}, anywhere=True)]
+    codes = all_codes(module)
     names = [{word.text for word in words(code)} for code in codes]
-    if any(_formula(code) is not None for code in codes) or any(map(_calls_operator, names)):
+    if any(_formula(code) is not None for code in codes) or any(map(calls_operator, names)):
         return True
     softmax = any(isinstance(x, nn.Softmax) for x in module.children())
     return softmax and any(some & PRODUCTS for some in names)
 
 
-def _calls_operator(names: set[str]) -> bool:
+def all_codes(module: nn.Module) -> list[CodeType]:
+    """The code of a forward and of all functions that it may call."""
+    held = [x for x in vars(module).values() if isinstance(x, FunctionType)]
+    return [*_codes(type(module), anywhere=True), *_called(held, {}, anywhere=True)]
+
+
+def calls_operator(names: set[str]) -> bool:
     """Whether code calls an operator of fused attention and not PyTorch's function."""
     fused = any(name.startswith("_scaled_dot_product") for name in names)
     return fused or ("scaled_dot_product_attention" in names and bool(names & {"aten", "_nn"}))
@@ -186,7 +194,7 @@ def methods(kind: type) -> dict[str, Any]:
 def _codes(kind: type[nn.Module], anywhere: bool = False) -> Iterator[CodeType]:
     """The code of a forward, of the methods it names, and of functions of the same file."""
     own = methods(kind)
-    return _called([own.get(name) for name in ("forward", "call", "__call__")], own, anywhere)
+    return _called([own.get(name) for name in FORWARDS], own, anywhere)
 
 
 def _called(left: list[Any], own: dict[str, Any], anywhere: bool) -> Iterator[CodeType]:

@@ -92,6 +92,8 @@ def begin(recorder: Recorder) -> None:
 def leave(recorder: Recorder) -> None:
     """Let a recorder stop watching."""
     _open.pop(recorder, None)
+    for other in list(_open):
+        other.plain.clear()  # what this one replaced for them is put back
     scope = _scope.get()
     if recorder in scope.recorders:
         _keep(scope, [x for x in scope.recorders if x is not recorder])
