@@ -67,33 +67,8 @@ def check(call: Call, matrix: Attention, turn: int, stored: torch.dtype | None =
     for count in (few, max(few, min(MORE, CELLS // cells))):
         if found.verified is None and found.rows < min(count, t):
             rows = sample(t, turn, count).to(matrix.device)
-            if _plainly_agrees(call, matrix, rows, coarsest):
-                return Verdict(True, rows=len(rows))
             found = replace(_compared(call, matrix, real, rows, coarsest), rows=len(rows))
     return found
-
-
-def _plainly_agrees(
-    call: Call, matrix: Attention, rows: Tensor, coarsest: torch.dtype
-) -> bool:
-    """Whether `_compared` would say True, in the few operations that most calls need."""
-    y, v, p = call.y, call.v, matrix.problem
-    wide = isinstance(y, Tensor) and isinstance(v, Tensor) and torch.finfo(coarsest).eps < RELATIVE
-    if not wide or {p.q.dtype, y.dtype, v.dtype} != {coarsest} or p.sinks is not None:
-        return False
-    if call.columns is not None or v.shape[-2] != p.geometry.s or not p.q.ndim == p.k.ndim == y.ndim:
-        return False
-    weights = torch.softmax(p.ready().masked(rows), -1)  # NaN where a row sees nothing
-    real = y.detach().index_select(-2, rows)
-    norm, axes = torch.linalg.vector_norm, (-2, -1)
-    largest = RELATIVE * norm(real, torch.inf, axes)
-    worst = norm(_times(weights, v.detach()) - real, torch.inf, axes)
-    if not float((worst - largest).max()) <= 0:
-        return False
-    head = (0,) * (weights.ndim - 2)
-    root = weights[head].sqrt()  # the weights at half the scale, which have to give others
-    other = (root / root.sum(-1, keepdim=True)) @ v.detach()[(0,) * (v.ndim - 2)]
-    return bool(norm(other - real[head], torch.inf) > largest[head])
 
 
 def _same_weights(real: Tensor, matrix: Attention, rows: Tensor) -> Verdict | None:
