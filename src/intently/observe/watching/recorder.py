@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from intently.attention_matrix import Attention, attend
 from intently.errors import StaleError
 from intently.kernels.modes import transformed
+from intently.kernels.operands import usual
+from intently.masks import Geometry
 from intently.observe.generation.call_masks import trimmed
 from intently.observe.generation.generations import Added, Generations, Step
 from intently.observe.recording.labels import Tokens
@@ -140,28 +142,33 @@ class Recorder:
     def _keep(self, name: str, call: Call) -> None:
         place = self._generations.place(name, self.names.forward(call.module, self.running))
         step = self._normalised(call)
-        if call.as_weights is not None and not self._agrees(step):
-            call = call.as_weights("its queries and keys give others")
-            step = self._normalised(call)
+        found: checking.Verdict | None = None
+        if call.as_weights is not None:
+            found = self._compared(name, step)
+            if found.verified is not True:
+                call, found = call.as_weights("its queries and keys give others"), None
+                step = self._normalised(call)
         for text, why in ((AS_IT_IS, call.as_it_is), (THEN, call.then)):
             if why is not None:
                 self.recording.covered.note(text.format(name, why))
         entry, made, matrix = self._generations.add(place, step) or self._begun(name, step)
         if entry.steps & (entry.steps - 1) == 0 or entry.steps % 32 == 0:
-            self._check(entry, made, matrix)
+            self._check(entry, made, matrix, found if entry.steps == 1 else None)
         if self._gradients is not None:
             self._gradients.keep(entry, call)
         elif entry.steps == 1:
             self._generations.begin(place, entry, call)
 
-    def _agrees(self, step: Step) -> bool:
+    def _compared(self, name: str, step: Step) -> checking.Verdict:
         """Whether queries and keys give the weights, or the output, of a call by hand."""
-        matrix = step.spec.get().attend(operand(step.q), operand(step.k))
-        return checking.check(step.call, matrix, 0, self._store.dtype).verified is True
+        q, k, how, dtype = operand(step.q), operand(step.k), step.spec.get(), self._store.dtype
+        turn = _turn(name, self._counts.get(name, 0), 1)
+        found = confirmed(step.call, q, k, how, turn) if dtype in (None, q.dtype) else None
+        return found or checking.check(step.call, how.attend(q, k), turn, dtype)
 
     def _normalised(self, call: Call) -> Step:
         q, k = operand(call.q).detach(), operand(call.k).detach()
-        g = attend(q, k).problem.geometry
+        g = _geometry(q, k)
         whole = self._masks.simplified(call.how, g)
         if not isinstance(call.q, Tensor) or not isinstance(call.k, Tensor):
             return Step(call, call.q, call.k, self._store.how(whole), g)
@@ -183,14 +190,23 @@ class Recorder:
         self.recording.add(entry)
         return entry, step.call, step.matrix or entry.attention
 
-    def _check(self, entry: Entry, call: Call, matrix: Callable[[], Attention]) -> None:
-        """Compare with the output, and remember the worst verdict."""
+    def _check(
+        self,
+        entry: Entry,
+        call: Call,
+        matrix: Callable[[], Attention],
+        found: checking.Verdict | None,
+    ) -> None:
+        """Compare with the output, and remember the worst verdict.
+
+        A verdict that was ``found`` on the operands is that of a copy of the same bits.
+        """
         try:
-            turn = crc32(entry.name.encode()) + entry.index + entry.steps  # other rows each time
-            found = None
-            if matrix == entry.attention:
-                q, k = entry.rows.operands()
-                found = confirmed(call, q, k, entry.rows.how(), turn)
+            turn = _turn(entry.name, entry.index, entry.steps)
+            if self._store.dtype is not None:
+                found = None
+            if found is None and matrix == entry.attention:
+                found = confirmed(call, *entry.rows.operands(), entry.rows.how(), turn)
             found = found or checking.check(call, matrix(), turn, self._store.dtype)
         except StaleError as error:
             found = checking.Verdict(None, str(error))
@@ -203,6 +219,19 @@ class Recorder:
         worse = entry.verified is not False and found.verified is not True
         if entry.steps == 1 or worse or entry.why == checking.CANNOT_TELL:
             entry.verified, entry.why = found.verified, found.why
+
+
+def _turn(name: str, index: int, steps: int) -> int:
+    """A number for each comparison, so that each takes other rows."""
+    return crc32(name.encode()) + index + steps
+
+
+def _geometry(q: Tensor, k: Tensor) -> Geometry:
+    """The geometry of the weights of q and k; raises what `attend` raises."""
+    same = q.ndim > 1 and q.shape[:-2] == k.shape[:-2] and q.shape[-1] == k.shape[-1]
+    if not (same and q.dtype is k.dtype and q.device == k.device and usual(q)):
+        return attend(q, k).problem.geometry
+    return Geometry(tuple(q.shape[:-2]), q.shape[-2], k.shape[-2], q.device)
 
 
 def in_backward() -> bool:
