@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from intently.masks import Geometry, is_plain_causal
 from intently.observe.watching.call import AttentionSpec, Call
 from intently.observe.watching.checking import RELATIVE, Verdict, sample
+from intently.scores import DOT
 
-SMALL = 2**17
+SMALL, OF_ONE_ROW = 2**17, 2**13
 """Multiplications of a product at most: with more, NumPy would start threads of its own."""
 
 WHOLE = 2**23
@@ -51,16 +52,21 @@ def _is_plain(call: Call, q: Tensor, k: Tensor, how: AttentionSpec) -> bool:
     assert isinstance(v, Tensor) and (y is None or isinstance(y, Tensor))
     if q.dtype not in _PRECISE or any(x.dtype is not q.dtype or not x.is_cpu for x in given):
         return False
-    special = how.score, how.sinks, how.dropout or None, call.columns
+    if 0 in (*q.shape, *k.shape, *v.shape):
+        return False
+    special = how.sinks, how.dropout or None, call.columns
     if any(x is not None for x in special) or isinstance(how.scale, Tensor):
+        return False
+    if how.score is not None and how.score is not DOT:
         return False
     if y is not None and (v.shape[:-1] != k.shape[:-1] or y.shape != (*q.shape[:-1], v.shape[-1])):
         return False
     grouped = q.ndim == k.ndim == 4 and q.shape[0] == k.shape[0] and k.shape[1]
     if q.shape[:-2] != k.shape[:-2] and not (grouped and q.shape[1] % k.shape[1] == 0):
         return False
-    one = 2 * k.shape[-2] * max(q.shape[-1], v.shape[-1])
-    return 0 < one <= SMALL and 0 < one * math.prod(q.shape[:-2]) <= WHOLE
+    one = min(2, q.shape[-2]) * k.shape[-2] * max(q.shape[-1], v.shape[-1])
+    most = OF_ONE_ROW if q.shape[-2] == 1 else SMALL
+    return one <= most and one * math.prod(q.shape[:-2]) <= WHOLE
 
 
 def _weights(q: Tensor, k: Tensor, how: AttentionSpec, rows: Tensor) -> np.ndarray:
