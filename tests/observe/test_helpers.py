@@ -75,7 +75,7 @@ class OfScores(Chooses):
 
 class Static(Chooses):
     @staticmethod
-    def attend(x: Tensor) -> Tensor:
+    def attend(x: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         z = x @ x.mT / x.shape[-1] ** 0.5
         w = torch.softmax(z, -1)
         return w @ x
@@ -103,7 +103,7 @@ def of(seen: it.Recording, name: str = "layers.0") -> Any:
     """The entry of a call by hand, whose queries were followed."""
     (entry,) = [x for x in seen.calls if x.name == name]
     assert (entry.source, entry.verified) == ("by hand", True), str(seen.coverage())
-    assert entry.matrix().q.shape[-1] == 8 and not seen.coverage().notes
+    assert entry.attention().q.shape[-1] == 8 and not seen.coverage().notes
     return entry
 
 
@@ -129,7 +129,7 @@ def test_the_whole_forward_is_followed_where_more_attends(kind: type[Chooses]) -
     attends = kind()
     seen = watched(Stack(attends), X)
     assert len(seen.calls) == (2 if kind is Both else 1)
-    assert all(entry.verified and entry.matrix().q.shape[-1] == 8 for entry in seen.calls)
+    assert all(entry.verified and entry.attention().q.shape[-1] == 8 for entry in seen.calls)
     assert any(isinstance(mode, by_hand.Follow) for mode in attends.modes)
 
 
@@ -146,7 +146,7 @@ def test_without_a_model_the_whole_forward_is_followed() -> None:
         assert any(attends.modes)
     of(inner, "Chooses")
     assert [entry.verified for entry in outer.calls] == [True] * 3
-    assert all(entry.matrix().q.shape[-1] == 8 for entry in outer.calls)
+    assert all(entry.attention().q.shape[-1] == 8 for entry in outer.calls)
 
 
 def test_layers_that_are_not_wanted_are_not_followed() -> None:

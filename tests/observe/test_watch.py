@@ -299,7 +299,7 @@ def test_a_forward_that_took_the_place_of_another_is_read(monkeypatch: pytest.Mo
             return x
 
     def forward(self: Layer, x: torch.Tensor) -> torch.Tensor:
-        return x if x.ndim else flash_attn_func(x)  # type: ignore[name-defined]  # noqa: F821
+        return x if x.ndim else flash_attn_func(x)  # type: ignore[name-defined]
 
     model, x = Stack(Layer()), torch.randn(1, 5, 32)  # type: ignore[arg-type]
     assert not seen_by(model, x).coverage().unseen

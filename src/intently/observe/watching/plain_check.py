@@ -46,7 +46,7 @@ def confirmed(call: Call, q: Tensor, k: Tensor, how: AttentionSpec, turn: int) -
 
 def _is_plain(call: Call, q: Tensor, k: Tensor, how: AttentionSpec) -> bool:
     v, y, real = call.v, call.y, call.real
-    given = [x for x in (q, k, v, y, real) if x is not None]
+    given: list[Any] = [x for x in (q, k, v, y, real) if x is not None]
     if any(type(x) not in (Tensor, nn.Parameter) or x.is_neg() for x in given):
         return False
     assert isinstance(v, Tensor) and (y is None or isinstance(y, Tensor))

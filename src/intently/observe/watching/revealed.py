@@ -109,11 +109,9 @@ def remembered(say: Callable[[type[nn.Module]], Said]) -> Callable[[type[nn.Modu
 
     def remembering(kind: type[nn.Module]) -> Said:
         forward = next(id(vars(k)["forward"]) for k in kind.__mro__ if "forward" in vars(k))
-        before, said = known.get(kind, (None, None))
-        if before == forward:
-            return said
-        known[kind] = forward, (said := say(kind))
-        return said
+        if kind not in known or known[kind][0] != forward:
+            known[kind] = forward, say(kind)
+        return known[kind][1]
 
     return remembering
 
