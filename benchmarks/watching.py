@@ -18,6 +18,7 @@ from typing import Any
 
 import measure
 import torch
+import watching_phases
 from measure import Peak
 from report import READING, Section, Settings, arguments, megabytes, reached, run, table
 
@@ -307,6 +308,10 @@ PARTS = {
     "against": against,
     "summary": summary,
     "tile": tile,
+    "unwatched": watching_phases.unwatched,
+    "fused": watching_phases.fused,
+    "by_hand": watching_phases.by_hand,
+    "generated": watching_phases.generated,
 }
 
 
