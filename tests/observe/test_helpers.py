@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -147,6 +148,13 @@ def test_without_a_model_the_whole_forward_is_followed() -> None:
     of(inner, "Chooses")
     assert [entry.verified for entry in outer.calls] == [True] * 3
     assert all(entry.attention().q.shape[-1] == 8 for entry in outer.calls)
+
+
+def test_a_method_that_a_module_holds_itself_is_seen() -> None:
+    attends = Method()
+    of(seen_by(Stack(attends), X))
+    attends.attend = partial(in_a_file, X, X)  # type: ignore[method-assign]
+    of(seen_by(Stack(attends, Method()), X), "layers.0")
 
 
 def test_layers_that_are_not_wanted_are_not_followed() -> None:

@@ -162,12 +162,12 @@ def _helpers(module: nn.Module) -> tuple[Helper, ...]:
     known = _known_helpers.get(module)
     if known is None:
         known = _known_helpers[module] = helpers(module)
-    return known if all(x.stands() for x in known) else ()
+    return known if all(x.stands() and x.name not in vars(module) for x in known) else ()
 
 
 def _in_helpers(module: nn.Module) -> bool:
     """Whether functions are followed that attend for a module."""
-    known = () if type(module) in _caught else _known_helpers.get(module, ())
+    known = () if type(module) in _caught else _helpers(module)
     return bool(known) and all(is_replaced(x.owner, x.name) for x in known)
 
 
