@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from intently.biases import Bias, as_bias
+from intently.examiner.alongside import against
 from intently.examiner.cores import Examined, examined
-from intently.examiner.finding import Finding
+from intently.examiner.finding import Finding, merged
 from intently.examiner.properties import ROUGH, SAME, Property, Trial, part, tried
 from intently.examiner.report import Report
 from intently.examiner.stepping import stepped
@@ -38,6 +39,7 @@ def check(
     *,
     mask: Mask | None = None,
     bias: Bias | Tensor | None = None,
+    like: Any = None,
     inputs: Mapping[str, Any] | None = None,
     arguments: Mapping[str, str] | None = None,
     same: Sequence[Mapping[str, Any]] = (),
@@ -46,6 +48,9 @@ def check(
 
     ``subject`` is a function or a module, ours or anybody's; it is not changed. ``mask`` and
     ``bias`` are the intent, in the values of `attend`; what is not stated is inferred, and said so.
+    ``like`` is a reference that should compute the same from the same weights: the report says
+    where the two part and by which difference, and what both do is no mistake. If their weights
+    differ, those of the reference are used where names or shapes tell which belongs to which.
     ``inputs`` is an example call; ``arguments`` says what an argument means: ``"attend"`` or
     ``"ignore"`` for what True means in a mask, ``"lengths"``, ``"add"``. ``same`` lists settings
     under which the output must not change. Raises `ArgumentError` if the subject cannot be called.
@@ -57,7 +62,11 @@ def check(
     'no-scale'
     """
     with _one_thread():
-        return _checked(subject, mask, bias, inputs, arguments, same)
+        seen = understood(subject, inputs, arguments)
+        report, cores = _checked(seen, mask, bias, same)
+        if like is None:
+            return report
+        return against(report, seen, cores, like, lambda x: _inside(x, mask, bias, {}))
 
 
 @contextmanager
@@ -72,14 +81,8 @@ def _one_thread() -> Iterator[None]:
 
 
 def _checked(
-    subject: Any,
-    mask: Mask | None,
-    bias: Bias | Tensor | None,
-    inputs: Mapping[str, Any] | None,
-    arguments: Mapping[str, str] | None,
-    same: Sequence[Mapping[str, Any]],
-) -> Report:
-    seen = understood(subject, inputs, arguments)
+    seen: Subject, mask: Mask | None, bias: Bias | Tensor | None, same: Sequence[Mapping[str, Any]]
+) -> tuple[Report, list[Examined]]:
     with torch.no_grad():
         first = seen.output()
     cores, findings = _inside(seen, mask, bias, {})
@@ -98,7 +101,7 @@ def _checked(
     for p in properties:
         findings += [f for f in p.findings if not (f.name in SYMPTOMS and _mistaken(findings))]
     computes = tuple(_said(x) for x in cores)
-    return Report(seen.told, computes, _merged(findings), tuple(properties))
+    return Report(seen.told, computes, merged(findings), tuple(properties)), cores
 
 
 def _inside(
@@ -195,11 +198,3 @@ def _lost(whole: list[Examined], steps: list[Examined], when: str) -> list[Findi
 
 def _said(x: Examined) -> str:
     return f"{x.where}: " + ("; ".join(x.explained.says) if x.explained else x.why)
-
-
-def _merged(findings: list[Finding]) -> tuple[Finding, ...]:
-    """Each finding once for each place."""
-    out: dict[tuple[str, str], Finding] = {}
-    for f in findings:
-        out.setdefault((f.name, f.where), f)
-    return tuple(out.values())

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from intently.examiner.explaining import Explained, explain
 from intently.examiner.intent import Intent, inferred, intended
 from intently.examiner.measuring import Geometry, Weights, measured
-from intently.examiner.reading import Reading, View, readings
+from intently.examiner.reading import Reading, View, joined, readings
 from intently.examiner.scores_found import Score, Scores, apart
 from intently.examiner.subject import Subject
 from intently.examiner.tracing import Core, Found
@@ -22,6 +22,20 @@ from intently.masks import Mask
 
 SOFTCAPS = (50.0, 30.0, 20.0, 15.0, 10.0, 5.0, 8.0, 2.0)
 BASES = (10_000.0, 1_000_000.0, 500_000.0, 100.0)
+
+
+@dataclass(frozen=True)
+class Operands:
+    """What an attention reads and gives in the example: q, k, v and the output, heads apart.
+
+    ``sources`` are the numbers of the operations that make q, k and v.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    made: Tensor
+    sources: tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -35,6 +49,7 @@ class Examined:
     scores: Scores | None = None
     intent: Intent | None = None
     why: str = ""
+    operands: Operands | None = None
 
 
 @dataclass(frozen=True)
@@ -151,7 +166,26 @@ def _one(
         intent = inferred(scores.seen, intent)
     r = weights.values.reading
     said = explain(weights, scores, intent, where, r.heads * r.width, bias)
-    return Examined(where, core, said, weights, scores, intent)
+    shown = _operands(run, sources, weights, size, ids)
+    return Examined(where, core, said, weights, scores, intent, operands=shown)
+
+
+def _operands(
+    run: Callable[[Mapping[int, Tensor]], Tensor],
+    sources: Mapping[int, Tensor],
+    weights: Weights,
+    size: Geometry,
+    ids: tuple[int, int, int],
+) -> Operands | None:
+    """What the attention reads and gives in the example, in the layout that was measured."""
+    r, b = weights.values.reading, size.b
+    made = joined(run(sources), weights.values.merged, b, r.heads, size.t, r.value_width)
+    if made is None:
+        return None
+    q = r.q.read(sources[r.q.source], b, r.heads, size.t, r.width)
+    k = r.k.read(sources[r.k.source], b, r.key_heads, size.s, r.width)
+    v = r.v.read(sources[r.v.source], b, r.key_heads, size.s, r.value_width)
+    return Operands(q, k, v, made, ids)
 
 
 def _gathered(parts: list[Tensor], b: int) -> Tensor | None:

@@ -104,6 +104,13 @@ def _scale(scores: Scores, d: int, c: int, where: str) -> list[Finding]:
         return []  # one for each head: learned
     if math.isclose(scale, right, rel_tol=1e-3):
         return []
+    name, said = scale_named(scale, d, c, right)
+    kind = "convention" if name == "other-scale" else "mistake"
+    return [Finding(name, kind=kind, where=where, said=said, fit=scores.residual)]
+
+
+def scale_named(scale: float, d: int, c: int, right: float) -> tuple[str, str]:
+    """The name of a wrong scale for heads of width d in a model of width c, and a sentence."""
     names = [
         ("no-scale", 1.0, "1: scores are not scaled"),
         ("scale-one-over-d", 1 / d, f"1/{d}, that is 1/d: divided by d, or twice by √d"),
@@ -112,15 +119,8 @@ def _scale(scores: Scores, d: int, c: int, where: str) -> list[Finding]:
     ]
     for name, value, text in names:
         if math.isclose(scale, value, rel_tol=1e-3):
-            return [Finding(name, where=where, said=f"the scale is {text}", fit=scores.residual)]
-    return [
-        Finding(
-            "other-scale",
-            kind="convention",
-            where=where,
-            said=f"the scale is {scale:.4g} where 1/√d is {right:.4g}",
-        )
-    ]
+            return name, f"the scale is {text}"
+    return "other-scale", f"the scale is {scale:.4g} where it should be {right:.4g}"
 
 
 def _axis(scores: Scores, intent: Intent, where: str) -> list[Finding]:
@@ -168,12 +168,12 @@ def _mask(scores: Scores, intent: Intent, where: str) -> list[Finding]:
     """How what is hidden differs from the intent."""
     wrong = intent.explained(scores.seen)
     if wrong is None:
-        at, text = _counterexample(scores.seen, intent.allowed)
+        at, text = counterexample(scores.seen, intent.allowed)
         said = f"the mask differs from {intent.written()}: {text}"
         return [Finding("mask-other", where=where, said=said, cell=at)]
     found = []
     for part, variant in wrong:
-        at, text = _counterexample(scores.seen, intent.allowed)
+        at, text = counterexample(scores.seen, intent.allowed)
         name = mistake_of(part, variant)
         found.append(Finding(name, where=where, cell=at, said=f"{part}: {variant}; {text}"))
     return found
@@ -199,7 +199,7 @@ def mistake_of(part: str, variant: str) -> str:
     return "lengths-off-by-one" if variant.startswith("one") else "padding-side"
 
 
-def _counterexample(seen: Tensor, allowed: Tensor) -> tuple[tuple[int, ...], str]:
+def counterexample(seen: Tensor, allowed: Tensor) -> tuple[tuple[int, ...], str]:
     """The first cell in which a mask and its intent differ, in words."""
     off = (seen != allowed).nonzero()
     if not len(off):
@@ -222,7 +222,7 @@ def _added(
     if scores.axis not in ("keys", "none"):
         return "", []
     known = bias.expand(added.shape) if bias is not None else torch.zeros_like(added)
-    rest = _off_rows(added - known.nan_to_num(0.0), scores.seen)
+    rest = off_rows(added - known.nan_to_num(0.0), scores.seen)
     if float(rest.abs().max()) < 1e-5:
         return ("bias as intended" if bias is not None else ""), []
     weak = _weak(added, scores.seen, intent, where)
@@ -233,7 +233,7 @@ def _added(
     return _by_distance(added, scores.seen, where)
 
 
-def _off_rows(x: Tensor, seen: Tensor) -> Tensor:
+def off_rows(x: Tensor, seen: Tensor) -> Tensor:
     """X minus the mean of each row over what is seen; 0 where hidden."""
     x = x.masked_fill(~seen, 0.0)
     n = seen.sum(-1, keepdim=True).clamp(min=1)
@@ -277,8 +277,8 @@ def _other_bias(
     scores: Scores, added: Tensor, bias: Tensor, where: str
 ) -> tuple[str, list[Finding]]:
     """How the bias that was measured differs from the intended one."""
-    mine = _off_rows(added, scores.seen)
-    theirs = _off_rows(bias.expand(added.shape), scores.seen)
+    mine = off_rows(added, scores.seen)
+    theirs = off_rows(bias.expand(added.shape), scores.seen)
     if float(mine.abs().max()) < 1e-5:
         return "no bias", [Finding("bias-missing", where=where, said="the bias is not added")]
     factor = float((mine * theirs).sum() / (theirs * theirs).sum())
@@ -302,8 +302,8 @@ def _by_distance(added: Tensor, seen: Tensor, where: str) -> tuple[str, list[Fin
     """A bias in words: by distance, ALiBi with its slopes, or any."""
     t, s = added.shape[-2:]
     distance = torch.arange(t)[:, None] + (s - t) - torch.arange(s)
-    rest = _off_rows(added, seen)
-    line = _off_rows(distance.double().expand(added.shape), seen)
+    rest = off_rows(added, seen)
+    line = off_rows(distance.double().expand(added.shape), seen)
     norm = (line * line).sum((-1, -2))
     slope = (rest * line).sum((-1, -2)) / norm.clamp(min=1e-9)
     if float((rest - slope[..., None, None] * line).abs().max()) < 1e-4:

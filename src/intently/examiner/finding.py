@@ -26,3 +26,11 @@ class Finding:
     def __str__(self) -> str:
         at = f"{self.where}: " if self.where else ""
         return f"{self.kind}: {at}{self.said} [{self.name}]"
+
+
+def merged(findings: list[Finding]) -> tuple[Finding, ...]:
+    """Each finding once for each place."""
+    out: dict[tuple[str, str], Finding] = {}
+    for f in findings:
+        out.setdefault((f.name, f.where), f)
+    return tuple(out.values())
