@@ -15,13 +15,11 @@ from intently.examiner.explaining import Explained, explain
 from intently.examiner.intent import Intent, inferred, intended
 from intently.examiner.measuring import Geometry, Weights, measured
 from intently.examiner.reading import Reading, View, joined, readings
+from intently.examiner.rotations import usual
 from intently.examiner.scores_found import Score, Scores, apart
 from intently.examiner.subject import Subject
 from intently.examiner.tracing import Core, Found
 from intently.masks import Mask
-
-SOFTCAPS = (50.0, 30.0, 20.0, 15.0, 10.0, 5.0, 8.0, 2.0)
-BASES = (10_000.0, 1_000_000.0, 500_000.0, 100.0)
 
 
 @dataclass(frozen=True)
@@ -153,10 +151,10 @@ def _one(
             break
     if weights is None or size is None:
         return Examined(where, core, None, why="its outputs are not weights times values")
-    scores = apart(weights, _kinds(weights), SOFTCAPS if found.capped else ())
+    scores = apart(weights, _kinds(weights), found.capped)
     if scores.residual > 1e-6 and weights.q.shape == weights.k.shape:
         turned = replace(weights, q=weights.k, k=weights.q)
-        other = apart(turned, _kinds(turned), SOFTCAPS if found.capped else ())
+        other = apart(turned, _kinds(turned), found.capped)
         if other.residual < scores.residual / 10:
             weights, scores = turned, other
     sizes = (size.b, weights.values.reading.heads, size.t, size.s)
@@ -286,44 +284,8 @@ def _kinds(weights: Weights) -> dict[str, Score]:
     """The scores to try: dot, cosine, and dot products of rotated queries and keys."""
     d = weights.q.shape[-1]
     found: dict[str, Score] = {"dot": lambda q, k: q @ k.mT, "cosine": _cosine}
-    for base in BASES:
-        for width in dict.fromkeys((d, d // 2, d // 4)):
-            if width < 2 or width % 2:
-                continue
-            for pairs in ("halves", "pairs"):
-                name = f"rotary in {pairs}, base {base:g}" + (
-                    f", {width} of {d}" if width < d else ""
-                )
-                found[name] = _rotary(base, width, pairs)
-    return found
+    return found | {r.name(d): r.score for r in usual(d)}
 
 
 def _cosine(q: Tensor, k: Tensor) -> Tensor:
     return F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT
-
-
-def _rotary(base: float, width: int, pairs: str) -> Callable[[Tensor, Tensor], Tensor]:
-    def score(q: Tensor, k: Tensor) -> Tensor:
-        t, s = q.shape[-2], k.shape[-2]
-        at = torch.arange(s)
-        return (
-            rotated(q, at[s - t :] if s >= t else torch.arange(t), base, width, pairs)
-            @ rotated(k, at, base, width, pairs).mT
-        )
-
-    return score
-
-
-def rotated(x: Tensor, at: Tensor, base: float, width: int, pairs: str) -> Tensor:
-    """X (…, t, d) rotated by its positions (t,), its first ``width`` numbers in pairs or halves."""
-    rates = base ** (-torch.arange(0, width, 2, dtype=x.dtype) / width)
-    angle = at[:, None].to(x.dtype) * rates
-    cos, sin = angle.cos(), angle.sin()
-    turned, rest = x[..., :width], x[..., width:]
-    if pairs == "halves":
-        a, b = turned.chunk(2, -1)
-        out = torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
-    else:
-        a, b = turned[..., ::2], turned[..., 1::2]
-        out = torch.stack([a * cos - b * sin, b * cos + a * sin], -1).flatten(-2)
-    return torch.cat([out, rest], -1)

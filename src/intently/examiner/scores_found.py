@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Literal
 
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from intently.examiner.measuring import CLOSE, FADED, Weights
 from intently.examiner.reading import SPLITS
+from intently.examiner.rotations import BASES, Rotation, searched, unusual
 
 Axis = Literal["keys", "queries", "heads", "batch", "none"]
 AXES: dict[Axis, int] = {"batch": -4, "heads": -3, "queries": -2, "keys": -1}
@@ -46,33 +46,68 @@ class Scores:
     extra: float | None = None
 
 
-def apart(weights: Weights, kinds: dict[str, Score], softcaps: tuple[float, ...] = ()) -> Scores:
-    """The parts of measured weights, by the kind of score with the smallest residual."""
+def apart(weights: Weights, kinds: dict[str, Score], capped: bool = False) -> Scores:
+    """The parts of measured weights, by the kind of score with the smallest residual.
+
+    ``capped`` says that scores pass through tanh: then softcaps are tried.
+    """
     w = weights.w
     seen = (w.abs() > FADED * w.abs().amax()).any(0)
     axis = _axis(w, seen)
     best: Scores | None = None
-    plain = [("", weights.q, weights.k)]
-    rounds = [
-        (plain, ["dot"], ()),
-        (plain, [n for n in kinds if n != "dot"], ()),
-        (list(_splits(weights))[1:], ["dot"], ()),
-        (plain, ["dot"], softcaps),
-        (plain, [n for n in kinds if n != "dot"], softcaps),
-    ]
-    for splits, names, caps in rounds:
-        for (split, q, k), name in product(splits, names):
-            score = kinds[name]
-            x = score(q, k)
-            for cap in caps or (None,):
-                found = _fitted(w, x, seen, axis, cap)
-                scale, added, residual = found
-                if best is None or residual < best.residual / 10:
-                    best = Scores(name, split, scale, added, seen, axis, w.sum(-1), residual, cap)
-                if best.residual < CLOSE:
-                    return _normalised(best, w, score(q, k))
-    assert best is not None
-    return best
+    score: Tensor | None = None
+    for split, q, k, names, caps in _rounds(weights, kinds, capped):
+        for name in names:
+            x = kinds[name](q, k)
+            scale, added, residual, cap = _fitted(w, x, seen, axis, caps)
+            if best is None or residual < best.residual / 10:
+                best = Scores(name, split, scale, added, seen, axis, w.sum(-1), residual, cap)
+                score = x
+            if best.residual < CLOSE:
+                return _normalised(best, w, x)
+    assert best is not None and score is not None
+    for name, x in _rotated(weights, seen, axis):
+        scale, added, residual, cap = _fitted(w, x, seen, axis, False)
+        if residual < best.residual / 10:
+            best = Scores(name, "", scale, added, seen, axis, w.sum(-1), residual, cap)
+            score = x
+        if best.residual < CLOSE:
+            break
+    return _normalised(best, w, score)
+
+
+def _rounds(
+    weights: Weights, kinds: dict[str, Score], capped: bool
+) -> Iterator[tuple[str, Tensor, Tensor, list[str], bool]]:
+    """What to try in turn: the order of heads, queries, keys, kinds of score, whether capped."""
+    others = [n for n in kinds if n != "dot"]
+    for caps in (False, True) if capped else (False,):
+        yield "", weights.q, weights.k, ["dot"], caps
+        yield "", weights.q, weights.k, others, caps
+        if not caps:
+            for split, q, k in list(_splits(weights))[1:]:
+                yield split, q, k, ["dot"], False
+
+
+def _rotated(weights: Weights, seen: Tensor, axis: Axis) -> Iterator[tuple[str, Tensor]]:
+    """Rotations of any base, then rotations with a mistake in them."""
+    q, k = weights.q, weights.k
+    d = q.shape[-1]
+    if d % 2:
+        return
+
+    def off(rotation: Rotation) -> float:
+        return _fitted(weights.w, rotation.score(q, k), seen, axis, False)[2]
+
+    ways = [Rotation(0.0, d, pairs) for pairs in ("halves", "pairs")]
+    mistaken = list(unusual(0.0, d))
+    near = [(off(replace(way, base=base)), way) for way in mistaken for base in (BASES[0], 50.0)]
+    close = [way for _, way in sorted(near, key=lambda x: x[0])[:4]]
+    for way in (*ways, *dict.fromkeys(close)):
+        base, _ = searched(lambda x, way=way: off(replace(way, base=x)), CLOSE)
+        for rounded in dict.fromkeys((float(f"{base:.3g}"), base)):
+            rotation = replace(way, base=rounded)
+            yield rotation.name(d), rotation.score(q, k)
 
 
 def _splits(weights: Weights) -> Iterator[tuple[str, Tensor, Tensor]]:
@@ -105,45 +140,57 @@ def _axis(w: Tensor, seen: Tensor) -> Axis:
 
 
 def _fitted(
-    w: Tensor, x: Tensor, seen: Tensor, axis: Axis, cap: float | None
-) -> tuple[Tensor, Tensor, float]:
-    """Scale (h,), what was added (b, h, t, s), and the relative residual, by regression."""
+    w: Tensor, x: Tensor, seen: Tensor, axis: Axis, capped: bool
+) -> tuple[Tensor, Tensor, float, float | None]:
+    """Scale (h,), what was added (b, h, t, s), the relative residual, and the softcap."""
     along = AXES.get(axis, -1)
     y = w.clamp(min=1e-300).log()
-    if cap is not None:
-        return _fitted_capped(y, x, seen, along, cap)
+    if capped:
+        return _fitted_capped(y, x, seen, along)
     y, x = _centred(y, seen, along), _centred(x, seen, along)
     dy, dx = y - y.mean(0), x - x.mean(0)
     scale = (dx * dy).sum((0, 1, 3, 4)) / (dx * dx).sum((0, 1, 3, 4)).clamp(min=1e-30)
     off = dy - scale[:, None, None] * dx
     residual = float(off.norm() / dy.norm().clamp(min=1e-30))
     added = (y - scale[:, None, None] * x).mean(0)
-    return scale, added.masked_fill(~seen, torch.nan), residual
+    return scale, added.masked_fill(~seen, torch.nan), residual, None
 
 
 def _fitted_capped(
-    y: Tensor, x: Tensor, seen: Tensor, along: int, cap: float
-) -> tuple[Tensor, Tensor, float]:
-    """The same with cap · tanh(σ x / cap): σ by a search, as it acts within tanh."""
+    y: Tensor, x: Tensor, seen: Tensor, along: int
+) -> tuple[Tensor, Tensor, float, float | None]:
+    """The same with cap · tanh(σ x / cap): σ and the cap by Gauss–Newton from several starts."""
     y = _centred(y, seen, along)
     dy = y - y.mean(0)
 
-    def off(scale: float) -> tuple[float, Tensor]:
+    def apart_at(scale: float, cap: float) -> Tensor:
         z = _centred(cap * torch.tanh(scale * x / cap), seen, along)
-        dz = z - z.mean(0)
-        return float((dy - dz).norm() / dy.norm().clamp(min=1e-30)), (y - z).mean(0)
+        return (dy - (z - z.mean(0))).flatten()
 
-    low, high = 1e-3, 10.0
-    for _ in range(80):  # golden section on a logarithmic axis
-        a, b = low * (high / low) ** 0.382, low * (high / low) ** 0.618
-        low, high = (low, b) if off(a)[0] < off(b)[0] else (a, high)
-    scale = (low * high) ** 0.5
-    residual, added = off(scale)
-    return (
-        torch.full((x.shape[2],), scale, dtype=x.dtype),
-        added.masked_fill(~seen, torch.nan),
-        residual,
-    )
+    dx = _centred(x, seen, along)
+    dx = dx - dx.mean(0)
+    plain = float((dx * dy).sum() / (dx * dx).sum().clamp(min=1e-30))
+    best = (torch.inf, 1.0, 1.0)
+    for start in (50.0, 10.0, 2.0):
+        at = torch.tensor([max(plain, 1e-3), start], dtype=x.dtype).log()
+        for _ in range(25):
+            scale, cap = at.exp().tolist()
+            off = apart_at(scale, cap)
+            size = float(off.norm() / dy.norm().clamp(min=1e-30))
+            if size < best[0]:
+                best = (size, scale, cap)
+            if size < CLOSE / 100:
+                break
+            step = 1e-5
+            moved = [apart_at(scale * (1 + step), cap), apart_at(scale, cap * (1 + step))]
+            slope = torch.stack([(m - off) / step for m in moved], -1)
+            at = at - torch.linalg.lstsq(slope, off[:, None]).solution[:, 0].clamp(-1, 1)
+        if best[0] < CLOSE:
+            break
+    residual, scale, cap = best
+    added = (y - _centred(cap * torch.tanh(scale * x / cap), seen, along)).mean(0)
+    every = torch.full((x.shape[2],), scale, dtype=x.dtype)
+    return every, added.masked_fill(~seen, torch.nan), residual, float(f"{cap:.6g}")
 
 
 def _centred(x: Tensor, seen: Tensor, along: int) -> Tensor:
