@@ -98,7 +98,7 @@ def _checked(
     for p in properties:
         findings += [f for f in p.findings if not (f.name in SYMPTOMS and _mistaken(findings))]
     computes = tuple(_said(x) for x in cores)
-    return Report(seen.told, computes, _merged(findings), tuple(properties))
+    return Report(seen.told, computes, _merged(findings), tuple(properties), _named(subject))
 
 
 def _inside(
@@ -191,6 +191,12 @@ def _lost(whole: list[Examined], steps: list[Examined], when: str) -> list[Findi
             )
             found.append(Finding("bias-offset-lost", said, where=b.where))
     return found
+
+
+def _named(subject: Any) -> str:
+    """What a subject is called: a function by its name, an object by that of its class."""
+    name = getattr(subject, "__name__", type(subject).__name__)
+    return "attention" if name == "<lambda>" else str(name)
 
 
 def _said(x: Examined) -> str:

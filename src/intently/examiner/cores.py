@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from intently.examiner.examples import with_examples
 from intently.examiner.explaining import Explained, explain
 from intently.examiner.intent import Intent, inferred, intended
 from intently.examiner.measuring import Geometry, Weights, measured
@@ -151,6 +152,9 @@ def _one(
         intent = inferred(scores.seen, intent)
     r = weights.values.reading
     said = explain(weights, scores, intent, where, r.heads * r.width, bias)
+    score = _kinds(weights)[scores.kind]
+    shown = with_examples(said.findings, weights, scores, intent, bias, score)
+    said = replace(said, findings=shown)
     return Examined(where, core, said, weights, scores, intent)
 
 
