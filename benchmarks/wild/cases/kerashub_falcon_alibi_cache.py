@@ -4,6 +4,7 @@ import importlib
 
 import torch
 from torch import Tensor
+
 from wild.program import Adapter, apart, hollow, normal, stand_in
 
 meta = {

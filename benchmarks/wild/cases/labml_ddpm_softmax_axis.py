@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
 from wild.program import Adapter, apart, loaded, normal, stand_in
 
 meta = {

@@ -4,6 +4,7 @@ import sys
 
 import torch
 from torch import Tensor
+
 from wild.program import Adapter, hollow, leak, randomised, stand_in, tokens
 
 meta = {

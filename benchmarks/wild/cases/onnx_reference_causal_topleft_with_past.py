@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+
 from wild.program import Adapter, apart, normal
 
 meta = {

@@ -4,6 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
 from wild.program import Adapter, apart, normal
 
 meta = {

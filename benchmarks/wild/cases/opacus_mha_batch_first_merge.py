@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor
+
 from wild.program import Adapter, apart, normal
 
 meta = {

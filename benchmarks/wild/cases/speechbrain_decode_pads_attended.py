@@ -5,6 +5,7 @@ import sys
 
 import torch
 from torch import Tensor, nn
+
 from wild.program import Adapter, apart, hollow, mended, normal, stand_in, tokens
 
 meta = {

@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor, nn
+
 from wild.program import Adapter, normal
 
 meta = {

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
 from wild.program import Adapter, apart, mended, normal
 
 meta = {

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import torch
 from torch import Tensor
+
 from wild.program import Adapter, apart, hollow, normal
 
 meta = {

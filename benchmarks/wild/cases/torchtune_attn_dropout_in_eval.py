@@ -5,6 +5,7 @@ import importlib
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
 from wild.program import Adapter, apart, hollow, normal, stand_in
 
 meta = {
