@@ -13,7 +13,7 @@ from torch import Tensor
 from intently.biases import Bias, as_bias
 from intently.examiner.cores import Examined, examined
 from intently.examiner.finding import Finding
-from intently.examiner.properties import ROUGH, SAME, Property, Trial, part, tried
+from intently.examiner.properties import Property, Trial, part, tried
 from intently.examiner.report import Report
 from intently.examiner.stepping import stepped
 from intently.examiner.subject import Subject, understood
@@ -84,8 +84,7 @@ def _checked(
         first = seen.output()
     cores, findings = _inside(seen, mask, bias, {})
     causal = any(_is_causal(x) for x in cores) or (mask is not None and "causal" in repr(mask))
-    exact = first.dtype == torch.double
-    trial = Trial(seen, causal, first, SAME if exact else ROUGH)
+    trial = Trial(seen, causal, first, seen.precision.same)
     properties = list(tried(trial, [dict(x) for x in same]))
     steady = next(p for p in properties if p.name == "deterministic").holds
     if steady is False:

@@ -134,13 +134,13 @@ def _one(
     given = subject.roles.get(weights_of[ids[0]]) in ("q", "x")
     weights, size = None, None
     for size, candidates in _layouts(subject, core, sources, ids, given):
-        weights = measured(run, sources, candidates, size)
+        weights = measured(run, sources, candidates, size, subject.precision)
         if weights is not None:
             break
     if weights is None or size is None:
         return Examined(where, core, None, why="its outputs are not weights times values")
     scores = apart(weights, _kinds(weights), SOFTCAPS if found.capped else ())
-    if scores.residual > 1e-6 and weights.q.shape == weights.k.shape:
+    if scores.residual > subject.precision.close and weights.q.shape == weights.k.shape:
         turned = replace(weights, q=weights.k, k=weights.q)
         other = apart(turned, _kinds(turned), SOFTCAPS if found.capped else ())
         if other.residual < scores.residual / 10:

@@ -15,12 +15,8 @@ import torch
 from torch import Tensor
 
 from intently.examiner.finding import Finding
+from intently.examiner.precision import EXACT
 from intently.examiner.subject import Subject, output_of
-
-SAME = 1e-7
-"""The largest relative difference of outputs that are the same, in float64."""
-ROUGH = 1e-3
-"""The same for what runs in float32."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +36,7 @@ class Trial:
     subject: Subject
     causal: bool
     first: Tensor
-    same: float = SAME
+    same: float = EXACT.same
     settings: dict[str, Any] = field(default_factory=dict)
 
     def output(self, **changed: Any) -> Tensor:

@@ -15,7 +15,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from intently.examiner.measuring import CLOSE, FADED, Weights
+from intently.examiner.measuring import Weights
+from intently.examiner.precision import EXACT, Precision
 from intently.examiner.reading import SPLITS
 
 Axis = Literal["keys", "queries", "heads", "batch", "none"]
@@ -44,13 +45,15 @@ class Scores:
     softcap: float | None = None
     after: bool = False
     extra: float | None = None
+    precision: Precision = EXACT
 
 
 def apart(weights: Weights, kinds: dict[str, Score], softcaps: tuple[float, ...] = ()) -> Scores:
     """The parts of measured weights, by the kind of score with the smallest residual."""
     w = weights.w
-    seen = (w.abs() > FADED * w.abs().amax()).any(0)
-    axis = _axis(w, seen)
+    close = weights.precision.close
+    seen = (w.abs() > weights.precision.faded * w.abs().amax()).any(0)
+    axis = _axis(w, seen, close)
     best: Scores | None = None
     plain = [("", weights.q, weights.k)]
     rounds = [
@@ -68,8 +71,11 @@ def apart(weights: Weights, kinds: dict[str, Score], softcaps: tuple[float, ...]
                 found = _fitted(w, x, seen, axis, cap)
                 scale, added, residual = found
                 if best is None or residual < best.residual / 10:
-                    best = Scores(name, split, scale, added, seen, axis, w.sum(-1), residual, cap)
-                if best.residual < CLOSE:
+                    best = Scores(
+                        *(name, split, scale, added, seen, axis, w.sum(-1), residual, cap),
+                        precision=weights.precision,
+                    )
+                if best.residual < close:
                     return _normalised(best, w, score(q, k))
     assert best is not None
     return best
@@ -91,7 +97,7 @@ def _as_if(x: Tensor, order: str) -> Tensor:
     return flat.permute(0, *(1 + order.index(c) for c in "bhtd"))
 
 
-def _axis(w: Tensor, seen: Tensor) -> Axis:
+def _axis(w: Tensor, seen: Tensor, close: float) -> Axis:
     """The axis along which weights sum to 1, or to nothing where nothing is seen."""
     for name in ("keys", "queries", "heads", "batch"):
         axis = AXES[name]
@@ -99,7 +105,7 @@ def _axis(w: Tensor, seen: Tensor) -> Axis:
             continue
         sums = w.sum(axis)
         some = seen.any(axis).expand_as(sums)
-        if bool(((sums - 1).abs()[some] < CLOSE).all()):
+        if bool(((sums - 1).abs()[some] < close).all()):
             return name
     return "none"
 
@@ -163,9 +169,10 @@ def _normalised(found: Scores, w: Tensor, x: Tensor) -> Scores:
     whole = z.logsumexp(-1)  # what was added is not known where it is hidden: taken as nothing
     some = found.seen.any(-1)
     spread = (missing + whole)[:, some]
-    if bool((spread - spread[0]).abs().max() < 1e-4):
+    little = 10 * found.precision.added
+    if bool((spread - spread[0]).abs().max() < little):
         return replace(found, after=True)
     taken = (torch.exp(-missing) - torch.exp(inside))[:, some]
-    if bool((taken - taken[0]).abs().max() < 1e-4 * taken.abs().max().clamp(min=1e-6)):
+    if bool((taken - taken[0]).abs().max() < little * taken.abs().max().clamp(min=1e-6)):
         return replace(found, extra=float(taken.mean()))
     return found

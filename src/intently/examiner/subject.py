@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from intently.errors import ArgumentError, build
-from intently.examiner.tracing import Found, Operation, Replay, Trace, parameters_of
+from intently.examiner.precision import EXACT, Precision, precision_of
+from intently.examiner.tracing import Found, Operation, Replay, Trace, less_precise, parameters_of
 
 Role = Literal["q", "k", "v", "x", "context", "ids", "mask", "setting"]
 
@@ -60,6 +61,8 @@ class Subject:
     heads: list[int] = field(default_factory=list)
     owner: Any = None
     """What holds the parameters: the module, or the function with its closure."""
+    precision: Precision = EXACT
+    """How close its numbers can be."""
     graded: bool = False
     """Whether the inside is seen only with gradients: without, one operator runs it all."""
 
@@ -159,16 +162,19 @@ def understood(
                 ArgumentError, f"arguments[{name!r}]", f"one of {', '.join(MEANINGS)}", meaning
             )
     module = subject if isinstance(subject, nn.Module) else None
-    call, module = _exact(subject, module)
-    if inputs is not None:
-        given = {n: _doubled(x) for n, x in inputs.items()}
-        return _with_inputs(call, module, given, meanings, subject)
     errors: list[str] = []
-    for given in _trials(subject, module):
-        try:
-            return _with_inputs(call, module, given, meanings, subject)
-        except Exception as error:  # whatever the code does with a trial
-            errors.append(f"{type(error).__name__}: {error}".split("\n")[0])
+    for dtype in (torch.double, torch.float):  # some code runs in one of them only
+        call, own = _copied(subject, module, dtype)
+        for given in _trials(subject, own) if inputs is None else [inputs]:
+            cast = {n: _cast(x, dtype) for n, x in given.items()}
+            try:
+                return _with_inputs(call, own, cast, meanings, subject)
+            except Exception as error:  # whatever the code does with a trial
+                errors.append(f"{type(error).__name__}: {error}".split("\n")[0])
+    if inputs is not None:
+        raise build(
+            ArgumentError, "inputs", "a call that succeeds", f"a call that raises {errors[-1]}"
+        )
     raise build(
         ArgumentError,
         "inputs",
@@ -197,28 +203,35 @@ def _with_inputs(
     out = Subject(call, given, roles, meanings, module, heads=heads, owner=owner)
     try:
         with torch.no_grad():
-            out.output()
+            first = out.output()
     except TypeError:
         out.positional = True
         with torch.no_grad():
-            out.output()
+            first = out.output()
+    try:
+        lowest = less_precise(out.traced().lowest, first.dtype)
+    except Exception:  # what cannot be followed is judged by what comes out
+        lowest = first.dtype
+    out.precision = precision_of(lowest)
     return out
 
 
-def _exact(subject: Any, module: nn.Module | None) -> tuple[Callable[..., Any], nn.Module | None]:
-    """A copy of a module in float64, in evaluation mode as it was given."""
+def _copied(
+    subject: Any, module: nn.Module | None, dtype: torch.dtype
+) -> tuple[Callable[..., Any], nn.Module | None]:
+    """A copy of a module in a dtype, in evaluation mode."""
     if module is None:
         return subject, None
     try:
-        exact = copy.deepcopy(module).double()
+        made = copy.deepcopy(module).to(dtype).eval()
     except Exception:  # what cannot be copied is examined as it is
         return module, module
-    return exact, exact
+    return made, made
 
 
-def _doubled(x: Any) -> Any:
+def _cast(x: Any, dtype: torch.dtype) -> Any:
     if isinstance(x, Tensor) and x.is_floating_point():
-        return x.detach().double()
+        return x.detach().to(dtype)
     return x
 
 
