@@ -26,6 +26,7 @@ def make() -> Adapter:
     stand_in("lightning.pytorch", "lightning.pytorch.loggers", "lightning.pytorch.cli")
     stand_in("litgpt.utils", "litgpt.scripts", "litgpt.scripts.convert_hf_checkpoint")
     classes = dict.fromkeys(("GemmaMLP", "LLaMAMLP", "GptNeoxMLP", "RMSNorm"), object)
+    sys.modules.pop("litgpt.model", None)
     stand_in("litgpt.model", **classes)  # config asks for it before it can be imported
     library = sys.modules["litgpt"]
     library.model = sys.modules["litgpt.model"]  # type: ignore[attr-defined]

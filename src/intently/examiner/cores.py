@@ -68,7 +68,11 @@ def examined(
         if not group.v:
             out.append(Examined(group.where, group.core, None, why="its weights met no values"))
         else:
-            out.append(_one(subject, found, group, mask, bias, changed))
+            try:
+                out.append(_one(subject, found, group, mask, bias, changed))
+            except Exception as error:  # whatever the code does with other values
+                why = f"it cannot be measured: {type(error).__name__}: {error}".split("\n")[0]
+                out.append(Examined(group.where, group.core, None, why=why))
     return out
 
 
