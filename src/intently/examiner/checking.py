@@ -13,7 +13,7 @@ from torch import Tensor
 from intently.biases import Bias, as_bias
 from intently.examiner.cores import Examined, examined
 from intently.examiner.finding import Finding
-from intently.examiner.properties import Property, Trial, part, tried
+from intently.examiner.properties import Property, Trial, by_position, part, tried
 from intently.examiner.report import Report
 from intently.examiner.stepping import stepped
 from intently.examiner.subject import Subject, understood
@@ -83,7 +83,8 @@ def _checked(
     with torch.no_grad():
         first = seen.output()
     cores, findings = _inside(seen, mask, bias, {})
-    causal = any(_is_causal(x) for x in cores) or (mask is not None and "causal" in repr(mask))
+    unknown = all(x.intent is None for x in cores)
+    causal = any(map(_is_causal, cores)) or (unknown and _hides_later(mask, seen.batch, first))
     trial = Trial(seen, causal, first, seen.precision.same)
     properties = list(tried(trial, [dict(x) for x in same]))
     steady = next(p for p in properties if p.name == "deterministic").holds
@@ -119,7 +120,18 @@ def _dense(bias: Bias | Tensor | None, subject: Subject) -> Tensor | None:
 
 
 def _is_causal(x: Examined) -> bool:
-    return x.intent is not None and any(p.name == "causal" for p in x.intent.parts)
+    if x.intent is None:
+        return False
+    t, s = x.intent.sizes[2:]
+    return s > 1 and not bool(x.intent.allowed.triu(1 + s - t).any())
+
+
+def _hides_later(mask: Mask | None, b: int, y: Tensor) -> bool:
+    """Whether a stated mask allows no later key to any query of an output."""
+    t = by_position(y).shape[1]
+    if mask is None or t < 2:
+        return False
+    return not bool(mask.dense(Geometry((b, 1), t, t, y.device)).triu(1).any())
 
 
 def _mistaken(findings: list[Finding]) -> bool:

@@ -18,6 +18,7 @@ from intently.examiner.measuring import Geometry, Weights, measured
 from intently.examiner.reading import Reading, View, readings
 from intently.examiner.scores_found import Score, Scores, apart
 from intently.examiner.subject import Subject
+from intently.examiner.telling import told
 from intently.examiner.tracing import Core, Found
 from intently.masks import Mask
 
@@ -64,7 +65,7 @@ def examined(
     changed = dict(changed or {})
     found = subject.traced(**changed)
     out = []
-    for group in _groups(found):
+    for group in told("attention", _groups(found)):
         if not group.v:
             out.append(Examined(group.where, group.core, None, why="its weights met no values"))
         else:

@@ -17,6 +17,7 @@ from torch import Tensor
 from intently.examiner.finding import Finding
 from intently.examiner.precision import EXACT
 from intently.examiner.subject import Subject, output_of
+from intently.examiner.telling import told
 
 
 @dataclass(frozen=True)
@@ -356,7 +357,7 @@ ALL: tuple[Callable[[Trial], Property], ...] = (
 
 def tried(trial: Trial, same: list[dict[str, Any]]) -> Iterator[Property]:
     """All properties in order; without determinism the others cannot be told."""
-    for one in ALL:
+    for one in told("property", ALL):
         try:
             found = one(trial)
         except Exception as error:  # whatever the code does with a change of its inputs

@@ -117,7 +117,8 @@ def _listed(properties: Sequence[Property]) -> list[str]:
     """The properties: what holds and what does not apply in a line each, then what is broken."""
     lines = []
     for holds in (True, None):
-        names = [p.name for p in properties if p.holds is holds]
+        some = [p for p in properties if p.holds is holds]
+        names = [f"{p.name} ({p.said})" if p.said and holds is None else p.name for p in some]
         if names:
             lines.append(f"  {MARKS[holds]} {', '.join(names)}")
     notes = [p for p in properties if p.said and (p.holds or p.holds is False)]
