@@ -22,8 +22,9 @@ def _attention(processor: str = "", **options: Any) -> Any:
     return made
 
 
-def _case(name: str, asked: dict[str, Any] | None = None, processor: str = "",
-          **options: Any) -> Case:
+def _case(
+    name: str, asked: dict[str, Any] | None = None, processor: str = "", **options: Any
+) -> Case:
     return Case(f"diffusers' Attention, {name}", lambda: _attention(processor, **options),
                 asked or {})  # fmt: skip
 

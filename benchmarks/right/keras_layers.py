@@ -25,13 +25,19 @@ def _layer(name: str, *given: Any, **options: Any) -> Any:
 
 
 def _multi(name: str, asked: dict[str, Any] | None = None, **options: Any) -> Case:
-    return Case(f"Keras' MultiHeadAttention, {name}",
-                lambda: _built(_layer("MultiHeadAttention", 4, 8, **options)), asked or {})
+    return Case(
+        f"Keras' MultiHeadAttention, {name}",
+        lambda: _built(_layer("MultiHeadAttention", 4, 8, **options)),
+        asked or {},
+    )
 
 
 def _grouped(name: str, asked: dict[str, Any] | None = None, **options: Any) -> Case:
-    return Case(f"Keras' GroupQueryAttention, {name}",
-                lambda: _built(_layer("GroupQueryAttention", 8, 4, 2, **options)), asked or {})
+    return Case(
+        f"Keras' GroupQueryAttention, {name}",
+        lambda: _built(_layer("GroupQueryAttention", 8, 4, 2, **options)),
+        asked or {},
+    )
 
 
 def _built(layer: Any) -> Any:

@@ -38,9 +38,7 @@ PAIR = models.TransformerOptions(90, 90, C, H, 1, 1, 64)
 
 
 def _transformer(**options: Any) -> models.Transformer:
-    return models.Transformer(
-        models.TransformerOptions(90, 90, C, H, 1, 1, 64, **options)
-    )
+    return models.Transformer(models.TransformerOptions(90, 90, C, H, 1, 1, 64, **options))
 
 
 def _pair(name: str, **options: Any) -> Case:

@@ -24,9 +24,7 @@ def _model(kind: str, **options: Any) -> Any:
     import x_transformers
 
     torch.manual_seed(0)
-    layers = getattr(x_transformers, kind)(
-        dim=C, depth=2, heads=H, attn_dim_head=D, **options
-    )
+    layers = getattr(x_transformers, kind)(dim=C, depth=2, heads=H, attn_dim_head=D, **options)
     return x_transformers.TransformerWrapper(num_tokens=90, max_seq_len=64, attn_layers=layers)
 
 

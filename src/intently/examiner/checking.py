@@ -16,7 +16,8 @@ from intently.examiner.finding import Finding
 from intently.examiner.properties import Property, Trial, by_position, part, tried
 from intently.examiner.report import Report
 from intently.examiner.stepping import stepped
-from intently.examiner.subject import Subject, understood
+from intently.examiner.subject import Subject
+from intently.examiner.understanding import understood
 from intently.masks import Mask
 from intently.masks.geometry import Geometry
 

@@ -259,7 +259,7 @@ def gradients(trial: Trial) -> Property:
     leaves = {
         n: x.detach().clone().requires_grad_() for n, x in tensors.items() if n in subject.inputs
     }
-    with torch.enable_grad():
+    with torch.enable_grad(), subject.running():
         y = trial.output(**leaves)
         if not y.requires_grad:
             return _broken("gradients", "no gradient reaches any input", "gradient-cut")
@@ -402,7 +402,7 @@ def _axis_of_time(x: Tensor, role: str) -> int:
     """The axis of positions of an input."""
     if x.ndim == 4:
         return 2
-    return 1 if x.ndim == 3 or role == "ids" else 0
+    return 1 if x.ndim == 3 or not x.is_floating_point() else 0
 
 
 def _real(mask: Any, meaning: str, subject: Subject) -> Tensor | None:
