@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-from intently.examiner.catalogue import CATALOGUE
-
-Kind = Literal["mistake", "hazard", "by design", "convention"]
+from intently.examiner.catalogue import CATALOGUE, Kind
 
 
 @dataclass(frozen=True)
