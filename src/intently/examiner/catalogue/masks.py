@@ -62,8 +62,8 @@ MASKS: dict[str, Entry] = {
         "W = softmax(z) · mask",
         "Rows sum to less than 1, by the weight of the hidden keys.",
         "Set masked scores to −∞ before the softmax.",
-        story="Hidden keys give no value and still take weight: outputs shrink with what is hidden, "
-        "and later tokens change the scale of earlier ones.",
+        story="Hidden keys give no value and still take weight: outputs shrink with what is "
+        "hidden, and later tokens change the size of earlier outputs.",
     ),
     "mask-too-weak": Entry(
         "The mask adds too little",
@@ -71,8 +71,7 @@ MASKS: dict[str, Entry] = {
         "Hidden keys keep weight: e^−c of what they would have.",
         "Use −∞, or the lowest number of the dtype.",
         ("https://github.com/huggingface/transformers/pull/17306",),
-        "−10,000 is plenty until scores grow beyond it, and −1e4 · mask is nothing where the mask "
-        "is 0.001.",
+        "−10,000 is plenty, until scores fall below it. Then hidden keys win.",
     ),
     "mask-boolean-added": Entry(
         "A boolean mask is added as a number",

@@ -10,8 +10,8 @@ SCALE: dict[str, Entry] = {
         "softmax(q kᵀ) v",
         "log W rises by 1 for each unit of q · k, whatever d is.",
         "Multiply scores by 1/√d, where d is the width of one head.",
-        story="Dot products grow with √d. Unscaled, the softmax saturates: one key takes nearly all "
-        "the weight, and gradients vanish. A small head hides it; a wide one trains slowly.",
+        story="Dot products grow with √d. Unscaled, the softmax saturates: one key takes nearly "
+        "all the weight, and gradients vanish. A small head hides it; a wide one trains slowly.",
     ),
     "scale-one-over-d": Entry(
         "Scores are divided by d",
