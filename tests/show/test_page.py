@@ -17,6 +17,7 @@ import torch
 
 import intently as it
 from intently.errors import ArgumentError, DataError, KindError, MemoryRefused
+from intently.examiner import page as examination
 from intently.matrix import LazyMatrix
 from intently.show.page import Highlight, Text, packed, save_page, script, writing
 from intently.show.page.items import items_of
@@ -324,7 +325,11 @@ def test_other_forms_are_refused(monkeypatch: pytest.MonkeyPatch, code: str, mes
 
 def test_the_modules_of_the_package_are_all_joined() -> None:
     folder = Path(str(script.__file__)).parent / "modules"
-    assert {path.stem for path in folder.glob("*.js")} == {*writing.SCRIPT, "widget"}
+    assert {path.stem for path in folder.glob("*.js")} == {
+        *writing.SCRIPT,
+        *examination.SCRIPT,
+        "widget",
+    }
 
 
 def test_files_of_the_page_are_part_of_the_package() -> None:

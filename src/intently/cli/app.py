@@ -1,4 +1,4 @@
-"""The command line: ``demo``, ``translate``, ``look``, ``watch``, ``explore``, ``train`` and more.
+"""The command line: ``demo``, ``translate``, ``look``, ``watch``, ``check``, ``train`` and more.
 
 A command is imported when it is called, so that ``intently --help`` needs no PyTorch.
 
@@ -36,6 +36,7 @@ COMMANDS = {
     "watch": ("watch", "Run a model on a text and print what each head attends to."),
     "look": ("look", "Run a model and write a page with every head of every layer."),
     "explore": ("explore", "Look at a recording of any length in the browser."),
+    "check": ("check", "Say which mistake an attention makes, if any."),
 }
 """The module of each command, and the first sentence of its help, to list it without importing."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,9 +14,10 @@ from intently.errors import ArgumentError, build
 from intently.examiner.cores import Examined
 from intently.examiner.finding import Finding, merged
 from intently.examiner.likeness import Whole, parted
-from intently.examiner.properties import ROUGH, SAME, Property, by_position, difference, part
+from intently.examiner.properties import Property, by_position, difference, part
 from intently.examiner.report import Report
-from intently.examiner.subject import Subject, understood
+from intently.examiner.subject import Subject
+from intently.examiner.understanding import understood
 
 Inside = Callable[[Subject], tuple[list[Examined], list[Finding]]]
 
@@ -33,7 +34,7 @@ def against(
     other = _called_alike(like, seen)
     with torch.no_grad():
         one, two = seen.output(), other.output()
-    same = SAME if one.dtype == two.dtype == torch.double else ROUGH
+    same = max(seen.precision.same, other.precision.same)
     off = part(one, two)
     theirs, known = inside(other)
     excused = {f.name for f in known}
@@ -49,8 +50,9 @@ def against(
     whole = Whole(seen, seen.traced(), cores), Whole(other, other.traced(), theirs)
     first = _first_module(*whole, 10 * same)
     named = parted(*whole, 10 * same)
-    known_names = {f.name for f in found}
-    found += [f for f in named if f.name not in known_names]
+    told_already = {f.name for f in found if f.kind == "mistake"}
+    found = [f for f in found if f.name not in {x.name for x in named} - told_already]
+    found += [f for f in named if f.name not in told_already]
     if not any(f.kind == "mistake" for f in found):
         found.append(Finding("differs-from-reference", said, where=first))
     held = Property(name, False, f"{said}{f'; first in {first}' if first else ''}")
@@ -134,7 +136,7 @@ def _aligned(like: Any, seen: Subject) -> tuple[Any, str]:
     )
 
 
-def _copied(like: nn.Module, values: dict[str, Tensor]) -> nn.Module:
+def _copied(like: nn.Module, values: Mapping[str, Tensor]) -> nn.Module:
     made = copy.deepcopy(like)
     with torch.no_grad():
         for name, x in made.named_parameters():
@@ -159,4 +161,4 @@ def _turned(x: Tensor) -> list[Tensor]:
 
 def _key(row: Tensor) -> tuple[float, ...]:
     """A row by its first numbers, as far as half types keep them."""
-    return tuple(float(f"{v:.2e}") for v in row[:8].tolist()) + (float(len(row)),)
+    return (*(float(f"{v:.2e}") for v in row[:8].tolist()), float(len(row)))

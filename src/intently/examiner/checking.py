@@ -14,10 +14,11 @@ from intently.biases import Bias, as_bias
 from intently.examiner.alongside import against
 from intently.examiner.cores import Examined, examined
 from intently.examiner.finding import Finding, merged
-from intently.examiner.properties import ROUGH, SAME, Property, Trial, part, tried
+from intently.examiner.properties import Property, Trial, by_position, part, tried
 from intently.examiner.report import Report
 from intently.examiner.stepping import stepped
-from intently.examiner.subject import Subject, understood
+from intently.examiner.subject import Subject
+from intently.examiner.understanding import understood
 from intently.masks import Mask
 from intently.masks.geometry import Geometry
 
@@ -86,9 +87,9 @@ def _checked(
     with torch.no_grad():
         first = seen.output()
     cores, findings = _inside(seen, mask, bias, {})
-    causal = any(_is_causal(x) for x in cores) or (mask is not None and "causal" in repr(mask))
-    exact = first.dtype == torch.double
-    trial = Trial(seen, causal, first, SAME if exact else ROUGH)
+    unknown = all(x.intent is None for x in cores)
+    causal = any(map(_is_causal, cores)) or (unknown and _hides_later(mask, seen.batch, first))
+    trial = Trial(seen, causal, first, seen.precision.same)
     properties = list(tried(trial, [dict(x) for x in same]))
     steady = next(p for p in properties if p.name == "deterministic").holds
     if steady is False:
@@ -101,7 +102,8 @@ def _checked(
     for p in properties:
         findings += [f for f in p.findings if not (f.name in SYMPTOMS and _mistaken(findings))]
     computes = tuple(_said(x) for x in cores)
-    return Report(seen.told, computes, merged(findings), tuple(properties)), cores
+    report = Report(seen.told, computes, merged(findings), tuple(properties), _named(seen.owner))
+    return report, cores
 
 
 def _inside(
@@ -123,7 +125,18 @@ def _dense(bias: Bias | Tensor | None, subject: Subject) -> Tensor | None:
 
 
 def _is_causal(x: Examined) -> bool:
-    return x.intent is not None and any(p.name == "causal" for p in x.intent.parts)
+    if x.intent is None:
+        return False
+    t, s = x.intent.sizes[2:]
+    return s > 1 and not bool(x.intent.allowed.triu(1 + s - t).any())
+
+
+def _hides_later(mask: Mask | None, b: int, y: Tensor) -> bool:
+    """Whether a stated mask allows no later key to any query of an output."""
+    t = by_position(y).shape[1]
+    if mask is None or t < 2:
+        return False
+    return not bool(mask.dense(Geometry((b, 1), t, t, y.device)).triu(1).any())
 
 
 def _mistaken(findings: list[Finding]) -> bool:
@@ -194,6 +207,12 @@ def _lost(whole: list[Examined], steps: list[Examined], when: str) -> list[Findi
             )
             found.append(Finding("bias-offset-lost", said, where=b.where))
     return found
+
+
+def _named(subject: Any) -> str:
+    """What a subject is called: a function by its name, an object by that of its class."""
+    name = getattr(subject, "__name__", type(subject).__name__)
+    return "attention" if name == "<lambda>" else str(name)
 
 
 def _said(x: Examined) -> str:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from intently.examiner.examples import with_examples
 from intently.examiner.explaining import Explained, explain
 from intently.examiner.intent import Intent, inferred, intended
 from intently.examiner.measuring import Geometry, Weights, measured
@@ -18,6 +19,7 @@ from intently.examiner.reading import Reading, View, joined, readings
 from intently.examiner.rotations import usual
 from intently.examiner.scores_found import Score, Scores, apart
 from intently.examiner.subject import Subject
+from intently.examiner.telling import told
 from intently.examiner.tracing import Core, Found
 from intently.masks import Mask
 
@@ -76,11 +78,15 @@ def examined(
     changed = dict(changed or {})
     found = subject.traced(**changed)
     out = []
-    for group in _groups(found):
+    for group in told("attention", _groups(found)):
         if not group.v:
             out.append(Examined(group.where, group.core, None, why="its weights met no values"))
         else:
-            out.append(_one(subject, found, group, mask, bias, changed))
+            try:
+                out.append(_one(subject, found, group, mask, bias, changed))
+            except Exception as error:  # whatever the code does with other values
+                why = f"it cannot be measured: {type(error).__name__}: {error}".split("\n")[0]
+                out.append(Examined(group.where, group.core, None, why=why))
     return out
 
 
@@ -146,14 +152,16 @@ def _one(
     given = subject.roles.get(weights_of[ids[0]]) in ("q", "x")
     weights, size = None, None
     for size, candidates in _layouts(subject, core, sources, ids, given):
-        weights = measured(run, sources, candidates, size)
+        weights = measured(run, sources, candidates, size, subject.precision)
         if weights is not None:
             break
     if weights is None or size is None:
         return Examined(where, core, None, why="its outputs are not weights times values")
     scores = apart(weights, _kinds(weights), found.capped)
-    if scores.residual > 1e-6 and weights.q.shape == weights.k.shape:
-        turned = replace(weights, q=weights.k, k=weights.q)
+    if scores.residual > subject.precision.close and weights.q.shape == weights.k.shape:
+        r = weights.values.reading
+        values = replace(weights.values, reading=replace(r, views=(r.k, r.q, r.v)))
+        turned = replace(weights, q=weights.k, k=weights.q, values=values)
         other = apart(turned, _kinds(turned), found.capped)
         if other.residual < scores.residual / 10:
             weights, scores = turned, other
@@ -164,8 +172,10 @@ def _one(
         intent = inferred(scores.seen, intent)
     r = weights.values.reading
     said = explain(weights, scores, intent, where, r.heads * r.width, bias)
-    shown = _operands(run, sources, weights, size, ids)
-    return Examined(where, core, said, weights, scores, intent, operands=shown)
+    shown = with_examples(said.findings, weights, scores, intent, bias, scores.score)
+    said = replace(said, findings=shown)
+    seen = _operands(run, sources, weights, size, ids)
+    return Examined(where, core, said, weights, scores, intent, operands=seen)
 
 
 def _operands(

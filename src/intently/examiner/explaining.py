@@ -10,7 +10,8 @@ from torch import Tensor
 
 from intently.examiner.finding import Finding
 from intently.examiner.intent import Intent
-from intently.examiner.measuring import CLOSE, Values, Weights
+from intently.examiner.measuring import Values, Weights
+from intently.examiner.rotations import mistake_in
 from intently.examiner.scores_found import Scores
 
 ALIBI = "ALiBi"
@@ -34,6 +35,7 @@ def explain(
     says = [_read(weights.values, scores)]
     found += _layout(weights.values, scores, where)
     found += _scale(scores, weights.values.reading.width, width, where)
+    found += _rotation(scores, where)
     found += _axis(scores, intent, where)
     kind, more = _added(scores, intent, bias, where)
     found += more
@@ -96,6 +98,11 @@ def _layout(values: Values, scores: Scores, where: str) -> list[Finding]:
     return found
 
 
+def _rotation(scores: Scores, where: str) -> list[Finding]:
+    name, said = mistake_in(scores.kind)
+    return [Finding(name, f"rotary positions: {said}", where=where)] if name else []
+
+
 def _scale(scores: Scores, d: int, c: int, where: str) -> list[Finding]:
     if scores.kind not in ("dot",) and not scores.kind.startswith("rotary"):
         return []
@@ -144,16 +151,17 @@ def _axis(scores: Scores, intent: Intent, where: str) -> list[Finding]:
                 said="the mask is applied after the softmax, and rows sum to less than 1",
             )
         ]
+    found = []
+    if scores.extra is not None:
+        told = ", ".join(f"{x:.3g}" for x in scores.extra.log().tolist()[:4])
+        said = f"a sink of {told} by head takes weight from every row"
+        found.append(Finding("sink", kind="convention", where=where, said=said))
+        if scores.factor == 1.0:
+            return found
+    if scores.factor != 1.0:
+        said = f"weights are multiplied by {scores.factor:.4g} after the softmax"
+        return [*found, Finding("not-normalised", where=where, said=said, fit=scores.residual)]
     low, high = float(scores.sums.min()), float(scores.sums.max())
-    if scores.extra is not None and scores.extra > 0:
-        return [
-            Finding(
-                "sink",
-                kind="convention",
-                where=where,
-                said=f"a sink takes exp({math.log(scores.extra):.3g}) of every row",
-            )
-        ]
     return [
         Finding(
             "not-normalised",
@@ -223,14 +231,14 @@ def _added(
         return "", []
     known = bias.expand(added.shape) if bias is not None else torch.zeros_like(added)
     rest = off_rows(added - known.nan_to_num(0.0), scores.seen)
-    if float(rest.abs().max()) < 1e-5:
+    if float(rest.abs().max()) < scores.precision.added:
         return ("bias as intended" if bias is not None else ""), []
-    weak = _weak(added, scores.seen, intent, where)
+    weak = _weak(added, scores, intent, where)
     if weak:
         return "", weak
     if bias is not None:
         return _other_bias(scores, added, bias, where)
-    return _by_distance(added, scores.seen, where)
+    return _by_distance(added, scores, where)
 
 
 def off_rows(x: Tensor, seen: Tensor) -> Tensor:
@@ -240,9 +248,9 @@ def off_rows(x: Tensor, seen: Tensor) -> Tensor:
     return (x - x.sum(-1, keepdim=True) / n).masked_fill(~seen, 0.0)
 
 
-def _weak(added: Tensor, seen: Tensor, intent: Intent, where: str) -> list[Finding]:
+def _weak(added: Tensor, scores: Scores, intent: Intent, where: str) -> list[Finding]:
     """Cells that should be hidden and only have a number added."""
-    allowed = intent.allowed
+    allowed, seen, little = intent.allowed, scores.seen, scores.precision.added
     hidden, shown = seen & ~allowed, seen & allowed
     both = hidden.any(-1) & shown.any(-1)
     if not bool(both.any()):
@@ -250,12 +258,12 @@ def _weak(added: Tensor, seen: Tensor, intent: Intent, where: str) -> list[Findi
     low = added.masked_fill(~hidden, torch.nan).nanmean(-1)[both]
     high = added.masked_fill(~shown, torch.nan).nanmean(-1)[both]
     gap = high - low
-    if float((gap - gap.mean()).abs().max()) > 1e-4:
+    if float((gap - gap.mean()).abs().max()) > 10 * little:
         return []
     step = float(gap.mean())
-    if abs(step) < 1e-5:
+    if abs(step) < little:
         return []
-    if math.isclose(abs(step), 1.0, rel_tol=1e-4):
+    if math.isclose(abs(step), 1.0, rel_tol=10 * little):
         side = "allowed" if step > 0 else "hidden"
         return [
             Finding(
@@ -279,11 +287,11 @@ def _other_bias(
     """How the bias that was measured differs from the intended one."""
     mine = off_rows(added, scores.seen)
     theirs = off_rows(bias.expand(added.shape), scores.seen)
-    if float(mine.abs().max()) < 1e-5:
+    if float(mine.abs().max()) < scores.precision.added:
         return "no bias", [Finding("bias-missing", where=where, said="the bias is not added")]
     factor = float((mine * theirs).sum() / (theirs * theirs).sum())
-    if float((mine - factor * theirs).abs().max()) < 1e-4:
-        if math.isclose(factor, -1.0, rel_tol=1e-4):
+    if float((mine - factor * theirs).abs().max()) < 10 * scores.precision.added:
+        if math.isclose(factor, -1.0, rel_tol=10 * scores.precision.added):
             return "bias with the wrong sign", [
                 Finding(
                     "bias-sign",
@@ -298,15 +306,15 @@ def _other_bias(
     ]
 
 
-def _by_distance(added: Tensor, seen: Tensor, where: str) -> tuple[str, list[Finding]]:
+def _by_distance(added: Tensor, scores: Scores, where: str) -> tuple[str, list[Finding]]:
     """A bias in words: by distance, ALiBi with its slopes, or any."""
-    t, s = added.shape[-2:]
+    seen, (t, s) = scores.seen, added.shape[-2:]
     distance = torch.arange(t)[:, None] + (s - t) - torch.arange(s)
     rest = off_rows(added, seen)
     line = off_rows(distance.double().expand(added.shape), seen)
     norm = (line * line).sum((-1, -2))
     slope = (rest * line).sum((-1, -2)) / norm.clamp(min=1e-9)
-    if float((rest - slope[..., None, None] * line).abs().max()) < 1e-4:
+    if float((rest - slope[..., None, None] * line).abs().max()) < 10 * scores.precision.added:
         slopes = ", ".join(f"{x:.3g}" for x in slope[0].tolist()[:4])
         if float(slope.max()) > 1e-6 and float(slope.min()) > -1e-6:
             return "", [
@@ -318,8 +326,3 @@ def _by_distance(added: Tensor, seen: Tensor, where: str) -> tuple[str, list[Fin
             ]
         return f"a bias by distance of slope {slopes} (ALiBi)", []
     return "a bias that does not depend on q and k", []
-
-
-def explained_by(residual: float) -> str:
-    """How well numbers are explained, in words."""
-    return "exactly" if residual < CLOSE else f"but for {residual:.1g} of what varies"

@@ -3,9 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-Kind = Literal["mistake", "hazard", "by design", "convention"]
+from intently.examiner.catalogue import CATALOGUE, Kind
+
+
+@dataclass(frozen=True)
+class Example:
+    """Weights of one head, as they should be and as they are, around the ``cell`` that tells.
+
+    ``queries`` and ``keys`` are the positions of rows and columns; ``cell`` is a query and a key.
+    """
+
+    expected: tuple[tuple[float, ...], ...]
+    found: tuple[tuple[float, ...], ...]
+    queries: tuple[int, ...]
+    keys: tuple[int, ...]
+    cell: tuple[int, int]
+
+    def __str__(self) -> str:
+        i, j = self.cell
+        row, column = self.queries.index(i), self.keys.index(j)
+        right, wrong = self.expected[row][column], self.found[row][column]
+        return f"query {i} gives key {j} the weight {wrong:.3g}; expected {right:.3g}"
 
 
 @dataclass(frozen=True)
@@ -22,6 +41,17 @@ class Finding:
     where: str = ""
     cell: tuple[int, ...] = ()
     fit: float | None = None
+    example: Example | None = None
+
+    @property
+    def title(self) -> str:
+        """The finding's title in the catalogue, or its name."""
+        return CATALOGUE[self.name].title if self.name in CATALOGUE else self.name
+
+    @property
+    def cure(self) -> str:
+        """How to mend it; empty for what needs no cure."""
+        return CATALOGUE[self.name].cure if self.name in CATALOGUE else ""
 
     def __str__(self) -> str:
         at = f"{self.where}: " if self.where else ""

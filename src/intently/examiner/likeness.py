@@ -16,6 +16,7 @@ from intently.examiner.cores import Examined
 from intently.examiner.explaining import counterexample, mistake_of, off_rows, scale_named
 from intently.examiner.finding import Finding
 from intently.examiner.intent import inferred
+from intently.examiner.rotations import BACKWARDS, mistake_in
 from intently.examiner.subject import Subject
 from intently.examiner.tracing import Found, held_by
 
@@ -210,23 +211,27 @@ def _scores(a: Examined, b: Examined) -> list[Finding]:
     found: list[Finding] = []
     if one.kind != two.kind and two.residual < 1e-6:
         found.append(_other_kind(one.kind, two.kind, where))
-    elif one.scale.shape == two.scale.shape and one.residual < 1e-4 > two.residual:
+    if one.scale.shape == two.scale.shape and one.residual < 1e-4 > two.residual:
         x, y = float(one.scale.mean()), float(two.scale.mean())
         if not math.isclose(x, y, rel_tol=1e-3):
             r = a.weights.values.reading
             name, said = scale_named(x, r.width, r.heads * r.width, y)
             found.append(Finding(name, said, where=where))
     if one.softcap != two.softcap and (one.softcap is None or two.softcap is None):
+        name = "softcap-missing" if one.softcap is None else "softcap-other"
         has = "no softcap" if one.softcap is None else f"a softcap of {one.softcap:g}"
         should = "none" if two.softcap is None else f"one of {two.softcap:g}"
-        found.append(Finding("softcap-other", f"{has}; the reference has {should}", where=where))
+        found.append(Finding(name, f"{has}; the reference has {should}", where=where))
+    if one.factor != two.factor:
+        said = f"weights are multiplied by {one.factor / two.factor:.4g} after the softmax"
+        found.append(Finding("not-normalised", said, where=where))
     if (one.extra is None) != (two.extra is None):
         said = (
             "the sinks of the reference are left out"
             if one.extra is None
             else "a sink takes weight that the reference gives to keys"
         )
-        found.append(Finding("sinks-other", said, where=where))
+        found.append(Finding("sinks-missing" if one.extra is None else "sink", said, where=where))
     if one.axis != two.axis and two.axis == "keys" and one.axis in ("queries", "heads", "batch"):
         said = f"weights sum to 1 over {one.axis}, not over keys"
         found.append(Finding(f"softmax-over-{one.axis}", said, where=where))
@@ -243,8 +248,9 @@ def _other_kind(one: str, two: str, where: str) -> Finding:
         if one.startswith("rotary"):
             pairs = [x.split(",")[0] for x in (one, two)]
             name = "rotary-pairs" if pairs[0] != pairs[1] else "rotary-base"
-            if ":" in one:  # a mistaken rotation has its own name
-                name = one.split(": ")[1]
+            if (BACKWARDS in one) != (BACKWARDS in two):
+                name = "rotary-direction"
+            name = mistake_in(one)[0] or name
     return Finding(name, said, where=where)
 
 

@@ -16,6 +16,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
+from intently.examiner.precision import EXACT, Precision
 from intently.examiner.reading import SPLITS, Reading, View, joined
 
 Run = Callable[[Mapping[int, Tensor]], Tensor]
@@ -23,10 +24,6 @@ Run = Callable[[Mapping[int, Tensor]], Tensor]
 
 DRAWS = 6
 """Pairs of random queries and keys."""
-CLOSE = 1e-6
-"""The relative residual up to which a formula explains numbers in float64."""
-FADED = 1e-8
-"""The weight up to which a key counts as hidden."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +44,7 @@ class Weights:
     q: Tensor
     k: Tensor
     values: Values
+    precision: Precision = EXACT
 
 
 @dataclass(frozen=True)
@@ -60,27 +58,36 @@ class Geometry:
 
 
 def measured(
-    run: Run, sources: Mapping[int, Tensor], candidates: Iterable[Reading], size: Geometry
+    run: Run,
+    sources: Mapping[int, Tensor],
+    candidates: Iterable[Reading],
+    size: Geometry,
+    precision: Precision = EXACT,
 ) -> Weights | None:
     """The weights under the reading that explains the outputs best; None if none does."""
     best: tuple[float, Values] | None = None
     draw = torch.Generator().manual_seed(5)
     for reading in candidates:
-        found = _values(run, sources, reading, size, draw)
+        found = _values(run, sources, reading, size, draw, precision.close)
         if found is not None and (best is None or found.residual < best[0]):
             best = found.residual, found
-        if best is not None and best[0] < CLOSE:
+        if best is not None and best[0] < precision.close:
             break
-    if best is None or best[0] > 1e-4:
+    if best is None or best[0] > 100 * precision.close:
         return None
     values = best[1]
     every = [_draw(run, sources, values, size, draw) for _ in range(DRAWS)]
     w, q, k = (torch.stack(x) for x in zip(*every))
-    return Weights(w, q, k, values)
+    return Weights(w.double(), q.double(), k.double(), values, precision)
 
 
 def _values(
-    run: Run, sources: Mapping[int, Tensor], reading: Reading, size: Geometry, draw: torch.Generator
+    run: Run,
+    sources: Mapping[int, Tensor],
+    reading: Reading,
+    size: Geometry,
+    draw: torch.Generator,
+    close: float,
 ) -> Values | None:
     """The layout of values and outputs that explains the outputs with the smallest residual."""
     r, (b, t, s) = reading, (size.b, size.t, size.s)
@@ -104,7 +111,7 @@ def _values(
             _, residual = _solved([_shared(x, r.heads, tiled) for x in v], z)
             if best is None or residual < best.residual / 10:
                 best = Values(replace(r, views=(r.q, r.k, view)), merged, tiled, residual)
-            if best.residual < CLOSE:
+            if best.residual < close:
                 return best
     return best
 
@@ -154,8 +161,8 @@ def _shared(x: Tensor, heads: int, tiled: bool) -> Tensor:
 
 def _solved(v: list[Tensor], z: list[Tensor | None]) -> tuple[Tensor, float]:
     """W (b, h, t, s) with W v = z, by least squares, and the relative residual."""
-    right = torch.cat(v, -1)
-    left = torch.cat([x for x in z if x is not None], -1)
+    right = torch.cat(v, -1).double()
+    left = torch.cat([x for x in z if x is not None], -1).double()
     w = torch.linalg.lstsq(right.mT, left.mT).solution.mT
     off = (w @ right - left).norm() / left.norm().clamp(min=1e-30)
     return w, float(off)

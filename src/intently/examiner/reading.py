@@ -18,6 +18,9 @@ from torch import Tensor
 SPLITS = ("bthd", "btdh", "bhtd", "tbhd", "hbtd", "thbd", "htbd")
 """Orders of a projection (b, t, h·d) in memory; those after the second scramble the text."""
 
+THIRDS = ((0, 1, 2), (0, 2, 1), (1, 2, 0))
+"""Which thirds of a fused projection are queries, keys, values: the usual order first."""
+
 
 @dataclass(frozen=True)
 class View:
@@ -150,11 +153,12 @@ def _fused(i: int, n: int, heads: list[int], order: str) -> Iterator[Reading]:
                 views = (View(i, "bhxdt", part=p, parts=3) for p in range(3))
                 yield Reading(tuple(views), h, h, d, d, "(h, 3, d)")
                 continue
-            thirds = (View(i, order, p * h * d, (p + 1) * h * d) for p in range(3))
-            yield Reading(tuple(thirds), h, h, d, d, "(3, h, d)")
-            for inner, name in (("hxd", "(h, 3, d)"), ("hdx", "(h, d, 3)")):
-                views = (View(i, lead + inner, part=p, parts=3) for p in range(3))
-                yield Reading(tuple(views), h, h, d, d, name)
+            for parts in THIRDS:
+                thirds = (View(i, order, p * h * d, (p + 1) * h * d) for p in parts)
+                yield Reading(tuple(thirds), h, h, d, d, "(3, h, d)")
+                for inner, name in (("hxd", "(h, 3, d)"), ("hdx", "(h, d, 3)")):
+                    views = (View(i, lead + inner, part=p, parts=3) for p in parts)
+                    yield Reading(tuple(views), h, h, d, d, name)
         for g in range(1, h if order != "bhdt" else 1):
             if h % g or n % (h + 2 * g):
                 continue

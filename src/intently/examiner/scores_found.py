@@ -14,7 +14,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from intently.examiner.measuring import CLOSE, FADED, Weights
+from intently.examiner.measuring import Weights
+from intently.examiner.precision import EXACT, Precision
 from intently.examiner.reading import SPLITS
 from intently.examiner.rotations import BASES, Rotation, searched, unusual
 
@@ -43,7 +44,12 @@ class Scores:
     residual: float
     softcap: float | None = None
     after: bool = False
-    extra: float | None = None
+    extra: Tensor | None = None
+    """Sinks (h,): what each head adds to every sum of exp."""
+    factor: float = 1.0
+    """By what all weights are multiplied after the softmax."""
+    precision: Precision = EXACT
+    score: Score = torch.matmul
 
 
 def apart(weights: Weights, kinds: dict[str, Score], capped: bool = False) -> Scores:
@@ -52,28 +58,35 @@ def apart(weights: Weights, kinds: dict[str, Score], capped: bool = False) -> Sc
     ``capped`` says that scores pass through tanh: then softcaps are tried.
     """
     w = weights.w
-    seen = (w.abs() > FADED * w.abs().amax()).any(0)
-    axis = _axis(w, seen)
+    close = weights.precision.close
+    seen = (w.abs() > weights.precision.faded * w.abs().amax()).any(0)
+    axis = _axis(w, seen, close)
     best: Scores | None = None
-    score: Tensor | None = None
     for split, q, k, names, caps in _rounds(weights, kinds, capped):
         for name in names:
             x = kinds[name](q, k)
             scale, added, residual, cap = _fitted(w, x, seen, axis, caps)
             if best is None or residual < best.residual / 10:
-                best = Scores(name, split, scale, added, seen, axis, w.sum(-1), residual, cap)
-                score = x
-            if best.residual < CLOSE:
+                best = Scores(
+                    *(name, split, scale, added, seen, axis, w.sum(-1), residual, cap),
+                    precision=weights.precision,
+                    score=kinds[name],
+                )
+            if best.residual < close:
                 return _normalised(best, w, x)
-    assert best is not None and score is not None
-    for name, x in _rotated(weights, seen, axis):
+    assert best is not None
+    for rotation in _rotated(weights, seen, axis):
+        name, x = rotation.name(weights.q.shape[-1]), rotation.score(weights.q, weights.k)
         scale, added, residual, cap = _fitted(w, x, seen, axis, False)
         if residual < best.residual / 10:
-            best = Scores(name, "", scale, added, seen, axis, w.sum(-1), residual, cap)
-            score = x
-        if best.residual < CLOSE:
-            break
-    return _normalised(best, w, score)
+            best = Scores(
+                *(name, "", scale, added, seen, axis, w.sum(-1), residual, cap),
+                precision=weights.precision,
+                score=rotation.score,
+            )
+        if best.residual < close:
+            return _normalised(best, w, x)
+    return best
 
 
 def _rounds(
@@ -89,7 +102,7 @@ def _rounds(
                 yield split, q, k, ["dot"], False
 
 
-def _rotated(weights: Weights, seen: Tensor, axis: Axis) -> Iterator[tuple[str, Tensor]]:
+def _rotated(weights: Weights, seen: Tensor, axis: Axis) -> Iterator[Rotation]:
     """Rotations of any base, then rotations with a mistake in them."""
     q, k = weights.q, weights.k
     d = q.shape[-1]
@@ -104,10 +117,9 @@ def _rotated(weights: Weights, seen: Tensor, axis: Axis) -> Iterator[tuple[str, 
     near = [(off(replace(way, base=base)), way) for way in mistaken for base in (BASES[0], 50.0)]
     close = [way for _, way in sorted(near, key=lambda x: x[0])[:4]]
     for way in (*ways, *dict.fromkeys(close)):
-        base, _ = searched(lambda x, way=way: off(replace(way, base=x)), CLOSE)
+        base, _ = searched(lambda x, way=way: off(replace(way, base=x)), weights.precision.close)
         for rounded in dict.fromkeys((float(f"{base:.3g}"), base)):
-            rotation = replace(way, base=rounded)
-            yield rotation.name(d), rotation.score(q, k)
+            yield replace(way, base=rounded)
 
 
 def _splits(weights: Weights) -> Iterator[tuple[str, Tensor, Tensor]]:
@@ -126,7 +138,7 @@ def _as_if(x: Tensor, order: str) -> Tensor:
     return flat.permute(0, *(1 + order.index(c) for c in "bhtd"))
 
 
-def _axis(w: Tensor, seen: Tensor) -> Axis:
+def _axis(w: Tensor, seen: Tensor, close: float) -> Axis:
     """The axis along which weights sum to 1, or to nothing where nothing is seen."""
     for name in ("keys", "queries", "heads", "batch"):
         axis = AXES[name]
@@ -134,7 +146,7 @@ def _axis(w: Tensor, seen: Tensor) -> Axis:
             continue
         sums = w.sum(axis)
         some = seen.any(axis).expand_as(sums)
-        if bool(((sums - 1).abs()[some] < CLOSE).all()):
+        if bool(((sums - 1).abs()[some] < close).all()):
             return name
     return "none"
 
@@ -179,13 +191,13 @@ def _fitted_capped(
             size = float(off.norm() / dy.norm().clamp(min=1e-30))
             if size < best[0]:
                 best = (size, scale, cap)
-            if size < CLOSE / 100:
+            if size < EXACT.close / 100:
                 break
             step = 1e-5
             moved = [apart_at(scale * (1 + step), cap), apart_at(scale, cap * (1 + step))]
             slope = torch.stack([(m - off) / step for m in moved], -1)
             at = at - torch.linalg.lstsq(slope, off[:, None]).solution[:, 0].clamp(-1, 1)
-        if best[0] < CLOSE:
+        if best[0] < EXACT.close:
             break
     residual, scale, cap = best
     added = (y - _centred(cap * torch.tanh(scale * x / cap), seen, along)).mean(0)
@@ -201,18 +213,48 @@ def _centred(x: Tensor, seen: Tensor, along: int) -> Tensor:
 
 
 def _normalised(found: Scores, w: Tensor, x: Tensor) -> Scores:
-    """Where weights do not sum to 1: whether hidden keys took part, or something else did."""
+    """Where weights do not sum to 1: whether hidden keys took part, a sink, or a factor."""
     if found.axis != "none":
         return found
-    z = found.scale[:, None, None] * x + found.added.nan_to_num(0.0)
+    z = found.scale[:, None, None] * x
+    if found.softcap is not None:
+        z = found.softcap * torch.tanh(z / found.softcap)
+    z = z + found.added.nan_to_num(0.0)
     inside = z.masked_fill(~found.seen, -torch.inf).logsumexp(-1)
     missing = (w.clamp(min=1e-300).log() - z).masked_fill(~found.seen, torch.nan).nanmean(-1)
     whole = z.logsumexp(-1)  # what was added is not known where it is hidden: taken as nothing
     some = found.seen.any(-1)
     spread = (missing + whole)[:, some]
-    if bool((spread - spread[0]).abs().max() < 1e-4):
+    little = 10 * found.precision.added
+    if bool((spread - spread[0]).abs().max() < little):
         return replace(found, after=True)
-    taken = (torch.exp(-missing) - torch.exp(inside))[:, some]
-    if bool((taken - taken[0]).abs().max() < 1e-4 * taken.abs().max().clamp(min=1e-6)):
-        return replace(found, extra=float(taken.mean()))
-    return found
+    sinks, factor, off = _sunk(inside, -missing, some)
+    if off > little or bool((factor.log().abs() > 8).any()):
+        return found
+    plain = bool((factor - 1).abs().max() < little)
+    return replace(
+        found,
+        extra=None if bool((sinks < little / 10).all()) else sinks,
+        factor=1.0 if plain else float(factor.mean()),
+    )
+
+
+def _sunk(inside: Tensor, taken: Tensor, some: Tensor) -> tuple[Tensor, Tensor, float]:
+    """Sinks (h,) and factors (h,) with exp(taken) = (exp(inside) + sink) / factor, and the error.
+
+    ``inside`` and ``taken`` are (n, b, h, t): the log of the sums that were and should have been.
+    """
+    h = inside.shape[2]
+    sinks, factors, worst = torch.zeros(h), torch.ones(h), 0.0
+    for i in range(h):
+        keep = some[:, i]
+        x, y = inside[:, :, i][:, keep].flatten(), taken[:, :, i][:, keep].flatten()
+        if not len(x):
+            continue
+        x, y = x.double().exp(), y.double().exp()
+        design = torch.stack([x, torch.ones_like(x)], -1) / y[:, None]  # relative errors
+        right = torch.ones(len(x), 1, dtype=torch.double)
+        slope, sink = torch.linalg.lstsq(design, right).solution[:, 0]
+        worst = max(worst, float((slope * x + sink - y).div(y).abs().max()))
+        factors[i], sinks[i] = 1 / slope, (sink / slope).clamp(min=0.0)
+    return sinks, factors, worst

@@ -39,7 +39,7 @@ def stepped(subject: Subject, pieces: tuple[int, ...]) -> Subject | None:
     made = replace(subject, call=call, positional=False)
     try:
         with torch.no_grad():
-            ran = subject.call(**{**subject.inputs, name: None})
+            ran = subject.raw(**{name: None})
     except Exception:
         return None
     return made if cache_of(ran) is not None else None

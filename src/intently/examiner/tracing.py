@@ -78,6 +78,8 @@ class Found:
     dropouts: list[float] = field(default_factory=list)
     softmaxes: list[tuple[tuple[int, ...], int]] = field(default_factory=list)
     opaque: list[str] = field(default_factory=list)
+    lowest: torch.dtype = torch.double
+    """The least precise dtype in which what depends on the inputs is computed."""
     capped: bool = False
     """Whether scores pass through tanh."""
 
@@ -136,6 +138,8 @@ class Trace(TorchDispatchMode):
             origin = self._product(name, args, made[0], origin)
         for x in made:
             self._origins[_memory(x)] = origin
+        if origin.sources and made[0].is_floating_point():
+            self.found.lowest = less_precise(self.found.lowest, made[0].dtype)
         if func._schema.is_mutable and given:
             first = _memory(given[0])
             self._origins[first] = _joined((self._origins.get(first, NOWHERE), origin))
@@ -265,6 +269,11 @@ class Replay(TorchDispatchMode):
             first = next(iter(_tensors(out)))
             first.copy_(self._replaced[this].reshape(first.shape))
         return out
+
+
+def less_precise(a: torch.dtype, b: torch.dtype) -> torch.dtype:
+    """The dtype of the two with the larger steps."""
+    return a if torch.finfo(a).eps > torch.finfo(b).eps else b
 
 
 def _batches(x: Tensor) -> int:

@@ -68,6 +68,13 @@ def run_text(folder: Path, text: str, layers: list[str] | None, beam: int) -> Wa
     return Watched(seen, told)
 
 
+def open_model(folder: Path) -> Any:
+    """The model of a transformers folder, in evaluation mode."""
+    with _quiet() as transformers, _reading(folder, "a transformers model in safetensors"):
+        kind = _kind(transformers, folder, "a transformers model in safetensors")
+        return kind.from_pretrained(folder, use_safetensors=True, **HERE).eval()
+
+
 def run_picture(image: Path, folder: Path | None, layers: list[str] | None) -> Watched:
     """One pass over a picture; the picture is shown as the model's processor cropped it."""
     if folder is None:

@@ -1,0 +1,1 @@
+"""One program for each mistake."""

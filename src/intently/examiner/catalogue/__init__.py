@@ -1,0 +1,33 @@
+"""The catalogue: every finding that `check` knows by name, what it amounts to, and the cure.
+
+An entry says what the code computes in place of softmax(q kᵀ / √d) v, how the mistake is told from
+its neighbours, how to mend it, and where it really happened.
+"""
+
+from __future__ import annotations
+
+from intently.examiner.catalogue.entry import Entry, Kind
+from intently.examiner.catalogue.heads import HEADS
+from intently.examiner.catalogue.masks import MASKS, PADDING
+from intently.examiner.catalogue.positions import POSITIONS
+from intently.examiner.catalogue.running import CALLS, STEPS, TRAINING
+from intently.examiner.catalogue.weights import SCALE, SOFTMAX
+
+CHAPTERS: dict[str, dict[str, Entry]] = {
+    "Scale": SCALE,
+    "Softmax": SOFTMAX,
+    "Masks": MASKS,
+    "Padding": PADDING,
+    "Heads": HEADS,
+    "Positions": POSITIONS,
+    "Step by step": STEPS,
+    "Training and evaluation": TRAINING,
+    "Calls": CALLS,
+}
+"""The entries by name, in chapters."""
+
+CATALOGUE: dict[str, Entry] = {
+    name: entry for chapter in CHAPTERS.values() for name, entry in chapter.items()
+}
+
+__all__ = ["CATALOGUE", "CHAPTERS", "Entry", "Kind"]

@@ -1,0 +1,109 @@
+"""Mistakes of running: caches, state, dropout, gradients, settings, and what a call may touch."""
+
+from __future__ import annotations
+
+from intently.examiner.catalogue.entry import Entry
+
+STEPS: dict[str, Entry] = {
+    "cached-step-differs": Entry(
+        "Cached steps differ from the whole pass",
+        "f(x₀ … xₜ)ₜ ≠ f(xₜ | cache)",
+        "The same text in pieces gives other outputs.",
+        "Compare positions, masks and the order of keys in a step with those of the whole pass.",
+        story="Training runs the whole pass, users run steps, and no test compares them.",
+    ),
+    "state-left": Entry(
+        "State is left between calls",
+        "f(x) depends on earlier calls",
+        "The same call gives another output after another call.",
+        "Start a text with an empty cache; keep nothing on the module that belongs to a call.",
+    ),
+}
+
+TRAINING: dict[str, Entry] = {
+    "dropout-in-eval": Entry(
+        "Dropout acts in evaluation mode",
+        "dropout(W) v in eval()",
+        "Two equal calls in `eval()` differ.",
+        "`F.dropout(x, p, self.training)`; for `scaled_dot_product_attention`, "
+        "`dropout_p=p if self.training else 0.0`.",
+        (
+            "https://github.com/pytorch/pytorch/issues/124464",
+            "https://github.com/huggingface/pytorch-image-models/pull/1978",
+            "https://github.com/meta-pytorch/torchtune/issues/1791",
+        ),
+        "`nn.Dropout` knows about `eval()`, functions do not. Scores are a little worse than they "
+        "could be, every time, and nobody knows by how much.",
+    ),
+    "gradient-cut": Entry(
+        "A gradient is cut",
+        "∂y/∂x = 0 where y depends on x",
+        "The output depends on a tensor that gets no gradient.",
+        "Remove `detach`, `.data`, `no_grad` and `item()` from the path.",
+        story="The other parameters learn to compensate, so training only looks a bit slow.",
+    ),
+    "gradient-scaled": Entry(
+        "A gradient is scaled",
+        "c · ∂y/∂x",
+        "Autograd differs from central differences by a factor.",
+        "Mend the backward of the custom function.",
+        story="Adam divides it away again. Almost.",
+    ),
+}
+
+CALLS: dict[str, Entry] = {
+    "leak-later": Entry(
+        "Later inputs leak into earlier outputs",
+        "yᵢ depends on xⱼ, j > i",
+        "The weights are causal, and outputs still change with later inputs.",
+        "Look for a convolution, a mean or a normalisation over positions beside the attention.",
+        story="The mask is right and something around it is not: a norm over the wrong axis, a "
+        "pooled context, a token shift to the wrong side.",
+    ),
+    "batch-mixed": Entry(
+        "Rows of the batch are mixed",
+        "y of row 0 depends on x of row 1",
+        "A row's output changes with the content of another.",
+        "Check `batch_first`, and every view that joins batch and sequence.",
+        ("https://github.com/PetrochukM/PyTorch-NLP/issues/2",),
+        "With `batch_first=False` by default, (b, t, c) is read as (t, b, c): each position "
+        "attends to the same position of other texts. No shape complains.",
+    ),
+    "setting-matters": Entry(
+        "A setting changes the output that should not",
+        "f(x, setting) ≠ f(x)",
+        "The same call under another setting gives another output.",
+        "Run both settings on one example; the first layer in which they part has the cause.",
+    ),
+    "paths-differ": Entry(
+        "Two paths compute different things",
+        "f(x) with gradients ≠ f(x) without",
+        "With gradients the output differs from that without.",
+        "Give the fused and the plain path the same mask, scale and dropout.",
+        ("https://github.com/pytorch/pytorch/issues/24816",),
+        "A fast path is chosen by gradient mode, dtype or shape. Training takes one, production "
+        "the other.",
+    ),
+    "input-changed": Entry(
+        "The call changes its inputs",
+        "x ← g(x)",
+        "A tensor of the caller differs afterwards.",
+        "Avoid in-place operations on arguments: `x = x * s`, not `x *= s`.",
+        story="Harmless until somebody adds a residual connection around the layer.",
+    ),
+    "strides": Entry(
+        "Strides change the output",
+        "f(x) ≠ f(x.contiguous())",
+        "The same numbers in another memory layout give another output.",
+        "Replace `view` by `reshape`, or call `contiguous()` before it.",
+    ),
+    "nan-without-keys": Entry(
+        "A query without keys gives NaN",
+        "softmax(−∞, …, −∞)",
+        "A fully padded row is NaN.",
+        "Give such rows zero: `nan_to_num` on the weights, or a kernel that does.",
+        ("https://github.com/pytorch/pytorch/issues/24816",),
+        "The row itself is never used. Its gradient is NaN all the same, and one is enough.",
+        kind="hazard",
+    ),
+}

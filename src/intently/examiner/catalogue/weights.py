@@ -1,0 +1,89 @@
+"""Mistakes in the weights themselves: their scale, and the axis along which they sum to 1."""
+
+from __future__ import annotations
+
+from intently.examiner.catalogue.entry import Entry
+
+SCALE: dict[str, Entry] = {
+    "no-scale": Entry(
+        "Scores are not scaled",
+        "softmax(q kᵀ) v",
+        "log W rises by 1 for each unit of q · k, whatever d is.",
+        "Multiply scores by 1/√d, where d is the width of one head.",
+        story="Dot products grow with √d. Unscaled, the softmax saturates: one key takes nearly "
+        "all the weight, and gradients vanish. A small head hides it; a wide one trains slowly.",
+    ),
+    "scale-one-over-d": Entry(
+        "Scores are divided by d",
+        "softmax(q kᵀ / d) v",
+        "log W rises by 1/d for each unit of q · k.",
+        "Divide by √d, and only once: either the queries or the product.",
+        story="Often two people divided by √d: one in the projection, one in the product. The "
+        "weights come out nearly uniform, and the model learns around it.",
+    ),
+    "scale-model-width": Entry(
+        "Scores are scaled by the width of the model",
+        "softmax(q kᵀ / √c) v",
+        "log W rises by 1/√c for each unit of q · k, where c is all heads together.",
+        "Use the width of one head, c / h: `q.shape[-1]` after the split.",
+        story="The scale is computed before heads are split. With one head it is right, so the "
+        "first test passes.",
+    ),
+    "scale-inverted": Entry(
+        "Scores are multiplied by √d",
+        "softmax(q kᵀ · √d) v",
+        "log W rises by √d for each unit of q · k.",
+        "Divide by √d. With `scale=`, hand in 1/√d: it multiplies.",
+        story="`scale` multiplies in one library and divides in another.",
+    ),
+    "other-scale": Entry(
+        "The scale is not 1/√d",
+        "softmax(σ q kᵀ) v",
+        "log W rises by σ for each unit of q · k, and σ is none of the usual slips.",
+        "Nothing to mend if it is meant: some models learn the scale or fold it into weights.",
+        kind="convention",
+    ),
+}
+
+SOFTMAX: dict[str, Entry] = {
+    "softmax-over-queries": Entry(
+        "The softmax runs over queries",
+        "W = exp z / Σᵢ exp z",
+        "Columns of W sum to 1; rows do not.",
+        "Use `softmax(dim=-1)` on scores (…, t, s), and count axes again after an einsum.",
+        ("https://github.com/labmlai/annotated_deep_learning_paper_implementations/issues/146",),
+        "Queries compete for each key instead of keys for each query. Shapes agree, the loss "
+        "falls, and a key that everybody needs is shared out among them.",
+    ),
+    "softmax-over-heads": Entry(
+        "The softmax runs over heads",
+        "W = exp z / Σₕ exp z",
+        "At every query and key, the weights of all heads sum to 1.",
+        "Use `softmax(dim=-1)`: dim=1 of (b, h, t, s) is heads.",
+        story="`dim=1` was keys when the tensor was (t, s); then somebody added heads.",
+    ),
+    "softmax-over-batch": Entry(
+        "The softmax runs over the batch",
+        "W = exp z / Σ_b exp z",
+        "At every query and key, the weights of all rows of the batch sum to 1.",
+        "Use `softmax(dim=-1)`: dim=0 is the batch.",
+        ("https://github.com/PetrochukM/PyTorch-NLP/issues/2",),
+        "Each text competes with its neighbours in the batch. Evaluated alone, every weight is 1.",
+    ),
+    "not-normalised": Entry(
+        "Weights do not sum to 1",
+        "W = f(z), Σⱼ W ≠ 1",
+        "A constant value does not pass through unchanged.",
+        "Divide by the sum over the keys that are seen.",
+        ("https://github.com/lucidrains/performer-pytorch/issues/40",),
+        "Outputs grow with the number of keys. A layer norm behind them hides it until texts get "
+        "longer than those of training.",
+    ),
+    "sink": Entry(
+        "A sink takes part of every row",
+        "W = exp z / (Σⱼ exp z + exp sink)",
+        "What rows lack of 1 amounts to the same additional score everywhere.",
+        "Nothing to mend if it is meant: some models learn a sink for each head.",
+        kind="convention",
+    ),
+}

@@ -1,0 +1,72 @@
+"""Run somebody's code in float64 throughout, whatever it casts to a shorter type inside.
+
+Casts to shorter floats, and new tensors of shorter floats, become float64; where an operation is
+given float64 and shorter floats, the shorter are widened. So a norm in float32, a table of cosines
+or a module held in a closure no longer blurs what is measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+SHORT = frozenset((torch.float32, torch.float16, torch.bfloat16))
+
+
+class Exact(TorchDispatchMode):
+    """Makes float64 of shorter floats; ``used`` says whether there was anything to widen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used = False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if kwargs.get("dtype") in SHORT:
+            self.used = True
+            kwargs = {**kwargs, "dtype": torch.double}
+        kinds = {x.dtype for x in _tensors((args, kwargs)) if x.is_floating_point()}
+        if torch.double in kinds and len(kinds) > 1 and not func._schema.is_mutable:
+            self.used = True
+            args, kwargs = _widened(args), _widened(kwargs)
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def exactly() -> Iterator[Exact]:
+    """Run in float64 throughout, new tensors included."""
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.double)
+    try:
+        with Exact() as mode:
+            yield mode
+    finally:
+        torch.set_default_dtype(default)
+
+
+def _tensors(x: Any) -> Iterator[Tensor]:
+    if isinstance(x, Tensor):
+        yield x
+    elif isinstance(x, (list, tuple)):
+        for y in x:
+            yield from _tensors(y)
+    elif isinstance(x, dict):
+        for y in x.values():
+            yield from _tensors(y)
+
+
+def _widened(x: Any) -> Any:
+    if isinstance(x, Tensor):
+        return x.double() if x.dtype in SHORT else x
+    if isinstance(x, (list, tuple)):
+        return type(x)(_widened(y) for y in x)
+    if isinstance(x, dict):
+        return {n: _widened(y) for n, y in x.items()}
+    return x

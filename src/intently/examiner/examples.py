@@ -1,0 +1,97 @@
+"""The smallest example of a finding: weights as they should be beside those that were measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from intently.examiner.finding import Example, Finding
+from intently.examiner.intent import Intent
+from intently.examiner.measuring import Weights
+from intently.examiner.scores_found import AXES, Score, Scores
+
+ROWS, COLUMNS = 8, 10
+"""The largest example that is shown."""
+APART = 1e-6
+"""Weights that differ by less are the same."""
+
+
+def with_examples(
+    findings: Iterable[Finding],
+    weights: Weights,
+    scores: Scores,
+    intent: Intent,
+    bias: Tensor | None,
+    score: Score,
+) -> tuple[Finding, ...]:
+    """The findings, each with the weights that show it, where weights do."""
+    z = score(weights.q[0], weights.k[0])
+
+    def shown(x: Finding) -> Finding:
+        if x.kind != "mistake" or x.example is not None:
+            return x
+        expected = _mended(x.name, z, weights.q.shape[-1], scores, intent, bias)
+        cell, example = _around(x.cell, expected, weights.w[0])
+        return replace(x, cell=cell, example=example)
+
+    return tuple(map(shown, findings))
+
+
+def _mended(
+    name: str, z: Tensor, d: int, scores: Scores, intent: Intent, bias: Tensor | None
+) -> Tensor:
+    """The weights (b, h, t, s) of the scores ``z``, not yet scaled, with one mistake mended."""
+    scale = torch.full_like(scores.scale, d**-0.5) if "scale" in name else scores.scale
+    z = scale[:, None, None] * z
+    if scores.softcap is not None:
+        z = scores.softcap * torch.tanh(z / scores.softcap)
+    masks = name.startswith(("mask", "causal", "window", "padding", "lengths"))
+    z = z + _added(name, scores, bias)
+    allowed = intent.allowed if masks else scores.seen
+    if scores.after and not masks:
+        return z.softmax(-1).masked_fill(~allowed, 0.0)
+    z = z.masked_fill(~allowed, -torch.inf)
+    if scores.extra is not None and scores.extra > 0:
+        sink = torch.full_like(z[..., :1], scores.extra).log()
+        return torch.cat([z, sink], -1).softmax(-1)[..., :-1]
+    kept = scores.axis if not name.startswith("softmax-over") else "keys"
+    return z.softmax(AXES.get(kept, -1)).nan_to_num(0.0)
+
+
+def _added(name: str, scores: Scores, bias: Tensor | None) -> Tensor:
+    """What is added to the scores once the mistake is mended."""
+    if bias is not None and name.startswith("bias"):
+        return bias
+    if name in ("mask-too-weak", "mask-boolean-added") or scores.axis not in ("keys", "none"):
+        return torch.zeros_like(scores.added)
+    added = scores.added.nan_to_num(0.0)
+    return -added if name == "bias-sign" else added
+
+
+def _around(
+    cell: tuple[int, ...], expected: Tensor, found: Tensor
+) -> tuple[tuple[int, ...], Example | None]:
+    """The block around a cell, or around the first one that is clearly off; None if none is."""
+    off = (expected - found).abs()
+    if float(off.max()) < APART:
+        return cell, None
+    if len(cell) != 4:
+        clear = off > 0.5 * off.max()
+        cell = tuple(clear.nonzero()[0].tolist())
+    b, h, i, j = cell
+    rows = _near(i, expected.shape[-2], ROWS)
+    columns = _near(j, expected.shape[-1], COLUMNS)
+    right, wrong = (
+        tuple(tuple(round(w, 6) for w in x[b, h, r, columns].tolist()) for r in rows)
+        for x in (expected, found)
+    )
+    return cell, Example(right, wrong, tuple(rows), tuple(columns), (i, j))
+
+
+def _near(at: int, size: int, most: int) -> range:
+    """At most so many positions around one."""
+    first = max(0, min(at - most // 2, size - most))
+    return range(first, min(size, first + most))
