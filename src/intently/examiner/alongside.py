@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,13 +13,11 @@ from torch import Tensor, nn
 from intently.errors import ArgumentError, build
 from intently.examiner.cores import Examined
 from intently.examiner.finding import Finding, merged
-from intently.examiner.likeness import Whole, parted
+from intently.examiner.likeness import Inside, Whole, parted
 from intently.examiner.properties import Property, by_position, difference, part
 from intently.examiner.report import Report
 from intently.examiner.subject import Subject
 from intently.examiner.understanding import understood
-
-Inside = Callable[[Subject], tuple[list[Examined], list[Finding]]]
 
 
 def against(
@@ -49,7 +47,7 @@ def against(
     said = _where(one, two, off, 10 * same) + (f" ({told})" if told else "")
     whole = Whole(seen, seen.traced(), cores), Whole(other, other.traced(), theirs)
     first = _first_module(*whole, 10 * same)
-    named = parted(*whole, 10 * same)
+    named = parted(*whole, 10 * same) or _constant_apart(one, two, 10 * same)
     told_already = {f.name for f in found if f.kind == "mistake"}
     found = [f for f in found if f.name not in {x.name for x in named} - told_already]
     found += [f for f in named if f.name not in told_already]
@@ -71,6 +69,17 @@ def _where(one: Tensor, two: Tensor, off: float, same: float) -> str:
     rows = (difference(by_position(one), by_position(two)) > same).any(-1).nonzero()
     b, i = rows[0].tolist()
     return f"the output differs from the reference's by {off:.2g}, first at {i} of row {b}"
+
+
+def _constant_apart(one: Tensor, two: Tensor, same: float) -> list[Finding]:
+    """Whether all rows differ by the same: the bias of the last projection."""
+    if one.shape != two.shape:
+        return []
+    off = by_position(one - two)
+    if float((off - off.mean((0, 1))).abs().max()) > same * float(two.abs().max()):
+        return []
+    said = "all rows differ by the same: the bias of the last projection is missing or differs"
+    return [Finding("projection-bias-missing", said)]
 
 
 def _first_module(mine: Whole, theirs: Whole, same: float) -> str:

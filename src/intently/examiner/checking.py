@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,9 +13,10 @@ from intently.biases import Bias, as_bias
 from intently.examiner.alongside import against
 from intently.examiner.cores import Examined, examined
 from intently.examiner.finding import Finding, merged
-from intently.examiner.properties import Property, Trial, by_position, part, tried
+from intently.examiner.likeness import Whole
+from intently.examiner.paths import compared
+from intently.examiner.properties import Trial, by_position, tried
 from intently.examiner.report import Report
-from intently.examiner.stepping import stepped
 from intently.examiner.subject import Subject
 from intently.examiner.understanding import understood
 from intently.masks import Mask
@@ -67,7 +67,7 @@ def check(
         report, cores = _checked(seen, mask, bias, same)
         if like is None:
             return report
-        return against(report, seen, cores, like, lambda x: _inside(x, mask, bias, {}))
+        return against(report, seen, cores, like, lambda x: _inside(x, mask, bias))
 
 
 @contextmanager
@@ -86,19 +86,19 @@ def _checked(
 ) -> tuple[Report, list[Examined]]:
     with torch.no_grad():
         first = seen.output()
-    cores, findings = _inside(seen, mask, bias, {})
+    cores, findings = _inside(seen, mask, bias)
     unknown = all(x.intent is None for x in cores)
     causal = any(map(_is_causal, cores)) or (unknown and _hides_later(mask, seen.batch, first))
     trial = Trial(seen, causal, first, seen.precision.same)
-    properties = list(tried(trial, [dict(x) for x in same]))
+    properties = list(tried(trial))
     steady = next(p for p in properties if p.name == "deterministic").holds
     if steady is False:
         findings = []
-    for setting in same if steady else ():
-        if part(seen.output(**setting), first) > 10 * trial.same:
-            findings += _new(_inside(seen, mask, bias, dict(setting))[1], findings, _told(setting))
     if steady:
-        properties += _steps(seen, trial, mask, bias, cores, findings)
+        whole = Whole(seen, seen.traced(), cores)
+        for held, found in compared(trial, whole, lambda x: _inside(x, mask, bias), same):
+            properties.append(held)
+            findings += _new(found, findings)
     for p in properties:
         findings += [f for f in p.findings if not (f.name in SYMPTOMS and _mistaken(findings))]
     computes = tuple(_said(x) for x in cores)
@@ -107,10 +107,10 @@ def _checked(
 
 
 def _inside(
-    subject: Subject, mask: Mask | None, bias: Bias | Tensor | None, changed: Mapping[str, Any]
+    subject: Subject, mask: Mask | None, bias: Bias | Tensor | None
 ) -> tuple[list[Examined], list[Finding]]:
     """Each attention inside, and what is wrong with it."""
-    cores = examined(subject, mask, _dense(bias, subject), changed)
+    cores = examined(subject, mask, _dense(bias, subject))
     return cores, [f for x in cores if x.explained for f in x.explained.findings]
 
 
@@ -143,70 +143,14 @@ def _mistaken(findings: list[Finding]) -> bool:
     return any(f.kind == "mistake" for f in findings)
 
 
-def _told(setting: Mapping[str, Any]) -> str:
-    return "with " + ", ".join(f"{n}={v!r}" for n, v in setting.items())
-
-
-def _new(found: list[Finding], known: list[Finding], when: str) -> list[Finding]:
-    """Findings of a setting that the plain call has not."""
+def _new(found: list[Finding], known: list[Finding]) -> list[Finding]:
+    """Findings of a path that the plain call has not."""
     names = {(f.name, f.where) for f in known}
-    return [replace(f, said=f"{when}: {f.said}") for f in found if (f.name, f.where) not in names]
-
-
-def _steps(
-    seen: Subject,
-    trial: Trial,
-    mask: Mask | None,
-    bias: Bias | Tensor | None,
-    cores: list[Examined],
-    findings: list[Finding],
-) -> list[Property]:
-    """Step by step with a cache, where the subject has one."""
-    t = trial.first.shape[1] if trial.first.ndim > 2 else 0
-    out = []
-    for pieces in ((1,) * t, (t - 2, 1, 1), (t - 3, 3)) if t > 3 else ():
-        made = stepped(seen, pieces)
-        if made is None:
-            break
-        name = "a cache, in steps of " + ", ".join(map(str, dict.fromkeys(pieces)))
-        try:
-            off = part(made.output(), trial.first)
-        except Exception as error:
-            said = f"{type(error).__name__}: {error}".split("\n")[0]
-            out.append(Property(name, None, said))
-            continue
-        if off <= 10 * trial.same:
-            out.append(Property(name, True))
-            continue
-        said = f"differs from the whole pass by {off:.2g}"
-        symptom = Finding("cached-step-differs", f"{name}: {said}")
-        out.append(Property(name, False, said, (symptom,)))
-        inside, more = _inside(made, mask, bias, {})
-        findings += _new(more, findings, name)
-        findings += _lost(cores, inside, name)
-    return out
-
-
-def _lost(whole: list[Examined], steps: list[Examined], when: str) -> list[Finding]:
-    """What the whole pass has and the cached steps lack: rotation, a bias by distance."""
-    found = []
-    for a, b in zip(whole, steps):
-        if a.scores is None or b.scores is None or a.explained is None or b.explained is None:
-            continue
-        if a.scores.kind != b.scores.kind and a.scores.kind.startswith("rotary"):
-            said = (
-                f"{when}: the rotation of the whole pass ({a.scores.kind}) becomes {b.scores.kind}"
-            )
-            found.append(Finding("rotation-offset-lost", said, where=b.where))
-        elif a.scores.residual < 1e-6 < b.scores.residual and a.scores.kind.startswith("rotary"):
-            said = f"{when}: positions of the rotation are not those of the whole pass"
-            found.append(Finding("rotation-offset-lost", said, where=b.where))
-        elif a.explained.added != b.explained.added:
-            said = (
-                f"{when}: {a.explained.added or 'no bias'} becomes {b.explained.added or 'no bias'}"
-            )
-            found.append(Finding("bias-offset-lost", said, where=b.where))
-    return found
+    return [
+        f
+        for f in found
+        if (f.name, f.where) not in names and not (f.name in SYMPTOMS and _mistaken(known))
+    ]
 
 
 def _named(subject: Any) -> str:

@@ -157,12 +157,12 @@ def _one(
             break
     if weights is None or size is None:
         return Examined(where, core, None, why="its outputs are not weights times values")
-    scores = apart(weights, _kinds(weights), found.capped)
+    scores = apart(weights, _kinds(weights), found)
     if scores.residual > subject.precision.close and weights.q.shape == weights.k.shape:
         r = weights.values.reading
         values = replace(weights.values, reading=replace(r, views=(r.k, r.q, r.v)))
         turned = replace(weights, q=weights.k, k=weights.q, values=values)
-        other = apart(turned, _kinds(turned), found.capped)
+        other = apart(turned, _kinds(turned), found)
         if other.residual < scores.residual / 10:
             weights, scores = turned, other
     sizes = (size.b, weights.values.reading.heads, size.t, size.s)

@@ -7,6 +7,7 @@ projections, layout, kind and scale of the scores, what is added, what is hidden
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -20,6 +21,8 @@ from intently.examiner.rotations import BACKWARDS, mistake_in
 from intently.examiner.subject import Subject
 from intently.examiner.tracing import Found, held_by
 
+Inside = Callable[[Subject], tuple[list[Examined], list[Finding]]]
+"""Examines the attentions of a subject."""
 SIDES = {"q": "queries", "k": "keys", "v": "values"}
 
 
@@ -39,16 +42,22 @@ def parted(mine: Whole, theirs: Whole, same: float) -> list[Finding]:
         said = f"{len(mine.cores)} attentions run where the reference runs {len(theirs.cores)}"
         found.append(Finding("attentions-differ", said))
     for a, b in zip(mine.cores, theirs.cores):
-        found += _pair(a, b, mine, theirs, same)
+        found += _pair(a, b, mine, theirs, same, first=not found)
     return found
 
 
-def _pair(a: Examined, b: Examined, mine: Whole, theirs: Whole, same: float) -> list[Finding]:
-    found = _layout(a, b) or _projections(a, b, mine, theirs, same)
+def _pair(
+    a: Examined, b: Examined, mine: Whole, theirs: Whole, same: float, *, first: bool
+) -> list[Finding]:
+    """How two attentions differ: what comes in counts at the ``first`` only."""
+    found = _layout(a, b)
+    if first and not found:
+        found += _projections(a, b, mine, theirs, same)
     if a.scores is not None and b.scores is not None:
         found += _scores(a, b)
         found += _mask(a, b)
-    found += _output(a, b, mine, theirs, same)
+    if first:
+        found += _output(a, b, mine, theirs, same)
     return [replace(f, said=f"{f.said}{_first(a, b, same)}") for f in found]
 
 

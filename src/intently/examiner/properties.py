@@ -222,25 +222,6 @@ def empty_rows(trial: Trial) -> Property:
     return Property("empty rows", True)
 
 
-def settings_alike(trial: Trial, same: list[dict[str, Any]]) -> Property:
-    """The output is the same under settings that should not matter."""
-    for setting in same:
-        said = ", ".join(f"{n}={v!r}" for n, v in setting.items() if not isinstance(v, Tensor))
-        y = trial.subject.output(**setting)
-        off = part(y, trial.first)
-        if off > 10 * trial.same:
-            at = ""
-            if y.shape == trial.first.shape:
-                rows = (difference(by_position(y), by_position(trial.first)) > 10 * trial.same).any(
-                    -1
-                )
-                b, i = rows.nonzero()[0].tolist()
-                at = f", first at position {i} of row {b}"
-            text = f"with {said} the output differs by {off:.2g}{at}"
-            return _broken("settings", text, "setting-matters")
-    return Property("settings", True if same else None)
-
-
 def gradients(trial: Trial) -> Property:
     """Gradients are the derivatives of the outputs, for every input and parameter."""
     subject = trial.subject
@@ -355,7 +336,7 @@ ALL: tuple[Callable[[Trial], Property], ...] = (
 )
 
 
-def tried(trial: Trial, same: list[dict[str, Any]]) -> Iterator[Property]:
+def tried(trial: Trial) -> Iterator[Property]:
     """All properties in order; without determinism the others cannot be told."""
     for one in told("property", ALL):
         try:
@@ -366,7 +347,6 @@ def tried(trial: Trial, same: list[dict[str, Any]]) -> Iterator[Property]:
         yield found
         if found.name == "deterministic" and found.holds is not True:
             return
-    yield settings_alike(trial, same)
 
 
 # --- changes ------------------------------------------------------------------------------------

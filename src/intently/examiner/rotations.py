@@ -101,9 +101,9 @@ def searched(off: Callable[[float], float], most: float) -> tuple[float, float]:
     """The base with the smallest residual, and that residual; ``most`` ends the search early."""
     tried = sorted((off(base), base) for base in GRID)
     best = tried[0]
-    for _, start in tried[:3]:
+    for _, start in tried[:2]:
         low, high = start / 10**0.125, start * 10**0.125
-        for _ in range(60):  # golden section on a logarithmic axis
+        for _ in range(45):  # golden section on a logarithmic axis
             a, b = (math.exp(math.log(low) + f * math.log(high / low)) for f in (0.382, 0.618))
             low, high = (low, b) if off(a) < off(b) else (a, high)
         middle = math.sqrt(low * high)

@@ -18,6 +18,7 @@ from intently.examiner.measuring import Weights
 from intently.examiner.precision import EXACT, Precision
 from intently.examiner.reading import SPLITS
 from intently.examiner.rotations import BASES, Rotation, searched, unusual
+from intently.examiner.tracing import Found
 
 Axis = Literal["keys", "queries", "heads", "batch", "none"]
 AXES: dict[Axis, int] = {"batch": -4, "heads": -3, "queries": -2, "keys": -1}
@@ -52,17 +53,18 @@ class Scores:
     score: Score = torch.matmul
 
 
-def apart(weights: Weights, kinds: dict[str, Score], capped: bool = False) -> Scores:
+def apart(weights: Weights, kinds: dict[str, Score], found: Found) -> Scores:
     """The parts of measured weights, by the kind of score with the smallest residual.
 
-    ``capped`` says that scores pass through tanh: then softcaps are tried.
+    Softcaps are tried if ``found`` shows a tanh, rotations of any base and mistaken ones if it
+    shows that queries or keys are multiplied by a table.
     """
     w = weights.w
     close = weights.precision.close
     seen = (w.abs() > weights.precision.faded * w.abs().amax()).any(0)
     axis = _axis(w, seen, close)
     best: Scores | None = None
-    for split, q, k, names, caps in _rounds(weights, kinds, capped):
+    for split, q, k, names, caps in _rounds(weights, kinds, found.capped):
         for name in names:
             x = kinds[name](q, k)
             scale, added, residual, cap = _fitted(w, x, seen, axis, caps)
@@ -75,7 +77,7 @@ def apart(weights: Weights, kinds: dict[str, Score], capped: bool = False) -> Sc
             if best.residual < close:
                 return _normalised(best, w, x)
     assert best is not None
-    for rotation in _rotated(weights, seen, axis):
+    for rotation in _rotated(weights, seen, axis) if found.turned else ():
         name, x = rotation.name(weights.q.shape[-1]), rotation.score(weights.q, weights.k)
         scale, added, residual, cap = _fitted(w, x, seen, axis, False)
         if residual < best.residual / 10:
@@ -109,8 +111,12 @@ def _rotated(weights: Weights, seen: Tensor, axis: Axis) -> Iterator[Rotation]:
     if d % 2:
         return
 
+    q, k, w = q[:3, :1], k[:3, :1], weights.w[:3, :1]  # a few tell as much as all
+    if axis == "batch":
+        return
+
     def off(rotation: Rotation) -> float:
-        return _fitted(weights.w, rotation.score(q, k), seen, axis, False)[2]
+        return _fitted(w, rotation.score(q, k), seen[:1], axis, False)[2]
 
     ways = [Rotation(0.0, d, pairs) for pairs in ("halves", "pairs")]
     mistaken = list(unusual(0.0, d))

@@ -10,6 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from intently.examiner.cores import Examined
+from intently.examiner.finding import Finding
+from intently.examiner.likeness import Whole
 from intently.examiner.subject import Subject, output_of
 
 CACHES = ("past", "cache", "kv_cache", "past_key_values", "layer_past", "past_key_value", "state")
@@ -29,7 +32,8 @@ def stepped(subject: Subject, pieces: tuple[int, ...]) -> Subject | None:
         x, past, out = given.pop(whole), None, []
         start = 0
         for n in pieces:
-            piece = {**given, whole: x[:, start : start + n], name: past}
+            known = {m: _so_far(y, start, start + n, x.shape[1]) for m, y in given.items()}
+            piece = {**known, whole: x[:, start : start + n], name: past}
             made = subject.call(**piece)
             out.append(output_of(made))
             past = cache_of(made)
@@ -43,6 +47,14 @@ def stepped(subject: Subject, pieces: tuple[int, ...]) -> Subject | None:
     except Exception:
         return None
     return made if cache_of(ran) is not None else None
+
+
+def _so_far(x: Any, start: int, stop: int, t: int) -> Any:
+    """A mask of the whole text as a step has it: its keys so far, its own queries."""
+    if not isinstance(x, Tensor) or x.ndim < 2 or x.shape[-1] != t or x.is_floating_point():
+        return x
+    x = x[..., :stop]
+    return x[..., start:stop, :] if x.ndim > 2 and x.shape[-2] == t else x
 
 
 def cache_of(out: Any) -> Any:
@@ -71,3 +83,86 @@ def _cache_name(subject: Subject) -> str | None:
     except (TypeError, ValueError):
         return None
     return next((n for n in CACHES if n in names), None)
+
+
+# --- what goes wrong in steps -------------------------------------------------------------------
+
+
+def cache_shifts(
+    steps: Whole, whole: Whole, pieces: tuple[int, ...], named: list[Finding]
+) -> list[Finding]:
+    """Differences of cached steps from the whole pass, by the names of what caches get wrong."""
+    found: list[Finding] = []
+    for a in steps.cores:
+        if "several projections" in a.why:
+            said = "keys or values come from the cache of another layer"
+            found.append(Finding("cache-layers-exchanged", said, where=a.where))
+    for a, b in zip(steps.cores, whole.cores):
+        if a.scores is None or b.scores is None or a.scores.seen.shape != b.scores.seen.shape:
+            continue
+        mine, theirs = a.scores.seen, b.scores.seen
+        if not mine.equal(theirs) and mine.equal(_prepended(theirs, pieces)):
+            said = "new keys and values stand before the older ones, so the mask hides others"
+            return [Finding("cache-prepended", said, where=a.where)]
+    for f in named:
+        pair = next(
+            ((a, b) for a, b in zip(steps.cores, whole.cores) if a.where == f.where), (None, None)
+        )
+        found.append(_in_steps(f, *pair))
+    if not found and _first_embedding(steps, whole):
+        said = "steps after the first get the positions of the first"
+        found.append(Finding("position-offset-lost", said))
+    return found
+
+
+def _in_steps(f: Finding, a: Examined | None, b: Examined | None) -> Finding:
+    """One difference, as steps show it."""
+    if f.name.startswith("rotat") or f.name in ("rotary-base", "scores-other"):
+        if "twice" in f.said:
+            return replace(f, name="cache-rotated-twice")
+        return replace(f, name="rotation-offset-lost")
+    if f.name.startswith("bias-"):
+        return replace(f, name="bias-offset-lost")
+    if a is None or b is None or a.scores is None or b.scores is None:
+        return f
+    if not f.name.startswith(("mask", "causal", "window", "padding")):
+        return f
+    mine, theirs = a.scores.seen, b.scores.seen
+    if mine.shape != theirs.shape:
+        return f
+    more, less = bool((mine & ~theirs).any()), bool((theirs & ~mine).any())
+    if less and not more:
+        lost = "keys and values that are still needed are no longer in the cache"
+        return replace(f, name="cache-overwritten", said=f"{lost}; {f.said}")
+    if more and not less:
+        windowed = b.intent is not None and any(p.name == "window" for p in b.intent.parts)
+        name = "window-off-in-cache" if windowed else "mask-in-cache"
+        return replace(f, name=name)
+    return f
+
+
+def _prepended(seen: Tensor, pieces: tuple[int, ...]) -> Tensor:
+    """Which keys are seen if each step puts its own before the older ones under a causal mask."""
+    out = torch.zeros_like(seen)
+    stored: list[int] = []
+    start = 0
+    for n in pieces:
+        stored = [*range(start, start + n), *stored]
+        for i in range(n):
+            for j in stored[: len(stored) - n + i + 1]:
+                out[..., start + i, j] = True
+        start += n
+    return out
+
+
+def _first_embedding(steps: Whole, whole: Whole) -> bool:
+    """Whether the first operation with parameters that differs is an embedding."""
+    for source in whole.found.sources:
+        parts = [x.value for x in steps.found.sources if x.weight == source.weight]
+        made = [x for x in parts if x.ndim == source.value.ndim]
+        if not made or source.operation[0] != "aten::embedding":
+            continue
+        joined = torch.cat(made, -2)
+        if joined.shape != source.value.shape or not torch.equal(joined, source.value):
+            return True
+    return False

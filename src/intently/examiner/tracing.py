@@ -82,6 +82,8 @@ class Found:
     """The least precise dtype in which what depends on the inputs is computed."""
     capped: bool = False
     """Whether scores pass through tanh."""
+    turned: bool = False
+    """Whether queries or keys are multiplied by a table, as rotary positions do."""
 
 
 class Trace(TorchDispatchMode):
@@ -126,6 +128,10 @@ class Trace(TorchDispatchMode):
             self.found.opaque.append(name)
         origin = _joined(self._origin(x) for x in free)
         self.found.capped |= name == "tanh" and origin.stage == "scores"
+        if name == "mul" and origin.stage == "plain" and origin.sources:
+            self.found.turned |= any(
+                x.numel() > 1 and x.ndim > 1 and not self._origin(x).sources for x in free
+            )
         if owned and made[0].is_floating_point() and func._schema.is_mutable is False:
             operation = func._schema.name, self._ran[func._schema.name]
             origin = self._of_parameters(operation, given, owned, made[0], origin)

@@ -1,0 +1,180 @@
+"""Other ways to the same numbers: settings, returned weights, training, a cache in steps.
+
+Each is a variant of the subject whose output must equal that of the plain call. Where it does not,
+both are examined inside, and what differs there is the mistake.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from intently.examiner.finding import Finding
+from intently.examiner.likeness import Inside, Whole, parted
+from intently.examiner.properties import Property, Trial, by_position, difference, part
+from intently.examiner.stepping import cache_shifts, stepped
+from intently.examiner.subject import Subject
+
+RETURNS = (
+    *("need_weights", "output_attentions", "return_attn", "return_weights", "return_attention"),
+    *("return_attention_scores", "average_attn_weights", "with_weights"),
+)
+"""Arguments that ask for weights beside the output."""
+
+HELD = {"softcap-missing": "softcap", "softcap-other": "softcap", "sinks-missing": "sinks"}
+HELD |= {"sink": "sinks", "mask-missing": "mask", "mask-other": "mask", "padding-attended": "mask"}
+HELD |= {"mask-inverted": "mask", "mask-top-left": "mask", "window-missing": "mask"}
+HELD |= {x: "bias" for x in ("bias-missing", "bias-other", "bias-slopes", "bias-scaled")}
+"""What a path lacks, by the name of the finding."""
+
+
+@dataclass(frozen=True)
+class Path:
+    """One way: what it is called, the subject that takes it, and what it is about."""
+
+    said: str
+    subject: Subject
+    kind: str
+    pieces: tuple[int, ...] = ()
+
+
+def compared(
+    trial: Trial, whole: Whole, inside: Inside, same: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[Property, list[Finding]]]:
+    """Each path of a subject: whether its output is the same, and what differs inside."""
+    for path in _paths(whole.subject, trial, same):
+        yield _one(path, trial, whole, inside)
+
+
+def _one(path: Path, trial: Trial, whole: Whole, inside: Inside) -> tuple[Property, list[Finding]]:
+    try:
+        with torch.no_grad():
+            y = path.subject.output()
+    except Exception as error:  # whatever the code does on this path
+        said = f"raises {type(error).__name__}: {error}".split("\n")[0]
+        return Property(path.said, None, said), []
+    off = part(y, trial.first)
+    if off <= 10 * trial.same:
+        return Property(path.said, True), []
+    said = f"{path.said}, the output differs by {off:.2g}{_at(y, trial)}"
+    symptom = {"a cache": "cached-step-differs", "a setting": "setting-matters"}.get(
+        path.kind, "paths-differ"
+    )
+    held = Property(path.said, False, said)
+    try:
+        cores, _ = inside(path.subject)
+        other = Whole(path.subject, path.subject.traced(), cores)
+        named = parted(other, whole, 10 * trial.same)
+    except Exception:  # what cannot be followed inside is still wrong outside
+        other, named = None, []
+    if path.kind == "a cache" and other is not None:
+        found = cache_shifts(other, whole, path.pieces, named)
+    else:
+        found = [_in_one_path(f) for f in named]
+    found = [replace(f, said=f"{path.said}: {f.said}") for f in found]
+    return held, found or [Finding(symptom, said)]
+
+
+def _at(y: Tensor, trial: Trial) -> str:
+    if y.shape != trial.first.shape:
+        return ""
+    rows = (difference(by_position(y), by_position(trial.first)) > 10 * trial.same).any(-1)
+    b, i = rows.nonzero()[0].tolist()
+    return f", first at position {i} of row {b}"
+
+
+def _in_one_path(found: Finding) -> Finding:
+    """A finding of one path only, by what that path lacks."""
+    held = HELD.get(found.name)
+    return replace(found, name=f"{held}-in-one-path") if held else found
+
+
+# --- the paths ----------------------------------------------------------------------------------
+
+
+def _paths(subject: Subject, trial: Trial, same: Sequence[Mapping[str, Any]]) -> Iterator[Path]:
+    for setting in same:
+        said = "with " + ", ".join(f"{n}={_brief(v)}" for n, v in setting.items())
+        yield Path(said, replace(subject, inputs={**subject.inputs, **setting}), "a setting")
+    stated = {n for setting in same for n in setting}
+    for name, value in _asking(subject):
+        if name not in stated:
+            inputs = {**subject.inputs, name: value}
+            yield Path(f"with {name}={value}", replace(subject, inputs=inputs), "weights")
+    training = _training(subject)
+    if training is not None:
+        yield Path("in training mode without dropout", training, "training")
+    t = by_position(trial.first).shape[1]
+    for pieces in ((1,) * t, (t - 2, 1, 1), (t - 3, 3)) if t > 3 else ():
+        made = stepped(subject, pieces)
+        if made is None:
+            return
+        steps = ", ".join(map(str, dict.fromkeys(pieces)))
+        yield Path(f"with a cache, in steps of {steps}", made, "a cache", pieces)
+
+
+def _brief(x: Any) -> str:
+    return f"a tensor {tuple(x.shape)}" if isinstance(x, Tensor) else repr(x)
+
+
+def _asking(subject: Subject) -> Iterator[tuple[str, bool]]:
+    """Arguments of a module that ask for weights, with the other value than their default."""
+    if subject.module is None or subject.positional:
+        return
+    try:
+        parameters = inspect.signature(subject.module.forward).parameters
+    except (TypeError, ValueError):
+        return
+    for name in RETURNS:
+        if name in parameters and name not in subject.inputs:
+            default = parameters[name].default
+            if isinstance(default, bool) or default is None:
+                yield name, not default
+
+
+class _WithoutDropout(TorchDispatchMode):
+    """Runs dropout as the identity, inside of fused functions too."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        name = func._schema.name
+        if name == "aten::native_dropout":
+            return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
+        if name == "aten::bernoulli_":  # kept with p, then divided by p
+            return args[0].fill_(args[1] if len(args) > 1 else 1.0)
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def without_dropout() -> Iterator[None]:
+    """Code within runs without dropout, in training mode too."""
+    with _WithoutDropout():
+        yield
+
+
+def _training(subject: Subject) -> Subject | None:
+    """The subject in training mode, without dropout; None if the modes are the same to it."""
+    module = subject.module
+    if module is None or any(
+        isinstance(m, nn.modules.batchnorm._BatchNorm) for m in module.modules()
+    ):
+        return None
+    try:
+        made = copy.deepcopy(module).train()
+    except Exception:  # what cannot be copied is left alone
+        return None
+
+    def call(*args: Any, **given: Any) -> Any:
+        with without_dropout():
+            return made(*args, **given)
+
+    return replace(subject, call=call, owner=made, module=None)
