@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,8 +14,9 @@ from torch.nn import functional as F
 from intently.examiner.examples import with_examples
 from intently.examiner.explaining import Explained, explain
 from intently.examiner.intent import Intent, inferred, intended
+from intently.examiner.layouts import layouts
 from intently.examiner.measuring import Geometry, Weights, measured
-from intently.examiner.reading import Reading, View, joined, readings
+from intently.examiner.reading import joined
 from intently.examiner.rotations import usual
 from intently.examiner.scores_found import Score, Scores, apart
 from intently.examiner.subject import Subject
@@ -151,7 +152,7 @@ def _one(
     ids = (group.q[0], group.k[0], group.v[0])
     given = subject.roles.get(weights_of[ids[0]]) in ("q", "x")
     weights, size = None, None
-    for size, candidates in _layouts(subject, core, sources, ids, given):
+    for size, candidates in layouts(subject, core, sources, ids, given):
         weights = measured(run, sources, candidates, size, subject.precision)
         if weights is not None:
             break
@@ -211,80 +212,6 @@ def _scattered(x: Tensor, parts: list[Tensor], b: int) -> list[Tensor]:
         return [x]
     steps = [p.numel() // (b * p.shape[-1]) for p in parts]
     return [y.reshape(p.shape) for y, p in zip(x.split(steps, 1), parts)]
-
-
-def _layouts(
-    subject: Subject,
-    core: Core,
-    sources: Mapping[int, Tensor],
-    numbers: tuple[int, int, int],
-    given: bool,
-) -> Iterator[tuple[Geometry, list[Reading]]]:
-    """Ways in which the rows of the sources may be queries and keys, with their readings."""
-    iq, ik, iv = numbers
-    if given:
-        yield from _given_heads(sources, iq, ik, iv)
-        return
-    b = subject.batch
-    for order in ("bthd", "tbhd", "bhdt") if sources[iq].ndim < 4 else ("bhdt", "bthd"):
-        t, s = (_rows(sources[i], order, b) for i in (iq, ik))
-        if t is None or s is None:
-            continue
-        shapes = {n: (i, _last(sources[i], order)) for n, i in zip("qkv", numbers)}
-        heads = _heads(subject, core, b, sources[iq].numel() // (b * t))
-        yield Geometry(b, t, s, order), list(readings(shapes, b, t, s, heads, order))
-
-
-def _rows(x: Tensor, order: str, b: int) -> int | None:
-    """The number of positions in a source, None if the order does not fit."""
-    if order == "bhdt":
-        return x[0, 0].numel() if x.ndim >= 3 and x.shape[0] == b else None
-    rows = x.numel() // x.shape[-1]
-    if rows % b:
-        return None
-    axis = 0 if order[0] == "b" else 1
-    if x.ndim == 3 and x.shape[axis] != b:
-        return None
-    return rows // b
-
-
-def _last(x: Tensor, order: str) -> tuple[int, ...]:
-    """The shape with the width last."""
-    return (
-        (*x.shape[:-1], x.shape[-1])
-        if order != "bhdt"
-        else (x.shape[0], x[0, 0].numel(), x.shape[1])
-    )
-
-
-def _heads(subject: Subject, core: Core, b: int, width: int) -> list[int]:
-    """Numbers of heads to try, the likeliest first."""
-    seen = [core.batches // b] if core.batches and core.batches % b == 0 else []
-    some = [*seen, *subject.heads] or [1, 2, 4, 8, 3, 6, 12, 16]
-    return [h for h in dict.fromkeys(some) if h and h <= width]
-
-
-def _given_heads(
-    sources: Mapping[int, Tensor], iq: int, ik: int, iv: int
-) -> Iterator[tuple[Geometry, list[Reading]]]:
-    """Readings of q, k and v that are handed in, heads apart or not."""
-    q, k, v = (sources[i] for i in (iq, ik, iv))
-    if q.ndim == 4:
-        for order in ("bhtd", "bthd"):
-            at = {c: order.index(c) for c in "bht"}
-            h, t, d = q.shape[at["h"]], q.shape[at["t"]], q.shape[-1]
-            g, s = k.shape[at["h"]], k.shape[at["t"]]
-            if k.shape[-1] != d or v.shape[at["t"]] != s or h % max(g, 1) or v.shape[at["h"]] != g:
-                continue
-            views = (View(i, order) for i in (iq, ik, iv))
-            reading = Reading(tuple(views), h, g, d, v.shape[-1], "heads apart")
-            yield Geometry(q.shape[0], t, s, order), [reading]
-    elif q.ndim in (2, 3):
-        b = q.shape[0] if q.ndim == 3 else 1
-        views = (View(i, "bthd") for i in (iq, ik, iv))
-        if k.shape[-1] == q.shape[-1] and k.shape[-2] == v.shape[-2]:
-            reading = Reading(tuple(views), 1, 1, q.shape[-1], v.shape[-1], "heads apart")
-            yield Geometry(b, q.shape[-2], k.shape[-2], "bthd"), [reading]
 
 
 # --- kinds of scores ----------------------------------------------------------------------------
