@@ -11,9 +11,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from intently.examiner.applying import Side, about, sides
+from intently.examiner.by_design import by_design
+from intently.examiner.changes import another
+from intently.examiner.configured import stated
 from intently.examiner.examples import with_examples
 from intently.examiner.explaining import Explained, explain
-from intently.examiner.intent import Intent, inferred, intended
+from intently.examiner.intent import Intent, inferred, intended, with_window
 from intently.examiner.layouts import layouts
 from intently.examiner.measuring import Geometry, Weights, measured
 from intently.examiner.reading import joined
@@ -78,13 +82,17 @@ def examined(
     """Each attention of a run of the subject, with some of its settings ``changed``."""
     changed = dict(changed or {})
     found = subject.traced(**changed)
+    groups = _groups(found) or _given(subject)
+    side = sides(subject, found, changed, another)
+    own = [side(g.q, g.k) for g in groups]
     out = []
-    for group in told("attention", _groups(found)):
+    for group, at in told("attention", list(zip(groups, own))):
         if not group.v:
             out.append(Examined(group.where, group.core, None, why="its weights met no values"))
         else:
             try:
-                out.append(_one(subject, found, group, mask, bias, changed))
+                stated = mask if at == "self" or "self" not in own else None
+                out.append(_one(subject, found, group, stated, bias, changed, at))
             except Exception as error:  # whatever the code does with other values
                 why = f"it cannot be measured: {type(error).__name__}: {error}".split("\n")[0]
                 out.append(Examined(group.where, group.core, None, why=why))
@@ -111,6 +119,16 @@ def _groups(found: Found) -> list[Group]:
     return groups
 
 
+def _given(subject: Subject) -> list[Group]:
+    """Queries, keys and values that are handed in, where nothing inside can be followed."""
+    names = subject.of("q", "k", "v", "x", "context")
+    at = {subject.roles[n]: i for i, n in enumerate(names)}
+    if not {"q", "k", "v"} <= set(at):
+        return []
+    q, k, v = (frozenset((at[r],)) for r in ("q", "k", "v"))
+    return [Group("attention 0", Core(q, k, v), (at["q"],), (at["k"],), (at["v"],), ())]
+
+
 def _where(found: Found, core: Core, n: int) -> str:
     names = [found.sources[i].weight for i in sorted(core.left | core.right | core.values)]
     parts = [name.split(".") for name in dict.fromkeys(names)]
@@ -127,6 +145,7 @@ def _one(
     mask: Mask | None,
     bias: Tensor | None,
     changed: Mapping[str, Any],
+    side: Side,
 ) -> Examined:
     where, core = group.where, group.core
     b = subject.batch
@@ -167,13 +186,21 @@ def _one(
         if other.residual < scores.residual / 10:
             weights, scores = turned, other
     sizes = (size.b, weights.values.reading.heads, size.t, size.s)
-    arguments = {n: (subject.inputs.get(n), m) for n, m in subject.meanings.items()}
-    intent = intended(mask, arguments, sizes)
+    arguments = {
+        n: (subject.inputs.get(n), m)
+        for n, m in subject.meanings.items()
+        if side in about(subject, n)
+    }
     if mask is None:
-        intent = inferred(scores.seen, intent)
+        intent = inferred(scores.seen, intended(None, arguments, sizes))
+    else:
+        widths = sorted({int(n) for n in stated(subject.owner, "window").values() if n > 0})
+        intent = with_window(scores.seen, mask, arguments, sizes, widths)
     r = weights.values.reading
     said = explain(weights, scores, intent, where, r.heads * r.width, bias)
     shown = with_examples(said.findings, weights, scores, intent, bias, scores.score)
+    scale = float(scores.scale.mean())
+    shown = tuple(by_design(x, subject.owner, scale) for x in shown)
     said = replace(said, findings=shown)
     seen = _operands(run, sources, weights, size, ids)
     return Examined(where, core, said, weights, scores, intent, operands=seen)

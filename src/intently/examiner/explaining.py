@@ -67,7 +67,9 @@ def _layout(values: Values, scores: Scores, where: str) -> list[Finding]:
     usual = {"bthd", "tbhd"}
     order = values.reading.v.order.replace("x", "")
     plain = order in usual or values.reading.v.part is not None
-    split = (not plain and order != "btdh") or scores.split not in ("", "btdh")
+    first = "tbhd" in (order, values.merged)  # the sequence first, in the projections too
+    known = ("", "btdh", "tbhd") if first else ("", "btdh")
+    split = (not plain and order != "btdh") or scores.split not in known
     merged = values.merged not in (*usual, "btdh")
     given = values.reading.name == "heads apart"
     if split and not given:
@@ -151,6 +153,12 @@ def _axis(scores: Scores, intent: Intent, where: str) -> list[Finding]:
                 said="the mask is applied after the softmax, and rows sum to less than 1",
             )
         ]
+    sums = scores.sums
+    low, high = float(sums.min()), float(sums.max())
+    steady = float((sums - sums.mean(0)).abs().max()) < 1e-4 * high
+    if steady and high - low > 1e-3 * high:
+        said = "each row is multiplied by a gate, which depends on neither q nor k"
+        return [Finding("gated", said, "convention", where)]
     found = []
     if scores.extra is not None:
         told = ", ".join(f"{x:.3g}" for x in scores.extra.log().tolist()[:4])
@@ -161,7 +169,6 @@ def _axis(scores: Scores, intent: Intent, where: str) -> list[Finding]:
     if scores.factor != 1.0:
         said = f"weights are multiplied by {scores.factor:.4g} after the softmax"
         return [*found, Finding("not-normalised", where=where, said=said, fit=scores.residual)]
-    low, high = float(scores.sums.min()), float(scores.sums.max())
     return [
         Finding(
             "not-normalised",
@@ -175,6 +182,10 @@ def _axis(scores: Scores, intent: Intent, where: str) -> list[Finding]:
 def _mask(scores: Scores, intent: Intent, where: str) -> list[Finding]:
     """How what is hidden differs from the intent."""
     wrong = intent.explained(scores.seen)
+    if wrong is None and intent.open and not bool((scores.seen & ~intent.allowed).any()):
+        at, text = counterexample(scores.seen, intent.allowed)
+        said = f"keys are hidden by a rule that is not stated: {text}; state mask= to check it"
+        return [Finding("mask-other", said, "convention", where, at)]
     if wrong is None:
         at, text = counterexample(scores.seen, intent.allowed)
         said = f"the mask differs from {intent.written()}: {text}"

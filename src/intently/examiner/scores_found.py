@@ -226,7 +226,8 @@ def _normalised(found: Scores, w: Tensor, x: Tensor) -> Scores:
     some = found.seen.any(-1)
     spread = (missing + whole)[:, some]
     little = 10 * found.precision.added
-    if bool((spread - spread[0]).abs().max() < little):
+    hides = not bool(found.seen.all())
+    if hides and bool((spread - spread[0]).abs().max() < little):
         return replace(found, after=True)
     sinks, factor, off = _sunk(inside, -missing, some)
     if off > little or bool((factor.log().abs() > 8).any()):

@@ -149,6 +149,11 @@ class Subject:
         return [n for n, r in self.roles.items() if r in roles]
 
     @property
+    def contents(self) -> list[str]:
+        """The names of the inputs that are attended to or from."""
+        return self.of("x", "q", "k", "v", "ids", "context")
+
+    @property
     def main(self) -> str:
         """The input whose rows are the queries'."""
         return (self.of("q") or self.of("x") or self.of("ids"))[0]

@@ -87,6 +87,8 @@ class Found:
 class Trace(TorchDispatchMode):
     """Follows a run."""
 
+    supports_higher_order_operators = True
+
     def __init__(
         self, parameters: Mapping[int, str], inputs: Iterable[tuple[str, Tensor]] = ()
     ) -> None:
@@ -105,6 +107,9 @@ class Trace(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         out = func(*args, **(kwargs or {}))
+        if not hasattr(func, "_schema"):  # flex attention, and others of higher order
+            self._higher(args, out)
+            return out
         name = func._schema.name.removeprefix("aten::").rstrip("_")
         self._ran[func._schema.name] += 1
         given = [x for x in _tensors((args, kwargs or {}))]
@@ -144,6 +149,17 @@ class Trace(TorchDispatchMode):
             first = _memory(given[0])
             self._origins[first] = _joined((self._origins.get(first, NOWHERE), origin))
         return out
+
+    def _higher(self, args: Sequence[Any], out: Any) -> None:
+        """An operator that takes queries, keys and values first."""
+        made, given = list(_tensors(out)), [x for x in args[:3] if isinstance(x, Tensor)]
+        self._alive += made
+        q, k, v = ([self._origin(x).sources for x in given] + [frozenset()] * 3)[:3]
+        if q and k and v:
+            self._begin(q, k, given[0], given[1])
+            self._met(v, given[0].shape[0] * given[0].shape[1])
+            for x in made:
+                self._origins[_memory(x)] = Origin(q | k | v, "mixed")
 
     def _of_parameters(
         self,
@@ -249,6 +265,8 @@ class Replay(TorchDispatchMode):
     Operations are known by their number in the run that was traced.
     """
 
+    supports_higher_order_operators = True
+
     def __init__(self, replaced: Mapping[Operation, Tensor], kept: Mapping[Operation, int]) -> None:
         super().__init__()
         self._replaced, self._kept = replaced, kept
@@ -259,6 +277,8 @@ class Replay(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         out = func(*args, **(kwargs or {}))
+        if not hasattr(func, "_schema"):
+            return out
         name = func._schema.name
         self._ran[name] += 1
         this = name, self._ran[name]
@@ -281,7 +301,10 @@ def _batches(x: Tensor) -> int:
 
 
 def _memory(x: Tensor) -> int:
-    return x.untyped_storage()._cdata
+    try:
+        return x.untyped_storage()._cdata
+    except (NotImplementedError, RuntimeError):  # a sparse tensor has no storage of its own
+        return id(x)
 
 
 def _joined(origins: Iterable[Origin]) -> Origin:
