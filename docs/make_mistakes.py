@@ -255,7 +255,7 @@ def _entry(name: str, x: Entry) -> Iterator[str]:
         alt = f"{x.title}: the weights expected, and those found"
         if name in INFLUENCE:
             alt = f"{x.title}: how much each input moves an output, as expected and as found"
-        yield f"\n![{alt}](pictures/mistakes/{name}.svg)"
+        yield f'\n<img src="pictures/mistakes/{name}.png" width="400" alt="{alt}">'
     if x.story:
         yield f"\n{x.story}"
     yield f"\n**How it shows.** {x.told} **Cure.** {x.cure}"
@@ -280,7 +280,7 @@ def main() -> None:
     PAGE.write_text(written(), encoding="utf-8")
     PICTURES.mkdir(parents=True, exist_ok=True)
     for name in (*WRONG, *INFLUENCE):
-        draw(example(name), PICTURES / f"{name}.svg")
+        draw(example(name), PICTURES / f"{name}.png")
 
 
 if __name__ == "__main__":

@@ -37,8 +37,8 @@ def test_the_page_is_that_of_the_catalogue(mistakes: Any) -> None:
 def test_each_picture_stands_on_the_page_and_no_other_is_there(mistakes: Any) -> None:
     drawn = {*mistakes.WRONG, *mistakes.INFLUENCE}
     assert drawn <= {*CATALOGUE}
-    assert {path.stem for path in mistakes.PICTURES.glob("*.svg")} == drawn
-    shown = set(re.findall(r"\(pictures/mistakes/([\w-]+)\.svg\)", mistakes.written()))
+    assert {path.stem for path in mistakes.PICTURES.glob("*.png")} == drawn
+    shown = set(re.findall(r'"pictures/mistakes/([\w-]+)\.png"', mistakes.written()))
     assert shown == drawn
 
 
@@ -49,8 +49,8 @@ def test_a_picture_is_of_a_program_that_makes_the_mistake(
     shown = mistakes.example(name)
     i, j = (shown.queries.index(shown.cell[0]), shown.keys.index(shown.cell[1]))
     assert shown.expected[i][j] != pytest.approx(shown.found[i][j], abs=1e-3)
-    mistakes.draw(shown, tmp_path / "it.svg")
-    assert (tmp_path / "it.svg").read_text(encoding="utf-8").startswith("<?xml")
+    mistakes.draw(shown, tmp_path / "it.png")
+    assert (tmp_path / "it.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_links_lead_to_headings(mistakes: Any) -> None:

@@ -54,8 +54,8 @@ def _mended(
     if scores.after and not masks:
         return z.softmax(-1).masked_fill(~allowed, 0.0)
     z = z.masked_fill(~allowed, -torch.inf)
-    if scores.extra is not None and scores.extra > 0:
-        sink = torch.full_like(z[..., :1], scores.extra).log()
+    if scores.extra is not None:
+        sink = scores.extra.log()[:, None, None].expand_as(z[..., :1])
         return torch.cat([z, sink], -1).softmax(-1)[..., :-1]
     kept = scores.axis if not name.startswith("softmax-over") else "keys"
     return z.softmax(AXES.get(kept, -1)).nan_to_num(0.0)
