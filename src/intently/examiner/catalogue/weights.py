@@ -86,6 +86,13 @@ SOFTMAX: dict[str, Entry] = {
         "Nothing to mend if it is meant: some models learn a sink for each head.",
         kind="convention",
     ),
+    "gated": Entry(
+        "A gate multiplies each row",
+        "gᵢ · softmax(z)",
+        "Rows sum to numbers that depend on neither queries nor keys.",
+        "Nothing to mend if it is meant: some models gate the output of each head.",
+        kind="convention",
+    ),
     "sinks-missing": Entry(
         "The sinks are missing",
         "exp z / Σⱼ exp z, without exp sink",
