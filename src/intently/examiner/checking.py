@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from intently.biases import Bias, as_bias
-from intently.errors import ArgumentError, build
+from intently.biases import Bias
 from intently.examiner.alongside import against
 from intently.examiner.cores import Examined, examined
 from intently.examiner.finding import Finding, merged
@@ -21,7 +20,6 @@ from intently.examiner.stepping import stepped
 from intently.examiner.subject import Subject
 from intently.examiner.understanding import understood
 from intently.masks import Mask
-from intently.masks.geometry import Geometry
 
 SYMPTOMS = frozenset(
     (
@@ -111,28 +109,8 @@ def _inside(
     subject: Subject, mask: Mask | None, bias: Bias | Tensor | None, changed: Mapping[str, Any]
 ) -> tuple[list[Examined], list[Finding]]:
     """Each attention inside, and what is wrong with it."""
-    cores = examined(subject, mask, _dense(bias, subject), changed)
+    cores = examined(subject, mask, bias, changed)
     return cores, [f for x in cores if x.explained for f in x.explained.findings]
-
-
-def _dense(bias: Bias | Tensor | None, subject: Subject) -> Tensor | None:
-    """A stated bias (1, h, t, s), for as many heads as it fits."""
-    if bias is None:
-        return None
-    x = subject.inputs[subject.main]
-    t = x.shape[-2] if x.is_floating_point() else x.shape[1]
-    keys = subject.inputs[(subject.of("k", "context") or [subject.main])[0]]
-    s = keys.shape[-2] if keys.is_floating_point() else t
-    given = [x.shape[1]] if x.ndim == 4 else []
-    for h in (*given, *subject.heads, *range(1, 129)):
-        g = Geometry((1, h), t, s, torch.device("cpu"))
-        try:
-            as_bias(bias).check(g)
-        except ArgumentError:
-            continue
-        return as_bias(bias).tile(g, torch.arange(t), torch.arange(s)).double()
-    expected = "a bias for the heads, queries and keys of the subject"
-    raise build(ArgumentError, "bias", expected, repr(bias))
 
 
 def _is_causal(x: Examined) -> bool:

@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from intently.biases import Bias
 from intently.examiner.applying import Side, about, sides
 from intently.examiner.by_design import by_design
 from intently.examiner.changes import another
 from intently.examiner.configured import stated
 from intently.examiner.examples import with_examples
 from intently.examiner.explaining import Explained, explain
-from intently.examiner.intent import Intent, inferred, intended, with_window
+from intently.examiner.intent import Intent, dense_bias, inferred, intended, with_window
 from intently.examiner.layouts import layouts
 from intently.examiner.measuring import Geometry, Weights, measured
 from intently.examiner.reading import joined
@@ -76,7 +77,7 @@ class Group:
 def examined(
     subject: Subject,
     mask: Mask | None = None,
-    bias: Tensor | None = None,
+    bias: Bias | Tensor | None = None,
     changed: Mapping[str, Any] | None = None,
 ) -> list[Examined]:
     """Each attention of a run of the subject, with some of its settings ``changed``."""
@@ -143,7 +144,7 @@ def _one(
     found: Found,
     group: Group,
     mask: Mask | None,
-    bias: Tensor | None,
+    bias: Bias | Tensor | None,
     changed: Mapping[str, Any],
     side: Side,
 ) -> Examined:
@@ -197,8 +198,9 @@ def _one(
         widths = sorted({int(n) for n in stated(subject.owner, "window").values() if n > 0})
         intent = with_window(scores.seen, mask, arguments, sizes, widths)
     r = weights.values.reading
-    said = explain(weights, scores, intent, where, r.heads * r.width, bias)
-    shown = with_examples(said.findings, weights, scores, intent, bias, scores.score)
+    added = None if bias is None else dense_bias(bias, sizes)
+    said = explain(weights, scores, intent, where, r.heads * r.width, added)
+    shown = with_examples(said.findings, weights, scores, intent, added, scores.score)
     scale = float(scores.scale.mean())
     shown = tuple(by_design(x, subject.owner, scale) for x in shown)
     said = replace(said, findings=shown)

@@ -52,7 +52,7 @@ def _read(values: Values, scores: Scores) -> str:
     said = f"{r.heads} heads of {r.width}"
     if r.key_heads != r.heads:
         said += f" on {r.key_heads} of keys and values"
-    if r.name:
+    if r.name and r.name != "heads apart":
         said += f", fused as {r.name}"
     if scores.kind != "dot":
         said += f", {scores.kind}"

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from intently.biases import Bias, as_bias
 from intently.masks import Mask, causal, window
 from intently.masks.by_position import _Causal, _Window
 from intently.masks.first_keys import Padding
@@ -131,6 +132,13 @@ def _flat(mask: Mask) -> Iterator[Mask]:
 def _dense(mask: Mask, sizes: tuple[int, int, int, int]) -> Tensor:
     g = Geometry(sizes[:2], *sizes[2:], torch.device("cpu"))
     return mask.dense(g).expand(sizes)
+
+
+def dense_bias(bias: Bias | Tensor, sizes: Sizes) -> Tensor:
+    """A bias (b, h, t, s)."""
+    t, s = sizes[2:]
+    g = Geometry(sizes[:2], t, s, torch.device("cpu"))
+    return as_bias(bias).tile(g, torch.arange(t), torch.arange(s)).double().expand(sizes)
 
 
 def _of_mask(mask: Mask, sizes: tuple[int, int, int, int]) -> Part:

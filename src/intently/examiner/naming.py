@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -92,6 +93,13 @@ def parameters_named(subject: Any) -> dict[str, inspect.Parameter]:
             found = dict(inspect.signature(own).parameters)
         return found
     except (TypeError, ValueError):
+        if isinstance(target, partial):
+            inner = parameters_named(target.func)
+            return {
+                n: p
+                for i, (n, p) in enumerate(inner.items())
+                if i >= len(target.args) and n not in target.keywords
+            }
         return _documented(target)
 
 

@@ -293,13 +293,14 @@ def _numeric(trial: Trial, name: str, x: Tensor, way: Tensor, out: Tensor, step:
 
     def at(factor: float) -> float:
         moved = x.detach() + factor * step * way
-        with torch.no_grad():
+        with torch.enable_grad():  # the path whose gradient it is
             if name in inputs:
-                return float((trial.output(**{name: moved}).nan_to_num() * out).sum())
+                y = trial.output(**{name: moved.requires_grad_()})
+                return float((y.detach().nan_to_num() * out).sum())
             kept = x.detach().clone()
             x.data.copy_(moved)
             try:
-                return float((trial.output().nan_to_num() * out).sum())
+                return float((trial.output().detach().nan_to_num() * out).sum())
             finally:
                 x.data.copy_(kept)
 
