@@ -49,7 +49,7 @@ def explain(
 
 def _read(values: Values, scores: Scores) -> str:
     r = values.reading
-    said = f"{r.heads} heads of {r.width}"
+    said = f"{r.heads} head{'s' * (r.heads != 1)} of {r.width}"
     if r.key_heads != r.heads:
         said += f" on {r.key_heads} of keys and values"
     if r.name and r.name != "heads apart":
