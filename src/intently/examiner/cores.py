@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from intently.biases import Bias
 from intently.examiner.applying import Side, about, sides
@@ -18,15 +17,17 @@ from intently.examiner.changes import another
 from intently.examiner.configured import stated
 from intently.examiner.examples import with_examples
 from intently.examiner.explaining import Explained, explain
+from intently.examiner.groups import Group, gathered, groups_of, scattered
+from intently.examiner.inside import seen_inside
 from intently.examiner.intent import Intent, dense_bias, inferred, intended, with_window
-from intently.examiner.layouts import layouts
+from intently.examiner.layouts import given_heads, layouts
 from intently.examiner.measuring import Geometry, Weights, measured
 from intently.examiner.reading import joined
-from intently.examiner.rotations import usual
-from intently.examiner.scores_found import Score, Scores, apart
+from intently.examiner.score_kinds import kinds
+from intently.examiner.scores_found import Scores, apart
 from intently.examiner.subject import Subject
 from intently.examiner.telling import told
-from intently.examiner.tracing import Core, Found
+from intently.examiner.tracing import Found
 from intently.masks import Mask
 
 
@@ -49,29 +50,14 @@ class Examined:
     """One attention inside a subject, as far as it could be measured."""
 
     where: str
-    core: Core
     explained: Explained | None
     weights: Weights | None = None
     scores: Scores | None = None
     intent: Intent | None = None
     why: str = ""
     operands: Operands | None = None
-
-
-@dataclass(frozen=True)
-class Group:
-    """An attention over a whole run: the calls of one core, one for each step of a cache.
-
-    ``q``, ``k``, ``v`` are the numbers of the sources in order, ``ends`` those at whose entries the
-    output stands; none of those if it is what comes out.
-    """
-
-    where: str
-    core: Core
-    q: tuple[int, ...]
-    k: tuple[int, ...]
-    v: tuple[int, ...]
-    ends: tuple[int, ...]
+    end: int | None = None
+    """The number of the source that the output of a single call enters."""
 
 
 def examined(
@@ -82,61 +68,63 @@ def examined(
 ) -> list[Examined]:
     """Each attention of a run of the subject, with some of its settings ``changed``."""
     changed = dict(changed or {})
-    found = subject.traced(**changed)
-    groups = _groups(found) or _given(subject)
-    side = sides(subject, found, changed, another)
-    own = [side(g.q, g.k) for g in groups]
-    out = []
+    out: list[Examined] = []
+    try:
+        found = subject.traced(**changed)
+    except Exception as error:  # code that refuses to be followed
+        why = f"it cannot be followed inside: {type(error).__name__}: {error}".split("\n")[0]
+        found, out = Found(), [Examined("attention", None, why=why)]
+    groups = groups_of(found)
+    side = sides(subject, found, changed, another) if groups else None
+    own: list[Side] = [side(g.q, g.k) for g in groups] if side else []
     for group, at in told("attention", list(zip(groups, own))):
         if not group.v:
-            out.append(Examined(group.where, group.core, None, why="its weights met no values"))
+            out.append(Examined(group.where, None, why="its weights met no values"))
         else:
             try:
                 stated = mask if at == "self" or "self" not in own else None
                 out.append(_one(subject, found, group, stated, bias, changed, at))
             except Exception as error:  # whatever the code does with other values
                 why = f"it cannot be measured: {type(error).__name__}: {error}".split("\n")[0]
-                out.append(Examined(group.where, group.core, None, why=why))
+                out.append(Examined(group.where, None, why=why))
+    if not any(x.explained for x in out) and len(subject.of("q", "k", "v")) == 3:
+        whole = _function(subject, changed)
+        if whole is not None:
+            weights, scores, _ = _taken_apart(whole, False)
+            return [_explained(subject, "attention", "self", weights, scores, mask, bias)]
     return out
 
 
-def _groups(found: Found) -> list[Group]:
-    """The cores of a run, those with the same parameters together."""
-    by_weights: dict[tuple[frozenset[str], ...], list[Core]] = {}
-    for core in found.cores:
-        names = tuple(
-            frozenset(found.sources[i].weight for i in x)
-            for x in (core.left, core.right, core.values)
-        )
-        by_weights.setdefault(names, []).append(core)
-    groups = []
-    for n, cores in enumerate(by_weights.values()):
-        q, k, v = (
-            tuple(sorted(frozenset().union(*(getattr(c, side) for c in cores))))
-            for side in ("left", "right", "values")
-        )
-        ends = tuple(c.end for c in cores if c.end is not None)
-        groups.append(Group(_where(found, cores[0], n), cores[0], q, k, v, ends))
-    return groups
+def _function(subject: Subject, changed: Mapping[str, Any]) -> Weights | None:
+    """The weights of a function of q, k and v, whatever it does inside.
 
+    Keys and values of the past that it takes apart from them are keys and values too.
+    """
+    q, k, v = (subject.of(role)[0] for role in ("q", "k", "v"))
+    given = {**subject.inputs, **changed}
+    pasts = subject.of("past k") + subject.of("past v")
+    past = dict(zip((k, v), pasts)) if len(pasts) == 2 else {}
+    sources = {
+        i: torch.cat([given[past[n]], given[n]], -2) if n in past else given[n]
+        for i, n in enumerate((q, k, v))
+    }
 
-def _given(subject: Subject) -> list[Group]:
-    """Queries, keys and values that are handed in, where nothing inside can be followed."""
-    names = subject.of("q", "k", "v", "x", "context")
-    at = {subject.roles[n]: i for i, n in enumerate(names)}
-    if not {"q", "k", "v"} <= set(at):
-        return []
-    q, k, v = (frozenset((at[r],)) for r in ("q", "k", "v"))
-    return [Group("attention 0", Core(q, k, v), (at["q"],), (at["k"],), (at["v"],), ())]
+    def run(values: Mapping[int, Tensor]) -> Tensor:
+        replaced = {}
+        for i, n in enumerate((q, k, v)):
+            s = given[n].shape[-2]
+            replaced[n] = values[i][..., -s:, :]
+            if n in past:
+                replaced[past[n]] = values[i][..., :-s, :]
+        with torch.no_grad():
+            return subject.output(**{**changed, **replaced})
 
-
-def _where(found: Found, core: Core, n: int) -> str:
-    names = [found.sources[i].weight for i in sorted(core.left | core.right | core.values)]
-    parts = [name.split(".") for name in dict.fromkeys(names)]
-    common = [x[0] for x in itertools.takewhile(lambda x: len(set(x)) == 1, zip(*parts))]
-    if len(parts) == 1:
-        common = parts[0][:-2]
-    return ".".join(common) if common and found.sources else f"attention {n}"
+    for size, candidates in given_heads(sources, 0, 1, 2):
+        with suppress(Exception):  # whatever the code does with other values
+            weights = measured(run, sources, candidates, size, subject.precision)
+            if weights is not None:
+                return weights
+    return None
 
 
 def _one(
@@ -148,14 +136,49 @@ def _one(
     changed: Mapping[str, Any],
     side: Side,
 ) -> Examined:
-    where, core = group.where, group.core
+    best: tuple[Weights, Scores, Operands | None] | None = None
+    for way in (_outside, _outside_linear, _inside):
+        made = way(subject, found, group, changed)
+        if made is None:
+            continue
+        weights, scores, turned = _taken_apart(made[0], found.capped)
+        if best is None or scores.residual < best[1].residual / 10:
+            seen = made[1]
+            if turned and seen is not None:
+                seen = replace(seen, q=seen.k, k=seen.q)
+            best = weights, scores, seen
+        if best[1].known:
+            break
+    if best is None:
+        why = "its outputs are not weights times values"
+        return Examined(group.where, None, why=why)
+    said = _explained(subject, group.where, side, best[0], best[1], mask, bias, best[2])
+    return replace(said, end=group.cores[0].end)
+
+
+def _taken_apart(weights: Weights, capped: bool) -> tuple[Weights, Scores, bool]:
+    """The scores of measured weights, with queries and keys exchanged if that explains more."""
+    scores = apart(weights, kinds(weights), capped)
+    if scores.residual > weights.precision.close and weights.q.shape == weights.k.shape:
+        r = weights.values.reading
+        values = replace(weights.values, reading=replace(r, views=(r.k, r.q, r.v)))
+        turned = replace(weights, q=weights.k, k=weights.q, values=values)
+        other = apart(turned, kinds(turned), capped)
+        if other.residual < scores.residual / 10:
+            return turned, other, True
+    return weights, scores, False
+
+
+def _outside(
+    subject: Subject, found: Found, group: Group, changed: Mapping[str, Any]
+) -> tuple[Weights, Operands | None] | None:
+    """The weights as outputs for random values tell them."""
     b = subject.batch
     operands = {}
     for numbers in dict.fromkeys((group.q, group.k, group.v)):
-        raw = _gathered([found.sources[i].value for i in numbers], b)
+        raw = gathered([found.sources[i].value for i in numbers], b)
         if raw is None or len({found.sources[i].weight for i in numbers}) != 1:
-            why = "its queries or keys are made of several projections"
-            return Examined(where, core, None, why=why)
+            return None
         operands[numbers] = raw
     sources = {numbers[0]: raw for numbers, raw in operands.items()}
     weights_of = {numbers[0]: found.sources[numbers[0]].weight for numbers in operands}
@@ -164,29 +187,53 @@ def _one(
         replaced: dict[int, Tensor] = {}
         for numbers in operands:
             parts = [found.sources[i].value for i in numbers]
-            replaced |= dict(zip(numbers, _scattered(values[numbers[0]], parts, b)))
-        made = _gathered(subject.replayed(found, replaced, group.ends, **changed), b)
+            replaced |= dict(zip(numbers, scattered(values[numbers[0]], parts, b)))
+        made = gathered(subject.replayed(found, replaced, group.ends, **changed), b)
         assert made is not None
         return made
 
     ids = (group.q[0], group.k[0], group.v[0])
     given = subject.roles.get(weights_of[ids[0]]) in ("q", "x")
-    weights, size = None, None
-    for size, candidates in layouts(subject, core, sources, ids, given):
+    for size, candidates in layouts(subject, group.cores[0], sources, ids, given):
         weights = measured(run, sources, candidates, size, subject.precision)
         if weights is not None:
-            break
-    if weights is None or size is None:
-        return Examined(where, core, None, why="its outputs are not weights times values")
-    scores = apart(weights, _kinds(weights), found.capped)
-    if scores.residual > subject.precision.close and weights.q.shape == weights.k.shape:
-        r = weights.values.reading
-        values = replace(weights.values, reading=replace(r, views=(r.k, r.q, r.v)))
-        turned = replace(weights, q=weights.k, k=weights.q, values=values)
-        other = apart(turned, _kinds(turned), found.capped)
-        if other.residual < scores.residual / 10:
-            weights, scores = turned, other
-    sizes = (size.b, weights.values.reading.heads, size.t, size.s)
+            return weights, _operands(run, sources, weights, size, ids)
+    return None
+
+
+def _outside_linear(
+    subject: Subject, found: Found, group: Group, changed: Mapping[str, Any]
+) -> tuple[Weights, Operands | None] | None:
+    """The same where keys meet values first, and queries meet their sum: linear attention."""
+    if len({group.q, group.k, group.v}) < 3:
+        return None
+    for k, v in ((group.q, group.k), (group.k, group.q)):
+        made = _outside(subject, found, replace(group, q=group.v, k=k, v=v), changed)
+        if made is not None:
+            return made
+    return None
+
+
+def _inside(
+    subject: Subject, found: Found, group: Group, changed: Mapping[str, Any]
+) -> tuple[Weights, Operands | None] | None:
+    """The weights as they stand inside."""
+    weights = seen_inside(subject, found, group, changed)
+    return None if weights is None else (weights, None)
+
+
+def _explained(
+    subject: Subject,
+    where: str,
+    side: Side,
+    weights: Weights,
+    scores: Scores,
+    mask: Mask | None,
+    bias: Bias | Tensor | None,
+    operands: Operands | None = None,
+) -> Examined:
+    b, h, t, s = weights.w.shape[1:]
+    sizes = (b, h, t, s)
     arguments = {
         n: (subject.inputs.get(n), m)
         for n, m in subject.meanings.items()
@@ -200,12 +247,13 @@ def _one(
     r = weights.values.reading
     added = None if bias is None else dense_bias(bias, sizes)
     said = explain(weights, scores, intent, where, r.heads * r.width, added)
-    shown = with_examples(said.findings, weights, scores, intent, added, scores.score)
+    shown = said.findings
+    if scores.known:
+        shown = with_examples(shown, weights, scores, intent, added, scores.score)
     scale = float(scores.scale.mean())
     shown = tuple(by_design(x, subject.owner, scale) for x in shown)
     said = replace(said, findings=shown)
-    seen = _operands(run, sources, weights, size, ids)
-    return Examined(where, core, said, weights, scores, intent, operands=seen)
+    return Examined(where, said, weights, scores, intent, operands=operands)
 
 
 def _operands(
@@ -224,34 +272,3 @@ def _operands(
     k = r.k.read(sources[r.k.source], b, r.key_heads, size.s, r.width)
     v = r.v.read(sources[r.v.source], b, r.key_heads, size.s, r.value_width)
     return Operands(q, k, v, made, ids)
-
-
-def _gathered(parts: list[Tensor], b: int) -> Tensor | None:
-    """The tensors of several steps as one (b, t, n); a single one stays as it is."""
-    if len(parts) == 1:
-        return parts[0]
-    if any(x.numel() % (b * x.shape[-1]) for x in parts):
-        return None
-    return torch.cat([x.reshape(b, -1, x.shape[-1]) for x in parts], 1)
-
-
-def _scattered(x: Tensor, parts: list[Tensor], b: int) -> list[Tensor]:
-    """The opposite: (b, t, n) as tensors like ``parts``."""
-    if len(parts) == 1:
-        return [x]
-    steps = [p.numel() // (b * p.shape[-1]) for p in parts]
-    return [y.reshape(p.shape) for y, p in zip(x.split(steps, 1), parts)]
-
-
-# --- kinds of scores ----------------------------------------------------------------------------
-
-
-def _kinds(weights: Weights) -> dict[str, Score]:
-    """The scores to try: dot, cosine, and dot products of rotated queries and keys."""
-    d = weights.q.shape[-1]
-    found: dict[str, Score] = {"dot": lambda q, k: q @ k.mT, "cosine": _cosine}
-    return found | {r.name(d): r.score for r in usual(d)}
-
-
-def _cosine(q: Tensor, k: Tensor) -> Tensor:
-    return F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT

@@ -58,7 +58,7 @@ def _mended(
         sink = scores.extra.log()[:, None, None].expand_as(z[..., :1])
         return torch.cat([z, sink], -1).softmax(-1)[..., :-1]
     kept = scores.axis if not name.startswith("softmax-over") else "keys"
-    return z.softmax(AXES.get(kept, -1)).nan_to_num(0.0)
+    return (z - z.logsumexp(AXES.get(kept, (-1,)), keepdim=True)).exp().nan_to_num(0.0)
 
 
 def _added(name: str, scores: Scores, bias: Tensor | None) -> Tensor:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from intently.examiner.finding import Finding
+from intently.examiner.finding import Finding, Kind
+from intently.examiner.inside import INSIDE
 from intently.examiner.intent import Intent
 from intently.examiner.measuring import Values, Weights
 from intently.examiner.rotations import mistake_in
@@ -34,10 +35,11 @@ def explain(
     found: list[Finding] = []
     says = [_read(weights.values, scores)]
     found += _layout(weights.values, scores, where)
-    found += _scale(scores, weights.values.reading.width, width, where)
-    found += _rotation(scores, where)
+    if scores.known:
+        found += _scale(scores, weights.values, width, where)
+        found += _rotation(scores, where)
     found += _axis(scores, intent, where)
-    kind, more = _added(scores, intent, bias, where)
+    kind, more = _added(scores, intent, bias, where) if scores.known else ("", [])
     found += more
     says.append(f"mask: {intent.written()}{' (inferred)' if intent.inferred else ''}")
     if not any(x.name in ("mask-too-weak", "mask-boolean-added") for x in more):
@@ -52,9 +54,13 @@ def _read(values: Values, scores: Scores) -> str:
     said = f"{r.heads} head{'s' * (r.heads != 1)} of {r.width}"
     if r.key_heads != r.heads:
         said += f" on {r.key_heads} of keys and values"
-    if r.name and r.name != "heads apart":
+    if r.name == INSIDE:
+        said += f", {INSIDE}"
+    elif r.name and r.name != "heads apart":
         said += f", fused as {r.name}"
-    if scores.kind != "dot":
+    if not scores.known:
+        said += ", of scores that are none of those known"
+    elif scores.kind != "dot":
         said += f", {scores.kind}"
     if scores.softcap is not None:
         said += f", softcap {scores.softcap:g}"
@@ -71,7 +77,7 @@ def _layout(values: Values, scores: Scores, where: str) -> list[Finding]:
     known = ("", "btdh", "tbhd") if first else ("", "btdh")
     split = (not plain and order != "btdh") or scores.split not in known
     merged = values.merged not in (*usual, "btdh")
-    given = values.reading.name == "heads apart"
+    given = values.reading.name in ("heads apart", INSIDE)
     if split and not given:
         found.append(
             Finding(
@@ -92,7 +98,7 @@ def _layout(values: Values, scores: Scores, where: str) -> list[Finding]:
         found.append(
             Finding(
                 "key-heads-tiled",
-                kind="convention",
+                kind="mistake" if values.reading.name == "heads apart" else "convention",
                 where=where,
                 said="key heads are tiled (0, 1, 0, 1), not repeated (0, 0, 1, 1)",
             )
@@ -105,7 +111,8 @@ def _rotation(scores: Scores, where: str) -> list[Finding]:
     return [Finding(name, f"rotary positions: {said}", where=where)] if name else []
 
 
-def _scale(scores: Scores, d: int, c: int, where: str) -> list[Finding]:
+def _scale(scores: Scores, values: Values, c: int, where: str) -> list[Finding]:
+    d = values.reading.width
     if scores.kind not in ("dot",) and not scores.kind.startswith("rotary"):
         return []
     scale, right = float(scores.scale.mean()), d**-0.5
@@ -114,8 +121,9 @@ def _scale(scores: Scores, d: int, c: int, where: str) -> list[Finding]:
     if math.isclose(scale, right, rel_tol=1e-3):
         return []
     name, said = scale_named(scale, d, c, right)
-    kind = "convention" if name == "other-scale" else "mistake"
-    return [Finding(name, kind=kind, where=where, said=said, fit=scores.residual)]
+    alone = values.reading.name == INSIDE and values.shared  # Luong's dot product has no scale
+    kind: Kind = "convention" if name == "other-scale" or alone else "mistake"
+    return [Finding(name, said, kind, where=where, fit=scores.residual)]
 
 
 def scale_named(scale: float, d: int, c: int, right: float) -> tuple[str, str]:
@@ -135,13 +143,15 @@ def scale_named(scale: float, d: int, c: int, right: float) -> tuple[str, str]:
 def _axis(scores: Scores, intent: Intent, where: str) -> list[Finding]:
     if scores.axis == "keys":
         return []
-    if scores.axis in ("queries", "heads", "batch"):
+    if scores.axis != "none":
+        where_to = next(x for x in ("batch", "heads", "queries") if x in scores.axis)
         return [
             Finding(
-                f"softmax-over-{scores.axis}",
+                f"softmax-over-{where_to}",
                 where=where,
                 fit=scores.residual,
-                said=f"weights sum to 1 over {scores.axis}, not over keys",
+                said=f"weights sum to 1 over {scores.axis}, not over keys"
+                + (" alone" if "keys" in scores.axis else ""),
             )
         ]
     if scores.after:

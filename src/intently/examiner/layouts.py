@@ -22,7 +22,7 @@ def layouts(
     """Ways in which the rows of the sources may be queries and keys, with their readings."""
     iq, ik, iv = numbers
     if given:
-        yield from _given_heads(sources, iq, ik, iv)
+        yield from given_heads(sources, iq, ik, iv)
         return
     b = subject.batch
     if sources[iq].ndim == 4 and sources[ik].ndim == 4:
@@ -100,7 +100,7 @@ def _heads(subject: Subject, core: Core, b: int, width: int) -> list[int]:
     return [h for h in dict.fromkeys(some) if h and h <= width]
 
 
-def _given_heads(
+def given_heads(
     sources: Mapping[int, Tensor], iq: int, ik: int, iv: int
 ) -> Iterator[tuple[Geometry, list[Reading]]]:
     """Readings of q, k and v that are handed in, heads apart or not."""

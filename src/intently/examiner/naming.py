@@ -17,6 +17,8 @@ NAMES: dict[Role, tuple[str, ...]] = {
     "q": ("q", "query", "queries", "xq", "query_states", "query_layer"),
     "k": ("k", "key", "keys", "xk", "key_states", "key_layer"),
     "v": ("v", "value", "values", "xv", "value_states", "value_layer"),
+    "past k": ("past_k", "past_key", "past_keys", "k_cache", "key_cache", "cache_k"),
+    "past v": ("past_v", "past_value", "past_values", "v_cache", "value_cache", "cache_v"),
     "x": (
         *("x", "hidden_states", "input", "inputs", "src", "tgt", "target", "tensor", "hidden"),
         *("embeddings", "inputs_embeds", "sequence", "h", "feats", "features", "sample"),
