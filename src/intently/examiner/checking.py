@@ -20,6 +20,7 @@ from intently.examiner.stepping import stepped
 from intently.examiner.subject import Subject
 from intently.examiner.understanding import understood
 from intently.masks import Mask
+from intently.masks.geometry import Geometry
 
 SYMPTOMS = frozenset(
     (
