@@ -1,4 +1,4 @@
-"""Make every picture of docs/seeing.md and docs/animations.md: ``python docs/make_pictures.py``.
+"""Make the pictures of seeing.md, animations.md and checking.md: ``python docs/make_pictures.py``.
 
 Screenshots need Playwright and Chromium; figures need neither.
 """
@@ -80,6 +80,19 @@ def screenshots() -> None:
         two = look(Path(folder) / "two.html", TIRED, WIDE)
         higher = {"viewport": {"width": 1280, "height": 700}}
         shoot(opened, two, COMPARED, "page-compare", **higher)
+        checked = examination(Path(folder) / "check.html")
+        shoot(opened, checked, "", "check-page", viewport={"width": 1000, "height": 800})
+
+
+def examination(out: Path) -> Path:
+    """Write the page of the first example of docs/checking.md."""
+    text = (HERE.parent / "checking.md").read_text(encoding="utf-8")
+    known: dict[str, Any] = {}
+    for example in doctest.DocTestParser().get_examples(text):
+        exec(compile(example.source, "checking.md", "single"), known)
+        if "report" in known:
+            return known["report"].page(out)
+    raise ValueError("checking.md makes no report")
 
 
 def figures() -> None:

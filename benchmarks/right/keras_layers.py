@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from right.case import Case, normal, real
-
 import intently as it
+from right.case import Case, normal, real
 
 B, T, S, C = 2, 6, 9, 32
 X, Y = normal(B, T, C), normal(B, S, C)

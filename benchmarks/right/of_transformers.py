@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from breadth_shrink import made
-from right.case import Case, normal, real, tokens
 
 import intently as it
+from right.case import Case, normal, real, tokens
 
 B, T, S, C = 2, 6, 9, 32
 CAUSAL = it.causal()

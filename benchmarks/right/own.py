@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from right.case import Case, normal, tokens
 from torch import nn
 
 import intently as it
 from intently import models, modules
+from right.case import Case, normal, tokens
 
 CAUSAL = it.causal()
 WINDOW = it.causal() & it.window(3, 0)
@@ -72,7 +72,7 @@ CASES = (
          lambda: modules.EncoderLayer(C, H, 64, norm="post")),
     Case("intently's DecoderLayer", lambda: modules.DecoderLayer(C, H, 64),
          {"inputs": {"x": normal(2, 6, C), "states": normal(2, 9, C)}}),
-    Case("intently's SpatialTransformer", lambda: modules.SpatialTransformer(C, H, context_width=C),
+    Case("intently's SpatialTransformer", lambda: modules.SpatialTransformer(C, H, 8, context_width=C),
          {"inputs": {"image": normal(2, C, 4, 4), "context": normal(2, 9, C)}}),
     _language("plain"), _language("nothing said", None),
     _language("grouped", kv_heads=2),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from right.case import Case, lower, normal, real
 from torch import nn
 
 import intently as it
+from right.case import Case, lower, normal, real
 
 B, T, S, C, H = 2, 6, 9, 32, 4
 CAUSAL = it.causal()

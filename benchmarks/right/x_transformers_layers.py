@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from right.case import Case, normal, real, tokens
 
 import intently as it
+from right.case import Case, normal, real, tokens
 
 B, T, S, C, H, D = 2, 6, 9, 32, 4, 8
 CAUSAL = it.causal()

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from intently.biases import Bias, as_bias
+from intently.biases import Bias
 from intently.examiner.alongside import against
 from intently.examiner.cores import Examined, examined
 from intently.examiner.finding import Finding, merged
@@ -110,18 +110,8 @@ def _inside(
     subject: Subject, mask: Mask | None, bias: Bias | Tensor | None
 ) -> tuple[list[Examined], list[Finding]]:
     """Each attention inside, and what is wrong with it."""
-    cores = examined(subject, mask, _dense(bias, subject))
+    cores = examined(subject, mask, bias)
     return cores, [f for x in cores if x.explained for f in x.explained.findings]
-
-
-def _dense(bias: Bias | Tensor | None, subject: Subject) -> Tensor | None:
-    if bias is None:
-        return None
-    x = subject.inputs[subject.main]
-    t = x.shape[-2] if x.is_floating_point() else x.shape[1]
-    g = Geometry((), t, t, torch.device("cpu"))
-    steps = torch.arange(t)
-    return as_bias(bias).tile(g, steps, steps).double()
 
 
 def _is_causal(x: Examined) -> bool:

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
+from intently.biases import Bias
+from intently.examiner.applying import Side, about, sides
+from intently.examiner.by_design import by_design
+from intently.examiner.changes import another
+from intently.examiner.configured import stated
 from intently.examiner.examples import with_examples
 from intently.examiner.explaining import Explained, explain
-from intently.examiner.intent import Intent, inferred, intended
+from intently.examiner.groups import Group, gathered, groups_of, scattered
+from intently.examiner.inside import seen_inside
+from intently.examiner.intent import Intent, dense_bias, inferred, intended, with_window
+from intently.examiner.layouts import given_heads, layouts
 from intently.examiner.measuring import Geometry, Weights, measured
-from intently.examiner.reading import Reading, View, joined, readings
-from intently.examiner.rotations import usual
-from intently.examiner.scores_found import Score, Scores, apart
+from intently.examiner.reading import joined
+from intently.examiner.score_kinds import kinds
+from intently.examiner.scores_found import Scores, apart
 from intently.examiner.subject import Subject
 from intently.examiner.telling import told
-from intently.examiner.tracing import Core, Found
+from intently.examiner.tracing import Found
 from intently.masks import Mask
 
 
@@ -43,80 +50,81 @@ class Examined:
     """One attention inside a subject, as far as it could be measured."""
 
     where: str
-    core: Core
     explained: Explained | None
     weights: Weights | None = None
     scores: Scores | None = None
     intent: Intent | None = None
     why: str = ""
     operands: Operands | None = None
-
-
-@dataclass(frozen=True)
-class Group:
-    """An attention over a whole run: the calls of one core, one for each step of a cache.
-
-    ``q``, ``k``, ``v`` are the numbers of the sources in order, ``ends`` those at whose entries the
-    output stands; none of those if it is what comes out.
-    """
-
-    where: str
-    core: Core
-    q: tuple[int, ...]
-    k: tuple[int, ...]
-    v: tuple[int, ...]
-    ends: tuple[int, ...]
+    end: int | None = None
+    """The number of the source that the output of a single call enters."""
 
 
 def examined(
     subject: Subject,
     mask: Mask | None = None,
-    bias: Tensor | None = None,
+    bias: Bias | Tensor | None = None,
     changed: Mapping[str, Any] | None = None,
 ) -> list[Examined]:
     """Each attention of a run of the subject, with some of its settings ``changed``."""
     changed = dict(changed or {})
-    found = subject.traced(**changed)
-    out = []
-    for group in told("attention", _groups(found)):
+    out: list[Examined] = []
+    try:
+        found = subject.traced(**changed)
+    except Exception as error:  # code that refuses to be followed
+        why = f"it cannot be followed inside: {type(error).__name__}: {error}".split("\n")[0]
+        found, out = Found(), [Examined("attention", None, why=why)]
+    groups = groups_of(found)
+    side = sides(subject, found, changed, another) if groups else None
+    own: list[Side] = [side(g.q, g.k) for g in groups] if side else []
+    for group, at in told("attention", list(zip(groups, own))):
         if not group.v:
-            out.append(Examined(group.where, group.core, None, why="its weights met no values"))
+            out.append(Examined(group.where, None, why="its weights met no values"))
         else:
             try:
-                out.append(_one(subject, found, group, mask, bias, changed))
+                stated = mask if at == "self" or "self" not in own else None
+                out.append(_one(subject, found, group, stated, bias, changed, at))
             except Exception as error:  # whatever the code does with other values
                 why = f"it cannot be measured: {type(error).__name__}: {error}".split("\n")[0]
-                out.append(Examined(group.where, group.core, None, why=why))
+                out.append(Examined(group.where, None, why=why))
+    if not any(x.explained for x in out) and len(subject.of("q", "k", "v")) == 3:
+        whole = _function(subject, changed)
+        if whole is not None:
+            weights, scores, _ = _taken_apart(whole, Found(capped=True, turned=True))
+            return [_explained(subject, "attention", "self", weights, scores, mask, bias)]
     return out
 
 
-def _groups(found: Found) -> list[Group]:
-    """The cores of a run, those with the same parameters together."""
-    by_weights: dict[tuple[frozenset[str], ...], list[Core]] = {}
-    for core in found.cores:
-        names = tuple(
-            frozenset(found.sources[i].weight for i in x)
-            for x in (core.left, core.right, core.values)
-        )
-        by_weights.setdefault(names, []).append(core)
-    groups = []
-    for n, cores in enumerate(by_weights.values()):
-        q, k, v = (
-            tuple(sorted(frozenset().union(*(getattr(c, side) for c in cores))))
-            for side in ("left", "right", "values")
-        )
-        ends = tuple(c.end for c in cores if c.end is not None)
-        groups.append(Group(_where(found, cores[0], n), cores[0], q, k, v, ends))
-    return groups
+def _function(subject: Subject, changed: Mapping[str, Any]) -> Weights | None:
+    """The weights of a function of q, k and v, whatever it does inside.
 
+    Keys and values of the past that it takes apart from them are keys and values too.
+    """
+    q, k, v = (subject.of(role)[0] for role in ("q", "k", "v"))
+    given = {**subject.inputs, **changed}
+    pasts = subject.of("past k") + subject.of("past v")
+    past = dict(zip((k, v), pasts)) if len(pasts) == 2 else {}
+    sources = {
+        i: torch.cat([given[past[n]], given[n]], -2) if n in past else given[n]
+        for i, n in enumerate((q, k, v))
+    }
 
-def _where(found: Found, core: Core, n: int) -> str:
-    names = [found.sources[i].weight for i in sorted(core.left | core.right | core.values)]
-    parts = [name.split(".") for name in dict.fromkeys(names)]
-    common = [x[0] for x in itertools.takewhile(lambda x: len(set(x)) == 1, zip(*parts))]
-    if len(parts) == 1:
-        common = parts[0][:-2]
-    return ".".join(common) if common and found.sources else f"attention {n}"
+    def run(values: Mapping[int, Tensor]) -> Tensor:
+        replaced = {}
+        for i, n in enumerate((q, k, v)):
+            s = given[n].shape[-2]
+            replaced[n] = values[i][..., -s:, :]
+            if n in past:
+                replaced[past[n]] = values[i][..., :-s, :]
+        with torch.no_grad():
+            return subject.output(**{**changed, **replaced})
+
+    for size, candidates in given_heads(sources, 0, 1, 2):
+        with suppress(Exception):  # whatever the code does with other values
+            weights = measured(run, sources, candidates, size, subject.precision)
+            if weights is not None:
+                return weights
+    return None
 
 
 def _one(
@@ -124,17 +132,53 @@ def _one(
     found: Found,
     group: Group,
     mask: Mask | None,
-    bias: Tensor | None,
+    bias: Bias | Tensor | None,
     changed: Mapping[str, Any],
+    side: Side,
 ) -> Examined:
-    where, core = group.where, group.core
+    best: tuple[Weights, Scores, Operands | None] | None = None
+    for way in (_outside, _outside_linear, _inside):
+        made = way(subject, found, group, changed)
+        if made is None:
+            continue
+        weights, scores, turned = _taken_apart(made[0], found)
+        if best is None or scores.residual < best[1].residual / 10:
+            seen = made[1]
+            if turned and seen is not None:
+                seen = replace(seen, q=seen.k, k=seen.q)
+            best = weights, scores, seen
+        if best[1].known:
+            break
+    if best is None:
+        why = "its outputs are not weights times values"
+        return Examined(group.where, None, why=why)
+    said = _explained(subject, group.where, side, best[0], best[1], mask, bias, best[2])
+    return replace(said, end=group.cores[0].end)
+
+
+def _taken_apart(weights: Weights, found: Found) -> tuple[Weights, Scores, bool]:
+    """The scores of measured weights, with queries and keys exchanged if that explains more."""
+    scores = apart(weights, kinds(weights), found)
+    if scores.residual > weights.precision.close and weights.q.shape == weights.k.shape:
+        r = weights.values.reading
+        values = replace(weights.values, reading=replace(r, views=(r.k, r.q, r.v)))
+        turned = replace(weights, q=weights.k, k=weights.q, values=values)
+        other = apart(turned, kinds(turned), found)
+        if other.residual < scores.residual / 10:
+            return turned, other, True
+    return weights, scores, False
+
+
+def _outside(
+    subject: Subject, found: Found, group: Group, changed: Mapping[str, Any]
+) -> tuple[Weights, Operands | None] | None:
+    """The weights as outputs for random values tell them."""
     b = subject.batch
     operands = {}
     for numbers in dict.fromkeys((group.q, group.k, group.v)):
-        raw = _gathered([found.sources[i].value for i in numbers], b)
+        raw = gathered([found.sources[i].value for i in numbers], b)
         if raw is None or len({found.sources[i].weight for i in numbers}) != 1:
-            why = "its queries or keys are made of several projections"
-            return Examined(where, core, None, why=why)
+            return None
         operands[numbers] = raw
     sources = {numbers[0]: raw for numbers, raw in operands.items()}
     weights_of = {numbers[0]: found.sources[numbers[0]].weight for numbers in operands}
@@ -143,39 +187,73 @@ def _one(
         replaced: dict[int, Tensor] = {}
         for numbers in operands:
             parts = [found.sources[i].value for i in numbers]
-            replaced |= dict(zip(numbers, _scattered(values[numbers[0]], parts, b)))
-        made = _gathered(subject.replayed(found, replaced, group.ends, **changed), b)
+            replaced |= dict(zip(numbers, scattered(values[numbers[0]], parts, b)))
+        made = gathered(subject.replayed(found, replaced, group.ends, **changed), b)
         assert made is not None
         return made
 
     ids = (group.q[0], group.k[0], group.v[0])
     given = subject.roles.get(weights_of[ids[0]]) in ("q", "x")
-    weights, size = None, None
-    for size, candidates in _layouts(subject, core, sources, ids, given):
+    for size, candidates in layouts(subject, group.cores[0], sources, ids, given):
         weights = measured(run, sources, candidates, size, subject.precision)
         if weights is not None:
-            break
-    if weights is None or size is None:
-        return Examined(where, core, None, why="its outputs are not weights times values")
-    scores = apart(weights, _kinds(weights), found)
-    if scores.residual > subject.precision.close and weights.q.shape == weights.k.shape:
-        r = weights.values.reading
-        values = replace(weights.values, reading=replace(r, views=(r.k, r.q, r.v)))
-        turned = replace(weights, q=weights.k, k=weights.q, values=values)
-        other = apart(turned, _kinds(turned), found)
-        if other.residual < scores.residual / 10:
-            weights, scores = turned, other
-    sizes = (size.b, weights.values.reading.heads, size.t, size.s)
-    arguments = {n: (subject.inputs.get(n), m) for n, m in subject.meanings.items()}
-    intent = intended(mask, arguments, sizes)
+            return weights, _operands(run, sources, weights, size, ids)
+    return None
+
+
+def _outside_linear(
+    subject: Subject, found: Found, group: Group, changed: Mapping[str, Any]
+) -> tuple[Weights, Operands | None] | None:
+    """The same where keys meet values first, and queries meet their sum: linear attention."""
+    if len({group.q, group.k, group.v}) < 3:
+        return None
+    for k, v in ((group.q, group.k), (group.k, group.q)):
+        made = _outside(subject, found, replace(group, q=group.v, k=k, v=v), changed)
+        if made is not None:
+            return made
+    return None
+
+
+def _inside(
+    subject: Subject, found: Found, group: Group, changed: Mapping[str, Any]
+) -> tuple[Weights, Operands | None] | None:
+    """The weights as they stand inside."""
+    weights = seen_inside(subject, found, group, changed)
+    return None if weights is None else (weights, None)
+
+
+def _explained(
+    subject: Subject,
+    where: str,
+    side: Side,
+    weights: Weights,
+    scores: Scores,
+    mask: Mask | None,
+    bias: Bias | Tensor | None,
+    operands: Operands | None = None,
+) -> Examined:
+    b, h, t, s = weights.w.shape[1:]
+    sizes = (b, h, t, s)
+    arguments = {
+        n: (subject.inputs.get(n), m)
+        for n, m in subject.meanings.items()
+        if side in about(subject, n)
+    }
     if mask is None:
-        intent = inferred(scores.seen, intent)
+        intent = inferred(scores.seen, intended(None, arguments, sizes))
+    else:
+        widths = sorted({int(n) for n in stated(subject.owner, "window").values() if n > 0})
+        intent = with_window(scores.seen, mask, arguments, sizes, widths)
     r = weights.values.reading
-    said = explain(weights, scores, intent, where, r.heads * r.width, bias)
-    shown = with_examples(said.findings, weights, scores, intent, bias, scores.score)
+    added = None if bias is None else dense_bias(bias, sizes)
+    said = explain(weights, scores, intent, where, r.heads * r.width, added)
+    shown = said.findings
+    if scores.known:
+        shown = with_examples(shown, weights, scores, intent, added, scores.score)
+    scale = float(scores.scale.mean())
+    shown = tuple(by_design(x, subject.owner, scale) for x in shown)
     said = replace(said, findings=shown)
-    seen = _operands(run, sources, weights, size, ids)
-    return Examined(where, core, said, weights, scores, intent, operands=seen)
+    return Examined(where, said, weights, scores, intent, operands=operands)
 
 
 def _operands(
@@ -194,108 +272,3 @@ def _operands(
     k = r.k.read(sources[r.k.source], b, r.key_heads, size.s, r.width)
     v = r.v.read(sources[r.v.source], b, r.key_heads, size.s, r.value_width)
     return Operands(q, k, v, made, ids)
-
-
-def _gathered(parts: list[Tensor], b: int) -> Tensor | None:
-    """The tensors of several steps as one (b, t, n); a single one stays as it is."""
-    if len(parts) == 1:
-        return parts[0]
-    if any(x.numel() % (b * x.shape[-1]) for x in parts):
-        return None
-    return torch.cat([x.reshape(b, -1, x.shape[-1]) for x in parts], 1)
-
-
-def _scattered(x: Tensor, parts: list[Tensor], b: int) -> list[Tensor]:
-    """The opposite: (b, t, n) as tensors like ``parts``."""
-    if len(parts) == 1:
-        return [x]
-    steps = [p.numel() // (b * p.shape[-1]) for p in parts]
-    return [y.reshape(p.shape) for y, p in zip(x.split(steps, 1), parts)]
-
-
-def _layouts(
-    subject: Subject,
-    core: Core,
-    sources: Mapping[int, Tensor],
-    numbers: tuple[int, int, int],
-    given: bool,
-) -> Iterator[tuple[Geometry, list[Reading]]]:
-    """Ways in which the rows of the sources may be queries and keys, with their readings."""
-    iq, ik, iv = numbers
-    if given:
-        yield from _given_heads(sources, iq, ik, iv)
-        return
-    b = subject.batch
-    for order in ("bthd", "tbhd", "bhdt") if sources[iq].ndim < 4 else ("bhdt", "bthd"):
-        t, s = (_rows(sources[i], order, b) for i in (iq, ik))
-        if t is None or s is None:
-            continue
-        shapes = {n: (i, _last(sources[i], order)) for n, i in zip("qkv", numbers)}
-        heads = _heads(subject, core, b, sources[iq].numel() // (b * t))
-        yield Geometry(b, t, s, order), list(readings(shapes, b, t, s, heads, order))
-
-
-def _rows(x: Tensor, order: str, b: int) -> int | None:
-    """The number of positions in a source, None if the order does not fit."""
-    if order == "bhdt":
-        return x[0, 0].numel() if x.ndim >= 3 and x.shape[0] == b else None
-    rows = x.numel() // x.shape[-1]
-    if rows % b:
-        return None
-    axis = 0 if order[0] == "b" else 1
-    if x.ndim == 3 and x.shape[axis] != b:
-        return None
-    return rows // b
-
-
-def _last(x: Tensor, order: str) -> tuple[int, ...]:
-    """The shape with the width last."""
-    return (
-        (*x.shape[:-1], x.shape[-1])
-        if order != "bhdt"
-        else (x.shape[0], x[0, 0].numel(), x.shape[1])
-    )
-
-
-def _heads(subject: Subject, core: Core, b: int, width: int) -> list[int]:
-    """Numbers of heads to try, the likeliest first."""
-    seen = [core.batches // b] if core.batches and core.batches % b == 0 else []
-    some = [*seen, *subject.heads] or [1, 2, 4, 8, 3, 6, 12, 16]
-    return [h for h in dict.fromkeys(some) if h and h <= width]
-
-
-def _given_heads(
-    sources: Mapping[int, Tensor], iq: int, ik: int, iv: int
-) -> Iterator[tuple[Geometry, list[Reading]]]:
-    """Readings of q, k and v that are handed in, heads apart or not."""
-    q, k, v = (sources[i] for i in (iq, ik, iv))
-    if q.ndim == 4:
-        for order in ("bhtd", "bthd"):
-            at = {c: order.index(c) for c in "bht"}
-            h, t, d = q.shape[at["h"]], q.shape[at["t"]], q.shape[-1]
-            g, s = k.shape[at["h"]], k.shape[at["t"]]
-            if k.shape[-1] != d or v.shape[at["t"]] != s or h % max(g, 1) or v.shape[at["h"]] != g:
-                continue
-            views = (View(i, order) for i in (iq, ik, iv))
-            reading = Reading(tuple(views), h, g, d, v.shape[-1], "heads apart")
-            yield Geometry(q.shape[0], t, s, order), [reading]
-    elif q.ndim in (2, 3):
-        b = q.shape[0] if q.ndim == 3 else 1
-        views = (View(i, "bthd") for i in (iq, ik, iv))
-        if k.shape[-1] == q.shape[-1] and k.shape[-2] == v.shape[-2]:
-            reading = Reading(tuple(views), 1, 1, q.shape[-1], v.shape[-1], "heads apart")
-            yield Geometry(b, q.shape[-2], k.shape[-2], "bthd"), [reading]
-
-
-# --- kinds of scores ----------------------------------------------------------------------------
-
-
-def _kinds(weights: Weights) -> dict[str, Score]:
-    """The scores to try: dot, cosine, and dot products of rotated queries and keys."""
-    d = weights.q.shape[-1]
-    found: dict[str, Score] = {"dot": lambda q, k: q @ k.mT, "cosine": _cosine}
-    return found | {r.name(d): r.score for r in usual(d)}
-
-
-def _cosine(q: Tensor, k: Tensor) -> Tensor:
-    return F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT

@@ -21,6 +21,8 @@ SHORT = frozenset((torch.float32, torch.float16, torch.bfloat16))
 class Exact(TorchDispatchMode):
     """Makes float64 of shorter floats; ``used`` says whether there was anything to widen."""
 
+    supports_higher_order_operators = True
+
     def __init__(self) -> None:
         super().__init__()
         self.used = False
@@ -29,6 +31,8 @@ class Exact(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        if not hasattr(func, "_schema"):  # of higher order, such as flex attention
+            return func(*args, **kwargs)
         if kwargs.get("dtype") in SHORT:
             self.used = True
             kwargs = {**kwargs, "dtype": torch.double}

@@ -55,10 +55,10 @@ def _mended(
         return z.softmax(-1).masked_fill(~allowed, 0.0)
     z = z.masked_fill(~allowed, -torch.inf)
     if scores.extra is not None:
-        sink = scores.extra.to(z.dtype).log()[:, None, None].expand_as(z[..., :1])
+        sink = scores.extra.log()[:, None, None].expand_as(z[..., :1])
         return torch.cat([z, sink], -1).softmax(-1)[..., :-1]
     kept = scores.axis if not name.startswith("softmax-over") else "keys"
-    return z.softmax(AXES.get(kept, -1)).nan_to_num(0.0)
+    return (z - z.logsumexp(AXES.get(kept, (-1,)), keepdim=True)).exp().nan_to_num(0.0)
 
 
 def _added(name: str, scores: Scores, bias: Tensor | None) -> Tensor:

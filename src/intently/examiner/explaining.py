@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from intently.examiner.finding import Finding
+from intently.examiner.finding import Finding, Kind
+from intently.examiner.inside import INSIDE
 from intently.examiner.intent import Intent
 from intently.examiner.measuring import Values, Weights
 from intently.examiner.rotations import mistake_in
@@ -34,10 +35,11 @@ def explain(
     found: list[Finding] = []
     says = [_read(weights.values, scores)]
     found += _layout(weights.values, scores, where)
-    found += _scale(scores, weights.values.reading.width, width, where)
-    found += _rotation(scores, where)
+    if scores.known:
+        found += _scale(scores, weights.values, width, where)
+        found += _rotation(scores, where)
     found += _axis(scores, intent, where)
-    kind, more = _added(scores, intent, bias, where)
+    kind, more = _added(scores, intent, bias, where) if scores.known else ("", [])
     found += more
     says.append(f"mask: {intent.written()}{' (inferred)' if intent.inferred else ''}")
     if not any(x.name in ("mask-too-weak", "mask-boolean-added") for x in more):
@@ -49,12 +51,16 @@ def explain(
 
 def _read(values: Values, scores: Scores) -> str:
     r = values.reading
-    said = f"{r.heads} heads of {r.width}"
+    said = f"{r.heads} head{'s' * (r.heads != 1)} of {r.width}"
     if r.key_heads != r.heads:
         said += f" on {r.key_heads} of keys and values"
-    if r.name:
+    if r.name == INSIDE:
+        said += f", {INSIDE}"
+    elif r.name and r.name != "heads apart":
         said += f", fused as {r.name}"
-    if scores.kind != "dot":
+    if not scores.known:
+        said += ", of scores that are none of those known"
+    elif scores.kind != "dot":
         said += f", {scores.kind}"
     if scores.softcap is not None:
         said += f", softcap {scores.softcap:g}"
@@ -67,9 +73,11 @@ def _layout(values: Values, scores: Scores, where: str) -> list[Finding]:
     usual = {"bthd", "tbhd"}
     order = values.reading.v.order.replace("x", "")
     plain = order in usual or values.reading.v.part is not None
-    split = (not plain and order != "btdh") or scores.split not in ("", "btdh")
+    first = "tbhd" in (order, values.merged)  # the sequence first, in the projections too
+    known = ("", "btdh", "tbhd") if first else ("", "btdh")
+    split = (not plain and order != "btdh") or scores.split not in known
     merged = values.merged not in (*usual, "btdh")
-    given = values.reading.name == "heads apart"
+    given = values.reading.name in ("heads apart", INSIDE)
     if split and not given:
         found.append(
             Finding(
@@ -90,7 +98,7 @@ def _layout(values: Values, scores: Scores, where: str) -> list[Finding]:
         found.append(
             Finding(
                 "key-heads-tiled",
-                kind="convention",
+                kind="mistake" if values.reading.name == "heads apart" else "convention",
                 where=where,
                 said="key heads are tiled (0, 1, 0, 1), not repeated (0, 0, 1, 1)",
             )
@@ -103,7 +111,8 @@ def _rotation(scores: Scores, where: str) -> list[Finding]:
     return [Finding(name, f"rotary positions: {said}", where=where)] if name else []
 
 
-def _scale(scores: Scores, d: int, c: int, where: str) -> list[Finding]:
+def _scale(scores: Scores, values: Values, c: int, where: str) -> list[Finding]:
+    d = values.reading.width
     if scores.kind not in ("dot",) and not scores.kind.startswith("rotary"):
         return []
     scale, right = float(scores.scale.mean()), d**-0.5
@@ -112,8 +121,9 @@ def _scale(scores: Scores, d: int, c: int, where: str) -> list[Finding]:
     if math.isclose(scale, right, rel_tol=1e-3):
         return []
     name, said = scale_named(scale, d, c, right)
-    kind = "convention" if name == "other-scale" else "mistake"
-    return [Finding(name, kind=kind, where=where, said=said, fit=scores.residual)]
+    alone = values.reading.name == INSIDE and values.shared  # Luong's dot product has no scale
+    kind: Kind = "convention" if name == "other-scale" or alone else "mistake"
+    return [Finding(name, said, kind, where=where, fit=scores.residual)]
 
 
 def scale_named(scale: float, d: int, c: int, right: float) -> tuple[str, str]:
@@ -133,13 +143,15 @@ def scale_named(scale: float, d: int, c: int, right: float) -> tuple[str, str]:
 def _axis(scores: Scores, intent: Intent, where: str) -> list[Finding]:
     if scores.axis == "keys":
         return []
-    if scores.axis in ("queries", "heads", "batch"):
+    if scores.axis != "none":
+        where_to = next(x for x in ("batch", "heads", "queries") if x in scores.axis)
         return [
             Finding(
-                f"softmax-over-{scores.axis}",
+                f"softmax-over-{where_to}",
                 where=where,
                 fit=scores.residual,
-                said=f"weights sum to 1 over {scores.axis}, not over keys",
+                said=f"weights sum to 1 over {scores.axis}, not over keys"
+                + (" alone" if "keys" in scores.axis else ""),
             )
         ]
     if scores.after:
@@ -151,6 +163,12 @@ def _axis(scores: Scores, intent: Intent, where: str) -> list[Finding]:
                 said="the mask is applied after the softmax, and rows sum to less than 1",
             )
         ]
+    sums = scores.sums
+    low, high = float(sums.min()), float(sums.max())
+    steady = float((sums - sums.mean(0)).abs().max()) < 1e-4 * high
+    if steady and high - low > 1e-3 * high:
+        said = "each row is multiplied by a gate, which depends on neither q nor k"
+        return [Finding("gated", said, "convention", where)]
     found = []
     if scores.extra is not None:
         told = ", ".join(f"{x:.3g}" for x in scores.extra.log().tolist()[:4])
@@ -161,7 +179,6 @@ def _axis(scores: Scores, intent: Intent, where: str) -> list[Finding]:
     if scores.factor != 1.0:
         said = f"weights are multiplied by {scores.factor:.4g} after the softmax"
         return [*found, Finding("not-normalised", where=where, said=said, fit=scores.residual)]
-    low, high = float(scores.sums.min()), float(scores.sums.max())
     return [
         Finding(
             "not-normalised",
@@ -175,6 +192,10 @@ def _axis(scores: Scores, intent: Intent, where: str) -> list[Finding]:
 def _mask(scores: Scores, intent: Intent, where: str) -> list[Finding]:
     """How what is hidden differs from the intent."""
     wrong = intent.explained(scores.seen)
+    if wrong is None and intent.open and not bool((scores.seen & ~intent.allowed).any()):
+        at, text = counterexample(scores.seen, intent.allowed)
+        said = f"keys are hidden by a rule that is not stated: {text}; state mask= to check it"
+        return [Finding("mask-other", said, "convention", where, at)]
     if wrong is None:
         at, text = counterexample(scores.seen, intent.allowed)
         said = f"the mask differs from {intent.written()}: {text}"

@@ -7,19 +7,24 @@ parts replaced by a variant.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, product
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from intently.biases import Bias, as_bias
 from intently.masks import Mask, causal, window
 from intently.masks.by_position import _Causal, _Window
 from intently.masks.first_keys import Padding
 from intently.masks.geometry import Geometry
 from intently.masks.mask import Both
+
+Sizes = tuple[int, int, int, int]
+Given = Mapping[str, tuple[Any, str]]
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,8 @@ class Intent:
     parts: tuple[Part, ...]
     sizes: tuple[int, int, int, int]
     inferred: bool = False
+    open: bool = False
+    """Whether no mask is stated, and none that is usual makes what was measured."""
 
     @property
     def allowed(self) -> Tensor:
@@ -88,11 +95,11 @@ def intended(
 def inferred(seen: Tensor, stated: Intent) -> Intent:
     """The stated intent and the mask by position that comes nearest to what was measured."""
     sizes = stated.sizes
-    best = stated
     if stated.explained(seen, 0) is not None:
         return stated
-    candidates = [causal(), *(causal() & window(n, 0) for n in range(1, sizes[-1]))]
-    for most in (0, 1):
+    usual = [causal(), *(causal() & window(n, 0) for n in range(1, sizes[-1]))]
+    around = [window(n, n) for n in range(1, sizes[-1])]
+    for most, candidates in ((0, [*usual, *around]), (1, usual)):
         for mask in candidates:
             parts = tuple(_of_mask(m, sizes) for m in _flat(mask))
             intent = Intent((*parts, *stated.parts), sizes, inferred=True)
@@ -100,7 +107,18 @@ def inferred(seen: Tensor, stated: Intent) -> Intent:
                 return intent
         if stated.explained(seen, 1) is not None:
             return stated
-    return best
+    return replace(stated, open=True)
+
+
+def with_window(seen: Tensor, mask: Mask, given: Given, sizes: Sizes, widths: list[int]) -> Intent:
+    """The stated intent; within a window, where a configuration states its width."""
+    plain = intended(mask, given, sizes)
+    if plain.explained(seen, 0) is None:
+        for n in widths:
+            intent = intended(mask & window(n - 1, 0), given, sizes)
+            if intent.explained(seen, 0) is not None:
+                return intent
+    return plain
 
 
 def _flat(mask: Mask) -> Iterator[Mask]:
@@ -114,6 +132,13 @@ def _flat(mask: Mask) -> Iterator[Mask]:
 def _dense(mask: Mask, sizes: tuple[int, int, int, int]) -> Tensor:
     g = Geometry(sizes[:2], *sizes[2:], torch.device("cpu"))
     return mask.dense(g).expand(sizes)
+
+
+def dense_bias(bias: Bias | Tensor, sizes: Sizes) -> Tensor:
+    """A bias (b, h, t, s)."""
+    t, s = sizes[2:]
+    g = Geometry(sizes[:2], t, s, torch.device("cpu"))
+    return as_bias(bias).tile(g, torch.arange(t), torch.arange(s)).double().expand(sizes)
 
 
 def _of_mask(mask: Mask, sizes: tuple[int, int, int, int]) -> Part:
@@ -155,22 +180,36 @@ def _of_mask(mask: Mask, sizes: tuple[int, int, int, int]) -> Part:
 def _of_argument(
     name: str, value: Any, meaning: str, sizes: tuple[int, int, int, int]
 ) -> Part | None:
-    """The rule of an argument, None if its meaning restricts nothing."""
-    b, _, t, s = sizes
+    """The rule of an argument, None if it restricts nothing or belongs to another attention."""
+    b, _, _, s = sizes
     if not isinstance(value, Tensor) or meaning not in ("attend", "ignore", "add", "lengths"):
         return None
     if meaning == "lengths":
-        return _padding(name, torch.arange(s) < value[:, None], sizes)
+        return _padding(name, torch.arange(s) < value.reshape(-1, 1).expand(b, 1), sizes)
     allowed = value != 0 if meaning == "attend" else value == 0
     if meaning == "add":
         allowed = value > -1e4
-    if allowed.ndim == 2 and tuple(allowed.shape) == (b, s) and (b, s) != (t, s):
-        return _padding(name, allowed, sizes)
-    if allowed.ndim == 3:
-        allowed = allowed[:, None]
-    if allowed.ndim == 4 and allowed.shape[-2] == 1:
-        return _padding(name, allowed[:, 0, 0].expand(b, -1), sizes)
-    return _plain(name, allowed.expand(sizes))
+    return next((x for x in _laid_out(name, allowed, sizes) if x is not None), None)
+
+
+def _laid_out(
+    name: str, allowed: Tensor, sizes: tuple[int, int, int, int]
+) -> Iterator[Part | None]:
+    """The ways in which a mask of any shape may be laid out over (b, h, t, s)."""
+    b, h, t, s = sizes
+    shape = tuple(allowed.shape)
+    if shape == (b, s) and (b, s) != (t, s):
+        yield _padding(name, allowed, sizes)
+    if shape[-1] == s and math.prod(shape[:-1]) in (1, b) and len(shape) in (3, 4):
+        yield _padding(name, allowed.reshape(-1, s).expand(b, s), sizes)
+    if shape[-2:] not in ((t, s), (1, s)):
+        return
+    if shape == (b, h, *shape[-2:]) or len(shape) == 2:
+        yield _plain(name, allowed.expand(sizes))
+    lead = math.prod(shape[:-2])
+    for rows, heads in ((b, 1), (b, h), (1, h), (1, 1)):
+        if lead == rows * heads:
+            yield _plain(name, allowed.reshape(rows, heads, *shape[-2:]).expand(sizes))
 
 
 def _padding(name: str, real: Tensor, sizes: tuple[int, int, int, int]) -> Part:

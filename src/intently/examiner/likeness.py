@@ -193,7 +193,7 @@ def _constant(x: Tensor) -> float:
 
 def _output(a: Examined, b: Examined, mine: Whole, theirs: Whole, same: float) -> list[Finding]:
     """The projection that follows: the same input, another output."""
-    i, j = a.core.end, b.core.end
+    i, j = a.end, b.end
     if a.operands is None or b.operands is None or i is None or j is None:
         return []
     one, two = mine.found.sources[i], theirs.found.sources[j]

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from intently.examiner.changes import changed_at
 from intently.examiner.subject import Subject
 
 MEANINGS = (
@@ -97,18 +98,11 @@ def _dependence(subject: Subject) -> Tensor | None:
     axis = 1 if x.ndim == 3 or not x.is_floating_point() else x.ndim - 2
     columns = []
     for j in range(x.shape[axis]):
-        changed = {n: _other_at(subject.inputs[n], axis, j) for n in (name, *beside)}
+        changed = {n: changed_at(subject.inputs[n], axis, j) for n in (name, *beside)}
         off = (subject.output(**changed) - first).abs().nan_to_num(1.0)
         off = off.transpose(1, 2).flatten(2) if off.ndim == 4 else off
         columns.append(off.amax(-1) > 1e-6 * first.abs().nan_to_num(0.0).amax())
     return torch.stack(columns, -1)
-
-
-def _other_at(x: Tensor, axis: int, j: int) -> Tensor:
-    out = x.clone()
-    row = out.select(axis, j)
-    row.copy_(row.flip(-1) * 1.7 + 0.9 if x.is_floating_point() else torch.where(row > 3, row - 1, row + 1))  # noqa: E501  # fmt: skip
-    return out
 
 
 def _shapes(mask: Tensor, b: int, t: int, s: int) -> Iterator[Tensor]:

@@ -34,6 +34,8 @@ class Values:
     merged: str
     tiled: bool
     residual: float
+    shared: bool = False
+    """Whether keys and values are one tensor, without projections of their own."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ def _values(
     r, (b, t, s) = reading, (size.b, size.t, size.s)
     if not r.v.fits(sources[r.v.source], b, r.key_heads, s, r.value_width):
         return None
-    filled = {i: torch.randn(x.shape, generator=draw, dtype=x.dtype) for i, x in sources.items()}
+    filled = {i: random_like(x, draw) for i, x in sources.items()}
     given, made = _responses(run, filled, r.v, (b, r.key_heads, s, r.value_width), draw, s)
     if not all(bool(y.isfinite().all()) for y in made):
         return None
@@ -122,9 +124,7 @@ def _draw(
     """Weights of new random queries and keys, with both, as they are read plainly."""
     r, (b, t, s) = values.reading, (size.b, size.t, size.s)
     scale = r.width**-0.25
-    filled = {
-        i: torch.randn(x.shape, generator=draw, dtype=x.dtype) * scale for i, x in sources.items()
-    }
+    filled = {i: random_like(x, draw) * scale for i, x in sources.items()}
     sizes = (b, r.key_heads, s, r.value_width)
     given, made = _responses(run, filled, r.v, sizes, draw, s)
     z = [joined(y, values.merged, b, r.heads, t, r.value_width) for y in made]
@@ -132,6 +132,12 @@ def _draw(
     q = r.q.read(filled[r.q.source], b, r.heads, t, r.width)
     k = r.k.read(filled[r.k.source], b, r.key_heads, s, r.width)
     return w, q, _shared(k, r.heads, values.tiled)
+
+
+def random_like(x: Tensor, draw: torch.Generator) -> Tensor:
+    """Normal numbers; positive ones in place of features that are positive."""
+    made = torch.randn(x.shape, generator=draw, dtype=x.dtype)
+    return made.abs() + 0.1 if bool((x >= 0).all()) and bool((x > 0).any()) else made
 
 
 def _responses(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,8 @@ NAMES: dict[Role, tuple[str, ...]] = {
     "q": ("q", "query", "queries", "xq", "query_states", "query_layer"),
     "k": ("k", "key", "keys", "xk", "key_states", "key_layer"),
     "v": ("v", "value", "values", "xv", "value_states", "value_layer"),
+    "past k": ("past_k", "past_key", "past_keys", "k_cache", "key_cache", "cache_k"),
+    "past v": ("past_v", "past_value", "past_values", "v_cache", "value_cache", "cache_v"),
     "x": (
         *("x", "hidden_states", "input", "inputs", "src", "tgt", "target", "tensor", "hidden"),
         *("embeddings", "inputs_embeds", "sequence", "h", "feats", "features", "sample"),
@@ -92,6 +95,13 @@ def parameters_named(subject: Any) -> dict[str, inspect.Parameter]:
             found = dict(inspect.signature(own).parameters)
         return found
     except (TypeError, ValueError):
+        if isinstance(target, partial):
+            inner = parameters_named(target.func)
+            return {
+                n: p
+                for i, (n, p) in enumerate(inner.items())
+                if i >= len(target.args) and n not in target.keywords
+            }
         return _documented(target)
 
 

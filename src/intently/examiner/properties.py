@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from intently.examiner.axes import axis_of_time, first_row, nobodys, padded_by, real_keys
+from intently.examiner.changes import another, changed_at, changed_rows
 from intently.examiner.finding import Finding
 from intently.examiner.precision import EXACT
 from intently.examiner.subject import Subject, output_of
@@ -89,7 +91,9 @@ def deterministic(trial: Trial) -> Property:
             said = "two equal calls differ; the module is in training mode"
             return Property("deterministic", None, said)
         return _broken("deterministic", said, "dropout-in-eval")
-    other = {n: _other(subject.inputs[n]) for n in subject.of("x", "q", "k", "v", "ids", "context")}
+    other = {
+        n: another(subject.inputs[n]) for n in subject.of("x", "q", "k", "v", "ids", "context")
+    }
     try:
         trial.output(**other)
     except Exception:
@@ -120,25 +124,20 @@ def rows_of_the_batch(trial: Trial) -> Property:
     subject = trial.subject
     if subject.batch < 2:
         return Property("batch", None, "one row")
-    names = subject.of("x", "q", "k", "v", "ids", "context")
-    changed = {n: _changed(subject.inputs[n], (1,)) for n in names}
+    names = subject.contents
+    changed = {n: changed_rows(subject.inputs[n], (1,)) for n in names}
     off = difference(trial.output(**changed)[0], trial.first[0])
     if float(off.amax()) > trial.same:
         said = f"batch row 0 changes by {float(off.amax()):.2g} with the content of row 1"
         return _broken("batch", said, "batch-mixed")
-    alone = {
-        n: x[:1]
-        for n, x in subject.inputs.items()
-        if isinstance(x, Tensor)
-        and x.ndim
-        and x.shape[0] == subject.batch
-        and (n in names or subject.roles[n] == "mask")
-    }
+    alone = {n: first_row(x, subject.batch) for n, x in subject.inputs.items()}
     try:
         one = trial.output(**alone)
     except Exception as error:
         said = f"a batch of one raises {type(error).__name__}: {error}".split("\n")[0]
         return Property("batch", True, said)
+    if one.shape != trial.first[:1].shape:
+        return Property("batch", True, f"a batch of one gives {tuple(one.shape)}")
     off = part(one, trial.first[:1])
     if off > trial.same:
         return _broken(
@@ -152,15 +151,16 @@ def nothing_later(trial: Trial) -> Property:
     if not trial.causal:
         return Property("causal", None, "no causal mask is intended")
     subject = trial.subject
-    names = subject.of("x", "ids", "k", "v")
+    names = [n for n in subject.of("x", "ids", "k", "v") if n != subject.main]
+    names = [subject.main] * (not subject.of("q")) + names
     t = by_position(trial.first).shape[1]
     worst: tuple[int, int, float] | None = None
     for j in range(t - 1, 0, -1):
         changed = {}
         for n in names:
             x = subject.inputs[n]
-            axis = _axis_of_time(x, subject.roles[n])
-            changed[n] = _changed_at(x, axis, x.shape[axis] - t + j)
+            axis = axis_of_time(x, subject.roles[n])
+            changed[n] = changed_at(x, axis, x.shape[axis] - t + j)
         off = difference(by_position(trial.output(**changed)), by_position(trial.first))[:, :j]
         found = (off > trial.same).nonzero()
         if len(found):
@@ -179,17 +179,17 @@ def padding_ignored(trial: Trial) -> Property:
     known = ("attend", "ignore", "lengths")
     masks = {n: m for n, m in subject.meanings.items() if m in known and n in subject.inputs}
     for name, meaning in masks.items():
-        real = _real(subject.inputs[name], meaning, subject)
+        real = real_keys(subject.inputs[name], meaning, subject)
         if real is None or bool(real.all()):
             continue
-        for target in subject.of("context", "k", "v") or subject.of("x", "ids"):
+        for target in padded_by(subject, name):
             x = subject.inputs[target]
-            axis = _axis_of_time(x, subject.roles[target])
+            axis = axis_of_time(x, subject.roles[target])
             if x.shape[axis] != real.shape[1]:
                 continue
             changed = x.clone()
             view = changed.movedim(axis, 1)
-            view[~real] = _other(view)[~real]
+            view[~real] = another(view)[~real]
             off = difference(trial.output(**{target: changed}), trial.first)
             off = by_position(off)
             if target in subject.of("x", "ids") and off.shape[1] == real.shape[1]:
@@ -242,6 +242,8 @@ def gradients(trial: Trial) -> Property:
     }
     with torch.enable_grad(), subject.running():
         y = trial.output(**leaves)
+        if not y.requires_grad and not subject.traced().cores:
+            return Property("gradients", None, "computed outside PyTorch")
         if not y.requires_grad:
             return _broken("gradients", "no gradient reaches any input", "gradient-cut")
         out = torch.randn(y.shape, generator=draw, dtype=y.dtype)
@@ -272,13 +274,14 @@ def _numeric(trial: Trial, name: str, x: Tensor, way: Tensor, out: Tensor, step:
 
     def at(factor: float) -> float:
         moved = x.detach() + factor * step * way
-        with torch.no_grad():
+        with torch.enable_grad():  # the path whose gradient it is
             if name in inputs:
-                return float((trial.output(**{name: moved}).nan_to_num() * out).sum())
+                y = trial.output(**{name: moved.requires_grad_()})
+                return float((y.detach().nan_to_num() * out).sum())
             kept = x.detach().clone()
             x.data.copy_(moved)
             try:
-                return float((trial.output().nan_to_num() * out).sum())
+                return float((trial.output().detach().nan_to_num() * out).sum())
             finally:
                 x.data.copy_(kept)
 
@@ -316,7 +319,9 @@ def gradient_mode(trial: Trial) -> Property:
         if trial.subject.inputs[n].is_floating_point()
     }
     with torch.enable_grad():
-        off = part(trial.output(**leaves).detach(), trial.first)
+        y = trial.output(**leaves).detach()
+    apart = difference(by_position(y), by_position(trial.first))
+    off = float(apart.masked_fill(nobodys(trial.subject, apart), 0.0).amax())
     if off > 10 * trial.same:
         said = f"with gradients the output differs by {off:.2g}: two paths compute different things"
         return _broken("gradient mode", said, "paths-differ")
@@ -340,7 +345,8 @@ def tried(trial: Trial) -> Iterator[Property]:
     """All properties in order; without determinism the others cannot be told."""
     for one in told("property", ALL):
         try:
-            found = one(trial)
+            with torch.no_grad():
+                found = one(trial)
         except Exception as error:  # whatever the code does with a change of its inputs
             name = one.__name__.replace("_", " ")
             found = Property(name, None, f"raises {type(error).__name__}: {error}".split("\n")[0])
@@ -354,48 +360,6 @@ def tried(trial: Trial) -> Iterator[Property]:
 
 def _broken(name: str, said: str, finding: str) -> Property:
     return Property(name, False, said, (Finding(finding, said),))
-
-
-def _other(x: Tensor) -> Tensor:
-    """Other content of the same kind."""
-    if x.is_floating_point():
-        return x.flip(-1) * 1.7 + 0.9
-    if x.dtype == torch.bool:
-        return x
-    return torch.where(x > 3, x - 1, x + 1)
-
-
-def _changed(x: Tensor, rows: tuple[int, ...]) -> Tensor:
-    out = x.clone()
-    for r in rows:
-        out[r] = _other(x[r])
-    return out
-
-
-def _changed_at(x: Tensor, axis: int, i: int) -> Tensor:
-    out = x.clone()
-    out.select(axis, i).copy_(_other(x.select(axis, i)))
-    return out
-
-
-def _axis_of_time(x: Tensor, role: str) -> int:
-    """The axis of positions of an input."""
-    if x.ndim == 4:
-        return 2
-    return 1 if x.ndim == 3 or not x.is_floating_point() else 0
-
-
-def _real(mask: Any, meaning: str, subject: Subject) -> Tensor | None:
-    """Which keys (b, s) of a padding mask are no padding; None if it is another mask."""
-    if not isinstance(mask, Tensor):
-        return None
-    if meaning == "lengths":
-        x = next(subject.inputs[n] for n in subject.of("context", "k", "x", "ids"))
-        return torch.arange(x.shape[1]) < mask[:, None]
-    real = mask != 0 if meaning == "attend" else mask == 0
-    if real.ndim == 4 and real.shape[-2] == 1:
-        real = real[:, 0, 0]
-    return real if real.ndim == 2 and real.shape[0] == subject.batch else None
 
 
 __all__ = ["ALL", "Property", "Trial", "by_position", "difference", "output_of", "part", "tried"]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -20,9 +19,22 @@ from intently.examiner.reading import SPLITS
 from intently.examiner.rotations import BASES, Rotation, searched, unusual
 from intently.examiner.tracing import Found
 
-Axis = Literal["keys", "queries", "heads", "batch", "none"]
-AXES: dict[Axis, int] = {"batch": -4, "heads": -3, "queries": -2, "keys": -1}
+Axis = str
+AXES: dict[Axis, tuple[int, ...]] = {
+    "keys": (-1,),
+    "queries": (-2,),
+    "heads": (-3,),
+    "batch": (-4,),
+    "queries and keys": (-2, -1),
+    "heads and keys": (-3, -1),
+    "batch and queries": (-4, -2),
+}
+"""The axes along which a softmax may run."""
 
+EPSILON = 1e-4
+"""What code adds to a sum before it divides by it may take this much of a row."""
+UNKNOWN = 0.05
+"""The relative residual from which no known score explains the weights."""
 Score = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -51,6 +63,11 @@ class Scores:
     """By what all weights are multiplied after the softmax."""
     precision: Precision = EXACT
     score: Score = torch.matmul
+
+    @property
+    def known(self) -> bool:
+        """Whether the score is one of those that were tried, and explains the weights."""
+        return self.residual < UNKNOWN
 
 
 def apart(weights: Weights, kinds: dict[str, Score], found: Found) -> Scores:
@@ -146,13 +163,12 @@ def _as_if(x: Tensor, order: str) -> Tensor:
 
 def _axis(w: Tensor, seen: Tensor, close: float) -> Axis:
     """The axis along which weights sum to 1, or to nothing where nothing is seen."""
-    for name in ("keys", "queries", "heads", "batch"):
-        axis = AXES[name]
-        if w.shape[axis] == 1 and name in ("heads", "batch"):
+    for name, axis in AXES.items():
+        if name != "keys" and any(w.shape[i] == 1 for i in axis if i != -2 or len(axis) > 1):
             continue
         sums = w.sum(axis)
         some = seen.any(axis).expand_as(sums)
-        if bool(((sums - 1).abs()[some] < close).all()):
+        if bool(((sums - 1).abs()[some] < max(close, EPSILON)).all()):
             return name
     return "none"
 
@@ -161,7 +177,7 @@ def _fitted(
     w: Tensor, x: Tensor, seen: Tensor, axis: Axis, capped: bool
 ) -> tuple[Tensor, Tensor, float, float | None]:
     """Scale (h,), what was added (b, h, t, s), the relative residual, and the softcap."""
-    along = AXES.get(axis, -1)
+    along = AXES.get(axis, (-1,))
     y = w.clamp(min=1e-300).log()
     if capped:
         return _fitted_capped(y, x, seen, along)
@@ -175,7 +191,7 @@ def _fitted(
 
 
 def _fitted_capped(
-    y: Tensor, x: Tensor, seen: Tensor, along: int
+    y: Tensor, x: Tensor, seen: Tensor, along: tuple[int, ...]
 ) -> tuple[Tensor, Tensor, float, float | None]:
     """The same with cap · tanh(σ x / cap): σ and the cap by Gauss–Newton from several starts."""
     y = _centred(y, seen, along)
@@ -211,7 +227,7 @@ def _fitted_capped(
     return every, added.masked_fill(~seen, torch.nan), residual, float(f"{cap:.6g}")
 
 
-def _centred(x: Tensor, seen: Tensor, along: int) -> Tensor:
+def _centred(x: Tensor, seen: Tensor, along: tuple[int, ...]) -> Tensor:
     """X minus its mean over what is seen along an axis; 0 where hidden."""
     x = x.masked_fill(~seen, 0.0)
     n = seen.sum(along, keepdim=True).clamp(min=1)
@@ -232,7 +248,8 @@ def _normalised(found: Scores, w: Tensor, x: Tensor) -> Scores:
     some = found.seen.any(-1)
     spread = (missing + whole)[:, some]
     little = 10 * found.precision.added
-    if bool((spread - spread[0]).abs().max() < little):
+    hides = not bool(found.seen.all())
+    if hides and bool((spread - spread[0]).abs().max() < little):
         return replace(found, after=True)
     sinks, factor, off = _sunk(inside, -missing, some)
     if off > little or bool((factor.log().abs() > 8).any()):

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from intently.errors import ArgumentError, build
 from intently.examiner.exact import exactly
 from intently.examiner.precision import EXACT, Precision
-from intently.examiner.tracing import Found, Operation, Replay, Trace, parameters_of
+from intently.examiner.tracing import Call, Found, Operation, Replay, Trace, parameters_of
 
-Role = Literal["q", "k", "v", "x", "context", "ids", "mask", "setting"]
+Role = Literal["q", "k", "v", "past k", "past v", "x", "context", "ids", "mask", "setting"]
 
 MEANT = {
     "attend": "True means attend",
@@ -82,6 +82,29 @@ class Subject:
         self, found: Found, values: Mapping[int, Tensor], ends: Sequence[int], **changed: Any
     ) -> list[Tensor]:
         """Run again with other values of some sources: what enters ``ends``, or what comes out."""
+        given, replaced = self._replaced(found, values, changed)
+        kept = {found.sources[i].operation: found.sources[i].argument for i in ends}
+        with self.running(), self._mode(), Replay(replaced, kept) as replay:
+            out = self._called(given)
+        return [replay.entries[n] for n in kept] if ends else [self._result(out).detach()]
+
+    def calls(
+        self,
+        found: Found,
+        values: Mapping[int, Tensor],
+        operations: Collection[Operation],
+        **changed: Any,
+    ) -> dict[Operation, Call]:
+        """Run again with other values of some sources: how some operations are called."""
+        given, replaced = self._replaced(found, values, changed)
+        with self.running(), self._mode(), Replay(replaced, {}, operations) as replay:
+            self._called(given)
+        return replay.calls
+
+    def _replaced(
+        self, found: Found, values: Mapping[int, Tensor], changed: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], dict[Operation, Tensor]]:
+        """Other values of sources: as inputs, and as what operations make."""
         given = {**self.inputs, **changed}
         names = self._tensors(given)
         replaced: dict[Operation, Tensor] = {}
@@ -90,10 +113,7 @@ class Subject:
                 given[names[number]] = x.reshape(given[names[number]].shape)
             else:
                 replaced[found.sources[number].operation] = x
-        kept = {found.sources[i].operation: found.sources[i].argument for i in ends}
-        with self.running(), self._mode(), Replay(replaced, kept) as replay:
-            out = self._called(given)
-        return [replay.entries[n] for n in kept] if ends else [self._result(out).detach()]
+        return given, replaced
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -147,6 +167,11 @@ class Subject:
     def of(self, *roles: Role) -> list[str]:
         """The names of the inputs of some roles."""
         return [n for n, r in self.roles.items() if r in roles]
+
+    @property
+    def contents(self) -> list[str]:
+        """The names of the inputs that are attended to or from."""
+        return self.of("x", "q", "k", "v", "ids", "context")
 
     @property
     def main(self) -> str:

@@ -9,7 +9,7 @@ another run. So any attention becomes a function of queries, keys and values.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,6 +19,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
 
 Stage = Literal["plain", "scores", "mixed"]
 PRODUCTS = frozenset(("mm", "addmm", "bmm", "baddbmm", "matmul", "linear"))
@@ -67,6 +68,11 @@ class Core:
     end: int | None = None
     sizes: tuple[int, ...] = ()
     batches: int = 0
+    scored: Operation = ("", 0)
+    mixed: Operation = ("", 0)
+    """The products that make the scores and that mix the values: one, if they are fused."""
+    turned: bool = False
+    """Whether the weights are the right operand of their product, transposed."""
 
 
 @dataclass
@@ -89,6 +95,8 @@ class Found:
 class Trace(TorchDispatchMode):
     """Follows a run."""
 
+    supports_higher_order_operators = True
+
     def __init__(
         self, parameters: Mapping[int, str], inputs: Iterable[tuple[str, Tensor]] = ()
     ) -> None:
@@ -107,6 +115,9 @@ class Trace(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         out = func(*args, **(kwargs or {}))
+        if not hasattr(func, "_schema"):  # flex attention, and others of higher order
+            self._higher(args, out)
+            return out
         name = func._schema.name.removeprefix("aten::").rstrip("_")
         self._ran[func._schema.name] += 1
         given = [x for x in _tensors((args, kwargs or {}))]
@@ -137,11 +148,13 @@ class Trace(TorchDispatchMode):
             origin = self._of_parameters(operation, given, owned, made[0], origin)
         elif name.startswith(FUSED):
             q, k, v = (self._origin(x).sources for x in args[:3])
-            self._begin(q, k, args[0], args[1])
-            self._met(v, args[0].shape[0] * args[0].shape[1])
+            operation = func._schema.name, self._ran[func._schema.name]
+            self._begin(q, k, args[0], args[1], operation)
+            self._met(v, q | k, operation)
             origin = Origin(q | k | v, "mixed")
         elif name in PRODUCTS:
-            origin = self._product(name, args, made[0], origin)
+            operation = func._schema.name, self._ran[func._schema.name]
+            origin = self._product(operation, args, made[0], origin)
         for x in made:
             self._origins[_memory(x)] = origin
         if origin.sources and made[0].is_floating_point():
@@ -150,6 +163,17 @@ class Trace(TorchDispatchMode):
             first = _memory(given[0])
             self._origins[first] = _joined((self._origins.get(first, NOWHERE), origin))
         return out
+
+    def _higher(self, args: Sequence[Any], out: Any) -> None:
+        """An operator that takes queries, keys and values first."""
+        made, given = list(_tensors(out)), [x for x in args[:3] if isinstance(x, Tensor)]
+        self._alive += made
+        q, k, v = ([self._origin(x).sources for x in given] + [frozenset()] * 3)[:3]
+        if q and k and v:
+            self._begin(q, k, given[0], given[1], ("", 0))
+            self._met(v, q | k, ("", 0))
+            for x in made:
+                self._origins[_memory(x)] = Origin(q | k | v, "mixed")
 
     def _of_parameters(
         self,
@@ -184,30 +208,52 @@ class Trace(TorchDispatchMode):
         self.found.sources.append(Source(number, weight, made, kept, operation, at or 0))
         return Origin(frozenset((number,)))
 
-    def _product(self, name: str, args: Sequence[Any], out: Tensor, origin: Origin) -> Origin:
+    def _product(
+        self, operation: Operation, args: Sequence[Any], out: Tensor, origin: Origin
+    ) -> Origin:
         """What a product of two tensors makes: scores, or values mixed by their weights."""
+        name = operation[0].removeprefix("aten::")
         first = 1 if name in ("addmm", "baddbmm") else 0
         a, b = args[first : first + 2]
         left, right = self._origin(a), self._origin(b)
         if "mixed" in (left.stage, right.stage) or not left.sources or not right.sources:
             return origin
         if left.stage == right.stage == "plain":
-            self._begin(left.sources, right.sources, a, out)
+            self._begin(left.sources, right.sources, a, out, operation)
             return Origin(left.sources | right.sources, "scores")
         values = right if left.stage == "scores" else left
         if values.stage == "scores":
             return Origin(origin.sources, "scores")
-        self._met(values.sources, out.shape[0] if out.ndim == 3 else 1)
+        scores = left if values is right else right
+        self._met(values.sources, scores.sources, operation, values is left)
         return Origin(origin.sources, "mixed")
 
-    def _begin(self, left: frozenset[int], right: frozenset[int], a: Tensor, out: Tensor) -> None:
-        self.found.cores.append(Core(left, right, sizes=tuple(out.shape), batches=_batches(a)))
+    def _begin(
+        self,
+        left: frozenset[int],
+        right: frozenset[int],
+        a: Tensor,
+        out: Tensor,
+        operation: Operation,
+    ) -> None:
+        sizes = tuple(out.shape)
+        core = Core(left, right, sizes=sizes, batches=_batches(a), scored=operation)
+        self.found.cores.append(core)
 
-    def _met(self, values: frozenset[int], batches: int) -> None:
-        for core in reversed(self.found.cores):
-            if not core.values:
-                core.values = values
-                return
+    def _met(
+        self,
+        values: frozenset[int],
+        scores: frozenset[int],
+        operation: Operation,
+        turned: bool = False,
+    ) -> None:
+        """The scores meet values; of products that were added up, the first stands for all."""
+        waiting = [c for c in self.found.cores if not c.values]
+        mine = [c for c in waiting if c.left | c.right <= scores] or waiting[-1:]
+        for core in mine[1:]:
+            self.found.cores.remove(core)
+        for core in mine[:1]:
+            core.values, core.mixed, core.turned = values, operation, turned
 
     def _origin(self, x: Any) -> Origin:
         return self._origins.get(_memory(x), NOWHERE) if isinstance(x, Tensor) else NOWHERE
@@ -249,28 +295,49 @@ def held_by(subject: Any, name: str = "", depth: int = 3) -> Iterator[tuple[str,
                 yield from held_by(known[n], f"{name}.{n}".lstrip("."), depth - 1)
 
 
+class Call(NamedTuple):
+    """One call of an operation."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
 class Replay(TorchDispatchMode):
     """Runs the same operations again: replaces what some make, and keeps what enters others.
 
     Operations are known by their number in the run that was traced.
     """
 
-    def __init__(self, replaced: Mapping[Operation, Tensor], kept: Mapping[Operation, int]) -> None:
+    supports_higher_order_operators = True
+
+    def __init__(
+        self,
+        replaced: Mapping[Operation, Tensor],
+        kept: Mapping[Operation, int],
+        seen: Collection[Operation] = (),
+    ) -> None:
         super().__init__()
-        self._replaced, self._kept = replaced, kept
+        self._replaced, self._kept, self._seen = replaced, kept, seen
         self._ran: Counter[str] = Counter()
         self.entries: dict[Operation, Tensor] = {}
+        self.calls: dict[Operation, Call] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         out = func(*args, **(kwargs or {}))
+        if not hasattr(func, "_schema"):
+            return out
         name = func._schema.name
         self._ran[name] += 1
         this = name, self._ran[name]
         if this in self._kept:
             entering = list(_tensors((args, kwargs or {})))
             self.entries[this] = entering[self._kept[this]].detach().clone()
+        if this in self._seen:
+            own = tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, args)
+            self.calls[this] = Call(func, own, kwargs or {})
         if this in self._replaced:
             first = next(iter(_tensors(out)))
             first.copy_(self._replaced[this].reshape(first.shape))
@@ -287,7 +354,10 @@ def _batches(x: Tensor) -> int:
 
 
 def _memory(x: Tensor) -> int:
-    return x.untyped_storage()._cdata
+    try:
+        return x.untyped_storage()._cdata
+    except (NotImplementedError, RuntimeError):  # a sparse tensor has no storage of its own
+        return id(x)
 
 
 def _joined(origins: Iterable[Origin]) -> Origin:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from intently.examiner.configured import numbers_named
 from intently.examiner.naming import named_role, parameters_named, required
 
 BATCH, QUERIES, KEYS, HEADS, WIDTH = 2, 6, 9, 4, 8
@@ -144,36 +145,9 @@ def _rotations(subject: Any) -> tuple[Tensor, Tensor]:
 # --- sizes that a module tells ------------------------------------------------------------------
 
 
-def _configs(subject: Any) -> list[Any]:
-    """A module, its configuration and those inside it."""
-    found = [subject]
-    for holder in (subject, *(subject.modules() if isinstance(subject, nn.Module) else ())):
-        for name in ("config", "options", "cfg", "args"):
-            config = getattr(holder, name, None)
-            if config is not None and all(config is not x for x in found):
-                found.append(config)
-                found += [x for x in getattr(config, "__dict__", {}).values() if _is_config(x)]
-    return found
-
-
-def _is_config(x: Any) -> bool:
-    return hasattr(x, "to_dict")
-
-
-def _numbers(subject: Any, *names: str) -> Iterator[int]:
-    """The whole numbers, or the first of some, that a module or its configurations hold."""
-    for config in _configs(subject):
-        for name in names:
-            x = config.get(name) if isinstance(config, dict) else getattr(config, name, None)
-            if isinstance(x, (list, tuple)) and x:
-                x = x[0]
-            if type(x) is int and x > 0:
-                yield x
-
-
 def _sides(subject: Any) -> list[int]:
     """Sides of images to try."""
-    own = _numbers(subject, "image_size", "img_size", "image", "input_size", "sample_size")
+    own = numbers_named(subject, "image_size", "img_size", "image", "input_size", "sample_size")
     return list(dict.fromkeys((*own, *SIDES)))[:8]
 
 
@@ -187,17 +161,17 @@ def _channels(module: nn.Module | None) -> list[int]:
         for m in module.modules()
         if isinstance(m, kinds)
     ]
-    own = _numbers(module, "num_channels", "in_channels", "channels", "in_chans")
+    own = numbers_named(module, "num_channels", "in_channels", "channels", "in_chans")
     found = dict.fromkeys((*own, *(n for n in first if n), *_widths(module)[:2]))
     return list(found)[:3]
 
 
 def _spectra(subject: Any) -> list[tuple[int, ...]]:
     """Shapes of spectrograms that a configuration asks for."""
-    bins = next(_numbers(subject, "num_mel_bins", "input_feat_per_channel"), None)
+    bins = next(numbers_named(subject, "num_mel_bins", "input_feat_per_channel"), None)
     if bins is None:
         return []
-    length = next(_numbers(subject, "max_source_positions"), 32)
+    length = next(numbers_named(subject, "max_source_positions"), 32)
     return [(BATCH, bins, 2 * length), (BATCH, 32, bins)]
 
 

@@ -6,6 +6,7 @@ its neighbours, how to mend it, and where it really happened.
 
 from __future__ import annotations
 
+from intently.examiner.catalogue.beside import BESIDE
 from intently.examiner.catalogue.entry import Entry, Kind
 from intently.examiner.catalogue.heads import HEADS
 from intently.examiner.catalogue.masks import MASKS, PADDING
@@ -23,6 +24,7 @@ CHAPTERS: dict[str, dict[str, Entry]] = {
     "Step by step": STEPS,
     "Training and evaluation": TRAINING,
     "Calls": CALLS,
+    "Beside a reference": BESIDE,
 }
 """The entries by name, in chapters."""
 

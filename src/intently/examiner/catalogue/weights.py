@@ -86,4 +86,37 @@ SOFTMAX: dict[str, Entry] = {
         "Nothing to mend if it is meant: some models learn a sink for each head.",
         kind="convention",
     ),
+    "gated": Entry(
+        "A gate multiplies each row",
+        "gᵢ · softmax(z)",
+        "Rows sum to numbers that depend on neither queries nor keys.",
+        "Nothing to mend if it is meant: some models gate the output of each head.",
+        kind="convention",
+    ),
+    "sinks-missing": Entry(
+        "The sinks are missing",
+        "exp z / Σⱼ exp z, without exp sink",
+        "Rows sum to 1 where the reference leaves a part to a sink.",
+        "Add the sink to the denominator on every path; most fused kernels cannot.",
+        story="A model with sinks may look at nothing. Without them it has to look somewhere.",
+    ),
+    "softcap-missing": Entry(
+        "The softcap is missing",
+        "z for cap · tanh(z / cap)",
+        "Scores grow beyond the cap of the reference.",
+        "Apply it on every path, before the mask.",
+        story="Small scores pass a softcap unchanged, so a random tiny model shows nothing.",
+    ),
+    "softcap-other": Entry(
+        "The softcap is another",
+        "cap · tanh(z / cap), another cap",
+        "Large scores flatten out at another height.",
+        "Read the cap from the config, and cap scores after they are scaled.",
+    ),
+    "scores-other": Entry(
+        "Scores are of another kind",
+        "another function of q and k",
+        "The weights fit another score than the reference's: cosine for dot, say.",
+        "Compare the scores of one query and one key.",
+    ),
 }

@@ -62,7 +62,7 @@ function pair(figure, example) {
     if (!room) return;
     const wide = { rows: widestOf(names.rows, null), columns: widestOf(names.columns) + LINE };
     const made = layout(room, HIGHEST, t, s, wide);
-    sheet = { ...made, width: made.x + made.w + 2, height: made.y + made.h + 2 };
+    sheet = { ...made, width: Math.ceil(made.x + made.w + 2), height: Math.ceil(made.y + made.h + 2) };
     canvases.forEach((canvas, n) => paint(canvas, values[n]));
   }
 
@@ -74,7 +74,7 @@ function pair(figure, example) {
     canvas.width = Math.round(sheet.width * sharp);
     canvas.height = Math.round(sheet.height * sharp);
     Object.assign(canvas.style, { width: `${sheet.width}px`, height: `${sheet.height}px` });
-    context.scale(sharp, sharp);
+    context.scale(canvas.width / sheet.width, canvas.height / sheet.height);
     const painter = canvasPainter(context);
     const colours = ramp(figure);
     const { x, y, w, h } = sheet;

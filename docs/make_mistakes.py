@@ -1,0 +1,287 @@
+"""Write docs/mistakes.md and its pictures from the catalogue: ``python docs/make_mistakes.py``.
+
+Each picture is of a small program that makes the mistake. `check` examines it, has to name the
+mistake, and hands out the weights that are drawn: as they should be, and as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.colors import Normalize
+from matplotlib.patches import Rectangle
+from torch import Tensor, nn
+
+import intently as it
+from intently.examiner.catalogue import CHAPTERS, Entry
+from intently.examiner.finding import Example
+from intently.show.cells import count_steps, paint, rule
+from intently.show.files import finish
+from intently.show.sheet import Sheet
+from intently.show.style import ACCENT, style
+
+HERE = Path(__file__).resolve().parent
+PAGE, PICTURES = HERE / "mistakes.md", HERE / "pictures" / "mistakes"
+PANEL, GAP, LEFT, TOP = 1.5, 0.5, 0.3, 0.42
+"""Inches: the side of a matrix, and the room between, beside and above."""
+
+INTRODUCTION = """# Mistakes that attention makes
+
+*The list that everybody who writes attention would like to have read before.*
+
+Attention is the part of a model that is wrong most often without anyone noticing. Shapes agree, the
+loss falls, and the text is almost right. Every entry below is a mistake, a hazard or a convention
+that [`it.check`](checking.md) knows by name: what the code computes in place of
+softmax(q kᵀ / √d) v, how its numbers give it away, how to mend it, and where it really happened.
+
+In the pictures a row is a query and a column a key. On the left stand the weights that are
+expected, on the right those that a small program with the mistake was measured to have. Hatched
+cells have no weight; the frame marks the cell that gives the mistake away.
+
+*Written by `python docs/make_mistakes.py` from the catalogue of the examiner.*
+"""
+
+
+# --- programs that make the mistakes ------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A program with a mistake, and how it is examined."""
+
+    call: Callable[..., Any]
+    intent: dict[str, Any] = field(default_factory=dict)
+
+
+Change = Callable[[Tensor], Tensor]
+
+
+def attention(
+    scale: Change = lambda z: z * 8**-0.5,
+    hide: Change = lambda z: z,
+    weigh: Change = lambda z: z.softmax(-1).nan_to_num(0.0),
+) -> Callable[..., Tensor]:
+    """Attention with its steps replaced."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return weigh(hide(scale(q @ k.mT))) @ v
+
+    return attend
+
+
+class Layer(nn.Module):
+    """A causal layer that splits heads and merges them."""
+
+    def __init__(
+        self,
+        split: Change = lambda x: x.unflatten(-1, (4, 8)).transpose(1, 2),
+        merge: Change = lambda y: y.transpose(1, 2).flatten(2),
+        before: Change = lambda x: x,
+    ) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.qkv = nn.Linear(32, 96, dtype=torch.double)
+        self.split, self.merge, self.before = split, merge, before
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = map(self.split, self.qkv(self.before(x)).chunk(3, -1))
+        return self.merge(hidden(lower)(q @ k.mT * 8**-0.5).softmax(-1) @ v)
+
+
+def lower(z: Tensor, diagonal: int = 0) -> Tensor:
+    """What a causal mask allows."""
+    return torch.ones(z.shape[-2:]).tril(diagonal).bool()
+
+
+def hidden(allowed: Callable[[Tensor], Tensor]) -> Change:
+    """A mask before the softmax."""
+    return lambda z: z.masked_fill(~allowed(z), -torch.inf)
+
+
+def padded(hide: Callable[[Tensor, Tensor], Tensor]) -> Wrong:
+    """A mistake with a padding mask, in which True means attend."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        return attention(hide=lambda z: hide(z, mask))(q, k, v)
+
+    inputs = dict(zip("qkv", heads(6, 6)))
+    mask = torch.arange(6) < torch.tensor([4, 5])[:, None]
+    return Wrong(attend, {"inputs": {**inputs, "mask": mask}, "arguments": {"mask": "attend"}})
+
+
+def heads(t: int, s: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values of four heads of 8."""
+    draw = torch.Generator().manual_seed(2)
+    q, k, v = (torch.randn(2, 4, n, 8, generator=draw, dtype=torch.double) for n in (t, s, s))
+    return q, k, v
+
+
+def distances(z: Tensor) -> Tensor:
+    """ALiBi for four heads, as it should be."""
+    i, j = torch.arange(z.shape[-2])[:, None], torch.arange(z.shape[-1])
+    return -torch.tensor([1 / 4, 1 / 16, 1 / 64, 1 / 256])[:, None, None] * (i - j)
+
+
+CAUSAL = {"mask": it.causal()}
+WINDOW = {"mask": it.causal() & it.window(2, 0)}
+ALIBI = {**CAUSAL, "bias": it.alibi(4)}
+hide = hidden(lower)
+
+WRONG: dict[str, Wrong] = {
+    "no-scale": Wrong(attention(scale=lambda z: z)),
+    "scale-one-over-d": Wrong(attention(scale=lambda z: z / 8)),
+    "scale-model-width": Wrong(attention(scale=lambda z: z * 32**-0.5)),
+    "scale-inverted": Wrong(attention(scale=lambda z: z * 8**0.5)),
+    "softmax-over-queries": Wrong(attention(weigh=lambda z: z.softmax(-2))),
+    "softmax-over-heads": Wrong(attention(weigh=lambda z: z.softmax(1))),
+    "softmax-over-batch": Wrong(attention(weigh=lambda z: z.softmax(0))),
+    "not-normalised": Wrong(attention(weigh=lambda z: z.exp() / 3)),
+    "mask-missing": Wrong(attention(), CAUSAL),
+    "mask-inverted": Wrong(attention(hide=hidden(lambda z: ~lower(z))), CAUSAL),
+    "mask-transposed": Wrong(attention(hide=hidden(lambda z: lower(z).mT)), CAUSAL),
+    "mask-top-left": Wrong(
+        attention(hide=hide), {**CAUSAL, "inputs": dict(zip("qkv", heads(3, 6)))}
+    ),
+    "causal-off-by-one": Wrong(attention(hide=hidden(lambda z: lower(z, 1))), CAUSAL),
+    "mask-after-softmax": Wrong(attention(weigh=lambda z: z.softmax(-1).tril()), CAUSAL),
+    "mask-too-weak": Wrong(attention(hide=lambda z: z - 2.0 * ~lower(z)), CAUSAL),
+    "mask-boolean-added": Wrong(attention(hide=lambda z: z + lower(z)), CAUSAL),
+    "mask-on-queries": padded(lambda z, m: z.masked_fill(~m[:, None, :, None], -torch.inf)),
+    "mask-of-other-rows": padded(
+        lambda z, m: z.masked_fill(~m.repeat(4, 1).view(2, 4, 1, 6), -torch.inf)
+    ),
+    "window-off-by-one": Wrong(attention(hide=hidden(lambda z: lower(z) & ~lower(z, -4))), WINDOW),
+    "window-missing": Wrong(attention(hide=hide), WINDOW),
+    "padding-attended": padded(lambda z, m: z),
+    "padding-side": padded(lambda z, m: z.masked_fill(~m.flip(1)[:, None, None], -torch.inf)),
+    "lengths-off-by-one": padded(
+        lambda z, m: z.masked_fill(
+            ~m.roll(1, 1)[:, None, None].index_fill(3, torch.tensor(0), True), -torch.inf
+        )
+    ),
+    "split-by-reshape": Wrong(Layer(lambda x: x.reshape(len(x), 4, -1, 8)), CAUSAL),
+    "bias-sign": Wrong(attention(hide=lambda z: hide(z - distances(z))), ALIBI),
+    "bias-missing": Wrong(attention(hide=hide), ALIBI),
+    "bias-twice": Wrong(attention(hide=lambda z: hide(z + 2 * distances(z))), ALIBI),
+}
+"""By name in the catalogue, a program that makes this mistake and no other."""
+
+
+INFLUENCE: dict[str, Layer] = {
+    "merged-by-reshape": Layer(merge=lambda y: y.reshape(len(y), y.shape[2], -1)),
+    "leak-later": Layer(before=lambda x: x - x.mean(1, keepdim=True)),
+}
+"""The same where the weights are right: what is drawn is how much each input moves an output."""
+
+
+def example(name: str) -> Example:
+    """The numbers that show a mistake; raises `AssertionError` if `check` names another."""
+    wrong = WRONG.get(name) or Wrong(INFLUENCE[name], CAUSAL)
+    report = it.check(wrong.call, **wrong.intent)
+    assert [x.name for x in report.mistakes] == [name], f"{name}: {report}"
+    shown = report.mistakes[0].example
+    if name in INFLUENCE:
+        right, moved = influence(Layer()), influence(INFLUENCE[name])
+        cell = next((i, j) for i, j in (moved * (right == 0)).nonzero().tolist())
+        both = [tuple(map(tuple, x.tolist())) for x in (right, moved)]
+        shown = Example(both[0], both[1], tuple(range(6)), tuple(range(6)), cell)
+    assert shown is not None, name
+    return shown
+
+
+def influence(layer: Layer) -> Tensor:
+    """How much each input (column) moves each output (row), as a share of the row."""
+    draw = torch.Generator().manual_seed(2)
+    x = torch.randn(1, 6, 32, generator=draw, dtype=torch.double)
+    slopes = torch.autograd.functional.jacobian(layer, x)
+    assert isinstance(slopes, Tensor)
+    sizes = slopes[0, :, :, 0].norm(dim=(1, 3))
+    return sizes / sizes.sum(-1, keepdim=True)
+
+
+# --- pictures -----------------------------------------------------------------------------------
+
+
+def draw(shown: Example, save: Path) -> None:
+    """Two matrices on one scale, and a frame around the cell that tells."""
+    sides = [np.array(x) for x in (shown.expected, shown.found)]
+    t, s = sides[0].shape
+    cell = PANEL / max(t, s)
+    top = max(float(x.max()) for x in sides)
+    with style():
+        sheet = Sheet.of(LEFT + 2 * s * cell + GAP + 0.1, TOP + t * cell + 0.1)
+        for n, (title, weights) in enumerate(zip(("expected", "found"), sides)):
+            left = LEFT + n * (s * cell + GAP)
+            axes = sheet.axes(left, TOP, s * cell, t * cell)
+            shaded = np.where(weights == 0, np.nan, weights)
+            paint(axes, shaded, (t, s), Normalize(0, top))
+            rule(axes, (t, s))
+            count_steps(axes, "x", s, 6.5)
+            count_steps(axes, "y", t, 6.5)
+            i, j = shown.queries.index(shown.cell[0]), shown.keys.index(shown.cell[1])
+            corner = (j - 0.5, i - 0.5)
+            axes.add_patch(Rectangle(corner, 1, 1, fill=False, ec=ACCENT, lw=1.5, zorder=3))
+            sheet.write(left, 0.04, title, size=8)
+        finish(sheet.figure, save)
+
+
+# --- the page -----------------------------------------------------------------------------------
+
+
+def written() -> str:
+    """The page as Markdown."""
+    lines = [INTRODUCTION]
+    for title, chapter in CHAPTERS.items():
+        links = ", ".join(f"[{x.title}](#{_anchor(x.title)})" for x in chapter.values())
+        lines.append(f"- **{title}.** {links}")
+    for title, chapter in CHAPTERS.items():
+        lines.append(f"\n## {title}")
+        for name, entry in chapter.items():
+            lines += _entry(name, entry)
+    return "\n".join(lines) + "\n"
+
+
+def _entry(name: str, x: Entry) -> Iterator[str]:
+    kind = f" · *{x.kind}*" if x.kind != "mistake" else ""
+    yield f"\n### {x.title}\n"
+    yield f"`{name}`{kind}" + (f" · {x.formula}" if x.formula else "")
+    if name in {*WRONG, *INFLUENCE}:
+        alt = f"{x.title}: the weights expected, and those found"
+        if name in INFLUENCE:
+            alt = f"{x.title}: how much each input moves an output, as expected and as found"
+        yield f'\n<img src="pictures/mistakes/{name}.png" width="400" alt="{alt}">'
+    if x.story:
+        yield f"\n{x.story}"
+    yield f"\n**How it shows.** {x.told} **Cure.** {x.cure}"
+    if x.cases:
+        yield f"\n**Seen in** {', '.join(f'[{_case(url)}]({url})' for url in x.cases)}."
+
+
+def _anchor(title: str) -> str:
+    """The anchor that GitHub gives a heading."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+
+
+def _case(url: str) -> str:
+    """An issue or a pull request as people write it: owner/repository#number."""
+    found = re.fullmatch(r"https://github\.com/([^/]+/[^/]+)/(?:pull|issues)/(\d+)", url)
+    return f"{found[1]}#{found[2]}" if found else url
+
+
+def main() -> None:
+    """Write the page and every picture."""
+    torch.manual_seed(0)
+    PAGE.write_text(written(), encoding="utf-8")
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    for name in (*WRONG, *INFLUENCE):
+        draw(example(name), PICTURES / f"{name}.png")
+
+
+if __name__ == "__main__":
+    main()

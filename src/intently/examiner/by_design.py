@@ -1,0 +1,55 @@
+"""Findings that a library documents: not a mistake, and the sentence that says so."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from intently.examiner.configured import stated
+from intently.examiner.finding import Finding
+
+DOCUMENTED: tuple[tuple[str, str, str], ...] = (
+    (
+        r"transformers\.models\.(t5|mt5|umt5|longt5|switch_transformers|pop2piano|pix2struct|udop)\.",
+        "no-scale",
+        "T5 has no 1/√d: its query weights are drawn smaller by that factor",
+    ),
+    (
+        r"transformers\.models\.gpt_neo\.",
+        "no-scale",
+        "GPT-Neo was trained without 1/√d, and its checkpoints need that",
+    ),
+)
+"""Where modules are defined, the finding, and what is documented."""
+SCALES = ("no-scale", "scale-one-over-d", "scale-model-width", "scale-inverted", "other-scale")
+WORDS = ("scal", "multiplier", "query_pre_attn")
+"""Words in the names of what a configuration states about a scale."""
+
+
+def by_design(found: Finding, subject: Any, scale: float | None) -> Finding:
+    """A finding, as by design where its library or its configuration says so."""
+    if found.kind != "mistake":
+        return found
+    homes = {f"{type(m).__module__}." for m in _parts(subject)}
+    for pattern, name, sentence in DOCUMENTED:
+        if found.name == name and any(re.match(pattern, home) for home in homes):
+            return replace(found, kind="by design", said=f"{found.said}. {sentence}")
+    if found.name in SCALES and scale is not None:
+        for name, x in stated(_configured(subject), *WORDS).items():
+            if x > 0 and any(math.isclose(scale, y, rel_tol=1e-4) for y in (x, x**-0.5)):
+                said = f"{found.said}. The configuration states {name} = {x:g}"
+                return replace(found, kind="by design", said=said)
+    return found
+
+
+def _parts(subject: Any) -> list[nn.Module]:
+    return list(subject.modules()) if isinstance(subject, nn.Module) else []
+
+
+def _configured(subject: Any) -> Any:
+    """A module with a configuration of its own kind, None if it has none."""
+    return subject if any(hasattr(m, "config") for m in _parts(subject)) else None

@@ -1,0 +1,21 @@
+"""The kinds of scores that are known: dot products, cosines, and dot products after rotation."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from intently.examiner.measuring import Weights
+from intently.examiner.rotations import usual
+from intently.examiner.scores_found import Score
+
+
+def kinds(weights: Weights) -> dict[str, Score]:
+    """The scores to try."""
+    d = weights.q.shape[-1]
+    found: dict[str, Score] = {"dot": lambda q, k: q @ k.mT, "cosine": _cosine}
+    return found | {r.name(d): r.score for r in usual(d)}
+
+
+def _cosine(q: Tensor, k: Tensor) -> Tensor:
+    return F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT
