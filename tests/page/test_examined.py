@@ -42,7 +42,7 @@ def test_what_was_expected_stands_beside_what_was_found(examined: Path, opened: 
     assert boxes[0]["y"] == boxes[1]["y"] and boxes[0]["x"] + boxes[0]["width"] < boxes[1]["x"]
     label = page.locator(".finding canvas").nth(3).get_attribute("aria-label")
     assert "query 0 gives key 1 the weight" in label
-    assert "includes the diagonal" in page.locator(".cure").nth(1).text_content()
+    assert "keeps the diagonal" in page.locator(".cure").nth(1).text_content()
 
 
 def test_a_weight_is_read_in_both_matrices(examined: Path, opened: Opened) -> None:

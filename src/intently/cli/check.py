@@ -157,7 +157,7 @@ def _inputs(given: list[str]) -> dict[str, Any]:
     """Random inputs of the shapes that are given; those that are called like ids are whole."""
     import torch
 
-    from intently.examiner.subject import NAMES
+    from intently.examiner.naming import NAMES
 
     found = {}
     for n, text in enumerate(given):
