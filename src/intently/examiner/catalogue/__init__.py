@@ -12,17 +12,20 @@ from intently.examiner.catalogue.heads import HEADS
 from intently.examiner.catalogue.masks import MASKS, PADDING
 from intently.examiner.catalogue.positions import POSITIONS
 from intently.examiner.catalogue.running import CALLS, STEPS, TRAINING
+from intently.examiner.catalogue.steps import CACHES, LATENT, PATHS, POSITIONED, WIRING
 from intently.examiner.catalogue.weights import SCALE, SOFTMAX
 
 CHAPTERS: dict[str, dict[str, Entry]] = {
     "Scale": SCALE,
     "Softmax": SOFTMAX,
     "Masks": MASKS,
-    "Padding": PADDING,
+    "Padding": PADDING | POSITIONED,
     "Heads": HEADS,
+    "Wiring": WIRING,
     "Positions": POSITIONS,
-    "Step by step": STEPS,
-    "Training and evaluation": TRAINING,
+    "Step by step": STEPS | CACHES,
+    "One path only": PATHS,
+    "Training and evaluation": TRAINING | LATENT,
     "Calls": CALLS,
     "Beside a reference": BESIDE,
 }
