@@ -54,7 +54,8 @@ def given_groups(subject: Subject) -> list[Group]:
     at = {subject.roles[n]: i for i, n in enumerate(names)}
     if not {"q", "k", "v"} <= set(at):
         return []
-    core = Core(*(frozenset((at[r],)) for r in ("q", "k", "v")))
+    q, k, v = (frozenset((at[r],)) for r in ("q", "k", "v"))
+    core = Core(q, k, v)
     return [Group("attention 0", (core,), (at["q"],), (at["k"],), (at["v"],), ())]
 
 
