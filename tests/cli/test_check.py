@@ -62,7 +62,7 @@ def check(intently: Command, tmp_path: Path) -> Iterator[Command]:
 def test_what_is_right_ends_with_0(check: Command) -> None:
     outcome = check("mine_here.py:Mine", "--with", "dim=32", "--causal")
     assert outcome.status == 0 and not outcome.err, outcome
-    assert outcome.out.startswith("takes x (2, 6, 32)\n")
+    assert outcome.out.startswith("takes x (b, t, c) = (2, 6, 32)\n")
     assert outcome.out.endswith("no mistake found\n")
 
 
@@ -90,7 +90,7 @@ def test_a_mask_is_an_expression(check: Command) -> None:
 
 def test_inputs_are_given_by_shape(check: Command) -> None:
     outcome = check("mine_here.py:made", "--input", "x=3,5,32")
-    assert outcome.out.startswith("takes x (3, 5, 32)\n")
+    assert outcome.out.startswith("takes x (b, t, c) = (3, 5, 32)\n")
 
 
 def test_reports_are_written(check: Command, tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_folder_of_transformers_is_examined(check: Command, tmp_path: Path) ->
     GPT2LMHeadModel(GPT2Config(**sizes)).save_pretrained(tmp_path / "gpt2")
     outcome = check("gpt2")
     assert outcome.status == 0, outcome
-    assert "input_ids (2, 6)" in outcome.out and "causal" in outcome.out
+    assert "input_ids (b, t) = (2, 6)" in outcome.out and "causal" in outcome.out
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ or a module held in a closure no longer blurs what is measured.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -36,8 +36,10 @@ class Exact(TorchDispatchMode):
         if kwargs.get("dtype") in SHORT:
             self.used = True
             kwargs = {**kwargs, "dtype": torch.double}
-        kinds = {x.dtype for x in _tensors((args, kwargs)) if x.is_floating_point()}
-        if torch.double in kinds and len(kinds) > 1 and not func._schema.is_mutable:
+        wide, short = _kinds(args, False, False)
+        if kwargs:
+            wide, short = _kinds(tuple(kwargs.values()), wide, short)
+        if wide and short and not func._schema.is_mutable:
             self.used = True
             args, kwargs = _widened(args), _widened(kwargs)
         return func(*args, **kwargs)
@@ -55,15 +57,14 @@ def exactly() -> Iterator[Exact]:
         torch.set_default_dtype(default)
 
 
-def _tensors(x: Any) -> Iterator[Tensor]:
-    if isinstance(x, Tensor):
-        yield x
-    elif isinstance(x, (list, tuple)):
-        for y in x:
-            yield from _tensors(y)
-    elif isinstance(x, dict):
-        for y in x.values():
-            yield from _tensors(y)
+def _kinds(given: Sequence[Any], wide: bool, short: bool) -> tuple[bool, bool]:
+    """Whether there are float64 tensors, and shorter ones."""
+    for x in given:
+        if isinstance(x, Tensor):
+            wide, short = wide or x.dtype == torch.double, short or x.dtype in SHORT
+        elif isinstance(x, (list, tuple)):
+            wide, short = _kinds(x, wide, short)
+    return wide, short
 
 
 def _widened(x: Any) -> Any:

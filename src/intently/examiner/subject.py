@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from intently.errors import ArgumentError, build
 from intently.examiner.exact import exactly
 from intently.examiner.precision import EXACT, Precision
-from intently.examiner.tracing import Call, Found, Operation, Replay, Trace, parameters_of
+from intently.examiner.tracing import Call, Found, Operation, Reached, Replay, Trace, parameters_of
 
 Role = Literal["q", "k", "v", "past k", "past v", "x", "context", "ids", "mask", "setting"]
 
@@ -84,7 +84,8 @@ class Subject:
         """Run again with other values of some sources: what enters ``ends``, or what comes out."""
         given, replaced = self._replaced(found, values, changed)
         kept = {found.sources[i].operation: found.sources[i].argument for i in ends}
-        with self.running(), self._mode(), Replay(replaced, kept) as replay:
+        out = None
+        with self.running(), self._mode(), Replay(replaced, kept) as replay, suppress(Reached):
             out = self._called(given)
         return [replay.entries[n] for n in kept] if ends else [self._result(out).detach()]
 
@@ -97,7 +98,12 @@ class Subject:
     ) -> dict[Operation, Call]:
         """Run again with other values of some sources: how some operations are called."""
         given, replaced = self._replaced(found, values, changed)
-        with self.running(), self._mode(), Replay(replaced, {}, operations) as replay:
+        with (
+            self.running(),
+            self._mode(),
+            Replay(replaced, {}, operations) as replay,
+            suppress(Reached),
+        ):
             self._called(given)
         return replay.calls
 

@@ -303,6 +303,10 @@ class Call(NamedTuple):
     kwargs: dict[str, Any]
 
 
+class Reached(BaseException):
+    """Ends a run in which all that was wanted has been seen; no ``except Exception`` stops it."""
+
+
 class Replay(TorchDispatchMode):
     """Runs the same operations again: replaces what some make, and keeps what enters others.
 
@@ -326,9 +330,8 @@ class Replay(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        out = func(*args, **(kwargs or {}))
         if not hasattr(func, "_schema"):
-            return out
+            return func(*args, **(kwargs or {}))
         name = func._schema.name
         self._ran[name] += 1
         this = name, self._ran[name]
@@ -338,6 +341,10 @@ class Replay(TorchDispatchMode):
         if this in self._seen:
             own = tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, args)
             self.calls[this] = Call(func, own, kwargs or {})
+        wanted = len(self._kept) + len(self._seen)
+        if wanted and len(self.entries) + len(self.calls) == wanted:
+            raise Reached
+        out = func(*args, **(kwargs or {}))
         if this in self._replaced:
             first = next(iter(_tensors(out)))
             first.copy_(self._replaced[this].reshape(first.shape))

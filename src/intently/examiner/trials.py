@@ -106,11 +106,10 @@ def _heads_apart(subject: Any, names: list[str]) -> Iterator[dict[str, Any]]:
         for shape in ((BATCH, HEADS, QUERIES, WIDTH), (BATCH, QUERIES, HEADS * WIDTH)):
             yield {n: _normal(*shape, seed=i) for i, n in enumerate(order, 1)} | others
         return
-    own = [getattr(subject, n, None) for n in ("embed_dim", "kdim", "vdim")]
-    if all(type(n) is int for n in own):
-        own = [own[0], own[1], own[2]]
+    own = [w for n in ("embed_dim", "kdim", "vdim") if type(w := getattr(subject, n, None)) is int]
+    if len(own) == 3:
         yield {
-            n: _normal(BATCH, QUERIES if i == 1 else KEYS, int(w), seed=i)
+            n: _normal(BATCH, QUERIES if i == 1 else KEYS, w, seed=i)
             for i, (n, w) in enumerate(zip(order, own), 1)
         } | others
     for width in _widths(subject) or [HEADS * WIDTH]:
@@ -189,5 +188,7 @@ def _widths(module: nn.Module | None) -> list[int]:
         shape = getattr(part, "normalized_shape", None)
         if isinstance(shape, tuple) and shape:
             found.append(int(shape[-1]))
-    found += [int(n) for x in module.parameters() if x.ndim == 2 for n in (x.shape[1], x.shape[0])]
+    for x in module.parameters():
+        if x.ndim in (2, 3):
+            found += [int(n) for n in (x.shape[1:2] + x.shape[:1] if x.ndim == 2 else x.shape[::2])]
     return list(dict.fromkeys(found))[:6]
