@@ -15,7 +15,7 @@ from intently.examiner.cores import Examined, examined
 from intently.examiner.finding import Finding, merged
 from intently.examiner.likeness import Whole
 from intently.examiner.paths import compared
-from intently.examiner.properties import Trial, by_position, tried
+from intently.examiner.properties import EXCHANGED, Trial, by_position, tried
 from intently.examiner.report import Report
 from intently.examiner.subject import Subject
 from intently.examiner.understanding import understood
@@ -29,6 +29,7 @@ SYMPTOMS = frozenset(
         "setting-matters",
         "paths-differ",
         "batch-mixed",
+        EXCHANGED,
         "cached-step-differs",
     )
 )

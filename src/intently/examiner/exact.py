@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 SHORT = frozenset((torch.float32, torch.float16, torch.bfloat16))
+HALF = frozenset((torch.float16, torch.bfloat16))
 
 
 class Exact(TorchDispatchMode):
@@ -26,6 +27,7 @@ class Exact(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.used = False
+        self.halved = False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -35,6 +37,7 @@ class Exact(TorchDispatchMode):
             return func(*args, **kwargs)
         if kwargs.get("dtype") in SHORT:
             self.used = True
+            self.halved |= kwargs["dtype"] in HALF
             kwargs = {**kwargs, "dtype": torch.double}
         wide, short = _kinds(args, False, False)
         if kwargs:

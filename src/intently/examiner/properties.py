@@ -7,70 +7,20 @@ does not apply.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
 from intently.examiner.axes import axis_of_time, first_row, nobodys, padded_by, real_keys
 from intently.examiner.changes import another, changed_at, changed_rows
+from intently.examiner.derivatives import gradients
 from intently.examiner.finding import Finding
-from intently.examiner.precision import EXACT
-from intently.examiner.subject import Subject, output_of
 from intently.examiner.telling import told
+from intently.examiner.trial import Property, Trial, broken, by_position, difference, part
+from intently.examiner.wiring import dropout_placed, inputs_used, left_padding, not_rounded
 
-
-@dataclass(frozen=True)
-class Property:
-    """A property by name, whether it holds (None: it does not apply), and what was seen."""
-
-    name: str
-    holds: bool | None
-    said: str = ""
-    findings: tuple[Finding, ...] = ()
-
-
-@dataclass(frozen=True)
-class Trial:
-    """What properties are tried with: the subject, what it should do, and the first output."""
-
-    subject: Subject
-    causal: bool
-    first: Tensor
-    same: float = EXACT.same
-    settings: dict[str, Any] = field(default_factory=dict)
-
-    def output(self, **changed: Any) -> Tensor:
-        """The output with some inputs changed."""
-        return self.subject.output(**{**self.settings, **changed})
-
-    def rows(self, y: Tensor) -> Tensor:
-        """An output as (b, t, n)."""
-        return by_position(y)
-
-
-def by_position(y: Tensor) -> Tensor:
-    """An output (b, t, n), (b, h, t, e) or an image (b, c, height, width) as (b, t, n)."""
-    if y.ndim == 4:
-        return y.transpose(1, 2).flatten(2)
-    if y.ndim == 2:
-        return y[None]
-    return y
-
-
-def difference(a: Tensor, b: Tensor) -> Tensor:
-    """Where two outputs differ, relative to the largest entry; NaN differs from all but NaN."""
-    size = b.detach().abs().nan_to_num(0.0).amax().clamp(min=1e-12)
-    off = ((a - b).abs() / size).detach()
-    off = torch.where(a.isnan() & b.isnan(), torch.zeros_like(off), off)
-    return off.nan_to_num(torch.inf)
-
-
-def part(a: Tensor, b: Tensor) -> float:
-    """The largest relative difference of two outputs; infinite if their shapes differ."""
-    return float(difference(a, b).amax()) if a.shape == b.shape and a.numel() else torch.inf
+EXCHANGED = "batch-and-sequence-exchanged"
 
 
 # --- the properties -----------------------------------------------------------------------------
@@ -84,13 +34,13 @@ def deterministic(trial: Trial) -> Property:
         steady = part(again[1], again[2]) <= trial.same
         if steady:
             said = "the second call of the same input gives another output: state is left behind"
-            return _broken("deterministic", said, "state-left")
+            return broken("deterministic", said, "state-left")
         training = subject.module is not None and subject.module.training
         said = "two equal calls differ in evaluation mode: dropout, or another random number"
         if training:
             said = "two equal calls differ; the module is in training mode"
             return Property("deterministic", None, said)
-        return _broken("deterministic", said, "dropout-in-eval")
+        return broken("deterministic", said, "dropout-in-eval")
     other = {
         n: another(subject.inputs[n]) for n in subject.of("x", "q", "k", "v", "ids", "context")
     }
@@ -103,7 +53,7 @@ def deterministic(trial: Trial) -> Property:
         said = (
             f"after a call with other inputs, the output differs by {off:.2g}: state is left behind"
         )
-        return _broken("deterministic", said, "state-left")
+        return broken("deterministic", said, "state-left")
     return Property("deterministic", True)
 
 
@@ -115,7 +65,7 @@ def inputs_unchanged(trial: Trial) -> Property:
         now = trial.subject.inputs[name]
         if not torch.equal(now.nan_to_num(), before.nan_to_num()):
             now.copy_(before)
-            return _broken("inputs unchanged", f"the call changes {name} in place", "input-changed")
+            return broken("inputs unchanged", f"the call changes {name} in place", "input-changed")
     return Property("inputs unchanged", True)
 
 
@@ -125,11 +75,12 @@ def rows_of_the_batch(trial: Trial) -> Property:
     if subject.batch < 2:
         return Property("batch", None, "one row")
     names = subject.contents
-    changed = {n: changed_rows(subject.inputs[n], (1,)) for n in names}
-    off = difference(trial.output(**changed)[0], trial.first[0])
-    if float(off.amax()) > trial.same:
-        said = f"batch row 0 changes by {float(off.amax()):.2g} with the content of row 1"
-        return _broken("batch", said, "batch-mixed")
+    for other, row in ((1, 0), (0, 1)):
+        changed = {n: changed_rows(subject.inputs[n], (other,)) for n in names}
+        off = float(difference(trial.output(**changed)[row], trial.first[row]).amax())
+        if off > trial.same:
+            said = f"batch row {row} changes by {off:.2g} with the content of row {other}"
+            return broken("batch", said, EXCHANGED if _over_the_batch(trial) else "batch-mixed")
     alone = {n: first_row(x, subject.batch) for n, x in subject.inputs.items()}
     try:
         one = trial.output(**alone)
@@ -140,10 +91,27 @@ def rows_of_the_batch(trial: Trial) -> Property:
         return Property("batch", True, f"a batch of one gives {tuple(one.shape)}")
     off = part(one, trial.first[:1])
     if off > trial.same:
-        return _broken(
+        return broken(
             "batch", f"row 0 alone differs by {off:.2g} from row 0 in a batch", "batch-mixed"
         )
     return Property("batch", True)
+
+
+def _over_the_batch(trial: Trial) -> bool:
+    """Whether rows of the batch matter and other positions of the same row do not."""
+    subject = trial.subject
+    y = by_position(trial.first)
+    for n in subject.of("x", "k", "v"):
+        x = subject.inputs[n]
+        axis = axis_of_time(x, subject.roles[n])
+        if x.ndim == 2 or x.shape[axis] != y.shape[1]:
+            return False
+        for i in (0, x.shape[axis] - 1):
+            off = difference(by_position(trial.output(**{n: changed_at(x, axis, i)})), y).amax(-1)
+            off[:, i] = 0.0
+            if float(off.amax()) > trial.same:
+                return False
+    return bool(subject.of("x", "k", "v"))
 
 
 def nothing_later(trial: Trial) -> Property:
@@ -170,7 +138,7 @@ def nothing_later(trial: Trial) -> Property:
         return Property("causal", True)
     i, j, size = worst
     said = f"output {i} changes by {size:.2g} with input {j}, which comes later"
-    return _broken("causal", said, "leak-later")
+    return broken("causal", said, "leak-later")
 
 
 def padding_ignored(trial: Trial) -> Property:
@@ -197,7 +165,7 @@ def padding_ignored(trial: Trial) -> Property:
             off = off[real.any(1)] if off.shape[0] == real.shape[0] else off
             if float(off.amax()) > trial.same:
                 said = f"outputs change by {float(off.amax()):.2g} with the padding of {name}"
-                return _broken("padding", said, "padding-attended")
+                return broken("padding", said, "padding-attended")
     return Property("padding", True if masks else None, "" if masks else "no padding mask")
 
 
@@ -222,82 +190,6 @@ def empty_rows(trial: Trial) -> Property:
     return Property("empty rows", True)
 
 
-def gradients(trial: Trial) -> Property:
-    """Gradients are the derivatives of the outputs, for every input and parameter."""
-    subject = trial.subject
-    draw = torch.Generator().manual_seed(3)
-    module = subject.module
-    tensors: dict[str, Tensor] = {
-        n: subject.inputs[n] for n in subject.of("q", "k", "v", "x", "context")
-    }
-    if module is not None:
-        tensors |= {n: p for n, p in module.named_parameters() if p.requires_grad}
-    step, little = {torch.double: (1e-5, 1e-4), torch.float: (1e-2, 0.1)}.get(
-        subject.precision.dtype, (0.0, 0.0)
-    )
-    if not tensors or not step:
-        return Property("gradients", None, "too rough to tell")
-    leaves = {
-        n: x.detach().clone().requires_grad_() for n, x in tensors.items() if n in subject.inputs
-    }
-    with torch.enable_grad(), subject.running():
-        y = trial.output(**leaves)
-        if not y.requires_grad and not subject.traced().cores:
-            return Property("gradients", None, "computed outside PyTorch")
-        if not y.requires_grad:
-            return _broken("gradients", "no gradient reaches any input", "gradient-cut")
-        out = torch.randn(y.shape, generator=draw, dtype=y.dtype)
-        held = [leaves.get(n, x) for n, x in tensors.items()]
-        got = torch.autograd.grad((y.nan_to_num() * out).sum(), held, allow_unused=True)
-    ways = {n: torch.randn(x.shape, generator=draw, dtype=x.dtype) for n, x in tensors.items()}
-    mine = {n: 0.0 if g is None else float((g * ways[n]).sum()) for n, g in zip(tensors, got)}
-    every = _numeric(trial, tensors, ways, out, step)
-    if abs(every - sum(mine.values())) <= little / 100 * sum(map(abs, mine.values())):
-        return Property("gradients", True)
-    for name, x in tensors.items():
-        numeric = _numeric(trial, {name: x}, ways, out, step)
-        size = max(abs(numeric), abs(mine[name]))
-        if size < little / 1000 or abs(numeric - mine[name]) <= little * (size + 1e-3):
-            continue
-        finer = _numeric(trial, {name: x}, ways, out, step / 4)
-        if abs(finer - numeric) > abs(numeric - mine[name]) / 4:
-            continue  # the difference quotient itself is not settled
-        if abs(mine[name]) < 1e-9:
-            said = f"no gradient reaches {name}, though the output depends on it"
-            return _broken("gradients", said, "gradient-cut")
-        times = mine[name] / numeric if numeric else torch.inf
-        said = f"the gradient of {name} is {times:.3g} times the derivative"
-        return _broken("gradients", said, "gradient-scaled")
-    return Property("gradients", True)
-
-
-def _numeric(
-    trial: Trial,
-    tensors: Mapping[str, Tensor],
-    ways: Mapping[str, Tensor],
-    out: Tensor,
-    step: float,
-) -> float:
-    """The derivative along a direction, by central differences."""
-    inputs = trial.subject.inputs
-
-    def at(size: float) -> float:
-        moved = {n: x.detach() + size * ways[n] for n, x in tensors.items()}
-        given = {n: x.requires_grad_() for n, x in moved.items() if n in inputs}
-        kept = {n: x.detach().clone() for n, x in tensors.items() if n not in inputs}
-        for n in kept:
-            tensors[n].data.copy_(moved[n])
-        try:
-            with torch.enable_grad():  # the path whose gradient it is
-                y = trial.output(**given)
-        finally:
-            for n, x in kept.items():
-                tensors[n].data.copy_(x)
-        return float((y.detach().nan_to_num() * out).sum())
-
-    return (at(step) - at(-step)) / (2 * step)
-
-
 def strides(trial: Trial) -> Property:
     """The layout of inputs in memory does not matter."""
     changed = {}
@@ -314,7 +206,7 @@ def strides(trial: Trial) -> Property:
         said = f"inputs that are not contiguous raise: {error}".split("\n")[0]
         return Property("strides", True, said)
     if off > trial.same:
-        return _broken(
+        return broken(
             "strides", f"inputs with other strides change the output by {off:.2g}", "strides"
         )
     return Property("strides", True)
@@ -334,7 +226,7 @@ def gradient_mode(trial: Trial) -> Property:
     off = float(apart.masked_fill(nobodys(trial.subject, apart), 0.0).amax())
     if off > 10 * trial.same:
         said = f"with gradients the output differs by {off:.2g}: two paths compute different things"
-        return _broken("gradient mode", said, "paths-differ")
+        return broken("gradient mode", said, "paths-differ")
     return Property("gradient mode", True)
 
 
@@ -348,6 +240,10 @@ ALL: tuple[Callable[[Trial], Property], ...] = (
     gradient_mode,
     strides,
     gradients,
+    inputs_used,
+    left_padding,
+    dropout_placed,
+    not_rounded,
 )
 
 
@@ -365,11 +261,4 @@ def tried(trial: Trial) -> Iterator[Property]:
             return
 
 
-# --- changes ------------------------------------------------------------------------------------
-
-
-def _broken(name: str, said: str, finding: str) -> Property:
-    return Property(name, False, said, (Finding(finding, said),))
-
-
-__all__ = ["ALL", "Property", "Trial", "by_position", "difference", "output_of", "part", "tried"]
+__all__ = ["ALL", "Property", "Trial", "by_position", "difference", "part", "tried"]

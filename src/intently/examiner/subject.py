@@ -51,6 +51,8 @@ class Subject:
     """Whether the inside is seen only with gradients: without, one operator runs it all."""
     widened: bool = False
     """Whether its code casts to shorter floats, and is run in float64 all the same."""
+    rounded: bool = False
+    """Whether its code casts to a half type."""
     sequence_first: bool = False
     """Whether it is called with (t, b, c): ``inputs`` and outputs here are (b, t, c)."""
     notes: tuple[str, ...] = ()

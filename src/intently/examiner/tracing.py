@@ -25,6 +25,7 @@ Stage = Literal["plain", "scores", "mixed"]
 PRODUCTS = frozenset(("mm", "addmm", "bmm", "baddbmm", "matmul", "linear"))
 CONVOLUTIONS = frozenset(("convolution", "mkldnn_convolution", "_convolution"))
 FUSED = "_scaled_dot_product_"
+EVENTS = {"_softmax": "softmax", "_safe_softmax": "softmax", "native_dropout": "dropout"}
 RESET = frozenset(("zeros_like", "ones_like", "empty_like", "full_like", "new_zeros", "new_empty"))
 
 
@@ -81,11 +82,11 @@ class Found:
 
     sources: list[Source] = field(default_factory=list)
     cores: list[Core] = field(default_factory=list)
-    dropouts: list[float] = field(default_factory=list)
-    softmaxes: list[tuple[tuple[int, ...], int]] = field(default_factory=list)
     opaque: list[str] = field(default_factory=list)
     lowest: torch.dtype = torch.double
     """The least precise dtype in which what depends on the inputs is computed."""
+    events: list[str] = field(default_factory=list)
+    """Scores, softmax, dropout (of scores or weights) and values, as they come."""
     capped: bool = False
     """Whether scores pass through tanh."""
     turned: bool = False
@@ -104,6 +105,7 @@ class Trace(TorchDispatchMode):
         self.found = Found()
         self._owned = dict(parameters)
         self._ran: Counter[str] = Counter()
+        self._noise: set[int] = set()
         self._alive: list[Tensor] = []
         self._origins: dict[int, Origin] = {}
         for name, x in inputs:
@@ -131,13 +133,14 @@ class Trace(TorchDispatchMode):
             for x in made:
                 self._owned.setdefault(_memory(x), self._owned[_memory(owned[0])])
             return out
-        if name == "native_dropout":
-            self.found.dropouts.append(float(args[1]))
-        if name in ("_softmax", "_safe_softmax", "_log_softmax"):
-            self.found.softmaxes.append((tuple(args[0].shape), args[1] % args[0].ndim))
         if name in ("_native_multi_head_attention", "_transformer_encoder_layer_fwd"):
             self.found.opaque.append(name)
         origin = _joined(self._origin(x) for x in free)
+        if name == "bernoulli":
+            self._noise.add(_memory(given[0]))
+        dropped = name == "mul" and any(_memory(x) in self._noise for x in given)
+        if origin.stage == "scores" and (dropped or name in EVENTS):
+            self.found.events.append("dropout" if dropped else EVENTS[name])
         self.found.capped |= name == "tanh" and origin.stage == "scores"
         if name == "mul" and origin.stage == "plain" and origin.sources:
             self.found.turned |= any(
@@ -239,6 +242,7 @@ class Trace(TorchDispatchMode):
         sizes = tuple(out.shape)
         core = Core(left, right, sizes=sizes, batches=_batches(a), scored=operation)
         self.found.cores.append(core)
+        self.found.events.append("scores")
 
     def _met(
         self,
@@ -248,6 +252,7 @@ class Trace(TorchDispatchMode):
         turned: bool = False,
     ) -> None:
         """The scores meet values; of products that were added up, the first stands for all."""
+        self.found.events.append("values")
         waiting = [c for c in self.found.cores if not c.values]
         mine = [c for c in waiting if c.left | c.right <= scores] or waiting[-1:]
         for core in mine[1:]:

@@ -164,7 +164,7 @@ def _tried(subject: Subject, dtype: torch.dtype) -> Subject:
             return _run(subject)
         except Exception:  # its new tensors are shorter floats
             mode.used = True
-    subject = replace(subject, widened=True)
+    subject = replace(subject, widened=True, rounded=mode.halved)
     note = "its casts to shorter floats are left out, so that all is measured in float64"
     return replace(subject, notes=(*subject.notes, note))
 

@@ -1,0 +1,104 @@
+"""Gradients beside the derivatives of the outputs, by central differences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from intently.examiner.trial import Property, Trial, broken
+
+
+def gradients(trial: Trial) -> Property:
+    """Gradients are the derivatives of the outputs, for every input and parameter."""
+    subject = trial.subject
+    draw = torch.Generator().manual_seed(3)
+    module = subject.module
+    tensors: dict[str, Tensor] = {
+        n: subject.inputs[n] for n in subject.of("q", "k", "v", "x", "context")
+    }
+    if module is not None:
+        tensors |= {n: p for n, p in module.named_parameters() if p.requires_grad}
+    step, little = {torch.double: (1e-5, 1e-4), torch.float: (1e-2, 0.1)}.get(
+        subject.precision.dtype, (0.0, 0.0)
+    )
+    if not tensors or not step:
+        return Property("gradients", None, "too rough to tell")
+    leaves = {
+        n: x.detach().clone().requires_grad_() for n, x in tensors.items() if n in subject.inputs
+    }
+    with torch.enable_grad(), subject.running():
+        y = trial.output(**leaves)
+        if not y.requires_grad and not subject.traced().cores:
+            return Property("gradients", None, "computed outside PyTorch")
+        if not y.requires_grad:
+            return broken("gradients", "no gradient reaches any input", "gradient-cut")
+        out = torch.randn(y.shape, generator=draw, dtype=y.dtype)
+        held = [leaves.get(n, x) for n, x in tensors.items()]
+        got = torch.autograd.grad((y.nan_to_num() * out).sum(), held, allow_unused=True)
+    ways = {n: torch.randn(x.shape, generator=draw, dtype=x.dtype) for n, x in tensors.items()}
+    mine = {n: 0.0 if g is None else float((g * ways[n]).sum()) for n, g in zip(tensors, got)}
+    every = _numeric(trial, tensors, ways, out, step)
+    if abs(every - sum(mine.values())) <= little / 100 * sum(map(abs, mine.values())):
+        return Property("gradients", True)
+    wrong: dict[str, float] = {}
+    for name, x in tensors.items():
+        numeric = _numeric(trial, {name: x}, ways, out, step)
+        size = max(abs(numeric), abs(mine[name]))
+        if size < little / 1000 or abs(numeric - mine[name]) <= little * (size + 1e-3):
+            continue
+        finer = _numeric(trial, {name: x}, ways, out, step / 4)
+        if abs(finer - numeric) > abs(numeric - mine[name]) / 4:
+            continue  # the difference quotient itself is not settled
+        wrong[name] = mine[name] / numeric if numeric else torch.inf
+        if abs(mine[name]) < 1e-9:
+            said = f"no gradient reaches {name}, though the output depends on it"
+            return broken("gradients", said, "gradient-cut")
+    for name in wrong:
+        some = _without_gradient(dict(zip(tensors, got))[name])
+        if some is not None:
+            rows = {name: ways[name] * some}
+            if abs(_numeric(trial, {name: tensors[name]}, rows, out, step)) > little:
+                said = f"no gradient reaches some rows of {name}, though the output depends on them"
+                return broken("gradients", said, "gradient-cut")
+    if not wrong:
+        return Property("gradients", True)
+    name, times = next(reversed(wrong.items()))
+    said = f"the gradient of {name} is {times:.3g} times the derivative"
+    return broken("gradients", said, "gradient-scaled")
+
+
+def _without_gradient(got: Tensor | None) -> Tensor | None:
+    """Which rows of a matrix get no gradient, as (n, 1); None if all or none do."""
+    if got is None or got.ndim != 2:
+        return None
+    none = (got == 0).all(-1, keepdim=True)
+    return none.to(got.dtype) if 0 < int(none.sum()) < len(none) else None
+
+
+def _numeric(
+    trial: Trial,
+    tensors: Mapping[str, Tensor],
+    ways: Mapping[str, Tensor],
+    out: Tensor,
+    step: float,
+) -> float:
+    """The derivative along a direction, by central differences."""
+    inputs = trial.subject.inputs
+
+    def at(size: float) -> float:
+        moved = {n: x.detach() + size * ways[n] for n, x in tensors.items()}
+        given = {n: x.requires_grad_() for n, x in moved.items() if n in inputs}
+        kept = {n: x.detach().clone() for n, x in tensors.items() if n not in inputs}
+        for n in kept:
+            tensors[n].data.copy_(moved[n])
+        try:
+            with torch.enable_grad():  # the path whose gradient it is
+                y = trial.output(**given)
+        finally:
+            for n, x in kept.items():
+                tensors[n].data.copy_(x)
+        return float((y.detach().nan_to_num() * out).sum())
+
+    return (at(step) - at(-step)) / (2 * step)

@@ -1,0 +1,69 @@
+"""A trial of a property: what it is tried with, and what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from intently.examiner.finding import Finding
+from intently.examiner.precision import EXACT
+from intently.examiner.subject import Subject
+
+
+@dataclass(frozen=True)
+class Property:
+    """A property by name, whether it holds (None: it does not apply), and what was seen."""
+
+    name: str
+    holds: bool | None
+    said: str = ""
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What properties are tried with: the subject, what it should do, and the first output."""
+
+    subject: Subject
+    causal: bool
+    first: Tensor
+    same: float = EXACT.same
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def output(self, **changed: Any) -> Tensor:
+        """The output with some inputs changed."""
+        return self.subject.output(**{**self.settings, **changed})
+
+    def rows(self, y: Tensor) -> Tensor:
+        """An output as (b, t, n)."""
+        return by_position(y)
+
+
+def by_position(y: Tensor) -> Tensor:
+    """An output (b, t, n), (b, h, t, e) or an image (b, c, height, width) as (b, t, n)."""
+    if y.ndim == 4:
+        return y.transpose(1, 2).flatten(2)
+    if y.ndim == 2:
+        return y[None]
+    return y
+
+
+def difference(a: Tensor, b: Tensor) -> Tensor:
+    """Where two outputs differ, relative to the largest entry; NaN differs from all but NaN."""
+    size = b.detach().abs().nan_to_num(0.0).amax().clamp(min=1e-12)
+    off = ((a - b).abs() / size).detach()
+    off = torch.where(a.isnan() & b.isnan(), torch.zeros_like(off), off)
+    return off.nan_to_num(torch.inf)
+
+
+def part(a: Tensor, b: Tensor) -> float:
+    """The largest relative difference of two outputs; infinite if their shapes differ."""
+    return float(difference(a, b).amax()) if a.shape == b.shape and a.numel() else torch.inf
+
+
+def broken(name: str, said: str, finding: str) -> Property:
+    """A property that does not hold, with its finding."""
+    return Property(name, False, said, (Finding(finding, said),))
