@@ -194,6 +194,11 @@ def _axis(scores: Scores, intent: Intent, where: str) -> list[Finding]:
 
 def _mask(scores: Scores, intent: Intent, where: str) -> list[Finding]:
     """How what is hidden differs from the intent."""
+    blind = intent.allowed.any(-1) & ~scores.seen.any(-1)
+    if intent.open and bool(blind.any()):
+        b, h, i = blind.nonzero()[0].tolist()
+        said = f"query {i} attends to no key at all; what has weight is beside the keys, as padding"
+        return [Finding("mask-inverted", f"{said} (batch row {b}, head {h})", where=where)]
     wrong = intent.explained(scores.seen)
     if wrong is None and intent.open and not bool((scores.seen & ~intent.allowed).any()):
         at, text = counterexample(scores.seen, intent.allowed)

@@ -245,7 +245,9 @@ def gradients(trial: Trial) -> Property:
         if not y.requires_grad and not subject.traced().cores:
             return Property("gradients", None, "computed outside PyTorch")
         if not y.requires_grad:
-            return _broken("gradients", "no gradient reaches any input", "gradient-cut")
+            said = "no gradient reaches any input: it runs without gradients"
+            hazard = Finding("gradient-cut", said, "hazard")
+            return Property("gradients", None, said, (hazard,))
         out = torch.randn(y.shape, generator=draw, dtype=y.dtype)
         held = [leaves.get(n, x) for n, x in tensors.items()]
         got = torch.autograd.grad((y.nan_to_num() * out).sum(), held, allow_unused=True)

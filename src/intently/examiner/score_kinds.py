@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional as F
 
+from intently.examiner.inside import INSIDE
 from intently.examiner.measuring import Weights
 from intently.examiner.rotations import usual
 from intently.examiner.scores_found import Score
@@ -14,6 +15,8 @@ def kinds(weights: Weights) -> dict[str, Score]:
     """The scores to try."""
     d = weights.q.shape[-1]
     found: dict[str, Score] = {"dot": lambda q, k: q @ k.mT, "cosine": _cosine}
+    if weights.values.reading.name == INSIDE:  # queries and keys are rotated already
+        return found
     return found | {r.name(d): r.score for r in usual(d)}
 
 
