@@ -18,7 +18,7 @@ from intently.examiner.changes import another
 from intently.examiner.configured import stated
 from intently.examiner.examples import with_examples
 from intently.examiner.explaining import Explained, explain
-from intently.examiner.groups import Group, gathered, given_groups, groups_of, scattered
+from intently.examiner.groups import Group, gathered, groups_of, scattered
 from intently.examiner.inside import INSIDE, seen_inside
 from intently.examiner.intent import Intent, dense_bias, in_calls, inferred, intended, with_window
 from intently.examiner.layouts import given_heads, layouts
@@ -75,12 +75,15 @@ def examined(
     except Exception as error:  # code that refuses to be followed
         why = f"it cannot be followed inside: {type(error).__name__}: {error}".split("\n")[0]
         found, out = Found(), [Examined("attention", None, why=why)]
-    groups = groups_of(found) or given_groups(subject)
+    groups = groups_of(found)
     side = sides(subject, found, changed, another) if groups else None
     own: list[Side] = [side(g.q, g.k) for g in groups] if side else []
     for group, at in told("attention", list(zip(groups, own))):
         if not group.v:
             out.append(Examined(group.where, None, why="its weights met no values"))
+        elif len(group.cores) > 1 and at != "self":
+            why = "it runs again in each step: what it gives the whole pass was measured"
+            out.append(Examined(group.where, None, why=why))
         else:
             try:
                 stated = mask if at == "self" or "self" not in own else None

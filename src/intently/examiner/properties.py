@@ -151,6 +151,8 @@ def nothing_later(trial: Trial) -> Property:
     if not trial.causal:
         return Property("causal", None, "no causal mask is intended")
     subject = trial.subject
+    if trial.first.ndim == 2 and subject.inputs[subject.main].ndim + subject.is_tokens > 2:
+        return Property("causal", None, "its outputs have no positions")
     names = [n for n in subject.of("x", "ids", "k", "v") if n != subject.main]
     names = [subject.main] * (not subject.of("q")) + names
     t = by_position(trial.first).shape[1]
@@ -228,7 +230,7 @@ def gradients(trial: Trial) -> Property:
     draw = torch.Generator().manual_seed(3)
     module = subject.module
     tensors: dict[str, Tensor] = {
-        n: subject.inputs[n] for n in subject.of("q", "k", "v", "x", "context")
+        n: subject.inputs[n] for n in subject.contents if subject.inputs[n].is_floating_point()
     }
     if module is not None:
         tensors |= {n: p for n, p in module.named_parameters() if p.requires_grad}

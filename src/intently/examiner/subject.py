@@ -185,6 +185,11 @@ class Subject:
         return (self.of("q") or self.of("x") or self.of("ids"))[0]
 
     @property
+    def is_tokens(self) -> bool:
+        """Whether the main input holds token ids."""
+        return not self.inputs[self.main].is_floating_point()
+
+    @property
     def batch(self) -> int:
         """The number of rows of the batch."""
         x = self.inputs[self.main]
