@@ -164,12 +164,12 @@ def _taken_apart(weights: Weights, found: Found) -> tuple[Weights, Scores, bool]
     """The scores of measured weights, with queries and keys exchanged if that explains more."""
     if weights.values.reading.name == INSIDE:  # queries and keys are rotated already
         found = replace(found, turned=False)
-    scores = apart(weights, kinds(weights), found)
+    scores = apart(weights, kinds(weights, found.rates), found)
     if scores.residual > weights.precision.close and weights.q.shape == weights.k.shape:
         r = weights.values.reading
         values = replace(weights.values, reading=replace(r, views=(r.k, r.q, r.v)))
         turned = replace(weights, q=weights.k, k=weights.q, values=values)
-        other = apart(turned, kinds(turned), found)
+        other = apart(turned, kinds(turned, found.rates), found)
         if other.residual < scores.residual / 10:
             return turned, other, True
     return weights, scores, False
@@ -210,7 +210,7 @@ def _outside(
             calls = tuple(n * size.t // sum(steps) for n in steps)
             seen = _operands(run, sources, weights, size, ids)
             made = replace(weights, calls=calls), seen
-            if apart(weights, kinds(weights), replace(found, turned=False)).known:
+            if apart(weights, kinds(weights, found.rates), replace(found, turned=False)).known:
                 return made
             first = first or made
     return first
