@@ -87,7 +87,7 @@ def _around(
 ) -> tuple[tuple[int, ...], Example | None]:
     """The block around a cell, or around the first one that is clearly off; None if none is."""
     off = (expected - found).abs()
-    if float(off.max()) < APART:
+    if not float(off.max()) >= APART:  # none is off, or what was found is no number
         return cell, None
     if len(cell) != 4:
         clear = off > 0.5 * off.max()
