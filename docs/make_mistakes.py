@@ -60,6 +60,8 @@ class Wrong:
 
 
 Change = Callable[[Tensor], Tensor]
+Turn = Callable[[Tensor, Tensor], Tensor]
+"""From vectors and their positions to vectors."""
 
 
 def attention(
@@ -83,14 +85,18 @@ class Layer(nn.Module):
         split: Change = lambda x: x.unflatten(-1, (4, 8)).transpose(1, 2),
         merge: Change = lambda y: y.transpose(1, 2).flatten(2),
         before: Change = lambda x: x,
+        turn: tuple[Turn, Turn] | None = None,
     ) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.qkv = nn.Linear(32, 96, dtype=torch.double)
-        self.split, self.merge, self.before = split, merge, before
+        self.split, self.merge, self.before, self.turn = split, merge, before, turn
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = map(self.split, self.qkv(self.before(x)).chunk(3, -1))
+        if self.turn is not None:
+            at = torch.arange(x.shape[1])
+            q, k = self.turn[0](q, at), self.turn[1](k, at)
         return self.merge(hidden(lower)(q @ k.mT * 8**-0.5).softmax(-1) @ v)
 
 
@@ -126,6 +132,16 @@ def distances(z: Tensor) -> Tensor:
     """ALiBi for four heads, as it should be."""
     i, j = torch.arange(z.shape[-2])[:, None], torch.arange(z.shape[-1])
     return -torch.tensor([1 / 4, 1 / 16, 1 / 64, 1 / 256])[:, None, None] * (i - j)
+
+
+def turned(x: Tensor, at: Tensor) -> Tensor:
+    """Vectors rotated by their positions, in halves."""
+    return it.Rotary(8)(x, positions=at)
+
+
+def unturned(x: Tensor, at: Tensor) -> Tensor:
+    """Vectors as they are."""
+    return x
 
 
 CAUSAL = {"mask": it.causal()}
@@ -166,6 +182,11 @@ WRONG: dict[str, Wrong] = {
         )
     ),
     "split-by-reshape": Wrong(Layer(lambda x: x.reshape(len(x), 4, -1, 8)), CAUSAL),
+    "keys-not-rotated": Wrong(Layer(turn=(turned, unturned)), CAUSAL),
+    "cache-rotated-twice": Wrong(
+        Layer(turn=(turned, lambda x, at: turned(turned(x, at), at))), CAUSAL
+    ),
+    "rotation-off-by-one": Wrong(Layer(turn=(lambda x, at: turned(x, at + 1), turned)), CAUSAL),
     "bias-sign": Wrong(attention(hide=lambda z: hide(z - distances(z))), ALIBI),
     "bias-missing": Wrong(attention(hide=hide), ALIBI),
     "bias-twice": Wrong(attention(hide=lambda z: hide(z + 2 * distances(z))), ALIBI),

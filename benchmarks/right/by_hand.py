@@ -11,7 +11,7 @@ OTHERS = frozenset((
     "gumbel", "difference", "SigmoidAttention", "DeepViT", "CaiT", "Performer", "LinearAttention",
     "Efficient", "nystrom", "linformer", "over_queries", "T5", "SetTransformer", "NonLocal",
     "talking_before", "talking_both", "talking_heads", "Router", "MemoryNetwork", "sparse",
-    "ClipPooling", "OpenAIClip", "exp_in_place", "by_tensordot", "Bert",
+    "ClipPooling", "OpenAIClip", "exp_in_place", "by_tensordot", "Bert", "Axial",
 ))  # fmt: skip
 """Styles that are another attention by design, or pool: nothing that is softmax(q kᵀ / √d) v."""
 

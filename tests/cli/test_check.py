@@ -88,6 +88,13 @@ def test_a_mask_is_an_expression(check: Command) -> None:
     assert wrong.status == 1 and "window-missing" in wrong.out
 
 
+def test_another_is_what_it_should_be_like(check: Command) -> None:
+    same = check("mine_here.py:Mine", "--with", "dim=32", "--like", "mine_here.py:made")
+    assert same.status == 0, same
+    parted = check("mine_here.py:Mine", "--with", "dim=32, ahead=1", "--like", "mine_here.py:made")
+    assert parted.status == 1 and "causal-off-by-one" in parted.out, parted
+
+
 def test_inputs_are_given_by_shape(check: Command) -> None:
     outcome = check("mine_here.py:made", "--input", "x=3,5,32")
     assert outcome.out.startswith("takes x (b, t, c) = (3, 5, 32)\n")

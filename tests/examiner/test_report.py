@@ -76,3 +76,10 @@ def test_junit_counts_what_failed() -> None:
     assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("5", "2", "1")
     right = ElementTree.fromstring(report().junit())
     assert right.get("failures") == "0" and right[-1].get("name") == "what it computes"
+
+
+def test_what_is_said_of_many_layers_is_said_once() -> None:
+    layers = tuple(Finding("no-scale", "the scale is 1", where=f"h.{n}") for n in range(12))
+    said = str(report(*layers))
+    assert "mistake: h.0, h.1, h.2 and 9 more: the scale is 1 [no-scale]" in said
+    assert said.count("[no-scale]") == 1 and said.endswith("12 mistakes: no-scale")

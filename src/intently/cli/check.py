@@ -14,7 +14,7 @@ import typer
 
 from intently.cli.arguments import plain_console
 from intently.cli.expressions import bias_of, keywords, mask_of
-from intently.cli.targets import EXPECTED, target
+from intently.cli.targets import EXPECTED, made, target
 from intently.errors import ArgumentError, IntentlyError, build
 from intently.examiner.telling import heard
 from intently.foundation import files
@@ -25,7 +25,7 @@ LATE = 1.0
 
 def check(
     subject: Annotated[str, typer.Argument(metavar="SUBJECT", help=EXPECTED)],
-    made: Annotated[
+    with_: Annotated[
         str, typer.Option("--with", metavar="ARGS", help='of a class: "dim=64, heads=8"')
     ] = "",
     causal: Annotated[
@@ -69,7 +69,11 @@ def check(
     for path, option in ((junit, "--junit"), (page, "--page")):
         if path is not None:
             files.destination(path, option, (".xml",) if path is junit else (".html",), "check")
-    given, example = target(subject, keywords(made))
+    found, example = target(subject)
+    other = None if like is None else target(like)[0]
+    arguments = keywords(with_)
+    if arguments and not any(isinstance(x, type) for x in (found, other)):
+        raise build(ArgumentError, "--with", "a class that is made", f"{subject}, which is none")
     settings: dict[str, Any] = {
         "mask": _mask(causal, window, mask),
         "bias": None if bias is None else bias_of(bias),
@@ -77,8 +81,8 @@ def check(
         "arguments": dict(_split(x, "--argument", "attn_mask=ignore") for x in argument or []),
     }
     if like is not None:
-        settings["like"] = target(like, keywords(made))[0]
-    report = _examined(given, settings)
+        settings["like"] = made(other, arguments)
+    report = _examined(made(found, arguments), settings)
     if json == "-":
         print(report.json())
     else:

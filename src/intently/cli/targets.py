@@ -17,14 +17,9 @@ from intently.errors import ArgumentError, DataError, IntentlyError, build
 EXPECTED = "my_module.py:MyAttention, package.module:MyAttention, or the folder of a model"
 
 
-def target(text: str, given: Mapping[str, Any]) -> tuple[Any, dict[str, Any] | None]:
-    """The object that is named, and an example call where a model's folder tells one.
-
-    A class is made with the arguments ``given``; a function or an object is taken as it is.
-    """
+def target(text: str) -> tuple[Any, dict[str, Any] | None]:
+    """What is named: a class, a function or an object, or a model with an example call."""
     if os.path.isdir(text):
-        if given:
-            raise build(ArgumentError, "--with", "a class that is made", f"the folder {text}")
         return _model(Path(text))
     place, colon, name = text.rpartition(":")
     if not colon or not name or not place:
@@ -36,11 +31,12 @@ def target(text: str, given: Mapping[str, Any]) -> tuple[Any, dict[str, Any] | N
             got = f"no {part} there, but {', '.join(known[:8])}" if known else f"no {part} there"
             raise build(ArgumentError, "SUBJECT", f"a name in {place}", got)
         found = getattr(found, part)
-    if not inspect.isclass(found):
-        if given:
-            raise build(ArgumentError, "--with", "a class that is made", f"{name}, which is none")
-        return found, None
-    return _made(found, given), None
+    return found, None
+
+
+def made(found: Any, given: Mapping[str, Any]) -> Any:
+    """An object of a class, with the arguments ``given``; anything else is taken as it is."""
+    return _made(found, given) if inspect.isclass(found) else found
 
 
 def _made(kind: type, given: Mapping[str, Any]) -> Any:

@@ -23,6 +23,11 @@ DOCUMENTED: tuple[tuple[str, str, str], ...] = (
         "no-scale",
         "GPT-Neo was trained without 1/√d, and its checkpoints need that",
     ),
+    (
+        r"transformers\.models\.vit_mae\.",
+        "dropout-in-eval",
+        "ViTMAE masks other patches in every call, unless it is given noise",
+    ),
 )
 """Where modules are defined, the finding, and what is documented."""
 SCALES = ("no-scale", "scale-one-over-d", "scale-model-width", "scale-inverted", "other-scale")

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from intently.biases import Bias
 from intently.examiner.alongside import against
+from intently.examiner.by_design import by_design
 from intently.examiner.cores import Examined, examined
 from intently.examiner.finding import Finding, merged
 from intently.examiner.likeness import Whole
@@ -101,7 +102,8 @@ def _checked(
             properties.append(held)
             findings += _new(found, findings)
     for p in properties:
-        findings += [f for f in p.findings if not (f.name in SYMPTOMS and _mistaken(findings))]
+        new = [f for f in p.findings if not (f.name in SYMPTOMS and _mistaken(findings))]
+        findings += [by_design(f, seen.owner, None) for f in new]
     computes = tuple(_said(x) for x in cores)
     report = Report(seen.told, computes, merged(findings), tuple(properties), _named(seen.owner))
     return report, cores
@@ -119,7 +121,7 @@ def _is_causal(x: Examined) -> bool:
     if x.intent is None:
         return False
     t, s = x.intent.sizes[2:]
-    return s > 1 and not bool(x.intent.allowed.triu(1 + s - t).any())
+    return s > 1 and not bool(x.intent.by_position.triu(1 + s - t).any())
 
 
 def _hides_later(mask: Mask | None, b: int, y: Tensor) -> bool:

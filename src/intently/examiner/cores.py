@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -17,9 +18,9 @@ from intently.examiner.changes import another
 from intently.examiner.configured import stated
 from intently.examiner.examples import with_examples
 from intently.examiner.explaining import Explained, explain
-from intently.examiner.groups import Group, gathered, given_groups, groups_of, scattered
-from intently.examiner.inside import seen_inside
-from intently.examiner.intent import Intent, dense_bias, inferred, intended, with_window
+from intently.examiner.groups import Group, gathered, groups_of, scattered
+from intently.examiner.inside import INSIDE, seen_inside
+from intently.examiner.intent import Intent, dense_bias, in_calls, inferred, intended, with_window
 from intently.examiner.layouts import given_heads, layouts
 from intently.examiner.measuring import Geometry, Weights, measured
 from intently.examiner.reading import joined
@@ -74,12 +75,15 @@ def examined(
     except Exception as error:  # code that refuses to be followed
         why = f"it cannot be followed inside: {type(error).__name__}: {error}".split("\n")[0]
         found, out = Found(), [Examined("attention", None, why=why)]
-    groups = groups_of(found) or given_groups(subject)
+    groups = groups_of(found)
     side = sides(subject, found, changed, another) if groups else None
     own: list[Side] = [side(g.q, g.k) for g in groups] if side else []
     for group, at in told("attention", list(zip(groups, own))):
         if not group.v:
             out.append(Examined(group.where, None, why="its weights met no values"))
+        elif len(group.cores) > 1 and at != "self":
+            why = "it runs again in each step: what it gives the whole pass was measured"
+            out.append(Examined(group.where, None, why=why))
         else:
             try:
                 stated = mask if at == "self" or "self" not in own else None
@@ -158,12 +162,14 @@ def _one(
 
 def _taken_apart(weights: Weights, found: Found) -> tuple[Weights, Scores, bool]:
     """The scores of measured weights, with queries and keys exchanged if that explains more."""
-    scores = apart(weights, kinds(weights), found)
+    if weights.values.reading.name == INSIDE:  # queries and keys are rotated already
+        found = replace(found, turned=False)
+    scores = apart(weights, kinds(weights, found.rates), found)
     if scores.residual > weights.precision.close and weights.q.shape == weights.k.shape:
         r = weights.values.reading
         values = replace(weights.values, reading=replace(r, views=(r.k, r.q, r.v)))
         turned = replace(weights, q=weights.k, k=weights.q, values=values)
-        other = apart(turned, kinds(turned), found)
+        other = apart(turned, kinds(turned, found.rates), found)
         if other.residual < scores.residual / 10:
             return turned, other, True
     return weights, scores, False
@@ -194,11 +200,20 @@ def _outside(
 
     ids = (group.q[0], group.k[0], group.v[0])
     given = subject.roles.get(weights_of[ids[0]]) in ("q", "x")
+    first: tuple[Weights, Operands | None] | None = None
     for size, candidates in layouts(subject, group.cores[0], sources, ids, given):
-        weights = measured(run, sources, candidates, size, subject.precision)
-        if weights is not None:
-            return weights, _operands(run, sources, weights, size, ids)
-    return None
+        for _, some in groupby(candidates, key=lambda r: r.heads):
+            weights = measured(run, sources, some, size, subject.precision)
+            if weights is None:
+                continue
+            steps = [found.sources[i].value.numel() for i in group.q]
+            calls = tuple(n * size.t // sum(steps) for n in steps)
+            seen = _operands(run, sources, weights, size, ids)
+            made = replace(weights, calls=calls), seen
+            if apart(weights, kinds(weights, found.rates), replace(found, turned=False)).known:
+                return made
+            first = first or made
+    return first
 
 
 def _outside_linear(
@@ -244,6 +259,7 @@ def _explained(
     else:
         widths = sorted({int(n) for n in stated(subject.owner, "window").values() if n > 0})
         intent = with_window(scores.seen, mask, arguments, sizes, widths)
+    intent = in_calls(intent, weights.calls)
     r = weights.values.reading
     added = None if bias is None else dense_bias(bias, sizes)
     said = explain(weights, scores, intent, where, r.heads * r.width, added)

@@ -11,6 +11,7 @@ from torch import Tensor
 from intently.examiner.finding import Example, Finding
 from intently.examiner.intent import Intent
 from intently.examiner.measuring import Weights
+from intently.examiner.rotations import MISTAKES, Rotation
 from intently.examiner.scores_found import AXES, Score, Scores
 
 ROWS, COLUMNS = 8, 10
@@ -28,16 +29,26 @@ def with_examples(
     score: Score,
 ) -> tuple[Finding, ...]:
     """The findings, each with the weights that show it, where weights do."""
-    z = score(weights.q[0], weights.k[0])
+    q, k = weights.q[0], weights.k[0]
+    z, straight = score(q, k), _straight(score)(q, k)
 
     def shown(x: Finding) -> Finding:
         if x.kind != "mistake" or x.example is not None:
             return x
-        expected = _mended(x.name, z, weights.q.shape[-1], scores, intent, bias)
+        right = straight if x.name in MISTAKES.values() else z
+        expected = _mended(x.name, right, q.shape[-1], scores, intent, bias)
         cell, example = _around(x.cell, expected, weights.w[0])
         return replace(x, cell=cell, example=example)
 
     return tuple(map(shown, findings))
+
+
+def _straight(score: Score) -> Score:
+    """The score without what its rotation does wrong."""
+    rotation = getattr(score, "__self__", None)
+    if isinstance(rotation, Rotation) and rotation.way in MISTAKES:
+        return replace(rotation, way="").score
+    return score
 
 
 def _mended(
@@ -76,7 +87,7 @@ def _around(
 ) -> tuple[tuple[int, ...], Example | None]:
     """The block around a cell, or around the first one that is clearly off; None if none is."""
     off = (expected - found).abs()
-    if float(off.max()) < APART:
+    if not float(off.max()) >= APART:  # none is off, or what was found is no number
         return cell, None
     if len(cell) != 4:
         clear = off > 0.5 * off.max()

@@ -41,9 +41,12 @@ def explain(
     found += _axis(scores, intent, where)
     kind, more = _added(scores, intent, bias, where) if scores.known else ("", [])
     found += more
-    says.append(f"mask: {intent.written()}{' (inferred)' if intent.inferred else ''}")
-    if not any(x.name in ("mask-too-weak", "mask-boolean-added") for x in more):
-        found += _mask(scores, intent, where)
+    masks = [x for x in more if x.name in ("mask-too-weak", "mask-boolean-added")]
+    masks += _mask(scores, intent, where) if not masks else []
+    found += [x for x in masks if x not in found]
+    wrong = ", ".join(x.name for x in masks)
+    inferred = " (inferred)" if intent.inferred else ""
+    says.append(f"mask: {intent.written()}{inferred}{f', but {wrong}' if wrong else ''}")
     if kind:
         says.append(kind)
     return Explained(tuple(says), tuple(found), scores.residual, kind)
@@ -191,6 +194,11 @@ def _axis(scores: Scores, intent: Intent, where: str) -> list[Finding]:
 
 def _mask(scores: Scores, intent: Intent, where: str) -> list[Finding]:
     """How what is hidden differs from the intent."""
+    blind = intent.allowed.any(-1) & ~scores.seen.any(-1)
+    if intent.open and bool(blind.any()):
+        b, h, i = blind.nonzero()[0].tolist()
+        said = f"query {i} attends to no key at all; what has weight is beside the keys, as padding"
+        return [Finding("mask-inverted", f"{said} (batch row {b}, head {h})", where=where)]
     wrong = intent.explained(scores.seen)
     if wrong is None and intent.open and not bool((scores.seen & ~intent.allowed).any()):
         at, text = counterexample(scores.seen, intent.allowed)

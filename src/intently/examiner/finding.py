@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from intently.examiner.catalogue import CATALOGUE, Kind
@@ -64,3 +65,18 @@ def merged(findings: list[Finding]) -> tuple[Finding, ...]:
     for f in findings:
         out.setdefault((f.name, f.where), f)
     return tuple(out.values())
+
+
+def alike(findings: Iterable[Finding]) -> list[tuple[Finding, ...]]:
+    """Findings that say the same of several places, together, in the order of the first."""
+    out: dict[tuple[str, str, str], list[Finding]] = {}
+    for f in findings:
+        out.setdefault((f.kind, f.name, f.said), []).append(f)
+    return [tuple(x) for x in out.values()]
+
+
+def places(findings: Iterable[Finding], most: int = 3) -> str:
+    """Where findings are, in words: ``h.0, h.1, h.2 and 9 more``."""
+    known = [f.where for f in findings if f.where]
+    more = f" and {len(known) - most} more" if len(known) > most else ""
+    return ", ".join(known[:most]) + more

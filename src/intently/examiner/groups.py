@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from intently.examiner.subject import Subject
 from intently.examiner.tracing import Core, Found
 
 
@@ -46,17 +45,6 @@ def groups_of(found: Found) -> list[Group]:
         ends = tuple(c.end for c in cores if c.end is not None)
         out.append(Group(_where(found, cores[0], n), tuple(cores), q, k, v, ends))
     return out
-
-
-def given_groups(subject: Subject) -> list[Group]:
-    """Queries, keys and values that are handed in, where nothing inside can be followed."""
-    names = subject.of("q", "k", "v", "x", "context")
-    at = {subject.roles[n]: i for i, n in enumerate(names)}
-    if not {"q", "k", "v"} <= set(at):
-        return []
-    q, k, v = (frozenset((at[r],)) for r in ("q", "k", "v"))
-    core = Core(q, k, v)
-    return [Group("attention 0", (core,), (at["q"],), (at["k"],), (at["v"],), ())]
 
 
 def _where(found: Found, core: Core, n: int) -> str:

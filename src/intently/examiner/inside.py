@@ -31,6 +31,7 @@ def seen_inside(
     draw = torch.Generator().manual_seed(5)
     operations = {x for c in cores for x in (c.scored, c.mixed)}
     every: list[tuple[Tensor, Tensor, Tensor]] = []
+    steps: tuple[int, ...] = ()
     for _ in range(DRAWS):
         numbers = sorted(frozenset().union(*(c.left | c.right for c in cores)))
         values = {i: 0.6 * random_like(found.sources[i].value, draw) for i in numbers}
@@ -40,7 +41,9 @@ def seen_inside(
         made = [_parts(c, calls, values, subject.batch) for c in cores]
         if any(x is None for x in made):
             return None
-        every.append(_rows([x for x in made if x is not None]))
+        parts = [x for x in made if x is not None]
+        steps = tuple(w.shape[-2] for w, _, _ in parts)
+        every.append(_rows(parts))
     if len({w.shape for w, _, _ in every}) != 1:
         return None
     w, q, k = (torch.stack(x).double() for x in zip(*every))
@@ -49,9 +52,8 @@ def seen_inside(
     h, d = w.shape[2], q.shape[-1]
     views = tuple(View(n, "bhtd") for n in range(3))
     reading = Reading(views, h, h, d, d, INSIDE)
-    return Weights(
-        w, q, k, Values(reading, "bthd", False, 0.0, group.k == group.v), subject.precision
-    )
+    values = Values(reading, "bthd", False, 0.0, shared=group.k == group.v)
+    return Weights(w, q, k, values, subject.precision, steps)
 
 
 def _parts(

@@ -8,7 +8,7 @@ parts replaced by a variant.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, product
 from typing import Any
@@ -34,6 +34,7 @@ class Part:
     name: str
     allowed: Tensor
     variants: Mapping[str, Tensor]
+    padding: bool = False
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,15 @@ class Intent:
         out = torch.ones(self.sizes, dtype=torch.bool)
         for part in self.parts:
             out = out & part.allowed
+        return out
+
+    @property
+    def by_position(self) -> Tensor:
+        """Which keys are allowed as far as positions decide, whatever is padding."""
+        out = torch.ones(self.sizes, dtype=torch.bool)
+        for part in self.parts:
+            if not part.padding:
+                out = out & part.allowed
         return out
 
     def explained(self, seen: Tensor, most: int = 2) -> tuple[tuple[str, str], ...] | None:
@@ -119,6 +129,21 @@ def with_window(seen: Tensor, mask: Mask, given: Given, sizes: Sizes, widths: li
             if intent.explained(seen, 0) is not None:
                 return intent
     return plain
+
+
+def in_calls(intent: Intent, calls: Sequence[int]) -> Intent:
+    """The intent where queries come in several calls: a causal mask may start anew in each."""
+    if len(calls) < 2:
+        return intent
+    rows = torch.cat([torch.arange(n) for n in calls])
+    if len(rows) != intent.sizes[2]:
+        return intent
+    anew = (torch.arange(intent.sizes[3]) <= rows[:, None]).expand(intent.sizes)
+    parts = [
+        replace(p, variants={**p.variants, "top-left": anew}) if p.name == "causal" else p
+        for p in intent.parts
+    ]
+    return replace(intent, parts=tuple(parts))
 
 
 def _flat(mask: Mask) -> Iterator[Mask]:
@@ -234,7 +259,8 @@ def _padding(name: str, real: Tensor, sizes: tuple[int, int, int, int]) -> Part:
         variants["on the queries"] = real[:, None, :, None].expand(sizes)
     if b > 1 and h > 1:
         variants["of another order of heads and rows"] = _reordered(keys(real))
-    return Part(name, keys(real), {n: x for n, x in variants.items() if not x.equal(keys(real))})
+    wrong = {n: x for n, x in variants.items() if not x.equal(keys(real))}
+    return Part(name, keys(real), wrong, padding=True)
 
 
 def _plain(name: str, right: Tensor) -> Part:

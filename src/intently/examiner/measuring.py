@@ -47,6 +47,8 @@ class Weights:
     k: Tensor
     values: Values
     precision: Precision = EXACT
+    calls: tuple[int, ...] = ()
+    """How many queries each call brings, where a cache joins the keys of several."""
 
 
 @dataclass(frozen=True)

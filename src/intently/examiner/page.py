@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from intently.examiner.finding import Example, Finding
+from intently.examiner.finding import Example, Finding, alike, places
 from intently.foundation import files
 from intently.show.page.script import joined, source
 from intently.show.page.writing import described, destination, head, style
@@ -37,7 +37,8 @@ def write(report: Report, path: str | os.PathLike[str]) -> Path:
 def parts(report: Report) -> Iterator[str]:
     """The parts of the page in order; equal reports give equal bytes."""
     code = f'\n(() => {{\n"use strict";\n\n{joined(SCRIPT)}\n}})();\n'
-    examples = [None if f.example is None else asdict(f.example) for f in report.findings]
+    groups = alike(report.findings)
+    examples = [None if x[0].example is None else asdict(x[0].example) for x in groups]
     mark = source("body.html").split("<svg", 1)[1].split("</svg>", 1)[0]
     title = f"{report.name}, examined"
     yield head(title, style() + source("examined.css"), code)
@@ -49,8 +50,8 @@ def parts(report: Report) -> Iterator[str]:
     yield f'<p class="{look}">{escape(_first_up(report.verdict))}</p>\n'
     understood = _marked(escape(_first_up(report.understood)))
     yield f'<p class="understood">{understood}</p>\n</section>\n'
-    for number, finding in enumerate(report.findings):
-        yield from _finding(finding, number)
+    for number, (first, *others) in enumerate(groups):
+        yield from _finding(replace(first, where=places((first, *others))), number)
     if report.computes:
         yield '<section><h3>What it computes</h3>\n<ol class="computed">\n'
         yield from (f"<li>{_marked(escape(x))}</li>\n" for x in report.computes)

@@ -119,6 +119,8 @@ def nothing_later(trial: Trial) -> Property:
     if not trial.causal:
         return Property("causal", None, "no causal mask is intended")
     subject = trial.subject
+    if trial.first.ndim == 2 and subject.inputs[subject.main].ndim + subject.is_tokens > 2:
+        return Property("causal", None, "its outputs have no positions")
     names = [n for n in subject.of("x", "ids", "k", "v") if n != subject.main]
     names = [subject.main] * (not subject.of("q")) + names
     t = by_position(trial.first).shape[1]

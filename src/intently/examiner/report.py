@@ -6,11 +6,11 @@ import json
 import os
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from xml.etree import ElementTree
 
-from intently.examiner.finding import Finding
+from intently.examiner.finding import Finding, alike, places
 from intently.examiner.properties import Property
 
 WIDTH = 100
@@ -109,7 +109,7 @@ class Report:
         if self.computes:
             parts.append(["computes", *(f"  {x}" for x in self.computes)])
         parts.append(["properties", *_listed(self.properties)])
-        parts += [_paragraphs(x) for x in self.findings]
+        parts += [_paragraphs(*x) for x in alike(self.findings)]
         return "\n\n".join("\n".join(_wrapped(x)) for x in [*parts, [self.verdict]])
 
 
@@ -125,9 +125,9 @@ def _listed(properties: Sequence[Property]) -> list[str]:
     return lines + [f"  {MARKS[p.holds]} {p.name}: {p.said}" for p in notes]
 
 
-def _paragraphs(x: Finding) -> list[str]:
-    """A finding, its smallest example, and the cure."""
-    lines = [str(x)]
+def _paragraphs(x: Finding, *others: Finding) -> list[str]:
+    """A finding with the places of others like it, its smallest example, and the cure."""
+    lines = [str(replace(x, where=places((x, *others))))]
     if x.example is not None:
         lines.append(f"  example: {x.example}")
     return [*lines, f"  cure: {x.cure}"] if x.cure and x.kind in ("mistake", "hazard") else lines

@@ -6,7 +6,7 @@ A kind is named as ``rotary in halves, base 10000, 4 of 8``; what follows a colo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -39,11 +39,15 @@ class Rotation:
     width: int
     pairs: str
     way: str = ""
+    rates: tuple[float, ...] = ()
+    """The angle of one step for each pair, where it is no power of the base."""
 
     def name(self, d: int) -> str:
         """The kind of score for heads of width d."""
         part = f", {self.width} of {d}" if self.width < d else ""
         way = f", {self.way}" if self.way == BACKWARDS else f": {self.way}" if self.way else ""
+        if self.rates:
+            return f"rotary in {self.pairs}, by its own table of rates{part}{way}"
         return f"rotary in {self.pairs}, base {self.base:.6g}{part}{way}"
 
     def score(self, q: Tensor, k: Tensor) -> Tensor:
@@ -65,6 +69,8 @@ class Rotation:
     def turned(self, x: Tensor, at: Tensor) -> Tensor:
         """X (…, n, d) with each row turned by its position, (n,) or (h, 1)."""
         rates = self.base ** (-torch.arange(0, self.width, 2, dtype=x.dtype) / self.width)
+        if self.rates:
+            rates = torch.tensor(self.rates, dtype=x.dtype)
         angle = at[..., None] * rates * (-1 if self.way == BACKWARDS else 1)
         of_halves, of_neighbours = torch.cat([angle, angle], -1), angle.repeat_interleave(2, -1)
         turned, rest = x[..., : self.width], x[..., self.width :]
@@ -87,6 +93,14 @@ def usual(d: int) -> Iterator[Rotation]:
         for width in dict.fromkeys((d, d // 2, d // 4)):
             if width >= 2 and width % 2 == 0:
                 yield from (Rotation(base, width, pairs) for pairs in ("halves", "pairs"))
+
+
+def tabled(tables: Iterable[tuple[float, ...]], d: int) -> Iterator[Rotation]:
+    """Rotations by tables of rates that a module holds."""
+    for rates in dict.fromkeys(tables):
+        if 2 * len(rates) <= d:
+            for pairs in ("halves", "pairs"):
+                yield Rotation(0.0, 2 * len(rates), pairs, rates=rates)
 
 
 def unusual(base: float, d: int) -> Iterator[Rotation]:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 from torch.nn import functional as F
 
+from intently.examiner.inside import INSIDE
 from intently.examiner.measuring import Weights
-from intently.examiner.rotations import usual
+from intently.examiner.rotations import tabled, usual
 from intently.examiner.scores_found import Score
 
 
-def kinds(weights: Weights) -> dict[str, Score]:
-    """The scores to try."""
+def kinds(weights: Weights, tables: Sequence[tuple[float, ...]] = ()) -> dict[str, Score]:
+    """The scores to try; ``tables`` are rates of rotations that the module holds."""
     d = weights.q.shape[-1]
     found: dict[str, Score] = {"dot": lambda q, k: q @ k.mT, "cosine": _cosine}
-    return found | {r.name(d): r.score for r in usual(d)}
+    if weights.values.reading.name == INSIDE:  # queries and keys are rotated already
+        return found
+    return found | {r.name(d): r.score for r in (*usual(d), *tabled(tables, d))}
 
 
 def _cosine(q: Tensor, k: Tensor) -> Tensor:

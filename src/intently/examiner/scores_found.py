@@ -127,7 +127,6 @@ def _rotated(weights: Weights, seen: Tensor, axis: Axis) -> Iterator[Rotation]:
     d = q.shape[-1]
     if d % 2:
         return
-
     q, k, w = q[:3, :1], k[:3, :1], weights.w[:3, :1]  # a few tell as much as all
     if axis == "batch":
         return

@@ -16,7 +16,16 @@ from torch import Tensor, nn
 from intently.errors import ArgumentError, build
 from intently.examiner.exact import exactly
 from intently.examiner.precision import EXACT, Precision
-from intently.examiner.tracing import Call, Found, Operation, Reached, Replay, Trace, parameters_of
+from intently.examiner.tracing import (
+    Call,
+    Found,
+    Operation,
+    Reached,
+    Replay,
+    Trace,
+    parameters_of,
+    tables_of,
+)
 
 Role = Literal["q", "k", "v", "past k", "past v", "x", "context", "ids", "mask", "setting"]
 
@@ -78,6 +87,7 @@ class Subject:
         if trace.found.opaque and not self.graded:  # with gradients, its parts run one by one
             self.graded = True
             return self.traced(**changed)
+        trace.found.rates = tables_of(self.owner)
         return trace.found
 
     def replayed(
@@ -185,6 +195,11 @@ class Subject:
     def main(self) -> str:
         """The input whose rows are the queries'."""
         return (self.of("q") or self.of("x") or self.of("ids"))[0]
+
+    @property
+    def is_tokens(self) -> bool:
+        """Whether the main input holds token ids."""
+        return not self.inputs[self.main].is_floating_point()
 
     @property
     def batch(self) -> int:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from types import FunctionType, MethodType
 from typing import Any, Literal, NamedTuple
 
@@ -87,6 +88,8 @@ class Found:
     """The least precise dtype in which what depends on the inputs is computed."""
     events: list[str] = field(default_factory=list)
     """Scores, softmax, dropout (of scores or weights) and values, as they come."""
+    rates: tuple[tuple[float, ...], ...] = ()
+    """Tables that may be rates of rotations: falling numbers, held beside the parameters."""
     capped: bool = False
     """Whether scores pass through tanh."""
     turned: bool = False
@@ -354,6 +357,17 @@ class Replay(TorchDispatchMode):
             first = next(iter(_tensors(out)))
             first.copy_(self._replaced[this].reshape(first.shape))
         return out
+
+
+def tables_of(subject: Any) -> tuple[tuple[float, ...], ...]:
+    """The falling tables of positive numbers among the buffers of a module."""
+    buffers = subject.buffers() if isinstance(subject, nn.Module) else ()
+    falling = (
+        tuple(float(y) for y in x)
+        for x in buffers
+        if x.ndim == 1 and x.is_floating_point() and 2 <= len(x) <= 256 and bool((x > 0).all())
+    )
+    return tuple(dict.fromkeys(x for x in falling if all(a > b for a, b in pairwise(x))))
 
 
 def less_precise(a: torch.dtype, b: torch.dtype) -> torch.dtype:

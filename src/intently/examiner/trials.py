@@ -38,12 +38,12 @@ def _names(subject: Any) -> Iterator[list[str]]:
         inputs = [main, *(n for n in inputs if n != main)]
     if not needed and not inputs:
         yield ["x"]
-    for n, name in enumerate(inputs[:6]):
+    first = inputs[:1]
+    for more in ("decoder_input_ids", "pixel_values"):
+        if more in inputs[1:]:  # an encoder and a decoder, or two encoders
+            yield [*needed, *first, more]
+    for name in inputs[:6]:
         yield [*needed, name]
-        if n == 0:
-            beside = [x for x in inputs[1:] if x.startswith("decoder_") or x == "pixel_values"]
-            for more in beside:
-                yield [*needed, name, more]
 
 
 def _of_names(subject: Any, names: list[str]) -> Iterator[dict[str, Any]]:

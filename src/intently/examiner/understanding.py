@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from types import CellType, FunctionType, MethodType
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from intently.errors import ArgumentError, build
 from intently.examiner.exact import exactly
 from intently.examiner.meanings import MEANINGS, sequence_first, with_meanings
-from intently.examiner.naming import roles_of
+from intently.examiner.naming import parameters_named, roles_of
 from intently.examiner.precision import Precision, precision_of
 from intently.examiner.subject import Subject
 from intently.examiner.tracing import less_precise
@@ -38,9 +39,9 @@ def understood(
             )
     if inputs is not None:
         error: Exception | None = None
-        for made in _forms(subject):
+        for made, given in product(_forms(subject), _completed(subject, inputs)):
             try:
-                return _with_inputs(made, dict(inputs), meanings, subject, True)
+                return _with_inputs(made, given, meanings, subject, True)
             except Exception as raised:  # whatever the code does with it
                 error = error or raised
         assert error is not None
@@ -54,6 +55,16 @@ def understood(
                 errors.append(raised)
     expected = "an example call, such as inputs={'x': torch.randn(2, 6, 64)}"
     raise _refused(_telling(errors), expected)
+
+
+def _completed(subject: Any, inputs: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The inputs with tokens for the decoder, where a model would make them from the encoder's."""
+    given, name = dict(inputs), "decoder_input_ids"
+    ids = given.get("input_ids")
+    decodes = name in parameters_named(subject) and not any(n.startswith("decoder_") for n in given)
+    if decodes and isinstance(ids, Tensor) and ids.ndim == 2:
+        return [given | {name: ids[:, : max(ids.shape[1] - 2, 1)].flip(1)}, given]
+    return [given]
 
 
 def _refused(error: Exception | None, expected: str) -> ArgumentError:
