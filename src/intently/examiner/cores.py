@@ -18,6 +18,7 @@ from intently.examiner.changes import another
 from intently.examiner.configured import stated
 from intently.examiner.examples import with_examples
 from intently.examiner.explaining import Explained, explain
+from intently.examiner.filling import with_filled
 from intently.examiner.groups import Group, gathered, groups_of, scattered
 from intently.examiner.inside import INSIDE, seen_inside
 from intently.examiner.intent import Intent, dense_bias, in_calls, inferred, intended, with_window
@@ -157,6 +158,13 @@ def _one(
         why = "its outputs are not weights times values"
         return Examined(group.where, None, why=why)
     said = _explained(subject, group.where, side, best[0], best[1], mask, bias, best[2])
+    if not best[1].known and said.intent is not None:
+        filled = with_filled(best[0], best[1], said.intent, found, group.where)
+        if filled is not None:
+            said = _explained(subject, group.where, side, best[0], filled[0], mask, bias, best[2])
+            assert said.explained is not None
+            findings = (filled[1], *said.explained.findings)
+            said = replace(said, explained=replace(said.explained, findings=findings))
     return replace(said, end=group.cores[0].end)
 
 

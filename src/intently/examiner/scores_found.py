@@ -70,16 +70,21 @@ class Scores:
         return self.residual < UNKNOWN
 
 
-def apart(weights: Weights, kinds: dict[str, Score], found: Found) -> Scores:
+def apart(
+    weights: Weights, kinds: dict[str, Score], found: Found, only: Tensor | None = None
+) -> Scores:
     """The parts of measured weights, by the kind of score with the smallest residual.
 
     Softcaps are tried if ``found`` shows a tanh, rotations of any base and mistaken ones if it
-    shows that queries or keys are multiplied by a table.
+    shows that queries or keys are multiplied by a table. Weights of keys other than ``only``
+    (b, h, t, s) are left aside.
     """
     w = weights.w
     close = weights.precision.close
     seen = (w.abs() > weights.precision.faded * w.abs().amax()).any(0)
     axis = _axis(w, seen, close)
+    if only is not None:
+        seen = seen & only
     best: Scores | None = None
     for split, q, k, names, caps in _rounds(weights, kinds, found.capped):
         for name in names:
