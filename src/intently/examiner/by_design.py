@@ -43,12 +43,23 @@ def by_design(found: Finding, subject: Any, scale: float | None) -> Finding:
     for pattern, name, sentence in DOCUMENTED:
         if found.name == name and any(re.match(pattern, home) for home in homes):
             return replace(found, kind="by design", said=f"{found.said}. {sentence}")
+    still = _still(subject) if found.name == "not-normalised" else []
+    if still:  # a gate that has learned nothing yet gives every row the same
+        said = f"{found.said}; {still[0]} is all zeros, and may be its gate"
+        return replace(found, kind="convention", said=said)
     if found.name in SCALES and scale is not None:
         for name, x in stated(_configured(subject), *WORDS).items():
             if x > 0 and any(math.isclose(scale, y, rel_tol=1e-4) for y in (x, x**-0.5)):
                 said = f"{found.said}. The configuration states {name} = {x:g}"
                 return replace(found, kind="by design", said=said)
     return found
+
+
+def _still(subject: Any) -> list[str]:
+    """The matrices of a module that are all zeros, as some gates begin."""
+    if not isinstance(subject, nn.Module):
+        return []
+    return [n for n, x in subject.named_parameters() if x.ndim == 2 and not bool(x.any())]
 
 
 def _parts(subject: Any) -> list[nn.Module]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from intently.examiner.paths import compared
 from intently.examiner.properties import EXCHANGED, Trial, by_position, tried
 from intently.examiner.report import Report
 from intently.examiner.subject import Subject
+from intently.examiner.tracing import Found
 from intently.examiner.understanding import understood
 from intently.masks import Mask
 from intently.masks.geometry import Geometry
@@ -97,7 +98,10 @@ def _checked(
     if steady is False:
         findings = []
     if steady:
-        whole = Whole(seen, seen.traced(), cores)
+        run = Found()
+        with suppress(Exception):  # code that refuses to be followed
+            run = seen.traced()
+        whole = Whole(seen, run, cores)
         for held, found in compared(trial, whole, lambda x: _inside(x, mask, bias), same):
             properties.append(held)
             findings += _new(found, findings)

@@ -19,8 +19,9 @@ from intently.examiner.configured import stated
 from intently.examiner.examples import with_examples
 from intently.examiner.explaining import Explained, explain
 from intently.examiner.filling import with_filled
+from intently.examiner.finding import Finding
 from intently.examiner.groups import Group, gathered, groups_of, scattered
-from intently.examiner.inside import INSIDE, seen_inside
+from intently.examiner.inside import INSIDE, seen_inside, weights_now
 from intently.examiner.intent import Intent, dense_bias, in_calls, inferred, intended, with_window
 from intently.examiner.layouts import given_heads, layouts
 from intently.examiner.measuring import Geometry, Weights, measured
@@ -165,7 +166,28 @@ def _one(
             assert said.explained is not None
             findings = (filled[1], *said.explained.findings)
             said = replace(said, explained=replace(said.explained, findings=findings))
+    said = _overpowered(said, subject, found, group) if mask is not None else said
     return replace(said, end=group.cores[0].end)
+
+
+def _overpowered(said: Examined, subject: Subject, found: Found, group: Group) -> Examined:
+    """What was found, with hidden keys that large scores give weight to in the example."""
+    if said.explained is None or said.intent is None or said.scores is None:
+        return said
+    with suppress(Exception):  # whatever the code does when it is followed
+        now = weights_now(subject, found, group)
+        hidden = ~said.scores.seen & ~said.intent.allowed
+        if now is None or now.shape != hidden.shape:
+            return said
+        cells = ((now > subject.precision.same) & hidden).nonzero()
+        if len(cells):
+            b, h, i, j = cells[0].tolist()
+            text = f"query {i} gives hidden key {j} the weight {float(now[b, h, i, j]):.2g}"
+            text += " in the example: large scores outdo what the mask adds"
+            more = Finding("mask-too-weak", text, where=said.where, cell=(b, h, i, j))
+            findings = (*said.explained.findings, more)
+            return replace(said, explained=replace(said.explained, findings=findings))
+    return said
 
 
 def _taken_apart(weights: Weights, found: Found) -> tuple[Weights, Scores, bool]:

@@ -56,6 +56,18 @@ def seen_inside(
     return Weights(w, q, k, values, subject.precision, steps)
 
 
+def weights_now(subject: Subject, found: Found, group: Group) -> Tensor | None:
+    """The weights (b, h, t, s) in the example itself, None if they do not stand inside."""
+    operations = {x for c in group.cores for x in (c.scored, c.mixed)}
+    calls = subject.calls(found, {}, operations)
+    if not operations <= calls.keys():
+        return None
+    values = {source.number: source.value for source in found.sources}
+    made = [_parts(c, calls, values, subject.batch) for c in group.cores]
+    parts = [x for x in made if x is not None]
+    return _rows(parts)[0] if len(parts) == len(made) else None
+
+
 def _parts(
     core: Core, calls: Mapping[Any, Call], values: Mapping[int, Tensor], b: int
 ) -> tuple[Tensor, Tensor, Tensor] | None:

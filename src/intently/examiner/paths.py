@@ -70,17 +70,41 @@ def _one(path: Path, trial: Trial, whole: Whole, inside: Inside) -> tuple[Proper
     )
     held = Property(path.said, False, said)
     try:
-        cores, _ = inside(path.subject)
+        cores, wrong = inside(path.subject)
         other = Whole(path.subject, path.subject.traced(), cores)
         named = parted(other, whole, 10 * trial.same)
     except Exception:  # what cannot be followed inside is still wrong outside
-        other, named = None, []
-    if path.kind == "a cache" and other is not None:
+        other, named, wrong = None, [], []
+    wrong = [f for f in wrong if f.kind == "mistake"]
+    if path.kind == "a setting" and wrong:
+        found = [_in_one_path(f) for f in wrong]
+    elif other is not None and path.kind == "a setting" and _in_steps(other):
+        found = _bias_lost(other, whole) or [_in_one_path(f) for f in named]
+    elif other is not None and path.kind == "a cache":
         found = cache_shifts(other, whole, path.pieces, named)
     else:
         found = [_in_one_path(f) for f in named]
     found = [replace(f, said=f"{path.said}: {f.said}") for f in found]
     return held, found or [Finding(symptom, said)]
+
+
+def _in_steps(path: Whole) -> bool:
+    """Whether an attention of a path is called several times."""
+    return any(x.weights is not None and len(x.weights.calls) > 1 for x in path.cores)
+
+
+def _bias_lost(steps: Whole, whole: Whole) -> list[Finding]:
+    """Biases by distance of the whole pass that the steps of a setting have not."""
+    out = []
+    for a in whole.cores:
+        same = [b for b in steps.cores if b.where == a.where and b.explained is not None]
+        if a.explained is None or not a.explained.added or not same:
+            continue
+        added = [b.explained.added for b in same if b.explained is not None]
+        if a.explained.added not in added:
+            said = f"{a.explained.added} becomes {next(filter(None, added), 'no bias')}"
+            out.append(Finding("bias-offset-lost", said, where=a.where))
+    return out
 
 
 def _at(y: Tensor, trial: Trial) -> str:

@@ -192,6 +192,24 @@ def empty_rows(trial: Trial) -> Property:
     return Property("empty rows", True)
 
 
+def inputs_matter(trial: Trial) -> Property:
+    """Every output depends on some input, where no mask hides all."""
+    subject = trial.subject
+    if subject.of("mask"):
+        return Property("inputs matter", None, "a mask may hide them")
+    names = subject.of("x", "q", "k", "v", "past k", "past v", "ids", "context")
+    changed = {n: another(subject.inputs[n]) for n in names}
+    off = difference(trial.output(**changed), trial.first)
+    image = off.ndim == 4 and subject.roles[subject.main] == "x"
+    off = off.amax(1).flatten(1) if image else by_position(off).amax(-1)
+    still = (off <= trial.same).all(0)
+    if not bool(still.any()):
+        return Property("inputs matter", True)
+    at = int(still.nonzero()[0])
+    said = f"output {at} is the same for any input: only padding has weight, so a mask is inverted"
+    return broken("inputs matter", said, "mask-inverted")
+
+
 def strides(trial: Trial) -> Property:
     """The layout of inputs in memory does not matter."""
     changed = {}
@@ -240,6 +258,7 @@ ALL: tuple[Callable[[Trial], Property], ...] = (
     padding_ignored,
     empty_rows,
     gradient_mode,
+    inputs_matter,
     strides,
     gradients,
     inputs_used,

@@ -83,6 +83,12 @@ def apart(
     close = weights.precision.close
     seen = (w.abs() > weights.precision.faded * w.abs().amax()).any(0)
     axis = _axis(w, seen, close)
+    if axis == "keys" and not bool((seen.sum(-1) > 1).any()):  # one key a row tells no scale
+        d, none = weights.values.reading.width, torch.zeros_like(w[0]).masked_fill(~seen, torch.nan)
+        usual = torch.full((w.shape[2],), d**-0.5, dtype=w.dtype)
+        return Scores(
+            "dot", "", usual, none, seen, axis, w.sum(-1), 0.0, precision=weights.precision
+        )
     if only is not None:
         seen = seen & only
     best: Scores | None = None

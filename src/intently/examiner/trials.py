@@ -30,6 +30,8 @@ def _names(subject: Any) -> Iterator[list[str]]:
     known = parameters_named(subject)
     if needed:
         yield needed
+        if "position_embeddings" in known and "position_embeddings" not in needed:
+            yield [*needed, "position_embeddings"]
         if named_role(needed[0]) is None and len(needed) == 1:
             return
     main = getattr(subject, "main_input_name", None)
