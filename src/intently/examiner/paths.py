@@ -57,7 +57,7 @@ def compared(
 def _one(path: Path, trial: Trial, whole: Whole, inside: Inside) -> tuple[Property, list[Finding]]:
     try:
         with torch.no_grad():
-            y = path.subject.output()
+            y = trial.read(path.subject.output())
     except Exception as error:  # whatever the code does on this path
         said = f"raises {type(error).__name__}: {error}".split("\n")[0]
         return Property(path.said, None, said), []
