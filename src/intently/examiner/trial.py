@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from intently.examiner.axes import nobodys
 from intently.examiner.finding import Finding
 from intently.examiner.precision import EXACT
 from intently.examiner.subject import Subject
@@ -36,6 +37,12 @@ class Trial:
     def output(self, **changed: Any) -> Tensor:
         """The output with some inputs changed."""
         return self.subject.output(**{**self.settings, **changed})
+
+    def read(self, y: Tensor) -> Tensor:
+        """An output, but for those at padding, which nobody reads: they are as in the first."""
+        if y.ndim != 3 or y.shape != self.first.shape:
+            return y
+        return torch.where(nobodys(self.subject, y), self.first, y)
 
     def rows(self, y: Tensor) -> Tensor:
         """An output as (b, t, n)."""
