@@ -81,7 +81,8 @@ def _layout(a: Examined, b: Examined) -> list[Finding]:
     if a.weights is None or b.weights is None:
         return []
     one, two = a.weights.values, b.weights.values
-    if one.reading.name and two.reading.name and one.reading.name != two.reading.name:
+    names = [x.reading.name for x in (one, two)]
+    if all(n.startswith("(") for n in names) and names[0] != names[1]:
         said = f"the fused projection is read as {one.reading.name}, not as {two.reading.name}"
         return [Finding("layout-of-fused-rows", said, where=a.where)]
     orders = [(x.values.reading.v.order, s.split) for x, s in _measured(a, b)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -23,13 +23,24 @@ LOW = -1e3
 """What is added to the scores of hidden keys is at most this."""
 
 
-def sequence_first(subject: Any, meanings: dict[str, str]) -> bool:
-    """Whether batch comes second: said, or the layer's own ``batch_first`` says so."""
+def sequence_first(subject: Any, meanings: dict[str, str], given: Mapping[str, Any]) -> bool:
+    """Whether batch comes second: said, by the layer's own ``batch_first``, or by a padding mask.
+
+    A mask (b, t) beside an input (t, b, c) of other sizes leaves no other reading.
+    """
     if "sequence first" in meanings.values():
         return True
     own = getattr(subject, "batch_first", None)
     if own is None and type(subject).__module__.startswith("torch.nn."):
         own = next((m.batch_first for m in subject.modules() if hasattr(m, "batch_first")), None)
+    if own is None:
+        wide = [tuple(x.shape[:2]) for x in given.values() if isinstance(x, Tensor) and x.ndim == 3]
+        flat = [
+            tuple(given[n].shape)
+            for n, m in meanings.items()
+            if m in ("attend", "ignore") and isinstance(given.get(n), Tensor) and given[n].ndim == 2
+        ]
+        return any(m not in wide and m[::-1] in wide and m[0] != m[1] for m in flat)
     return own is False
 
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from intently.examiner.dropping import without_dropout
 from intently.examiner.finding import Finding
 from intently.examiner.likeness import Inside, Whole, parted
 from intently.examiner.properties import Property, Trial, by_position, difference, part
@@ -31,7 +30,6 @@ RETURNS = (
 
 HELD = {"softcap-missing": "softcap", "softcap-other": "softcap", "sinks-missing": "sinks"}
 HELD |= {"sink": "sinks", "mask-missing": "mask", "mask-other": "mask", "padding-attended": "mask"}
-HELD |= {"mask-inverted": "mask", "mask-top-left": "mask", "window-missing": "mask"}
 HELD |= {x: "bias" for x in ("bias-missing", "bias-other", "bias-slopes", "bias-scaled")}
 """What a path lacks, by the name of the finding."""
 
@@ -166,27 +164,6 @@ def _asking(subject: Subject) -> Iterator[tuple[str, bool]]:
             default = parameters[name].default
             if isinstance(default, bool) or default is None:
                 yield name, not default
-
-
-class _WithoutDropout(TorchDispatchMode):
-    """Runs dropout as the identity, inside of fused functions too."""
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        name = func._schema.name
-        if name == "aten::native_dropout":
-            return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
-        if name == "aten::bernoulli_":  # kept with p, then divided by p
-            return args[0].fill_(args[1] if len(args) > 1 else 1.0)
-        return func(*args, **(kwargs or {}))
-
-
-@contextmanager
-def without_dropout() -> Iterator[None]:
-    """Code within runs without dropout, in training mode too."""
-    with _WithoutDropout():
-        yield
 
 
 def _training(subject: Subject) -> Subject | None:

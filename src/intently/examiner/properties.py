@@ -18,12 +18,31 @@ from intently.examiner.derivatives import gradients
 from intently.examiner.finding import Finding
 from intently.examiner.telling import told
 from intently.examiner.trial import Property, Trial, broken, by_position, difference, part
-from intently.examiner.wiring import dropout_placed, inputs_used, left_padding, not_rounded
+from intently.examiner.wiring import (
+    dropout_placed,
+    inputs_used,
+    left_padding,
+    not_rounded,
+    nothing_later_in_training,
+)
 
 EXCHANGED = "batch-and-sequence-exchanged"
 
 
 # --- the properties -----------------------------------------------------------------------------
+
+
+def finite(trial: Trial) -> Property:
+    """The example gives no NaN."""
+    if not bool(trial.first.isnan().any()):
+        return Property("finite", True)
+    subject = trial.subject
+    for shape, axis in subject.traced().softmaxes:
+        over = {-4: "batch", -3: "heads", -2: "queries"}.get(axis - len(shape))
+        if over is not None and len(shape) > 2:
+            said = f"the softmax runs over axis {axis} of {shape}: over {over}, and gives NaN"
+            return broken("finite", said, f"softmax-over-{over}")
+    return Property("finite", None, "the example gives NaN")
 
 
 def deterministic(trial: Trial) -> Property:
@@ -186,16 +205,22 @@ def empty_rows(trial: Trial) -> Property:
             continue
         if bool(y[0].isnan().any()):
             said = f"a row without keys ({name}) gives NaN"
-            return Property(
-                "empty rows", False, said, (Finding("nan-without-keys", said, "hazard"),)
-            )
+            found = Finding("nan-without-keys", said, "hazard")
+            return Property("empty rows", False, said, (found,))
+        v = next((subject.inputs[n] for n in subject.of("v")), None)
+        if v is not None and y.shape[:-2] == v.shape[:-2] and y.shape[-1] == v.shape[-1]:
+            mean = v[0].mean(-2, keepdim=True).expand_as(y[0])
+            if part(y[0], mean) <= 10 * trial.same:
+                said = f"a row without keys ({name}) gives the mean of all values"
+                found = Finding("mean-without-keys", said, "hazard")
+                return Property("empty rows", False, said, (found,))
     return Property("empty rows", True)
 
 
 def inputs_matter(trial: Trial) -> Property:
     """Every output depends on some input, where no mask hides all."""
     subject = trial.subject
-    if subject.of("mask"):
+    if subject.of("mask") or bool(trial.first.isnan().any()):
         return Property("inputs matter", None, "a mask may hide them")
     names = subject.of("x", "q", "k", "v", "past k", "past v", "ids", "context")
     changed = {n: another(subject.inputs[n]) for n in names}
@@ -251,6 +276,7 @@ def gradient_mode(trial: Trial) -> Property:
 ALL: tuple[Callable[[Trial], Property], ...] = (
     inputs_unchanged,
     deterministic,
+    finite,
     rows_of_the_batch,
     nothing_later,
     padding_ignored,
@@ -261,6 +287,7 @@ ALL: tuple[Callable[[Trial], Property], ...] = (
     gradients,
     inputs_used,
     left_padding,
+    nothing_later_in_training,
     dropout_placed,
     not_rounded,
 )

@@ -38,6 +38,11 @@ UNKNOWN = 0.05
 Score = Callable[[Tensor, Tensor], Tensor]
 
 
+def dot(q: Tensor, k: Tensor) -> Tensor:
+    """The products q kᵀ."""
+    return q @ k.mT
+
+
 @dataclass(frozen=True)
 class Scores:
     """What weights are made of.
@@ -62,7 +67,7 @@ class Scores:
     factor: float = 1.0
     """By what all weights are multiplied after the softmax."""
     precision: Precision = EXACT
-    score: Score = torch.matmul
+    score: Score = dot
 
     @property
     def known(self) -> bool:

@@ -86,6 +86,8 @@ class Found:
     opaque: list[str] = field(default_factory=list)
     lowest: torch.dtype = torch.double
     """The least precise dtype in which what depends on the inputs is computed."""
+    softmaxes: list[tuple[tuple[int, ...], int]] = field(default_factory=list)
+    """The shapes that a softmax ran over, and the axis of each."""
     events: list[str] = field(default_factory=list)
     """Scores, softmax, dropout (of scores or weights) and values, as they come."""
     rates: tuple[tuple[float, ...], ...] = ()
@@ -139,6 +141,8 @@ class Trace(TorchDispatchMode):
         if name in ("_native_multi_head_attention", "_transformer_encoder_layer_fwd"):
             self.found.opaque.append(name)
         origin = _joined(self._origin(x) for x in free)
+        if name in ("_softmax", "_safe_softmax"):
+            self.found.softmaxes.append((tuple(args[0].shape), args[1] % args[0].ndim))
         if name == "bernoulli":
             self._noise.add(_memory(given[0]))
         dropped = name == "mul" and any(_memory(x) in self._noise for x in given)

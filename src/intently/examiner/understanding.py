@@ -145,7 +145,7 @@ def _with_inputs(
     module = call if isinstance(call, nn.Module) else None
     roles = roles_of(given, meanings)
     out = Subject(call, given, roles, meanings, module, heads=_heads(call), owner=call)
-    if sequence_first(subject, meanings):
+    if sequence_first(subject, meanings, given):
         out.sequence_first = True
         if stated:  # they are (t, b, c); what is held is (b, t, c)
             out.inputs = out.turned(given)

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from intently.examiner.axes import axis_of_time
-from intently.examiner.changes import another
+from intently.examiner.changes import another, changed_at
+from intently.examiner.dropping import without_dropout
 from intently.examiner.finding import Finding
 from intently.examiner.trial import Property, Trial, broken, by_position, difference, part
 
@@ -19,9 +20,10 @@ def inputs_used(trial: Trial) -> Property:
     subject = trial.subject
     for name in subject.of("q", "k", "v", "x", "context"):
         x = subject.inputs[name]
-        if not x.is_floating_point():
-            continue
-        moved = trial.output(**{name: another(x) + torch.linspace(0, 1, x.numel()).view(x.shape)})
+        other = another(x)
+        if x.is_floating_point():
+            other = other + torch.linspace(0, 1, x.numel(), dtype=x.dtype).view(x.shape)
+        moved = trial.output(**{name: other})
         if part(moved, trial.first) > trial.same:
             continue
         said = f"the output does not depend on {name}"
@@ -42,8 +44,11 @@ def _unused_values(trial: Trial) -> str:
     subject = trial.subject
     if subject.module is None:
         return ""
-    cores = subject.traced().cores
-    if not any(core.values and core.values == core.right for core in cores):
+    found = subject.traced()
+    shared = [c for c in found.cores if c.values and c.values == c.right]
+    widths = {found.sources[i].value.shape[-1] for c in shared for i in c.right}
+    widths |= {n // 3 for n in widths}  # of a fused projection
+    if not shared:
         return ""
     held = {n: p for n, p in subject.module.named_parameters() if p.ndim == 2 and p.requires_grad}
     with torch.enable_grad():
@@ -54,7 +59,7 @@ def _unused_values(trial: Trial) -> str:
         idle = torch.zeros_like(weight) if g is None else g
         rows = (idle == 0).all(-1)
         owner = subject.module.get_submodule(name.rpartition(".")[0])
-        if 3 * int(rows.sum()) < len(rows) or isinstance(owner, nn.Embedding):
+        if int(rows.sum()) not in widths or isinstance(owner, nn.Embedding):
             continue
         kept = weight.detach().clone()
         weight.data[rows] = another(kept)[rows]
@@ -92,6 +97,29 @@ def left_padding(trial: Trial) -> Property:
     said = f"with two steps of padding before it, a text gives outputs that differ by {off:.2g}"
     found = Finding("left-padding-positions", said, "hazard")
     return Property("padding on the left", False, said, (found,))
+
+
+def nothing_later_in_training(trial: Trial) -> Property:
+    """Under a causal mask, statistics over positions leak in training, too."""
+    subject = trial.subject
+    norms = nn.modules.batchnorm._BatchNorm
+    name = "causal in training"
+    if not trial.causal or subject.module is None or len(subject.of("x", "ids")) != 1:
+        return Property(name, None)
+    if not any(isinstance(m, norms) for m in subject.module.modules()):
+        return Property(name, None)
+    training = copy.deepcopy(subject.module).train()
+    made = replace(subject, call=training, owner=training, module=training)
+    main = subject.main
+    x = subject.inputs[main]
+    changed = changed_at(x, axis_of_time(x, subject.roles[main]), -1)
+    with without_dropout():
+        one, two = (by_position(made.output(**{main: y})) for y in (x, changed))
+    off = float(difference(two, one)[:, 0].amax())
+    if off <= 10 * trial.same:
+        return Property(name, True)
+    said = f"in training, output 0 changes by {off:.2g} with the last input: a normalisation"
+    return broken(name, f"{said} runs over positions", "leak-later")
 
 
 def dropout_placed(trial: Trial) -> Property:
