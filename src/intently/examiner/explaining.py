@@ -301,13 +301,12 @@ def _weak(added: Tensor, scores: Scores, intent: Intent, where: str) -> list[Fin
                 said=f"a boolean mask is added as a number: {side} keys gain 1, none is hidden",
             )
         ]
-    return [
-        Finding(
-            "mask-too-weak",
-            where=where,
-            said=f"the mask adds {-step:.4g} to hidden keys, which still have weight",
-        )
-    ]
+    said = f"the mask adds {-step:.4g} to hidden keys, which still have weight"
+    found = [Finding("mask-too-weak", where=where, said=said)]
+    if step < 0:
+        said = "allowed keys lose weight, not hidden ones"
+        found.append(Finding("mask-inverted", where=where, said=said))
+    return found
 
 
 def _other_bias(

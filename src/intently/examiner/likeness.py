@@ -51,7 +51,9 @@ def _pair(
 ) -> list[Finding]:
     """How two attentions differ: what comes in counts at the ``first`` only."""
     found = _layout(a, b)
-    if first and not found:
+    if first and found:
+        found += _raw_bias(a, b, mine, theirs, same)
+    elif first:
         found += _projections(a, b, mine, theirs, same)
     if a.scores is not None and b.scores is not None:
         found += _scores(a, b)
@@ -131,6 +133,21 @@ def _projections(
         i, j = x.sources["qkv".index(n)], y.sources["qkv".index(n)]
         exchanged.append(_weights(SIDES[n], one[n], two[n], (mine, i), (theirs, j), a.where, same))
     return exchanged
+
+
+def _raw_bias(a: Examined, b: Examined, mine: Whole, theirs: Whole, same: float) -> list[Finding]:
+    """Whether projections that are read in other layouts differ by a constant."""
+    if a.operands is None or b.operands is None:
+        return []
+    for i, j in zip(dict.fromkeys(a.operands.sources), dict.fromkeys(b.operands.sources)):
+        one, two = mine.found.sources[i].value, theirs.found.sources[j].value
+        if one.shape != two.shape or _equal(one, two, same):
+            continue
+        off = (one - two).flatten(0, -2)
+        if float((off - off.mean(0)).abs().max()) <= same * float(two.abs().max()):
+            said = "a projection adds another constant: its bias is missing or differs"
+            return [Finding("projection-bias-missing", said, where=a.where)]
+    return []
 
 
 def _weights(

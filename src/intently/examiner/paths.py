@@ -79,9 +79,14 @@ def _one(path: Path, trial: Trial, whole: Whole, inside: Inside) -> tuple[Proper
         other, named, wrong = None, [], []
     wrong = [f for f in wrong if f.kind == "mistake"]
     if path.kind == "a setting" and wrong:
-        found = [_in_one_path(f) for f in wrong]
+        plain = {f.name for x in whole.cores if x.explained for f in x.explained.findings}
+        new = {f.name for f in wrong} - plain
+        if other is not None and _in_steps(other) and new <= {"mask-other", "mask-missing"}:
+            found = cache_shifts(other, whole, (), named)
+        else:
+            found = [_in_one_path(f) for f in wrong]
     elif other is not None and path.kind == "a setting" and _in_steps(other):
-        found = _bias_lost(other, whole) or [_in_one_path(f) for f in named]
+        found = _bias_lost(other, whole) or cache_shifts(other, whole, (), named)
     elif other is not None and path.kind == "a cache":
         found = cache_shifts(other, whole, path.pieces, named)
     else:

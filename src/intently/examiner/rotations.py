@@ -39,6 +39,8 @@ class Rotation:
     width: int
     pairs: str
     way: str = ""
+    shared: int = 1
+    """How many query heads share a key head."""
     rates: tuple[float, ...] = ()
     """The angle of one step for each pair, where it is no power of the base."""
 
@@ -56,7 +58,8 @@ class Rotation:
         keys = torch.arange(s, dtype=q.dtype)
         queries = keys[s - t :] if s >= t else torch.arange(t, dtype=q.dtype)
         if self.way == "angles grow with heads":
-            queries = keys = torch.arange(q.shape[-3], dtype=q.dtype)[:, None]
+            queries = torch.arange(q.shape[-3], dtype=q.dtype)[:, None]
+            keys = queries.div(self.shared, rounding_mode="floor")
         queries = queries + {"queries one step ahead": 1, "queries one step behind": -1}.get(
             self.way, 0
         )

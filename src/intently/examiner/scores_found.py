@@ -151,7 +151,8 @@ def _rotated(weights: Weights, seen: Tensor, axis: Axis) -> Iterator[Rotation]:
         return _fitted(w, rotation.score(q, k), seen[:1], axis, False)[2]
 
     ways = [Rotation(0.0, d, pairs) for pairs in ("halves", "pairs")]
-    mistaken = list(unusual(0.0, d))
+    r = weights.values.reading
+    mistaken = [replace(x, shared=r.heads // r.key_heads) for x in unusual(0.0, d)]
     near = [(off(replace(way, base=base)), way) for way in mistaken for base in (BASES[0], 50.0)]
     close = [way for _, way in sorted(near, key=lambda x: x[0])[:4]]
     for way in (*ways, *dict.fromkeys(close)):
