@@ -12,8 +12,9 @@ OTHERS = frozenset((
     "Efficient", "nystrom", "linformer", "over_queries", "T5", "SetTransformer", "NonLocal",
     "talking_before", "talking_both", "talking_heads", "Router", "MemoryNetwork", "sparse",
     "ClipPooling", "OpenAIClip", "exp_in_place", "by_tensordot", "Bert", "Axial",
+    "in_autograd_function",
 ))  # fmt: skip
-"""Styles that are another attention by design, or pool: nothing that is softmax(q kᵀ / √d) v."""
+"""Styles that are another attention by design, pool, or have no gradient for queries and keys."""
 
 
 def _case(style: str) -> Case:

@@ -44,11 +44,7 @@ def _unused_values(trial: Trial) -> str:
     subject = trial.subject
     if subject.module is None:
         return ""
-    found = subject.traced()
-    shared = [c for c in found.cores if c.values and c.values == c.right]
-    widths = {found.sources[i].value.shape[-1] for c in shared for i in c.right}
-    widths |= {n // 3 for n in widths}  # of a fused projection
-    if not shared:
+    if not any(c.values and c.values == c.right for c in subject.traced().cores):
         return ""
     held = {n: p for n, p in subject.module.named_parameters() if p.ndim == 2 and p.requires_grad}
     with torch.enable_grad():
@@ -59,7 +55,7 @@ def _unused_values(trial: Trial) -> str:
         idle = torch.zeros_like(weight) if g is None else g
         rows = (idle == 0).all(-1)
         owner = subject.module.get_submodule(name.rpartition(".")[0])
-        if int(rows.sum()) not in widths or isinstance(owner, nn.Embedding):
+        if not _a_third(rows) or isinstance(owner, nn.Embedding):
             continue
         kept = weight.detach().clone()
         weight.data[rows] = another(kept)[rows]
@@ -68,6 +64,14 @@ def _unused_values(trial: Trial) -> str:
         if moved <= trial.same:
             return name
     return ""
+
+
+def _a_third(rows: Tensor) -> bool:
+    """Whether all rows are idle, or one third of a fused projection."""
+    thirds = rows.chunk(3) if len(rows) % 3 == 0 else ()
+    return bool(rows.all()) or (
+        [bool(x.all()) for x in thirds].count(True) == 1 and int(rows.sum()) * 3 == len(rows)
+    )
 
 
 def left_padding(trial: Trial) -> Property:
