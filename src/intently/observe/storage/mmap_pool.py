@@ -32,9 +32,9 @@ _left: dict[int, list[mmap.mmap]] = {}
 
 def empty_like(x: Tensor, dtype: torch.dtype) -> Tensor:
     """Return uninitialised memory for a copy of x, in the order of its memory."""
-    order = sorted(range(x.ndim), key=x.stride, reverse=True)
+    order = sorted(range(x.ndim), key=x.stride().__getitem__, reverse=True)
     room = empty([x.shape[n] for n in order], dtype, x.device)
-    return room.permute([order.index(n) for n in range(x.ndim)])
+    return room.permute(sorted(range(x.ndim), key=order.__getitem__))
 
 
 def joined(parts: Sequence[Tensor]) -> Tensor:
