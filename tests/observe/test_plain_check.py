@@ -10,7 +10,7 @@ import torch
 
 import intently as it
 from intently.biases import as_bias
-from intently.observe.watching import checking, plain_check
+from intently.observe.watching import checking, plain_check, recorder
 from intently.observe.watching.call import After, AttentionSpec, Call, InPieces
 from intently.observe.watching.checking import check
 from intently.observe.watching.plain_check import confirmed
@@ -145,6 +145,44 @@ def test_large_calls_are_left_to_the_other_check(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(plain_check, name, most - 1)
         assert not said(own)
         monkeypatch.undo()
+
+
+class ByHand(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x @ x.mT / x.shape[-1] ** 0.5, -1) @ x
+
+
+@pytest.mark.parametrize(
+    ("options", "times"),
+    [({}, 1), ({"store": "disk"}, 1), ({"store": "reference"}, 2), ({"dtype": torch.float64}, 2)],
+)
+def test_a_call_by_hand_is_compared_once_if_the_same_bits_are_kept(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], times: int
+) -> None:
+    found: list[Any] = []
+
+    def kept(compare: Any) -> Any:
+        def comparing(*given: Any) -> Any:
+            found.append(compare(*given))
+            return found[-1]
+
+        return comparing
+
+    monkeypatch.setattr(checking, "check", kept(check))
+    monkeypatch.setattr(recorder, "confirmed", kept(confirmed))
+    with it.watch(model := ByHand(), **options) as seen:
+        model(torch.randn(2, 5, 8))
+    (entry,) = seen.calls
+    assert (entry.verified, entry.compared, entry.source) == (True, 2, "by hand")
+    assert entry.attention().q.shape[-1] == 8
+    assert sum(verdict is not None for verdict in found) == times
+
+
+def test_a_reference_that_cannot_tell_is_not_verified() -> None:
+    with torch.inference_mode(), it.watch(model := ByHand(), store="reference") as seen:
+        model(torch.randn(2, 5, 8))
+    (entry,) = seen.calls
+    assert entry.verified is None and "inference" in str(entry.why)
 
 
 def test_a_recording_asks_the_other_check_only_about_the_rest(
