@@ -19,7 +19,7 @@ from intently.matrix import LazyMatrix
 from intently.observe import Recording
 from intently.observe.recording.recording import Entry
 
-PLAIN = (F.scaled_dot_product_attention, nn.Module.__call__)
+PLAIN = (F.scaled_dot_product_attention, nn.Module.__call__, nn.Module._call_impl)
 """In a tuple, because names bound to them are replaced, those of this file too."""
 
 

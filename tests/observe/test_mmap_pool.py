@@ -75,7 +75,7 @@ def test_pages_that_are_taken_while_others_are_left_stand_nowhere_else(
 ) -> None:
     first, second = packed(torch.randn(LARGE // 4)), packed(torch.randn(LARGE // 4))
     del first
-    (areas,) = left.values()  # as `_room` has them in hand when a recording goes
+    (areas,) = left.values()  # as `_empty` has them in hand when a recording goes
     del second
     taken = areas.pop()
     assert all(area is not taken for rest in left.values() for area in rest)

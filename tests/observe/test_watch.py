@@ -287,6 +287,27 @@ def test_a_mode_that_fails_leaves_nothing_replaced(
         assert when == "__exit__"
 
 
+def test_no_special_method_is_replaced_for_a_model() -> None:
+    """Python would update every subclass of `nn.Module`, up to thousands."""
+    with it.watch(stack()):
+        assert (nn.Module.__call__, nn.Module._call_impl) != PLAIN[1:]
+        assert nn.Module.__call__ is PLAIN[1]
+
+
+def test_a_forward_that_took_the_place_of_another_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Layer(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x
+
+    def forward(self: Layer, x: torch.Tensor) -> torch.Tensor:
+        return x if x.ndim else flash_attn_func(x)  # type: ignore[name-defined]
+
+    model, x = Stack(Layer()), torch.randn(1, 5, 32)  # type: ignore[arg-type]
+    assert not seen_by(model, x).coverage().unseen
+    monkeypatch.setattr(Layer, "forward", forward)
+    assert "its code names flash_attn_func" in seen_by(model, x).coverage().unseen["layers.0"]
+
+
 def test_names_imported_within_the_block_are_put_back(
     imports: Callable[[str], dict[str, object]],
 ) -> None:

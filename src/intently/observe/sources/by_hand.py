@@ -8,9 +8,9 @@ reports the first operation that it cannot follow. Scores that are no product of
 or went out of sight on their way, leave the weights themselves: those are kept instead.
 
 The mode costs some ten microseconds an operation, so it is on only within the modules whose code
-makes weights by hand, and off again within the layers that they call. A softmax that nobody
-expected turns it on until its module returns, with the weights as they are, and from then on for
-all modules of that class. ``deep=True`` follows the whole model.
+makes weights by hand, or the functions in which alone they do, and off again within the layers that
+they call. A softmax that nobody expected turns it on until its module returns, with the weights as
+they are, and from then on for all modules of that class. ``deep=True`` follows the whole model.
 
 The results are the same, except where PyTorch picks another kernel under a dispatch mode, as under
 any.
@@ -22,6 +22,8 @@ import threading
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import wraps
+from itertools import chain
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -37,9 +39,12 @@ from intently.observe.sources.followed import Lost, Scores
 from intently.observe.sources.following import BY_HAND, Follow
 from intently.observe.sources.gathered import Gathered
 from intently.observe.sources.steps import NO_PRODUCT, axes_of_ones
+from intently.observe.watching.helpers import Helper, helpers
+from intently.observe.watching.patches import Function, Target, is_replaced
 from intently.observe.watching.recorder import Recorder
-from intently.observe.watching.revealed import gathers, writes_attention
-from intently.observe.watching.scope import current, tell
+from intently.observe.watching.revealed import gathers, own_kinds, writes_attention
+from intently.observe.watching.scope import current, running, tell
+from intently.observe.watching.searched import Searched
 from intently.observe.watching.unseen import Softmax
 
 
@@ -100,6 +105,28 @@ class _paused:  # noqa: N801 - as `mode`
             _here.mode.__enter__()
 
 
+def targets(searched: Searched) -> list[Target]:
+    """The functions in which alone modules of a model attend by hand."""
+    found: dict[tuple[int, str], Target] = {}
+    for module in filter(attends_by_hand, searched.modules):
+        for x in _read(module):
+            found[id(x.owner), x.name] = Target(x.owner, x.name, _followed)
+    return list(found.values())
+
+
+def _followed(original: Function) -> Function:
+    @wraps(original)
+    def followed(*args: Any, **kwargs: Any) -> Any:
+        recorders = current()
+        module = running() if recorders else None
+        if module is None or _is_on() or not any(x.wants(module) for x in recorders):
+            return original(*args, **kwargs)
+        with mode():
+            return original(*args, **kwargs)
+
+    return followed
+
+
 class _Here(threading.local):
     """The mode of a thread, and how many modules and whole models are followed."""
 
@@ -123,7 +150,7 @@ def around(
     if module not in plain:
         if not attends_by_hand(module):
             plain.add(module)
-        elif any(x.wants(module) for x in recorders):
+        elif not _in_helpers(module) and any(x.wants(module) for x in recorders):
             gathered = Gathered(module, recorders) if gathers(module) else None
             return None if _here.whole and gathered is _here.mode.gathered else mode(gathered)
     if _here.whole:
@@ -149,6 +176,28 @@ def attends_by_hand(module: nn.Module) -> bool:
         ours = type(module).__module__.split(".")[0] in ("intently", "torch")
         known = _known[module] = not ours and writes_attention(module)
     return known
+
+
+def _read(module: nn.Module) -> tuple[Helper, ...]:
+    """The functions in which alone a module attends, read again if it or its classes changed."""
+    kinds = own_kinds(type(module))
+    stamp = tuple(map(id, chain(*(vars(x).values() for x in (module, *kinds)))))
+    before = _known_helpers.get(module)
+    if before is None or before[0] != stamp:
+        before = _known_helpers[module] = stamp, helpers(module)
+    return before[1]
+
+
+def _in_helpers(module: nn.Module) -> bool:
+    """Whether functions are followed in which alone a module attends, none of them its own.
+
+    While the blocks of another module are gathered, all of it is followed, apart from these.
+    """
+    _, known = _known_helpers.get(module, (None, ()))
+    if not known or type(module) in _caught or _here.mode.gathered is not None:
+        return False
+    own = vars(module)
+    return all(x.name not in own and is_replaced(x.owner, x.name) and x.stands() for x in known)
 
 
 def follow_from(module: nn.Module, weights: Tensor, softmax: Softmax) -> None:
@@ -210,6 +259,8 @@ def told(weights: Tensor) -> None:
 
 _known: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 """Whether the code of a module attends by hand, as far as it tells."""
+_known_helpers: WeakKeyDictionary[nn.Module, tuple[Any, tuple[Helper, ...]]] = WeakKeyDictionary()
+"""What a module and its classes held when a watch was opened, and the functions read then."""
 _caught: WeakSet[type[nn.Module]] = WeakSet()
 """Classes whose code did not tell, and that were caught with a softmax."""
 

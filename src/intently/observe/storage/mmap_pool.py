@@ -32,9 +32,10 @@ _left: dict[int, list[mmap.mmap]] = {}
 
 def empty_like(x: Tensor, dtype: torch.dtype) -> Tensor:
     """Return uninitialised memory for a copy of x, in the order of its memory."""
-    order = sorted(range(x.ndim), key=x.stride, reverse=True)
-    room = empty([x.shape[n] for n in order], dtype, x.device)
-    return room.permute([order.index(n) for n in range(x.ndim)])
+    shape, strides, step = x.shape, [1] * x.ndim, 1
+    for axis in sorted(reversed(range(x.ndim)), key=x.stride().__getitem__):
+        strides[axis], step = step, step * shape[axis]
+    return _empty(step, dtype, x.device).as_strided(shape, strides)
 
 
 def joined(parts: Sequence[Tensor]) -> Tensor:
@@ -48,14 +49,14 @@ def joined(parts: Sequence[Tensor]) -> Tensor:
 
 def empty(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return an uninitialised tensor; a large one has pages of its own."""
-    size = math.prod(shape) * dtype.itemsize
+    return _empty(math.prod(shape), dtype, device).view(shape)
+
+
+def _empty(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return ``count`` entries (count,); only those that are written take memory."""
+    size = count * dtype.itemsize
     if device.type != "cpu" or size < LARGE:
-        return torch.empty(shape, dtype=dtype, device=device)
-    return _room(size).view(dtype).view(shape)
-
-
-def _room(size: int) -> Tensor:
-    """Return ``size`` bytes (size,); only bytes that are written take memory."""
+        return torch.empty(count, dtype=dtype, device=device)
     rounded = _rounded(size)
     try:
         area = _left[rounded].pop()
@@ -65,14 +66,14 @@ def _room(size: int) -> Tensor:
             area.madvise(mmap.MADV_HUGEPAGE)
     view = memoryview(area)
     weakref.finalize(view, _leave, area, rounded).atexit = False
-    return torch.frombuffer(view, dtype=torch.uint8, count=size)
+    return torch.frombuffer(view, dtype=dtype, count=count)
 
 
 def _leave(area: mmap.mmap, size: int) -> None:
     """Keep pages that nobody reads any more, and evict the least recently used sizes.
 
-    A finaliser may run at any time, even inside `_room`: each list of areas is changed in place,
-    so that an area which `_room` takes from it is in no other list.
+    A finaliser may run at any time, even inside `_empty`: each list of areas is changed in place,
+    so that an area which `_empty` takes from it is in no other list.
     """
     same = _left.pop(size, [])
     same.append(area)

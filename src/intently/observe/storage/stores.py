@@ -158,15 +158,19 @@ def packed(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
     Expanded axes stay expanded.
     """
-    with torch.inference_mode(False), torch.no_grad():
-        part = _unexpanded(x.detach())
-        return mmap_pool.empty_like(part, dtype or x.dtype).copy_(part).expand(x.shape)
+    if torch.is_inference_mode_enabled():
+        with torch.inference_mode(False):
+            return packed(x, dtype)
+    x = x.detach()
+    part = _unexpanded(x)
+    found = mmap_pool.empty_like(part, dtype or x.dtype).copy_(part)
+    return found if part is x else found.expand(x.shape)
 
 
 def _unexpanded(x: Tensor) -> Tensor:
     """X without its expanded axes: one entry along each axis of stride 0."""
-    for axis in range(x.ndim):
-        if not x.stride(axis) and x.shape[axis] > 1:
+    for axis, step in enumerate(x.stride()):
+        if not step and x.shape[axis] > 1:
             x = x.narrow(axis, 0, 1)
     return x
 

@@ -46,6 +46,9 @@ JOINS = frozenset(("cat", "concat", "concatenate", "stack", "gather", "take_alon
 FILLS = frozenset(("zeros", "zeros_like", "new_zeros"))
 """Functions that do so together: blocks that are picked, or stand beside others or nothing."""
 
+FORWARDS = ("forward", "call", "__call__")
+"""Names of the methods that run a module."""
+
 LOADS = frozenset(("LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF"))
 
 MOST = 100
@@ -151,33 +154,49 @@ def writes_attention(module: nn.Module) -> bool:
     These are functions that it names, of any file but PyTorch's, and those that the module holds,
     also behind partials, closures and objects. One may make weights, and another mix values.
     """
-    kind, held = type(module), [x for x in vars(module).values() if not isinstance(x, PLAIN)]
-    kinds = frozenset(type(x) for x in held if not _passed(type(x).__module__))
-    softmax = any(isinstance(x, nn.Softmax) for x in module._modules.values())
-    key = kinds, frozenset(filter(callable, _behind(held, frozenset()))), softmax
-    known = _written.setdefault(kind, {})
+    known, key = _written.setdefault(type(module), {}), holding(module)
     if key not in known:
-        known[key] = _writes(_all_codes(kind, *key[:2]), softmax)
+        known[key] = _writes(all_codes(type(module), key), key.softmax)
     return known[key]
 
 
 PLAIN = (bool, int, float, str, type(None), torch.Tensor)
-_written: WeakKeyDictionary[type[nn.Module], dict[Any, bool]] = WeakKeyDictionary()
 
 
-def _all_codes(kind: type[nn.Module], kinds: Set[type], functions: Set[Any]) -> list[CodeType]:
+class Holding(NamedTuple):
+    """What a module holds that may run: classes of objects, functions, and a softmax."""
+
+    kinds: frozenset[type]
+    functions: frozenset[Any]
+    softmax: bool
+
+
+_written: WeakKeyDictionary[type[nn.Module], dict[Holding, bool]] = WeakKeyDictionary()
+
+
+def holding(module: nn.Module) -> Holding:
+    """What a module holds that may run in its forward."""
+    held = [x for x in vars(module).values() if not isinstance(x, PLAIN)]
+    return Holding(
+        frozenset(type(x) for x in held if not _passed(type(x).__module__)),
+        frozenset(filter(callable, _behind(held, frozenset()))),
+        any(isinstance(x, nn.Softmax) for x in module._modules.values()),
+    )
+
+
+def all_codes(kind: type[nn.Module], held: Holding) -> list[CodeType]:
     """The code of a forward and of all that it may call, with what a module holds."""
     own = methods(kind)
-    for other in kinds:
+    for other in held.kinds:
         own = {**_functions(other), **own}
-    return [*_called([*_forwards(own), *functions], own, anywhere=True)]
+    return [*_called([*_forwards(own), *held.functions], own, anywhere=True)]
 
 
 def _writes(codes: list[CodeType], softmax: bool) -> bool:
     """Whether code makes weights, and mixes values."""
     names = [{word.text for word in words(code)} for code in codes]
     every = set().union(*names)
-    if any(map(_calls_operator, names)):
+    if any(map(calls_operator, names)):
         return True
     if not every & PRODUCTS and not pools(every):
         return False
@@ -187,12 +206,9 @@ def _writes(codes: list[CodeType], softmax: bool) -> bool:
 def gathers(module: nn.Module) -> bool:
     """Whether the code of a forward may lay out queries, keys or scores in blocks."""
     if type(module) not in _gathers:
-        mine = [x for kind in _kinds(type(module)) for x in vars(kind).values()]
+        mine = [x for kind in own_kinds(type(module)) for x in vars(kind).values()]
         codes = [x.__code__ for x in map(_function, mine) if x is not None]
-        held = [x for x in vars(module).values() if not isinstance(x, PLAIN)]
-        kinds = frozenset(type(x) for x in held if not _passed(type(x).__module__))
-        functions = frozenset(filter(callable, _behind(held, frozenset())))
-        codes += _all_codes(type(module), kinds, functions)
+        codes += all_codes(type(module), holding(module))
         for code in codes:  # which grows by the comprehensions within
             codes += [x for x in code.co_consts if isinstance(x, CodeType)]
         names = {word.text for code in codes for word in words(code)}
@@ -209,7 +225,7 @@ def _function(x: Any) -> FunctionType | None:
 _gathers: WeakKeyDictionary[type[nn.Module], bool] = WeakKeyDictionary()
 
 
-def _calls_operator(names: set[str]) -> bool:
+def calls_operator(names: set[str]) -> bool:
     """Whether code calls an operator of fused attention and not PyTorch's function."""
     fused = any(name.startswith("_scaled_dot_product") for name in names)
     return fused or ("scaled_dot_product_attention" in names and bool(names & {"aten", "_nn"}))
@@ -261,10 +277,11 @@ def _after(word: Word, other: Word) -> bool:
 
 def methods(kind: type) -> dict[str, Any]:
     """The attributes of a class and its bases, except PyTorch's."""
-    return {name: x for k in reversed(_kinds(kind)) for name, x in vars(k).items()}
+    return {name: x for k in reversed(own_kinds(kind)) for name, x in vars(k).items()}
 
 
-def _kinds(kind: type) -> list[type]:
+def own_kinds(kind: type) -> list[type]:
+    """A class and its bases, except PyTorch's."""
     return [k for k in kind.__mro__ if k.__module__.split(".")[0] not in ("torch", "builtins")]
 
 
@@ -275,7 +292,7 @@ def _codes(kind: type[nn.Module]) -> Iterator[CodeType]:
 
 
 def _forwards(own: Mapping[str, Any]) -> list[Any]:
-    return [own[name] for name in ("forward", "call", "__call__") if name in own]
+    return [own[name] for name in FORWARDS if name in own]
 
 
 def _called(left: list[Any], own: Mapping[str, Any], anywhere: bool) -> Iterator[CodeType]:

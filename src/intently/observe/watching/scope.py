@@ -148,10 +148,9 @@ def tell(
     A call that a source cannot read is missed, and never stops the model.
     """
     # neither a user's mode nor a watch sees what is computed here
-    with torch._C.DisableTorchFunction(), inside():
+    with torch._C.DisableTorchFunction(), inside(), torch.no_grad():
         try:
-            with torch.no_grad():
-                call = make()
+            call = make()
             if isinstance(call, Call):
                 call.module = module
         except Exception as error:  # whatever a model hands to its attention
