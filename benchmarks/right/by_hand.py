@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import breadth_styles as styles
+
 from right.case import Case
 
 OTHERS = frozenset((

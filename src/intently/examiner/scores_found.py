@@ -134,7 +134,7 @@ def _rounds(
         yield "", weights.q, weights.k, others, caps
         if not caps:
             for split, q, k in list(_splits(weights))[1:]:
-                yield split, q, k, ["dot"], False
+                yield split, q, k, ["dot", *others] if split == "btdh" else ["dot"], False
 
 
 def _rotated(weights: Weights, seen: Tensor, axis: Axis) -> Iterator[Rotation]:
@@ -269,13 +269,28 @@ def _normalised(found: Scores, w: Tensor, x: Tensor) -> Scores:
         return replace(found, after=True)
     sinks, factor, off = _sunk(inside, -missing, some)
     if off > little or bool((factor.log().abs() > 8).any()):
-        return found
+        sinks = _sunk_by_row(inside, -missing, some, 100 * little)
+        return found if sinks is None else replace(found, extra=sinks)
     plain = bool((factor - 1).abs().max() < little)
     return replace(
         found,
         extra=None if bool((sinks < little / 10).all()) else sinks,
         factor=1.0 if plain else float(factor.mean()),
     )
+
+
+def _sunk_by_row(inside: Tensor, taken: Tensor, some: Tensor, little: float) -> Tensor | None:
+    """Sinks (h,) beside a bias that is known up to a number a row; None if there is none.
+
+    In each row exp(taken) = exp(inside) + sink · a over the draws, where the bias makes a; the last
+    row stands for all.
+    """
+    x, y = inside.double().exp(), taken.double().exp()
+    sink = (y - x).mean(0)
+    off = ((y - x - sink) / y).abs().amax(0)
+    if float(off[some].max()) > little or bool((sink[some] < little).any()):
+        return None
+    return sink[-1, :, -1]
 
 
 def _sunk(inside: Tensor, taken: Tensor, some: Tensor) -> tuple[Tensor, Tensor, float]:
