@@ -27,6 +27,7 @@ POINTWISE = {
     "mul", "div", "add", "sub", "where", "masked_fill", "dropout", "native_dropout",
     "_to_copy", "nan_to_num", "clamp", "clamp_min", "clamp_max", "to", "type_as", "relu",
     "copy_", "pow", "softplus", "threshold", "maximum", "minimum", "reciprocal",
+    "log_sigmoid_forward",
 }  # fmt: skip
 STARTS = SOFTMAX | LOG_SOFTMAX | {"exp", "exp2", "logsumexp", "topk", "sort", "_sparse_softmax"}
 KNOWN = STARTS | LOG_SOFTMAX | set(PRODUCTS) | MOVES | POINTWISE | {"sum", "convolution"}

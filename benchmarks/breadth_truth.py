@@ -155,7 +155,8 @@ class Truth(TorchDispatchMode):
             chosen = any(m.kind == "chosen" for _, m in inputs)
             self._put(out, Mark("log", None, None, axis_of(args, kwargs), chosen=chosen))
         elif name == "logsumexp":
-            self._put(out, Mark("lse", None, None, args[1]))
+            chosen = any(m.kind == "chosen" for _, m in inputs)
+            self._put(out, Mark("lse", None, None, args[1], chosen=chosen))
         elif name == "_sparse_softmax":
             self._add(name, out.to_dense())
         elif name in ("exp", "exp2"):
@@ -173,7 +174,7 @@ class Truth(TorchDispatchMode):
         elif any(m.kind == "lse" for _, m in inputs):
             mark = next(m for _, m in inputs if m.kind == "lse")
             if name == "sub" and self._mark(args[1]) is mark:
-                self._put(out, Mark("log", None, None, mark.axis))
+                self._put(out, Mark("log", None, None, mark.axis, chosen=mark.chosen))
             elif name in POINTWISE or name in MOVES:
                 self._put(out, mark)
         elif any(m.kind == "log" for _, m in inputs):

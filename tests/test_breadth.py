@@ -30,6 +30,14 @@ class RoutesLate(nn.Module):
         return (weights.softmax(-1)[..., None] * x[:, :2]).sum(1), chosen
 
 
+class RoutesByLogarithms(nn.Module):
+    def forward(self, x):
+        logits, chosen = x[:, 0].topk(2)
+        logs = nn.functional.logsigmoid(torch.cat([logits, x[:, 0, :1]], -1))
+        weights = (logs - logs.logsumexp(-1, keepdim=True)).exp()
+        return (weights[..., None] * x[:, :3]).sum(1), chosen
+
+
 class Samples(nn.Module):
     def forward(self, x):
         return x[0].softmax(-1).multinomial(1)
@@ -95,7 +103,9 @@ def test_truth_finds_every_softmax_that_meets_values(style, count, mode):
     assert len(truth(model, given["input"], mode).found) == count
 
 
-@pytest.mark.parametrize("kind", [Routes, RoutesLate, Samples, Expects, MixesLayers])
+@pytest.mark.parametrize(
+    "kind", [Routes, RoutesLate, RoutesByLogarithms, Samples, Expects, MixesLayers]
+)
 def test_routers_samplers_and_expectations_are_no_attention(kind):
     found = truth(kind(), torch.randn(2, 5, 32))
     assert found.all and not found.found
