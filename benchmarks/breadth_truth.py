@@ -46,6 +46,7 @@ from breadth_marks import (
     tensors,
     varies,
 )
+from breadth_windows import laid_out
 from torch import Tensor, nn
 from torch.nn.modules import module as hooks
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
@@ -326,7 +327,11 @@ class Truth(TorchDispatchMode):
             if mark.keys is not None and not varies(mark.keys, axis):
                 self._put(out, Mark("weights", mark.source, None))  # heads are mixed
             elif not self._constant(other):
-                self._met(mark.source, x.detach().movedim(axis, -1))
+                used = x.detach().movedim(axis, -1)
+                self._met(mark.source, used)
+                if other.dim() == x.dim() > 2:
+                    laid = laid_out(used, other.detach() if axis == -1 else other.detach().mT)
+                    mark.source.laid += [] if laid is None else [laid]
 
     def _met(self, source: Attended | None, used: Tensor | None = None) -> None:
         if source is not None:
