@@ -2,11 +2,11 @@
 
 A softmax is found if its weights equal those of one entry of the recording, all rows in order. If
 none does, its rows may lie in entries that are laid out otherwise: steps of a generation joined,
-heads on another axis, keys that no row sees left out or added, keys in another order. A row of the
-recording that is zero or uniform stands for one that may attend nothing, whose softmax is uniform,
-over other keys where a cache has empty places. A softmax that is NaN is not compared. Where a
-model has a sink, which takes a part of every row, that part may be applied to the softmax or to
-the output: rows are compared by their shares.
+heads on another axis, keys that no row sees left out or added, keys in another order, windows that
+overlap as one matrix. A row of the recording that is zero or uniform stands for one that may attend
+nothing, whose softmax is uniform, over other keys where a cache has empty places. A softmax that is
+NaN is not compared. Where a model has a sink, which takes a part of every row, that part may be
+applied to the softmax or to the output: rows are compared by their shares.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _wrong(entries: Sequence[Held], used: set[int], truth: Sequence[Attended]) -
             continue
         left = ~_nothing(entry.rows)
         for x in sorted(truth, key=lambda x: _distance(x.module, entry.name)):
-            for weights in x.forms():
+            for weights in x.forms(entry.rows.shape[-1]):
                 if _large(entry.rows, weights):
                     left[:] = False  # not looked up, so nothing is said against it
                 elif left.any():

@@ -27,6 +27,7 @@ POINTWISE = {
     "mul", "div", "add", "sub", "where", "masked_fill", "dropout", "native_dropout",
     "_to_copy", "nan_to_num", "clamp", "clamp_min", "clamp_max", "to", "type_as", "relu",
     "copy_", "pow", "softplus", "threshold", "maximum", "minimum", "reciprocal",
+    "log_sigmoid_forward",
 }  # fmt: skip
 STARTS = SOFTMAX | LOG_SOFTMAX | {"exp", "exp2", "logsumexp", "topk", "sort", "_sparse_softmax"}
 KNOWN = STARTS | LOG_SOFTMAX | set(PRODUCTS) | MOVES | POINTWISE | {"sum", "convolution"}
@@ -39,33 +40,38 @@ COARSE, LOW = 1e-4, -1e3
 class Attended:
     """One softmax: the ``weights`` (…, s) as normalised, and as they were multiplied (``used``).
 
-    ``counts`` says that it met values; ``beams`` is the number of beams of a search, which may have
-    given up some of them. ``rounding`` is what half precision may add to any weight.
+    ``laid`` are its rows as one matrix, if it attends in windows that overlap. ``counts`` says that
+    it met values; ``beams`` is the number of beams of a search, which may have given up some of
+    them. ``rounding`` is what half precision may add to any weight.
     """
 
     module: str
     how: str
     weights: Tensor
     used: list[Tensor] = field(default_factory=list)
+    laid: list[Tensor] = field(default_factory=list)
     counts: bool = False
     beams: int = 0
     rounding: float = 0.0
 
-    def forms(self) -> list[Tensor]:
+    def forms(self, width: int | None = None) -> list[Tensor]:
         """The rows (n, s) in float64 as normalised, and as multiplied if that differs in width.
 
         A part of the keys may be left out (a sink), or multiplied in several pieces: then all
-        pieces together are one form.
+        pieces together are one form. Windows as one matrix are another, and the only one for a
+        recording of their ``width``, so that its rows have to lie at their places.
         """
         whole = self.weights.double().reshape(-1, self.weights.shape[-1])
-        pieces: list[Tensor] = []
+        laid, pieces = [x.double() for x in self.laid], list[Tensor]()
+        if whole.shape[-1] != width and any(x.shape[-1] == width for x in laid):
+            return laid
         for x in self.used:
             rows = x.double().reshape(-1, x.shape[-1])
             if len(rows) != len(whole):
-                return [whole]
+                return [whole, *laid]
             if not any(rows.shape == y.shape and torch.equal(rows, y) for y in pieces):
                 pieces.append(rows)
-        return [whole, torch.cat(pieces, -1)] if pieces else [whole]
+        return [whole, *([torch.cat(pieces, -1)] if pieces else []), *laid]
 
 
 @dataclass

@@ -46,6 +46,7 @@ from breadth_marks import (
     tensors,
     varies,
 )
+from breadth_windows import laid_out
 from torch import Tensor, nn
 from torch.nn.modules import module as hooks
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
@@ -155,7 +156,8 @@ class Truth(TorchDispatchMode):
             chosen = any(m.kind == "chosen" for _, m in inputs)
             self._put(out, Mark("log", None, None, axis_of(args, kwargs), chosen=chosen))
         elif name == "logsumexp":
-            self._put(out, Mark("lse", None, None, args[1]))
+            chosen = any(m.kind == "chosen" for _, m in inputs)
+            self._put(out, Mark("lse", None, None, args[1], chosen=chosen))
         elif name == "_sparse_softmax":
             self._add(name, out.to_dense())
         elif name in ("exp", "exp2"):
@@ -173,7 +175,7 @@ class Truth(TorchDispatchMode):
         elif any(m.kind == "lse" for _, m in inputs):
             mark = next(m for _, m in inputs if m.kind == "lse")
             if name == "sub" and self._mark(args[1]) is mark:
-                self._put(out, Mark("log", None, None, mark.axis))
+                self._put(out, Mark("log", None, None, mark.axis, chosen=mark.chosen))
             elif name in POINTWISE or name in MOVES:
                 self._put(out, mark)
         elif any(m.kind == "log" for _, m in inputs):
@@ -325,7 +327,11 @@ class Truth(TorchDispatchMode):
             if mark.keys is not None and not varies(mark.keys, axis):
                 self._put(out, Mark("weights", mark.source, None))  # heads are mixed
             elif not self._constant(other):
-                self._met(mark.source, x.detach().movedim(axis, -1))
+                used = x.detach().movedim(axis, -1)
+                self._met(mark.source, used)
+                if other.dim() == x.dim() > 2:
+                    laid = laid_out(used, other.detach() if axis == -1 else other.detach().mT)
+                    mark.source.laid += [] if laid is None else [laid]
 
     def _met(self, source: Attended | None, used: Tensor | None = None) -> None:
         if source is not None:

@@ -30,6 +30,14 @@ class RoutesLate(nn.Module):
         return (weights.softmax(-1)[..., None] * x[:, :2]).sum(1), chosen
 
 
+class RoutesByLogarithms(nn.Module):
+    def forward(self, x):
+        logits, chosen = x[:, 0].topk(2)
+        logs = nn.functional.logsigmoid(torch.cat([logits, x[:, 0, :1]], -1))
+        weights = (logs - logs.logsumexp(-1, keepdim=True)).exp()
+        return (weights[..., None] * x[:, :3]).sum(1), chosen
+
+
 class Samples(nn.Module):
     def forward(self, x):
         return x[0].softmax(-1).multinomial(1)
@@ -51,6 +59,18 @@ class MixesLayers(nn.Module):
 
     def forward(self, x):
         return torch.einsum("blc,l->bc", x, torch.softmax(self.logits, 0))
+
+
+class Windows(nn.Module):
+    """Causal attention to the 9 nearest places, in blocks of 4 queries and 12 keys."""
+
+    def forward(self, x):
+        q = x.unflatten(2, (-1, 4))
+        windows = nn.functional.pad(x, (0, 0, 8, 0)).unfold(2, 12, 4).mT
+        row, key = torch.arange(4)[:, None], torch.arange(12)
+        hidden = (key < row) | (key > row + 8)
+        hidden = hidden | (key + 4 * torch.arange(q.shape[2])[:, None, None] < 8)
+        return (q @ windows.mT).masked_fill(hidden, -1e9).softmax(-1) @ windows
 
 
 class Flexible(nn.Module):
@@ -95,7 +115,9 @@ def test_truth_finds_every_softmax_that_meets_values(style, count, mode):
     assert len(truth(model, given["input"], mode).found) == count
 
 
-@pytest.mark.parametrize("kind", [Routes, RoutesLate, Samples, Expects, MixesLayers])
+@pytest.mark.parametrize(
+    "kind", [Routes, RoutesLate, RoutesByLogarithms, Samples, Expects, MixesLayers]
+)
 def test_routers_samplers_and_expectations_are_no_attention(kind):
     found = truth(kind(), torch.randn(2, 5, 32))
     assert found.all and not found.found
@@ -115,6 +137,47 @@ def test_fused_weights_are_those_of_the_formula():
     weights = fused_weights(q, k, mask, scale=0.5).float()
     expected = it.attend(q, k, mask=it.allowed(mask), scale=0.5).dense()
     assert torch.allclose(weights, expected, atol=1e-5)
+
+
+def banded(x):
+    """The weights of `Windows`, as one matrix."""
+    at = torch.arange(x.shape[-2])
+    distance = at[:, None] - at
+    return (x @ x.mT).masked_fill((distance < 0) | (distance > 8), -1e9).softmax(-1)
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+def test_windows_that_overlap_are_one_matrix_too(copies):
+    x = torch.randn(2, 3, 12, 8).repeat(1, copies, 1, 1)  # heads may share values
+    (found,) = truth(Windows(), x).found
+    assert torch.allclose(found.forms()[-1].float(), banded(x).flatten(0, 2), atol=1e-6)
+
+
+def test_windows_of_other_values_or_without_overlap_are_none():
+    from breadth_windows import laid_out
+
+    weights = torch.randn(3, 2, 4).softmax(-1)
+    assert laid_out(weights, torch.randn(3, 4, 8)) is None
+    assert laid_out(weights, torch.randn(12, 8).view(3, 4, 8)) is None
+    assert laid_out(weights, torch.randn(7, 8).unfold(0, 4, 1)[:3].mT) is None  # moved by 1, not 2
+    assert laid_out(weights, torch.randn(8, 8).unfold(0, 4, 2).mT) is not None
+
+
+@pytest.mark.parametrize("length", [12, 16])
+@pytest.mark.parametrize(("how", "state"), [("nothing", "right"), ("keys moved by one", "wrong")])
+def test_windows_recorded_as_one_matrix_are_compared_place_by_place(
+    how, state, length, monkeypatch
+):
+    import breadth_compare
+
+    x = torch.randn(2, 3, length, 8)
+    model = Windows()
+    with torch.no_grad(), it.watch(model, deep=True) as seen:
+        model(x)
+    assert seen.calls[0].attention().dense().shape == (2, 3, length, length)
+    read = breadth_compare.held
+    monkeypatch.setattr(breadth_compare, "held", lambda recording: spoilt(read(recording), how))
+    assert breadth_compare.judge(truth(model, x).found, [], seen).state == state
 
 
 def spoilt(held, how):
