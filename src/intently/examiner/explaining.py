@@ -262,7 +262,7 @@ def _added(
     rest = off_rows(added - known.nan_to_num(0.0), scores.seen)
     if float(rest.abs().max()) < scores.precision.added:
         return ("bias as intended" if bias is not None else ""), []
-    weak = _weak(added, scores, intent, where)
+    weak = _weak(added, scores, intent, bias, where)
     if weak:
         return "", weak
     if bias is not None:
@@ -277,7 +277,9 @@ def off_rows(x: Tensor, seen: Tensor) -> Tensor:
     return (x - x.sum(-1, keepdim=True) / n).masked_fill(~seen, 0.0)
 
 
-def _weak(added: Tensor, scores: Scores, intent: Intent, where: str) -> list[Finding]:
+def _weak(
+    added: Tensor, scores: Scores, intent: Intent, bias: Tensor | None, where: str
+) -> list[Finding]:
     """Cells that should be hidden and only have a number added."""
     allowed, seen, little = intent.allowed, scores.seen, scores.precision.added
     hidden, shown = seen & ~allowed, seen & allowed
@@ -286,6 +288,15 @@ def _weak(added: Tensor, scores: Scores, intent: Intent, where: str) -> list[Fin
         return []
     low = added.masked_fill(~hidden, torch.nan).nanmean(-1)[both]
     high = added.masked_fill(~shown, torch.nan).nanmean(-1)[both]
+    even = [
+        (added - x[..., None]).masked_fill(~cells, 0.0).abs().amax()
+        for x, cells in (
+            (added.masked_fill(~hidden, torch.nan).nanmean(-1), hidden),
+            (added.masked_fill(~shown, torch.nan).nanmean(-1), shown),
+        )
+    ]
+    if bias is None and float(max(even)) > 10 * little:
+        return []  # something varies with the distance, so it is no mask
     gap = high - low
     if float((gap - gap.mean()).abs().max()) > 10 * little:
         return []
