@@ -146,3 +146,23 @@ def test_a_mask_that_fills_with_too_little(number: float) -> None:
 
     found = named(check(mine, mask=it.causal()))
     assert ("mask-too-weak" in found) is (number == -5.0), found
+
+
+class Block(nn.Module):
+    def __init__(self, leaks: bool) -> None:
+        super().__init__()
+        self.leaks, self.inner = leaks, it.modules.MultiHeadAttention(16, 2)
+        self.smooth = nn.Conv1d(16, 16, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.inner(x, mask=it.causal())
+        return x + self.smooth(x.mT).mT if self.leaks else x
+
+
+@pytest.mark.parametrize("leaking", [None, 1, 2])
+def test_the_first_module_that_leaks(leaking: int | None) -> None:
+    torch.manual_seed(0)
+    blocks = nn.Sequential(*(Block(n == leaking) for n in range(3))).eval()
+    report = check(blocks, inputs={"input": torch.randn(2, 6, 16)}, mask=it.causal())
+    where = [f.where for f in report.mistakes if f.name == "leak-later"]
+    assert where == ([] if leaking is None else [f"{leaking}"]), str(report)

@@ -16,6 +16,7 @@ from intently.examiner.axes import axis_of_time, first_row, padded_by, real_keys
 from intently.examiner.changes import another, changed_at, changed_rows
 from intently.examiner.derivatives import gradients
 from intently.examiner.finding import Finding
+from intently.examiner.first_module import earlier_than, first_module, of_row
 from intently.examiner.telling import told
 from intently.examiner.trial import Property, Trial, broken, by_position, difference, part
 from intently.examiner.wiring import (
@@ -99,7 +100,9 @@ def rows_of_the_batch(trial: Trial) -> Property:
         off = float(difference(trial.output(**changed)[row], trial.first[row]).amax())
         if off > trial.same:
             said = f"batch row {row} changes by {off:.2g} with the content of row {other}"
-            return broken("batch", said, EXCHANGED if _over_the_batch(trial) else "batch-mixed")
+            where = first_module(subject, changed, of_row(row, subject.batch, trial.same))
+            name = EXCHANGED if _over_the_batch(trial) else "batch-mixed"
+            return broken("batch", said, name, where)
     alone = {n: first_row(x, subject.batch) for n, x in subject.inputs.items()}
     try:
         one = trial.output(**alone)
@@ -143,7 +146,7 @@ def nothing_later(trial: Trial) -> Property:
     names = [n for n in subject.of("x", "ids", "k", "v") if n != subject.main]
     names = [subject.main] * (not subject.of("q")) + names
     t = by_position(trial.first).shape[1]
-    worst: tuple[int, int, float] | None = None
+    worst: tuple[int, int, float, dict[str, Tensor]] | None = None
     for j in range(t - 1, 0, -1):
         changed = {}
         for n in names:
@@ -154,12 +157,13 @@ def nothing_later(trial: Trial) -> Property:
         found = (off > trial.same).nonzero()
         if len(found):
             i = int(found[:, 1].min())
-            worst = i, j, float(off.amax())
+            worst = i, j, float(off.amax()), changed
     if worst is None:
         return Property("causal", True)
-    i, j, size = worst
+    i, j, size, changed = worst
     said = f"output {i} changes by {size:.2g} with input {j}, which comes later"
-    return broken("causal", said, "leak-later")
+    where = first_module(subject, changed, earlier_than(j, t, trial.same))
+    return broken("causal", said, "leak-later", where)
 
 
 def padding_ignored(trial: Trial) -> Property:

@@ -71,6 +71,7 @@ def part(a: Tensor, b: Tensor) -> float:
     return float(difference(a, b).amax()) if a.shape == b.shape and a.numel() else torch.inf
 
 
-def broken(name: str, said: str, finding: str) -> Property:
-    """A property that does not hold, with its finding."""
-    return Property(name, False, said, (Finding(finding, said),))
+def broken(name: str, said: str, finding: str, where: str = "") -> Property:
+    """A property that does not hold, with its finding and the module where it breaks first."""
+    at = f"; first in {where}" if where else ""
+    return Property(name, False, said + at, (Finding(finding, said, where=where),))
