@@ -15,6 +15,8 @@ from intently.examiner.finding import Finding
 from intently.examiner.likeness import Whole
 from intently.examiner.subject import Subject, output_of
 
+MASKS = ("mask", "causal", "window", "padding")
+"""How the names of findings about masks begin."""
 CACHES = ("past", "cache", "kv_cache", "past_key_values", "layer_past", "past_key_value", "state")
 
 
@@ -100,18 +102,34 @@ def cache_shifts(
         if a.scores is None or b.scores is None or a.scores.seen.shape != b.scores.seen.shape:
             continue
         mine, theirs = a.scores.seen, b.scores.seen
-        if not mine.equal(theirs) and mine.equal(_prepended(theirs, pieces)):
+        if mine.equal(theirs) or _as_intended(a, b):
+            continue
+        if mine.equal(_prepended(theirs, pieces)):
             said = "new keys and values stand before the older ones, so the mask hides others"
             return [Finding("cache-prepended", said, where=a.where)]
+        if mine.equal(_restarted(theirs, pieces)):
+            said = "the mask is aligned top-left: in each step, query 0 stands at key 0"
+            return [Finding("mask-top-left", said, where=a.where)]
     for f in named:
         pair = next(
             ((a, b) for a, b in zip(steps.cores, whole.cores) if a.where == f.where), (None, None)
         )
-        found.append(_in_steps(f, *pair))
+        a, b = pair
+        right = a is not None and b is not None and _as_intended(a, b)
+        if not (right and f.name.startswith(MASKS)):
+            found.append(_in_steps(f, a, b))
     if not found and _first_embedding(steps, whole):
         said = "steps after the first get the positions of the first"
         found.append(Finding("position-offset-lost", said))
     return found
+
+
+def _as_intended(steps: Examined, whole: Examined) -> bool:
+    """Whether the steps see what they should: then it is the whole pass that is wrong."""
+    if steps.scores is None or whole.intent is None:
+        return False
+    allowed = whole.intent.allowed
+    return steps.scores.seen.shape == allowed.shape and steps.scores.seen.equal(allowed)
 
 
 def _in_steps(f: Finding, a: Examined | None, b: Examined | None) -> Finding:
@@ -124,7 +142,7 @@ def _in_steps(f: Finding, a: Examined | None, b: Examined | None) -> Finding:
         return replace(f, name="bias-offset-lost")
     if a is None or b is None or a.scores is None or b.scores is None:
         return f
-    if not f.name.startswith(("mask", "causal", "window", "padding")):
+    if not f.name.startswith(MASKS):
         return f
     mine, theirs = a.scores.seen, b.scores.seen
     if mine.shape != theirs.shape:
@@ -150,6 +168,17 @@ def _prepended(seen: Tensor, pieces: tuple[int, ...]) -> Tensor:
         for i in range(n):
             for j in stored[: len(stored) - n + i + 1]:
                 out[..., start + i, j] = True
+        start += n
+    return out
+
+
+def _restarted(seen: Tensor, pieces: tuple[int, ...]) -> Tensor:
+    """Which keys are seen if the causal mask of each step begins at key 0."""
+    out = torch.zeros_like(seen)
+    start = 0
+    for n in pieces:
+        for i in range(n):
+            out[..., start + i, : i + 1] = True
         start += n
     return out
 
