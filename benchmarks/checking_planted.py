@@ -46,6 +46,9 @@ NAMES: dict[str, tuple[str, ...]] = {
     "softcap-in-one-back-end": ("softcap-in-one-path",),
     "sinks-in-one-back-end": ("sinks-in-one-path",),
     "mask-twice": ("bias-twice",),
+    "mask-missing": ("window-missing",),  # where the window is all there is of the mask
+    "window-off-in-cache": ("window-off-by-one", "window-missing"),
+    "cache-rolled-early": ("window-off-by-one",),
     "leak-by-convolution": ("leak-later",), "leak-by-norm": ("leak-later",),
     "leak-by-mean": ("leak-later",),
 }  # fmt: skip

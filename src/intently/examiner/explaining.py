@@ -230,7 +230,7 @@ def mistake_of(part: str, variant: str) -> str:
     if variant.startswith("of another"):
         return "mask-of-other-rows"
     if kind == "window":
-        return "window-off-by-one"
+        return "window-missing" if variant.startswith("without") else "window-off-by-one"
     if kind == "causal":
         return "causal-off-by-one"
     return "lengths-off-by-one" if variant.startswith("one") else "padding-side"

@@ -173,14 +173,15 @@ def _of_mask(mask: Mask, sizes: tuple[int, int, int, int]) -> Part:
     start = s - t
     if isinstance(mask, _Causal):
         own = mask.parts[0] if mask.parts and isinstance(mask.parts[0], int) else start
-        variants = {"missing": torch.ones_like(right), "transposed": _across(right)}
-        if own != 0:
-            variants["top-left"] = _dense(causal(offset=0), sizes)
-        variants |= {
-            "inverted": ~right,
+        variants = {  # the nearest first: of equal explanations it is the one that is told
             "one key too far": _dense(causal(offset=own + 1), sizes),
             "one key too few": _dense(causal(offset=own - 1), sizes),
+            "missing": torch.ones_like(right),
+            "transposed": _across(right),
         }
+        if own != 0:
+            variants["top-left"] = _dense(causal(offset=0), sizes)
+        variants["inverted"] = ~right
         return Part("causal", right, variants)
     if isinstance(mask, _Window):
         before, after = mask.before, mask.after
@@ -190,6 +191,8 @@ def _of_mask(mask: Mask, sizes: tuple[int, int, int, int]) -> Part:
             "one key too narrow before": (before - 1, after),
             "one key too wide after": (before, after + 1),
             "one key too narrow after": (before, after - 1),
+            "without a limit before": (s + t, after),
+            "without a limit after": (before, s + t),
         }.items():
             if x >= 0 and y >= 0:
                 variants[name] = _dense(window(x, y), sizes)

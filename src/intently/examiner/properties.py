@@ -43,6 +43,18 @@ def finite(trial: Trial) -> Property:
         if over is not None and len(shape) > 2:
             said = f"the softmax runs over axis {axis} of {shape}: over {over}, and gives NaN"
             return broken("finite", said, f"softmax-over-{over}")
+    for name, meaning in subject.meanings.items():
+        x = subject.inputs.get(name)
+        if meaning not in ("attend", "ignore") or not isinstance(x, Tensor):
+            continue
+        real = (x != 0) == (meaning == "attend")
+        turned = ~x if x.dtype == torch.bool else (x == 0).to(x.dtype)
+        if not bool(real.any(-1).all()):
+            continue
+        nan, other = trial.first.isnan(), trial.output(**{name: turned}).isnan()
+        if other.shape == nan.shape and not bool((other & nan).any()):
+            said = f"rows with keys ({name}) give NaN, and not with the mask turned round"
+            return broken("finite", said, "mask-inverted")
     return Property("finite", None, "the example gives NaN")
 
 
