@@ -139,7 +139,12 @@ def scale_named(scale: float, d: int, c: int, right: float) -> tuple[str, str]:
     ]
     for name, value, text in names:
         if math.isclose(scale, value, rel_tol=1e-3):
-            return name, f"the scale is {text}"
+            both = (
+                f", or by √{c}, the width of the model"
+                if name == "scale-one-over-d" and d * d == c
+                else ""
+            )
+            return name, f"the scale is {text}{both}"
     return "other-scale", f"the scale is {scale:.4g} where it should be {right:.4g}"
 
 

@@ -16,8 +16,9 @@ from torch import Tensor
 from intently.examiner.groups import Group
 from intently.examiner.measuring import DRAWS, Values, Weights, random_like
 from intently.examiner.reading import Reading, View
+from intently.examiner.replaying import Call
 from intently.examiner.subject import Subject
-from intently.examiner.tracing import Call, Core, Found
+from intently.examiner.tracing import Core, Found
 
 INSIDE = "as seen inside"
 """The name of a reading that was not measured from outside."""

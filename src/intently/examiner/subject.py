@@ -16,16 +16,8 @@ from torch import Tensor, nn
 from intently.errors import ArgumentError, build
 from intently.examiner.exact import exactly
 from intently.examiner.precision import EXACT, Precision
-from intently.examiner.tracing import (
-    Call,
-    Found,
-    Operation,
-    Reached,
-    Replay,
-    Trace,
-    parameters_of,
-    tables_of,
-)
+from intently.examiner.replaying import Call, Reached, Replay
+from intently.examiner.tracing import Found, Operation, Trace, parameters_of, tables_of
 
 Role = Literal["q", "k", "v", "past k", "past v", "x", "context", "ids", "mask", "setting"]
 

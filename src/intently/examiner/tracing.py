@@ -9,7 +9,7 @@ another run. So any attention becomes a function of queries, keys and values.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,7 +20,6 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
 
 Stage = Literal["plain", "scores", "mixed"]
 PRODUCTS = frozenset(("mm", "addmm", "bmm", "baddbmm", "matmul", "linear"))
@@ -127,8 +126,8 @@ class Trace(TorchDispatchMode):
             return out
         name = func._schema.name.removeprefix("aten::").rstrip("_")
         self._ran[func._schema.name] += 1
-        given = [x for x in _tensors((args, kwargs or {}))]
-        made = [x for x in _tensors(out)]
+        given = [x for x in tensors_in((args, kwargs or {}))]
+        made = [x for x in tensors_in(out)]
         self._alive += made
         if not made or name in RESET:
             return out
@@ -176,7 +175,7 @@ class Trace(TorchDispatchMode):
 
     def _higher(self, args: Sequence[Any], out: Any) -> None:
         """An operator that takes queries, keys and values first."""
-        made, given = list(_tensors(out)), [x for x in args[:3] if isinstance(x, Tensor)]
+        made, given = list(tensors_in(out)), [x for x in args[:3] if isinstance(x, Tensor)]
         self._alive += made
         q, k, v = ([self._origin(x).sources for x in given] + [frozenset()] * 3)[:3]
         if q and k and v:
@@ -307,62 +306,6 @@ def held_by(subject: Any, name: str = "", depth: int = 3) -> Iterator[tuple[str,
                 yield from held_by(known[n], f"{name}.{n}".lstrip("."), depth - 1)
 
 
-class Call(NamedTuple):
-    """One call of an operation."""
-
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-
-
-class Reached(BaseException):
-    """Ends a run in which all that was wanted has been seen; no ``except Exception`` stops it."""
-
-
-class Replay(TorchDispatchMode):
-    """Runs the same operations again: replaces what some make, and keeps what enters others.
-
-    Operations are known by their number in the run that was traced.
-    """
-
-    supports_higher_order_operators = True
-
-    def __init__(
-        self,
-        replaced: Mapping[Operation, Tensor],
-        kept: Mapping[Operation, int],
-        seen: Collection[Operation] = (),
-    ) -> None:
-        super().__init__()
-        self._replaced, self._kept, self._seen = replaced, kept, seen
-        self._ran: Counter[str] = Counter()
-        self.entries: dict[Operation, Tensor] = {}
-        self.calls: dict[Operation, Call] = {}
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        if not hasattr(func, "_schema"):
-            return func(*args, **(kwargs or {}))
-        name = func._schema.name
-        self._ran[name] += 1
-        this = name, self._ran[name]
-        if this in self._kept:
-            entering = list(_tensors((args, kwargs or {})))
-            self.entries[this] = entering[self._kept[this]].detach().clone()
-        if this in self._seen:
-            own = tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, args)
-            self.calls[this] = Call(func, own, kwargs or {})
-        wanted = len(self._kept) + len(self._seen)
-        if wanted and len(self.entries) + len(self.calls) == wanted:
-            raise Reached
-        out = func(*args, **(kwargs or {}))
-        if this in self._replaced:
-            first = next(iter(_tensors(out)))
-            first.copy_(self._replaced[this].reshape(first.shape))
-        return out
-
-
 def tables_of(subject: Any) -> tuple[tuple[float, ...], ...]:
     """The falling tables of positive numbers among the buffers of a module."""
     buffers = subject.buffers() if isinstance(subject, nn.Module) else ()
@@ -397,12 +340,13 @@ def _joined(origins: Iterable[Origin]) -> Origin:
     return Origin(frozenset().union(*(x.sources for x in found)), stage)
 
 
-def _tensors(x: Any) -> Iterable[Tensor]:
+def tensors_in(x: Any) -> Iterable[Tensor]:
+    """The tensors in nested arguments."""
     if isinstance(x, Tensor):
         yield x
     elif isinstance(x, Mapping):
         for y in x.values():
-            yield from _tensors(y)
+            yield from tensors_in(y)
     elif isinstance(x, (list, tuple)):
         for y in x:
-            yield from _tensors(y)
+            yield from tensors_in(y)

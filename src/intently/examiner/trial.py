@@ -73,5 +73,5 @@ def part(a: Tensor, b: Tensor) -> float:
 
 def broken(name: str, said: str, finding: str, where: str = "") -> Property:
     """A property that does not hold, with its finding and the module where it breaks first."""
-    at = f"; first in {where}" if where else ""
+    at = f"; first in `{where}`" if where else ""
     return Property(name, False, said + at, (Finding(finding, said, where=where),))
