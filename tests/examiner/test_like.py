@@ -148,6 +148,27 @@ def test_the_difference_is_named(kind: type[Layer], name: str) -> None:
     assert not report.ok
 
 
+@pytest.mark.parametrize(
+    ("other", "name"),
+    [({"softcap": 3.0}, "softcap-other"), ({"sinks": torch.full((4,), 0.9)}, "sinks-other")],
+)
+def test_another_softcap_or_sink_is_named(other: dict[str, Any], name: str) -> None:
+    options: dict[str, Any] = {"softcap": 2.0, "sinks": torch.full((4,), 0.3)}
+
+    def attention(q: Tensor, k: Tensor, v: Tensor, **changed: Any) -> Tensor:
+        given = {**options, **changed}
+        return it.attention(q, k, v, softcap=given["softcap"], sinks=given["sinks"].to(q.dtype))
+
+    def mine(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attention(q, k, v, **other)
+
+    def theirs(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attention(q, k, v)
+
+    assert [f.name for f in check(mine, like=theirs).mistakes] == [name]
+    assert check(theirs, like=theirs).ok
+
+
 def test_the_same_is_the_same() -> None:
     mine, reference = alike(Layer)
     report = check(mine, mask=it.causal(), like=reference)

@@ -80,17 +80,19 @@ def _first(a: Examined, b: Examined, same: float) -> str:
 
 def _layout(a: Examined, b: Examined) -> list[Finding]:
     """Heads that lie otherwise in the projections."""
-    if a.weights is None or b.weights is None:
+    if a.weights is None or b.weights is None or a.scores is None or b.scores is None:
         return []
     one, two = a.weights.values, b.weights.values
     names = [x.reading.name for x in (one, two)]
     if all(n.startswith("(") for n in names) and names[0] != names[1]:
         said = f"the fused projection is read as {one.reading.name}, not as {two.reading.name}"
         return [Finding("layout-of-fused-rows", said, where=a.where)]
-    orders = [(x.values.reading.v.order, s.split) for x, s in _measured(a, b)]
-    if _interleaved(orders[0]) != _interleaved(orders[1]):
+    interleaved = [
+        "btdh" in (x.reading.v.order, s.split) for x, s in ((one, a.scores), (two, b.scores))
+    ]
+    if interleaved[0] != interleaved[1]:
         said = "a head takes every h-th number of its projection, not d neighbours"
-        if _interleaved(orders[1]):
+        if interleaved[1]:
             said = "a head takes d neighbours of its projection, not every h-th number"
         return [Finding("heads-interleaved", said, where=a.where)]
     if one.tiled != two.tiled:
@@ -98,14 +100,6 @@ def _layout(a: Examined, b: Examined) -> list[Finding]:
         said = f"key heads are {lies[not one.tiled]}, not {lies[not two.tiled]}"
         return [Finding("key-heads-tiled", said, where=a.where)]
     return []
-
-
-def _measured(a: Examined, b: Examined) -> list[tuple]:
-    return [(x.weights, x.scores) for x in (a, b) if x.weights is not None and x.scores is not None]
-
-
-def _interleaved(order: tuple[str, str]) -> bool:
-    return "btdh" in order
 
 
 def _projections(
@@ -244,7 +238,7 @@ def _scores(a: Examined, b: Examined) -> list[Finding]:
             r = a.weights.values.reading
             name, said = scale_named(x, r.width, r.heads * r.width, y)
             found.append(Finding(name, said, where=where))
-    if one.softcap != two.softcap and (one.softcap is None or two.softcap is None):
+    if not _close(one.softcap, two.softcap):
         name = "softcap-missing" if one.softcap is None else "softcap-other"
         has = "no softcap" if one.softcap is None else f"a softcap of {one.softcap:g}"
         should = "none" if two.softcap is None else f"one of {two.softcap:g}"
@@ -252,7 +246,11 @@ def _scores(a: Examined, b: Examined) -> list[Finding]:
     if one.factor != two.factor:
         said = f"weights are multiplied by {one.factor / two.factor:.4g} after the softmax"
         found.append(Finding("not-normalised", said, where=where))
-    if (one.extra is None) != (two.extra is None):
+    if one.extra is not None and two.extra is not None:
+        known = all(float(off_rows(x.added, x.seen).abs().max()) < 1e-5 for x in (one, two))
+        if known and not torch.allclose(one.extra.double(), two.extra.double(), rtol=1e-3):
+            found.append(Finding("sinks-other", "its sinks are not the reference's", where=where))
+    elif one.extra is not two.extra:
         said = (
             "the sinks of the reference are left out"
             if one.extra is None
@@ -265,6 +263,10 @@ def _scores(a: Examined, b: Examined) -> list[Finding]:
     if not found and one.added.shape == two.added.shape:
         found += _added(a, b)
     return found
+
+
+def _close(a: float | None, b: float | None) -> bool:
+    return a is b if a is None or b is None else math.isclose(a, b, rel_tol=1e-3)
 
 
 def _other_kind(one: str, two: str, where: str) -> Finding:

@@ -113,6 +113,12 @@ SOFTMAX: dict[str, Entry] = {
         "Large scores flatten out at another height.",
         "Read the cap from the config, and cap scores after they are scaled.",
     ),
+    "sinks-other": Entry(
+        "The sinks are others",
+        "exp z / (Σ exp z + exp sink), another sink",
+        "Rows lose another share of their weight to the sink.",
+        "Copy the sinks of each head with the other weights.",
+    ),
     "scores-other": Entry(
         "Scores are of another kind",
         "another function of q and k",
