@@ -14,9 +14,9 @@ from intently.errors import ArgumentError, build
 from intently.examiner.cores import Examined
 from intently.examiner.finding import Finding, merged
 from intently.examiner.likeness import Inside, Whole, parted
-from intently.examiner.properties import Property, by_position, difference, part
 from intently.examiner.report import Report
 from intently.examiner.subject import Subject
+from intently.examiner.trial import Property, by_position, first_place, part
 from intently.examiner.understanding import understood
 
 
@@ -37,7 +37,7 @@ def against(
     theirs, known = inside(other)
     excused = {f.name for f in known}
     found = [f for f in report.findings if f.name not in excused]
-    computes = (*report.computes, *(f"the reference computes: {_said(x)}" for x in theirs))
+    computes = (*report.computes, *(f"the reference computes: {x.said}" for x in theirs))
     name = "like the reference"
     if off <= 10 * same:
         held = Property(name, True, told)
@@ -59,16 +59,10 @@ def against(
     )
 
 
-def _said(x: Examined) -> str:
-    return f"{x.where}: " + ("; ".join(x.explained.says) if x.explained else x.why)
-
-
 def _where(one: Tensor, two: Tensor, off: float, same: float) -> str:
     if one.shape != two.shape:
         return f"the output is {tuple(one.shape)}, the reference's {tuple(two.shape)}"
-    rows = (difference(by_position(one), by_position(two)) > same).any(-1).nonzero()
-    b, i = rows[0].tolist()
-    return f"the output differs from the reference's by {off:.2g}, first at {i} of row {b}"
+    return f"the output differs from the reference's by {off:.2g}{first_place(one, two, same)}"
 
 
 def _constant_apart(one: Tensor, two: Tensor, same: float) -> list[Finding]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
@@ -27,13 +27,13 @@ PREFIXES: dict[str, frozenset[Side]] = {
 
 
 def sides(
-    subject: Subject, found: Found, changed: Mapping[str, Any], other: Callable[[Any], Any]
+    subject: Subject, found: Found, other: Callable[[Any], Any]
 ) -> Callable[[Sequence[int], Sequence[int]], Side]:
     """Tells, of the sources of queries and keys, whether they come from the main input."""
     if not subject.of("context"):
         return lambda q, k: "self"
     main = subject.main
-    again = subject.traced(**{**changed, main: other(subject.inputs[main])})
+    again = subject.traced(**{main: other(subject.inputs[main])})
     if len(again.sources) != len(found.sources):
         return lambda q, k: "self"
     moved = [

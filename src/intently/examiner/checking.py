@@ -109,9 +109,11 @@ def _checked(
             properties.append(held)
             findings += _new(found, findings)
     for p in properties:
-        new = [f for f in p.findings if not (f.name in SYMPTOMS and _mistaken(findings))]
+        told = {f.name for f in findings}
+        new = [f for f in p.findings if f.name not in told]
+        new = [f for f in new if not (f.name in SYMPTOMS and _mistaken(findings))]
         findings += [by_design(f, seen.owner, None) for f in new]
-    computes = tuple(_said(x) for x in cores)
+    computes = tuple(x.said for x in cores)
     report = Report(seen.told, computes, merged(findings), tuple(properties), _named(seen.owner))
     return report, cores
 
@@ -157,7 +159,3 @@ def _named(subject: Any) -> str:
     """What a subject is called: a function by its name, an object by that of its class."""
     name = getattr(subject, "__name__", type(subject).__name__)
     return "attention" if name == "<lambda>" else str(name)
-
-
-def _said(x: Examined) -> str:
-    return f"{x.where}: " + ("; ".join(x.explained.says) if x.explained else x.why)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -62,23 +61,24 @@ class Examined:
     end: int | None = None
     """The number of the source that the output of a single call enters."""
 
+    @property
+    def said(self) -> str:
+        """What it computes, in words, or why that is not known."""
+        return f"{self.where}: {'; '.join(self.explained.says) if self.explained else self.why}"
+
 
 def examined(
-    subject: Subject,
-    mask: Mask | None = None,
-    bias: Bias | Tensor | None = None,
-    changed: Mapping[str, Any] | None = None,
+    subject: Subject, mask: Mask | None = None, bias: Bias | Tensor | None = None
 ) -> list[Examined]:
-    """Each attention of a run of the subject, with some of its settings ``changed``."""
-    changed = dict(changed or {})
+    """Each attention of a run of the subject."""
     out: list[Examined] = []
     try:
-        found = subject.traced(**changed)
+        found = subject.traced()
     except Exception as error:  # code that refuses to be followed
         why = f"it cannot be followed inside: {type(error).__name__}: {error}".split("\n")[0]
         found, out = Found(), [Examined("attention", None, why=why)]
     groups = groups_of(found)
-    side = sides(subject, found, changed, another) if groups else None
+    side = sides(subject, found, another) if groups else None
     own: list[Side] = [side(g.q, g.k) for g in groups] if side else []
     for group, at in told("attention", list(zip(groups, own))):
         if not group.v:
@@ -89,25 +89,25 @@ def examined(
         else:
             try:
                 stated = mask if at == "self" or "self" not in own else None
-                out.append(_one(subject, found, group, stated, bias, changed, at))
+                out.append(_one(subject, found, group, stated, bias, at))
             except Exception as error:  # whatever the code does with other values
                 why = f"it cannot be measured: {type(error).__name__}: {error}".split("\n")[0]
                 out.append(Examined(group.where, None, why=why))
     if not any(x.explained for x in out) and len(subject.of("q", "k", "v")) == 3:
-        whole = _function(subject, changed)
+        whole = _function(subject)
         if whole is not None:
             weights, scores, _ = _taken_apart(whole, Found(capped=True, turned=True))
             return [_explained(subject, "attention", "self", weights, scores, mask, bias)]
     return out
 
 
-def _function(subject: Subject, changed: Mapping[str, Any]) -> Weights | None:
+def _function(subject: Subject) -> Weights | None:
     """The weights of a function of q, k and v, whatever it does inside.
 
     Keys and values of the past that it takes apart from them are keys and values too.
     """
     q, k, v = (subject.of(role)[0] for role in ("q", "k", "v"))
-    given = {**subject.inputs, **changed}
+    given = subject.inputs
     pasts = subject.of("past k") + subject.of("past v")
     past = dict(zip((k, v), pasts)) if len(pasts) == 2 else {}
     sources = {
@@ -123,7 +123,7 @@ def _function(subject: Subject, changed: Mapping[str, Any]) -> Weights | None:
             if n in past:
                 replaced[past[n]] = values[i][..., :-s, :]
         with torch.no_grad():
-            return subject.output(**{**changed, **replaced})
+            return subject.output(**replaced)
 
     for size, candidates in given_heads(sources, 0, 1, 2):
         with suppress(Exception):  # whatever the code does with other values
@@ -139,12 +139,11 @@ def _one(
     group: Group,
     mask: Mask | None,
     bias: Bias | Tensor | None,
-    changed: Mapping[str, Any],
     side: Side,
 ) -> Examined:
     best: tuple[Weights, Scores, Operands | None] | None = None
     for way in (_outside, _outside_linear, _inside):
-        made = way(subject, found, group, changed)
+        made = way(subject, found, group)
         if made is None:
             continue
         weights, scores, turned = _taken_apart(made[0], found)
@@ -206,7 +205,7 @@ def _taken_apart(weights: Weights, found: Found) -> tuple[Weights, Scores, bool]
 
 
 def _outside(
-    subject: Subject, found: Found, group: Group, changed: Mapping[str, Any]
+    subject: Subject, found: Found, group: Group
 ) -> tuple[Weights, Operands | None] | None:
     """The weights as outputs for random values tell them."""
     b = subject.batch
@@ -224,7 +223,7 @@ def _outside(
         for numbers in operands:
             parts = [found.sources[i].value for i in numbers]
             replaced |= dict(zip(numbers, scattered(values[numbers[0]], parts, b)))
-        made = gathered(subject.replayed(found, replaced, group.ends, **changed), b)
+        made = gathered(subject.replayed(found, replaced, group.ends), b)
         assert made is not None
         return made
 
@@ -247,23 +246,21 @@ def _outside(
 
 
 def _outside_linear(
-    subject: Subject, found: Found, group: Group, changed: Mapping[str, Any]
+    subject: Subject, found: Found, group: Group
 ) -> tuple[Weights, Operands | None] | None:
     """The same where keys meet values first, and queries meet their sum: linear attention."""
     if len({group.q, group.k, group.v}) < 3:
         return None
     for k, v in ((group.q, group.k), (group.k, group.q)):
-        made = _outside(subject, found, replace(group, q=group.v, k=k, v=v), changed)
+        made = _outside(subject, found, replace(group, q=group.v, k=k, v=v))
         if made is not None:
             return made
     return None
 
 
-def _inside(
-    subject: Subject, found: Found, group: Group, changed: Mapping[str, Any]
-) -> tuple[Weights, Operands | None] | None:
+def _inside(subject: Subject, found: Found, group: Group) -> tuple[Weights, Operands | None] | None:
     """The weights as they stand inside."""
-    weights = seen_inside(subject, found, group, changed)
+    weights = seen_inside(subject, found, group)
     return None if weights is None else (weights, None)
 
 

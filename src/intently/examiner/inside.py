@@ -24,9 +24,7 @@ INSIDE = "as seen inside"
 """The name of a reading that was not measured from outside."""
 
 
-def seen_inside(
-    subject: Subject, found: Found, group: Group, changed: Mapping[str, Any]
-) -> Weights | None:
+def seen_inside(subject: Subject, found: Found, group: Group) -> Weights | None:
     """The weights of the calls of one attention, their rows joined; None if they do not fit."""
     cores = group.cores
     draw = torch.Generator().manual_seed(5)
@@ -36,7 +34,7 @@ def seen_inside(
     for _ in range(DRAWS):
         numbers = sorted(frozenset().union(*(c.left | c.right for c in cores)))
         values = {i: 0.6 * random_like(found.sources[i].value, draw) for i in numbers}
-        calls = subject.calls(found, values, operations, **changed)
+        calls = subject.calls(found, values, operations)
         if not operations <= calls.keys():
             return None
         made = [_parts(c, calls, values, subject.batch) for c in cores]

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from intently.examiner.dropping import without_dropout
 from intently.examiner.finding import Finding
 from intently.examiner.likeness import Inside, Whole, parted
-from intently.examiner.properties import Property, Trial, by_position, difference, part
 from intently.examiner.stepping import cache_shifts, stepped
 from intently.examiner.subject import Subject
+from intently.examiner.trial import Property, Trial, by_position, first_place, part
 
 RETURNS = (
     *("need_weights", "output_attentions", "return_attn", "return_weights", "return_attention"),
@@ -66,7 +66,8 @@ def _one(path: Path, trial: Trial, whole: Whole, inside: Inside) -> tuple[Proper
         again = trial.read(path.subject.output())
     if part(again, y) > 10 * trial.same:  # layers dropped at random, say
         return Property(path.said, None, "two equal calls differ"), []
-    said = f"{path.said}, the output differs by {off:.2g}{_at(y, trial)}"
+    at = first_place(y, trial.first, 10 * trial.same)
+    said = f"{path.said}, the output differs by {off:.2g}{at}"
     symptom = {"a cache": "cached-step-differs", "a setting": "setting-matters"}.get(
         path.kind, "paths-differ"
     )
@@ -112,14 +113,6 @@ def _bias_lost(steps: Whole, whole: Whole) -> list[Finding]:
             said = f"{a.explained.added} becomes {next(filter(None, added), 'no bias')}"
             out.append(Finding("bias-offset-lost", said, where=a.where))
     return out
-
-
-def _at(y: Tensor, trial: Trial) -> str:
-    if y.shape != trial.first.shape:
-        return ""
-    rows = (difference(by_position(y), by_position(trial.first)) > 10 * trial.same).any(-1)
-    b, i = rows.nonzero()[0].tolist()
-    return f", first at position {i} of row {b}"
 
 
 def _in_one_path(found: Finding) -> Finding:

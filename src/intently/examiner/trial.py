@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -32,21 +32,16 @@ class Trial:
     causal: bool
     first: Tensor
     same: float = EXACT.same
-    settings: dict[str, Any] = field(default_factory=dict)
 
     def output(self, **changed: Any) -> Tensor:
         """The output with some inputs changed."""
-        return self.subject.output(**{**self.settings, **changed})
+        return self.subject.output(**changed)
 
     def read(self, y: Tensor) -> Tensor:
         """An output, but for those at padding, which nobody reads: they are as in the first."""
         if y.ndim != 3 or y.shape != self.first.shape:
             return y
         return torch.where(nobodys(self.subject, y), self.first, y)
-
-    def rows(self, y: Tensor) -> Tensor:
-        """An output as (b, t, n)."""
-        return by_position(y)
 
 
 def by_position(y: Tensor) -> Tensor:
@@ -69,6 +64,14 @@ def difference(a: Tensor, b: Tensor) -> Tensor:
 def part(a: Tensor, b: Tensor) -> float:
     """The largest relative difference of two outputs; infinite if their shapes differ."""
     return float(difference(a, b).amax()) if a.shape == b.shape and a.numel() else torch.inf
+
+
+def first_place(a: Tensor, b: Tensor, same: float) -> str:
+    """Where two outputs differ first, in words; "" if their shapes differ."""
+    if a.shape != b.shape:
+        return ""
+    row, i = (difference(by_position(a), by_position(b)) > same).any(-1).nonzero()[0].tolist()
+    return f", first at position {i} of row {row}"
 
 
 def broken(name: str, said: str, finding: str, where: str = "") -> Property:

@@ -59,8 +59,10 @@ def _unused_values(trial: Trial) -> str:
             continue
         kept = weight.detach().clone()
         weight.data[rows] = another(kept)[rows]
-        moved = part(trial.output(), trial.first)
-        weight.data.copy_(kept)
+        try:
+            moved = part(trial.output(), trial.first)
+        finally:
+            weight.data.copy_(kept)
         if moved <= trial.same:
             return name
     return ""
