@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import select
-import signal
 import sys
 import time
 import traceback
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from isolation import isolated
 from planted import KINDS, mutants, sealed
 from planted.kinds import ALIKE
 
@@ -65,10 +64,7 @@ def one(mutant: Any) -> dict[str, Any]:
     """Examine a mutant and its base."""
     from intently.examiner import check
 
-    row: dict[str, Any] = {
-        "name": mutant.name, "base": mutant.base, "kinds": mutant.kinds,
-        "equivalent": mutant.equivalent, "unseen": mutant.unseen,
-    }  # fmt: skip
+    row: dict[str, Any] = {}
     for name, make in (("found", mutant.make), ("false", mutant.correct)):
         start = time.perf_counter()
         try:
@@ -82,34 +78,6 @@ def one(mutant: Any) -> dict[str, Any]:
             row[f"{name} error"] = f"{type(error).__name__}: {error} ({at.name}:{at.lineno})"[:300]
         row[f"{name} s"] = round(time.perf_counter() - start, 1)
     return row
-
-
-def isolated(mutant: Any, seconds: float) -> dict[str, Any]:
-    """The same in a forked process, within a limit of time."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            with os.fdopen(writing, "w") as out:
-                out.write(json.dumps(one(mutant)))
-        finally:
-            os._exit(0)
-    os.close(writing)
-    text, until = b"", time.perf_counter() + seconds
-    while (left := until - time.perf_counter()) > 0 and select.select([reading], [], [], left)[0]:
-        piece = os.read(reading, 1 << 16)
-        if not piece:
-            break
-        text += piece
-    os.close(reading)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    try:
-        return json.loads(text)
-    except ValueError:
-        why = f"not done after {seconds:.0f} s"
-        return {"name": mutant.name, "base": mutant.base, "kinds": mutant.kinds, "found error": why,
-                "equivalent": False, "unseen": ()}  # fmt: skip
 
 
 def summary(rows: list[dict[str, Any]]) -> str:
@@ -149,7 +117,11 @@ def main(given: argparse.Namespace) -> None:
         for n, mutant in enumerate(every, 1):
             if mutant.name in rows or (given.only and given.only not in mutant.name):
                 continue
-            row = rows[mutant.name] = isolated(mutant, given.seconds)
+            row = rows[mutant.name] = {
+                "name": mutant.name, "base": mutant.base, "kinds": mutant.kinds,
+                "equivalent": mutant.equivalent, "unseen": mutant.unseen,
+                **isolated(partial(one, mutant), given.seconds),
+            }  # fmt: skip
             print(f"{n}/{len(every)} {mutant.name}: {row.get('found')}", file=sys.stderr)
             if given.json:
                 with given.json.open("a") as out:

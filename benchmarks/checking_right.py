@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import select
-import signal
 import sys
 import time
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from isolation import isolated
 from right import Case, cases
 
 
@@ -44,36 +43,6 @@ def one(case: Case) -> dict[str, Any]:
         }  # fmt: skip
     row["s"] = round(time.perf_counter() - start, 1)
     return row
-
-
-def isolated(case: Case, seconds: float) -> dict[str, Any]:
-    """The same in a forked process, within a limit of time."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            with os.fdopen(writing, "w") as out:
-                try:
-                    row = one(case)
-                except Exception as error:
-                    row = {"name": case.name, "error": f"not made: {error!r}"[:300]}
-                out.write(json.dumps(row))
-        finally:
-            os._exit(0)
-    os.close(writing)
-    text, until = b"", time.perf_counter() + seconds
-    while (left := until - time.perf_counter()) > 0 and select.select([reading], [], [], left)[0]:
-        piece = os.read(reading, 1 << 16)
-        if not piece:
-            break
-        text += piece
-    os.close(reading)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    try:
-        return json.loads(text)
-    except ValueError:
-        return {"name": case.name, "error": f"not done after {seconds:.0f} s"}
 
 
 def measured(row: dict[str, Any]) -> str:
@@ -137,7 +106,8 @@ def main(given: argparse.Namespace) -> None:
             continue
         if case.name in rows:
             continue
-        row = rows[case.name] = isolated(case, given.seconds)
+        row = {"name": case.name, **isolated(partial(one, case), given.seconds)}
+        rows[case.name] = row
         said = row.get("mistakes") or row.get("error") or row.get("refused") or "right"
         print(f"{n}/{len(every)} {case.name}: {said} {row.get('s')} s", file=sys.stderr)
         if given.json:

@@ -9,24 +9,23 @@ import argparse
 import importlib
 import json
 import os
-import select
-import signal
 import sys
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from isolation import Row, isolated
 from wild.releases import HOME, RELEASES, prepare
 
 import intently as it
 
 CASES = Path(__file__).parent / "wild" / "cases"
 SECONDS = 120
-Row = dict[str, Any]
 
 
 def case(name: str) -> Any:
@@ -73,43 +72,13 @@ def alone(given: dict[str, Any]) -> dict[str, Any]:
     return {n: x for n, x in given.items() if n in ("mask", "bias")}
 
 
-def isolated(work: Callable[[str, str], Row], name: str, variant: str, seconds: float) -> Row:
-    """A row in a forked process with the release on its path, within a limit of time."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        with os.fdopen(writing, "w") as out:
-            try:
-                out.write(json.dumps(_in_child(work, name, variant)))
-            finally:
-                out.flush()
-                os._exit(0)
-    os.close(writing)
-    text, until = b"", time.perf_counter() + seconds
-    while (left := until - time.perf_counter()) > 0 and select.select([reading], [], [], left)[0]:
-        piece = os.read(reading, 1 << 16)
-        if not piece:
-            break
-        text += piece
-    os.close(reading)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    try:
-        found = json.loads(text)
-    except ValueError:
-        found = {"error": f"no answer within {seconds:.0f} s"}
-    return {"case": name, "variant": variant, **found}
-
-
-def _in_child(work: Callable[[str, str], Row], name: str, variant: str) -> Row:
+def released(work: Callable[[str, str], Row], name: str, variant: str) -> Row:
+    """A row with the release of a case on the path of this process."""
     os.environ["WILD_VARIANT"] = variant
     warnings.filterwarnings("ignore")
     sys.path[:0] = [str(HOME / x) for x in needs(name)[variant]]
-    try:
-        with torch.no_grad():
-            return work(name, variant)
-    except Exception as error:
-        return {"error": f"{type(error).__name__}: {error}"[:400]}
+    with torch.no_grad():
+        return work(name, variant)
 
 
 def needs(name: str) -> dict[str, tuple[str, ...]]:
@@ -180,7 +149,8 @@ def main(given: argparse.Namespace) -> None:
             print(f"{name} ({variant}) is not installed: --prepare", file=sys.stderr)
             continue
         work = proved if given.prove else examined
-        rows.append(isolated(work, name, variant, given.seconds))
+        row = isolated(partial(released, work, name, variant), given.seconds)
+        rows.append({"case": name, "variant": variant, **row})
         short = {n: x for n, x in rows[-1].items() if given.said or not n.endswith("said")}
         print(json.dumps(short, ensure_ascii=False), file=sys.stderr, flush=True)
         for how in ("adapter said", "module said") if given.said else ():
