@@ -146,6 +146,22 @@ def test_the_difference_is_named(kind: type[Layer], name: str) -> None:
     report = check(mine, mask=it.causal(), like=reference)
     assert name in [f.name for f in report.mistakes], str(report)
     assert not report.ok
+    shown = next(f.example for f in report.mistakes if f.name == name)
+    assert (shown is None) is (kind in (Transposed, NoBias)), "weights differ, but for the output's"
+
+
+def test_both_matrices_are_those_of_the_two() -> None:
+    mine, reference = alike(Scaled)
+    found = check(mine, mask=it.causal(), like=reference).mistakes[0]
+    assert found.example is not None
+    right, wrong = (torch.tensor(x) for x in (found.example.expected, found.example.found))
+    assert torch.allclose(right.sum(-1), torch.ones(6)) and torch.allclose(
+        wrong.sum(-1), torch.ones(6)
+    )
+    seen = torch.ones(6, 6).tril().bool()
+    z = [x.log().masked_fill(~seen, 0.0) for x in (right, wrong)]
+    z = [(x - x[:, :1])[seen] for x in z]  # scores, up to a number a row
+    assert torch.allclose(z[1], 0.2 * 8**0.5 * z[0], atol=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,7 @@ def test_what_a_setting_leaves_out_is_named(left_out: str, name: str) -> None:
     report = check(mine, mask=it.causal(), same=[{"fast": True}])
     assert name in [f.name for f in report.mistakes], str(report)
     assert "with fast=True" in str(report)
+    assert next(f.example for f in report.mistakes if f.name == name) is not None
 
 
 def test_settings_that_do_not_matter_are_right() -> None:
@@ -131,6 +132,7 @@ class BiasRestarts(Cached):
 def test_what_a_cache_gets_wrong_is_named(kind: type[Cached], name: str) -> None:
     report = check(kind().eval(), mask=it.causal())
     assert name in [f.name for f in report.mistakes], str(report)
+    assert next(f.example for f in report.mistakes if f.name == name) is not None
 
 
 @pytest.mark.parametrize("kind", [Cached, Sloped])

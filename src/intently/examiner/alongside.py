@@ -15,6 +15,7 @@ from intently.examiner.cores import Examined
 from intently.examiner.finding import Finding, merged
 from intently.examiner.likeness import Inside, Whole, parted
 from intently.examiner.report import Report
+from intently.examiner.side_by_side import with_matrices
 from intently.examiner.subject import Subject
 from intently.examiner.trial import Property, by_position, first_place, part
 from intently.examiner.understanding import understood
@@ -48,6 +49,7 @@ def against(
     whole = Whole(seen, seen.traced(), cores), Whole(other, other.traced(), theirs)
     first = _first_module(*whole, 10 * same)
     named = parted(*whole, 10 * same) or _constant_apart(one, two, 10 * same)
+    named = with_matrices(named, *whole)
     told_already = {f.name for f in found if f.kind == "mistake"}
     found = [f for f in found if f.name not in {x.name for x in named} - told_already]
     found += [f for f in named if f.name not in told_already]

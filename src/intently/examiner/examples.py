@@ -37,7 +37,7 @@ def with_examples(
             return x
         right = straight if x.name in MISTAKES.values() else z
         expected = _mended(x.name, right, q.shape[-1], scores, intent, bias)
-        cell, example = _around(x.cell, expected, weights.w[0])
+        cell, example = around(x.cell, expected, weights.w[0])
         return replace(x, cell=cell, example=example)
 
     return tuple(map(shown, findings))
@@ -55,21 +55,33 @@ def _mended(
     name: str, z: Tensor, d: int, scores: Scores, intent: Intent, bias: Tensor | None
 ) -> Tensor:
     """The weights (b, h, t, s) of the scores ``z``, not yet scaled, with one mistake mended."""
-    scale = torch.full_like(scores.scale, d**-0.5) if "scale" in name else scores.scale
-    z = scale[:, None, None] * z
+    masks = name.startswith(("mask", "causal", "window", "padding", "lengths"))
+    mended = replace(
+        scores,
+        scale=torch.full_like(scores.scale, d**-0.5) if "scale" in name else scores.scale,
+        added=_added(name, scores, bias),
+        seen=intent.allowed if masks else scores.seen,
+        after=scores.after and not masks,
+        axis="keys" if name.startswith("softmax-over") else scores.axis,
+        factor=1.0,
+    )
+    return formula(mended, z)
+
+
+def formula(scores: Scores, x: Tensor) -> Tensor:
+    """The weights (b, h, t, s) that measured scores make of products ``x``, not yet scaled."""
+    z = scores.scale.to(x.dtype)[:, None, None] * x
     if scores.softcap is not None:
         z = scores.softcap * torch.tanh(z / scores.softcap)
-    masks = name.startswith(("mask", "causal", "window", "padding", "lengths"))
-    z = z + _added(name, scores, bias)
-    allowed = intent.allowed if masks else scores.seen
-    if scores.after and not masks:
-        return z.softmax(-1).masked_fill(~allowed, 0.0)
-    z = z.masked_fill(~allowed, -torch.inf)
+    z = z + scores.added.nan_to_num(0.0).to(x.dtype)
+    if scores.after:
+        return scores.factor * z.softmax(-1).masked_fill(~scores.seen, 0.0)
+    z = z.masked_fill(~scores.seen, -torch.inf)
     if scores.extra is not None:
-        sink = scores.extra.log()[:, None, None].expand_as(z[..., :1])
-        return torch.cat([z, sink], -1).softmax(-1)[..., :-1]
-    kept = scores.axis if not name.startswith("softmax-over") else "keys"
-    return (z - z.logsumexp(AXES.get(kept, (-1,)), keepdim=True)).exp().nan_to_num(0.0)
+        sink = scores.extra.log().to(x.dtype)[:, None, None].expand_as(z[..., :1])
+        return scores.factor * torch.cat([z, sink], -1).softmax(-1)[..., :-1]
+    along = AXES.get(scores.axis, (-1,))
+    return scores.factor * (z - z.logsumexp(along, keepdim=True)).exp().nan_to_num(0.0)
 
 
 def _added(name: str, scores: Scores, bias: Tensor | None) -> Tensor:
@@ -82,7 +94,7 @@ def _added(name: str, scores: Scores, bias: Tensor | None) -> Tensor:
     return -added if name == "bias-sign" else added
 
 
-def _around(
+def around(
     cell: tuple[int, ...], expected: Tensor, found: Tensor
 ) -> tuple[tuple[int, ...], Example | None]:
     """The block around a cell, or around the first one that is clearly off; None if none is."""

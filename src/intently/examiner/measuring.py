@@ -112,7 +112,7 @@ def _values(
         if any(y is None for y in z):
             continue
         for tiled in (False, True) if r.key_heads not in (1, r.heads) else (False,):
-            _, residual = _solved([_shared(x, r.heads, tiled) for x in v], z)
+            _, residual = _solved([shared(x, r.heads, tiled) for x in v], z)
             if best is None or residual < best.residual / 10:
                 best = Values(replace(r, views=(r.q, r.k, view)), merged, tiled, residual)
             if best.residual < close:
@@ -130,10 +130,10 @@ def _draw(
     sizes = (b, r.key_heads, s, r.value_width)
     given, made = _responses(run, filled, r.v, sizes, draw, s)
     z = [joined(y, values.merged, b, r.heads, t, r.value_width) for y in made]
-    w, _ = _solved([_shared(x, r.heads, values.tiled) for x in given], z)
+    w, _ = _solved([shared(x, r.heads, values.tiled) for x in given], z)
     q = r.q.read(filled[r.q.source], b, r.heads, t, r.width)
     k = r.k.read(filled[r.k.source], b, r.key_heads, s, r.width)
-    return w, q, _shared(k, r.heads, values.tiled)
+    return w, q, shared(k, r.heads, values.tiled)
 
 
 def random_like(x: Tensor, draw: torch.Generator) -> Tensor:
@@ -159,7 +159,7 @@ def _responses(
     return given, [run({**filled, view.source: view.write(raw, x)}) - none for x in given]
 
 
-def _shared(x: Tensor, heads: int, tiled: bool) -> Tensor:
+def shared(x: Tensor, heads: int, tiled: bool) -> Tensor:
     """Keys or values (b, g, s, d) for all heads: consecutive heads share, or tiled."""
     g = x.shape[1]
     if g == heads:

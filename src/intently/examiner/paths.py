@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from intently.examiner.dropping import without_dropout
 from intently.examiner.finding import Finding
 from intently.examiner.likeness import Inside, Whole, parted
+from intently.examiner.side_by_side import with_matrices
 from intently.examiner.stepping import cache_shifts, stepped
 from intently.examiner.subject import Subject
 from intently.examiner.trial import Property, Trial, by_position, first_place, part
@@ -93,6 +94,8 @@ def _one(path: Path, trial: Trial, whole: Whole, inside: Inside) -> tuple[Proper
     else:
         found = [_in_one_path(f) for f in named]
     found = [replace(f, said=f"{path.said}: {f.said}") for f in found]
+    if other is not None:
+        found = with_matrices(found, other, whole)
     return held, found or [Finding(symptom, said)]
 
 
