@@ -31,11 +31,16 @@ SYMPTOMS = frozenset(
         "setting-matters",
         "paths-differ",
         "batch-mixed",
-        EXCHANGED,
         "cached-step-differs",
     )
 )
 """Findings of properties that a mistake found inside explains."""
+
+GUESSES = ("finite", "inputs matter")
+"""Properties whose findings are guesses, next to what was measured."""
+
+OTHER_AXES = (EXCHANGED, "softmax-over-")
+"""How findings begin without which no mask could be read."""
 
 APART = ("scale", "no-scale", "other-scale", "bias", "gradient", "rounded", "rota", "dropout")
 """How mistakes begin that move no influence from one position to another: they explain no leak."""
@@ -111,8 +116,11 @@ def _checked(
     for p in properties:
         told = {f.name for f in findings}
         new = [f for f in p.findings if f.name not in told]
-        new = [f for f in new if not (f.name in SYMPTOMS and _mistaken(findings))]
-        findings += [by_design(f, seen.owner, None) for f in new]
+        if any(f.name.startswith(OTHER_AXES) for f in new):
+            findings = [f for f in findings if not _about_masks(f)]
+        guess = p.name in GUESSES or any(f.name in SYMPTOMS for f in new)
+        if not (guess and _mistaken(findings)):
+            findings += [by_design(f, seen.owner, None) for f in new]
     computes = tuple(x.said for x in cores)
     report = Report(seen.told, computes, merged(findings), tuple(properties), _named(seen.owner))
     return report, cores
@@ -139,6 +147,12 @@ def _hides_later(mask: Mask | None, b: int, y: Tensor) -> bool:
     if mask is None or t < 2:
         return False
     return not bool(mask.dense(Geometry((b, 1), t, t, y.device)).triu(1).any())
+
+
+def _about_masks(f: Finding) -> bool:
+    """Whether a finding says which keys have weight, or how much in all."""
+    begins = ("mask", "causal", "window", "padding", "lengths", "not-normalised")
+    return f.name.startswith(begins)
 
 
 def _mistaken(findings: list[Finding]) -> bool:

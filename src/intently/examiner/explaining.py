@@ -43,6 +43,8 @@ def explain(
     found += more
     masks = [x for x in more if x.name in ("mask-too-weak", "mask-boolean-added")]
     masks += _mask(scores, intent, where) if not masks else []
+    if scores.axis not in ("keys", "none"):  # a softmax over others may empty whole rows
+        masks = [x for x in masks if x.name != "mask-other" and len(x.cell)]
     found += [x for x in masks if x not in found]
     wrong = ", ".join(x.name for x in masks)
     inferred = " (inferred)" if intent.inferred else ""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, product
+from itertools import combinations, permutations, product
 from typing import Any
 
 import torch
@@ -68,22 +68,49 @@ class Intent:
         """The fewest mistakes (part, variant) that make ``seen``; () if it is right.
 
         Rows that see nothing, or should not, are not compared: what they give is another matter.
+        Of equal explanations, one that is right for these rows too comes first.
         """
         compared = self.allowed.any(-1, keepdim=True)
         for n in range(most + 1):
-            for chosen in combinations(range(len(self.parts)), n):
-                for names in product(*(self.parts[i].variants for i in chosen)):
-                    made = self._made(dict(zip(chosen, names)))
-                    some = compared & made.any(-1, keepdim=True)
-                    if bool(((made == seen) | ~some).all()) and bool(some.any()):
-                        return tuple((self.parts[i].name, v) for i, v in zip(chosen, names))
+            found: tuple[tuple[str, str], ...] | None = None
+            for names, made in self._mistaken(n):
+                off = made != seen
+                if not bool(off.any()):
+                    return names
+                some = compared & made.any(-1, keepdim=True)
+                if found is None and bool(some.any()) and not bool((off & some).any()):
+                    found = names
+            if found is not None:
+                return found
         return None
 
-    def _made(self, wrong: Mapping[int, str]) -> Tensor:
-        out = torch.ones(self.sizes, dtype=torch.bool)
-        for i, part in enumerate(self.parts):
-            out = out & (part.variants[wrong[i]] if i in wrong else part.allowed)
-        return out
+    def _mistaken(self, n: int) -> Iterator[tuple[tuple[tuple[str, str], ...], Tensor]]:
+        """Each way to get n parts wrong, and what it makes."""
+        for chosen in combinations(range(len(self.parts)), n):
+            for names in product(*(self.parts[i].variants for i in chosen)):
+                made = torch.ones(self.sizes, dtype=torch.bool)
+                wrong = dict(zip(chosen, names))
+                for i, part in enumerate(self.parts):
+                    made = made & (part.variants[wrong[i]] if i in wrong else part.allowed)
+                yield tuple((self.parts[i].name, v) for i, v in zip(chosen, names)), made
+        if n == 1:
+            yield from self._together()
+
+    def _together(self) -> Iterator[tuple[tuple[tuple[str, str], ...], Tensor]]:
+        """The rules of position as one mask that is wrong as a whole."""
+        parts = [p for p in self.parts if not p.padding]
+        if len(parts) < 2:
+            return
+        name, rest = " & ".join(p.name for p in parts), torch.ones(self.sizes, dtype=torch.bool)
+        for part in self.parts:
+            rest = rest & part.allowed if part.padding else rest
+        yield ((name, "inverted"),), ~self.by_position & rest
+        for variant in ("transposed", "top-left"):
+            if all(variant in p.variants for p in parts):
+                made = rest
+                for part in parts:
+                    made = made & part.variants[variant]
+                yield ((name, variant),), made
 
     def written(self) -> str:
         """The intent in words."""
@@ -97,9 +124,14 @@ def intended(
     parts = [] if mask is None else [_of_mask(m, sizes) for m in _flat(mask)]
     for name, (value, meaning) in given.items():
         part = _of_argument(name, value, meaning, sizes)
-        if part is not None:
+        if part is not None and not any(_same(p, part) for p in parts):
             parts.append(part)
     return Intent(tuple(parts), sizes)
+
+
+def _same(a: Part, b: Part) -> bool:
+    """Whether two parts state one rule."""
+    return bool((a.allowed == b.allowed).all())
 
 
 def inferred(seen: Tensor, stated: Intent) -> Intent:
@@ -196,6 +228,7 @@ def _of_mask(mask: Mask, sizes: tuple[int, int, int, int]) -> Part:
         }.items():
             if x >= 0 and y >= 0:
                 variants[name] = _dense(window(x, y), sizes)
+        variants["transposed"] = _across(right)
         if start:
             variants["top-left"] = _dense(window(before, after, offset=0), sizes)
         return Part("window", right, variants | {"inverted": ~right})
@@ -256,7 +289,7 @@ def _padding(name: str, real: Tensor, sizes: tuple[int, int, int, int]) -> Part:
         "one too long": keys(steps < (lengths + 1)[:, None]),
         "one too short": keys(steps < (lengths - 1)[:, None]),
         "on the wrong side": keys(real.flip(-1)),
-        "of another batch row": keys(real.roll(1, 0)),
+        **{n: keys(x) for n, x in _other_rows(real)},
     }
     if t == s:
         variants["on the queries"] = real[:, None, :, None].expand(sizes)
@@ -274,11 +307,20 @@ def _plain(name: str, right: Tensor) -> Part:
         "transposed": _across(right),
         "one key late": right.roll(1, -1),
         "one key early": right.roll(-1, -1),
-        "of another batch row": right.roll(1, 0),
+        **dict(_other_rows(right)),
     }
     if b > 1 and h > 1:
         variants["of another order of heads and rows"] = _reordered(right)
     return Part(name, right, {n: x for n, x in variants.items() if not x.equal(right)})
+
+
+def _other_rows(x: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """The rows of a batch exchanged, or one row for all."""
+    rows = range(len(x))
+    for order in permutations(rows) if len(x) < 5 else ((*rows[-1:], *rows[:-1]), rows[::-1]):
+        yield f"of another batch row: {', '.join(map(str, order))}", x[list(order)]
+    for i in rows:
+        yield f"of another batch row: {i} for all", x[i : i + 1].expand_as(x)
 
 
 def _across(x: Tensor) -> Tensor:

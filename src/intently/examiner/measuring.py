@@ -99,7 +99,7 @@ def _values(
         return None
     filled = {i: random_like(x, draw) for i, x in sources.items()}
     given, made = _responses(run, filled, r.v, (b, r.key_heads, s, r.value_width), draw, s)
-    if not all(bool(y.isfinite().all()) for y in made):
+    if not all(bool(y.isfinite().all()) for y in made) or not any(bool(y.any()) for y in made):
         return None
     best: Values | None = None
     orders = [size.order, *(x for x in SPLITS if x != size.order)]
@@ -150,13 +150,18 @@ def _responses(
     draw: torch.Generator,
     s: int,
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Random values, and what each adds to the output: as many as the linear system needs."""
+    """Random values, and what each adds to the output: as many as the linear system needs.
+
+    Numbers that are NaN whatever the values are those of queries that no key has weight for: 0.
+    """
     e = sizes[-1]
     n = -(-(2 * s + 4) // e)
     raw = filled[view.source]
     none = run({**filled, view.source: view.write(raw, torch.zeros(sizes, dtype=raw.dtype))})
     given = [torch.randn(sizes, generator=draw, dtype=raw.dtype) for _ in range(n)]
-    return given, [run({**filled, view.source: view.write(raw, x)}) - none for x in given]
+    made = [run({**filled, view.source: view.write(raw, x)}) - none for x in given]
+    empty = none.isnan()
+    return given, [y.masked_fill(empty & y.isnan(), 0.0) for y in made]
 
 
 def shared(x: Tensor, heads: int, tiled: bool) -> Tensor:

@@ -40,6 +40,8 @@ def finite(trial: Trial) -> Property:
     subject = trial.subject
     for shape, axis in subject.traced().softmaxes:
         over = {-4: "batch", -3: "heads", -2: "queries"}.get(axis - len(shape))
+        if over == "heads" and len(shape) == 3 and subject.batch > 1:  # (b·h, t, s)
+            over = "batch"
         if over is not None and len(shape) > 2:
             said = f"the softmax runs over axis {axis} of {shape}: over {over}, and gives NaN"
             return broken("finite", said, f"softmax-over-{over}")
@@ -134,6 +136,8 @@ def rows_of_the_batch(trial: Trial) -> Property:
 def _over_the_batch(trial: Trial) -> bool:
     """Whether rows of the batch matter and other positions of the same row do not."""
     subject = trial.subject
+    if subject.of("context"):  # no other position of x matters to cross-attention
+        return False
     y = by_position(trial.first)
     for n in subject.of("x", "k", "v"):
         x = subject.inputs[n]

@@ -28,6 +28,7 @@ AXES: dict[Axis, tuple[int, ...]] = {
     "queries and keys": (-2, -1),
     "heads and keys": (-3, -1),
     "batch and queries": (-4, -2),
+    "batch and heads": (-4, -3),
 }
 """The axes along which a softmax may run."""
 

@@ -44,7 +44,9 @@ def _unused_values(trial: Trial) -> str:
     subject = trial.subject
     if subject.module is None:
         return ""
-    if not any(c.values and c.values == c.right for c in subject.traced().cores):
+    found = subject.traced()
+    cores = [[{found.sources[i].weight for i in x} for x in (c.values, c.right)] for c in found.cores]
+    if not any(values and values == keys for values, keys in cores):
         return ""
     held = {n: p for n, p in subject.module.named_parameters() if p.ndim == 2 and p.requires_grad}
     with torch.enable_grad():
