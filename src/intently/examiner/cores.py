@@ -23,7 +23,7 @@ from intently.examiner.groups import Group, gathered, groups_of, scattered
 from intently.examiner.inside import INSIDE, seen_inside, weights_now
 from intently.examiner.intent import Intent, dense_bias, in_calls, inferred, intended, with_window
 from intently.examiner.layouts import given_heads, layouts
-from intently.examiner.measuring import Geometry, Weights, measured
+from intently.examiner.measuring import Geometry, Weights, measured, with_keys_shared_otherwise
 from intently.examiner.reading import joined
 from intently.examiner.score_kinds import kinds
 from intently.examiner.scores_found import Scores, apart
@@ -201,6 +201,11 @@ def _taken_apart(weights: Weights, found: Found) -> tuple[Weights, Scores, bool]
         other = apart(turned, kinds(turned, found.rates), found)
         if other.residual < scores.residual / 10:
             return turned, other, True
+    other = with_keys_shared_otherwise(weights)
+    if scores.residual > weights.precision.close and other is not None:
+        made = apart(other, kinds(other, found.rates), found)
+        if made.residual < scores.residual / 10:
+            return other, made, False
     return weights, scores, False
 
 
@@ -232,7 +237,7 @@ def _outside(
     first: tuple[Weights, Operands | None] | None = None
     for size, candidates in layouts(subject, group.cores[0], sources, ids, given):
         for _, some in groupby(candidates, key=lambda r: r.heads):
-            weights = measured(run, sources, some, size, subject.precision)
+            weights = measured(run, sources, some, size, subject.precision, found.turned)
             if weights is None:
                 continue
             steps = [found.sources[i].value.numel() for i in group.q]

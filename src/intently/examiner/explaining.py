@@ -37,7 +37,7 @@ def explain(
     found += _layout(weights.values, scores, where)
     if scores.known:
         found += _scale(scores, weights.values, width, where)
-        found += _rotation(scores, where)
+        found += _rotation(scores, weights.values, where)
     found += _axis(scores, intent, where)
     kind, more = _added(scores, intent, bias, where) if scores.known else ("", [])
     found += more
@@ -99,7 +99,11 @@ def _layout(values: Values, scores: Scores, where: str) -> list[Finding]:
                 said="heads are merged by a reshape: their parts land on other positions",
             )
         )
-    if values.tiled:
+    if values.keys_tiled is not None:
+        k, v = ("tiled", "repeated")[:: 1 if values.keys_tiled else -1]
+        said = f"keys are {k} and values {v}: query heads read the values of other keys"
+        found.append(Finding("key-heads-tiled", said, where=where))
+    elif values.tiled:
         found.append(
             Finding(
                 "key-heads-tiled",
@@ -111,9 +115,14 @@ def _layout(values: Values, scores: Scores, where: str) -> list[Finding]:
     return found
 
 
-def _rotation(scores: Scores, where: str) -> list[Finding]:
+def _rotation(scores: Scores, values: Values, where: str) -> list[Finding]:
     name, said = mistake_in(scores.kind)
-    return [Finding(name, f"rotary positions: {said}", where=where)] if name else []
+    found = [Finding(name, f"rotary positions: {said}", where=where)] if name else []
+    if values.rotation is not None:
+        kind = values.rotation.name(values.reading.value_width)
+        said = f"values are rotated by their positions, {kind}"
+        found.append(Finding("values-rotated", said, where=where))
+    return found
 
 
 def _scale(scores: Scores, values: Values, c: int, where: str) -> list[Finding]:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from intently.examiner.precision import EXACT, Precision
 from intently.examiner.reading import SPLITS, Reading, View, joined
+from intently.examiner.rotations import Rotation, searched
 
 Run = Callable[[Mapping[int, Tensor]], Tensor]
 """From the values of sources to the output of the core, as it lies in memory."""
@@ -36,6 +37,10 @@ class Values:
     residual: float
     shared: bool = False
     """Whether keys and values are one tensor, without projections of their own."""
+    rotation: Rotation | None = None
+    """How values are rotated, by the positions of their keys."""
+    keys_tiled: bool | None = None
+    """Whether keys are tiled, where values are not, or repeated, where values are tiled."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +72,16 @@ def measured(
     candidates: Iterable[Reading],
     size: Geometry,
     precision: Precision = EXACT,
+    turned: bool = False,
 ) -> Weights | None:
-    """The weights under the reading that explains the outputs best; None if none does."""
+    """The weights under the reading that explains the outputs best; None if none does.
+
+    Values may be ``turned``: rotated by the positions of their keys.
+    """
     best: tuple[float, Values] | None = None
     draw = torch.Generator().manual_seed(5)
     for reading in candidates:
-        found = _values(run, sources, reading, size, draw, precision.close)
+        found = _values(run, sources, reading, size, draw, precision.close, turned)
         if found is not None and (best is None or found.residual < best[0]):
             best = found.residual, found
         if best is not None and best[0] < precision.close:
@@ -92,6 +101,7 @@ def _values(
     size: Geometry,
     draw: torch.Generator,
     close: float,
+    turned: bool,
 ) -> Values | None:
     """The layout of values and outputs that explains the outputs with the smallest residual."""
     r, (b, t, s) = reading, (size.b, size.t, size.s)
@@ -117,6 +127,34 @@ def _values(
                 best = Values(replace(r, views=(r.q, r.k, view)), merged, tiled, residual)
             if best.residual < close:
                 return best
+    if turned and plain and r.value_width % 2 == 0:
+        z = [joined(y, size.order, b, r.heads, t, r.value_width) for y in made]
+        for tiled in (False, True) if r.key_heads not in (1, r.heads) else (False,):
+            v = [shared(x, r.heads, tiled) for x in given]
+            rotation, residual = _unturned(v, z, close)
+            if residual < close:
+                return Values(r, size.order, tiled, residual, rotation=rotation)
+    return best
+
+
+def _unturned(v: list[Tensor], z: list[Tensor | None], close: float) -> tuple[Rotation, float]:
+    """The rotation of values by their positions that explains the outputs best."""
+    v, z = [x[:1, :1] for x in v], [x[:1, :1] for x in z if x is not None]
+    d, at = v[0].shape[-1], torch.arange(v[0].shape[-2], dtype=v[0].dtype)
+    best = Rotation(1.0, d, "halves"), torch.inf
+    for rotation in (Rotation(1.0, n, p) for n in (d, d // 2) for p in ("halves", "pairs")):
+        if rotation.width % 2:
+            continue
+
+        def off(base: float, rotation: Rotation = rotation) -> float:
+            way = replace(rotation, base=base)
+            return _solved([way.turned(x, at) for x in v], list(z))[1]
+
+        base, residual = searched(off, close)
+        if residual < best[1]:
+            best = replace(rotation, base=base), residual
+        if residual < close:
+            break
     return best
 
 
@@ -130,7 +168,11 @@ def _draw(
     sizes = (b, r.key_heads, s, r.value_width)
     given, made = _responses(run, filled, r.v, sizes, draw, s)
     z = [joined(y, values.merged, b, r.heads, t, r.value_width) for y in made]
-    w, _ = _solved([shared(x, r.heads, values.tiled) for x in given], z)
+    v = [shared(x, r.heads, values.tiled) for x in given]
+    if values.rotation is not None:
+        at = torch.arange(s, dtype=v[0].dtype)
+        v = [values.rotation.turned(x, at) for x in v]
+    w, _ = _solved(v, z)
     q = r.q.read(filled[r.q.source], b, r.heads, t, r.width)
     k = r.k.read(filled[r.k.source], b, r.key_heads, s, r.width)
     return w, q, shared(k, r.heads, values.tiled)
@@ -170,6 +212,17 @@ def shared(x: Tensor, heads: int, tiled: bool) -> Tensor:
     if g == heads:
         return x
     return x.repeat(1, heads // g, 1, 1) if tiled else x.repeat_interleave(heads // g, 1)
+
+
+def with_keys_shared_otherwise(weights: Weights) -> Weights | None:
+    """The same weights, with keys tiled where they were repeated, or the other way."""
+    r, tiled = weights.values.reading, weights.values.tiled
+    n = r.heads // r.key_heads
+    if 1 in (n, r.key_heads):
+        return None
+    k = weights.k[:, :, : r.key_heads] if tiled else weights.k[:, :, ::n]
+    k = k.repeat_interleave(n, 2) if tiled else k.repeat(1, 1, n, 1, 1)
+    return replace(weights, k=k, values=replace(weights.values, keys_tiled=not tiled))
 
 
 def _solved(v: list[Tensor], z: list[Tensor | None]) -> tuple[Tensor, float]:

@@ -46,7 +46,8 @@ def _unused_values(trial: Trial) -> str:
         return ""
     found = subject.traced()
     cores = [[{found.sources[i].weight for i in x} for x in (c.values, c.right)] for c in found.cores]
-    if not any(values and values == keys for values, keys in cores):
+    names = {n for values, keys in cores if values == keys for n in values}
+    if not names:
         return ""
     held = {n: p for n, p in subject.module.named_parameters() if p.ndim == 2 and p.requires_grad}
     with torch.enable_grad():
@@ -57,7 +58,8 @@ def _unused_values(trial: Trial) -> str:
         idle = torch.zeros_like(weight) if g is None else g
         rows = (idle == 0).all(-1)
         owner = subject.module.get_submodule(name.rpartition(".")[0])
-        if not _a_third(rows) or isinstance(owner, nn.Embedding):
+        fused = name in names and int(rows.sum()) * 2 in (len(rows), 2 * len(rows) / 3)
+        if not (fused or bool(rows.all())) or isinstance(owner, nn.Embedding):
             continue
         kept = weight.detach().clone()
         weight.data[rows] = another(kept)[rows]
@@ -68,14 +70,6 @@ def _unused_values(trial: Trial) -> str:
         if moved <= trial.same:
             return name
     return ""
-
-
-def _a_third(rows: Tensor) -> bool:
-    """Whether all rows are idle, or one third of a fused projection."""
-    thirds = rows.chunk(3) if len(rows) % 3 == 0 else ()
-    return bool(rows.all()) or (
-        [bool(x.all()) for x in thirds].count(True) == 1 and int(rows.sum()) * 3 == len(rows)
-    )
 
 
 def left_padding(trial: Trial) -> Property:
