@@ -12,6 +12,7 @@ from intently.examiner.finding import Finding, Kind
 from intently.examiner.inside import INSIDE
 from intently.examiner.intent import Intent
 from intently.examiner.measuring import Values, Weights
+from intently.examiner.reading import plainly
 from intently.examiner.rotations import mistake_in
 from intently.examiner.scores_found import Scores
 
@@ -34,7 +35,7 @@ def explain(
     """Name what differs from softmax(q·k / √d) over keys, under the intended mask."""
     found: list[Finding] = []
     says = [_read(weights.values, scores)]
-    found += _layout(weights.values, scores, where)
+    found += _layout(weights, scores, where)
     if scores.known:
         found += _scale(scores, weights.values, width, where)
         found += _rotation(scores, weights.values, where)
@@ -72,9 +73,9 @@ def _read(values: Values, scores: Scores) -> str:
     return said
 
 
-def _layout(values: Values, scores: Scores, where: str) -> list[Finding]:
+def _layout(weights: Weights, scores: Scores, where: str) -> list[Finding]:
     """Heads split or merged otherwise than (b, t, h·d)."""
-    found = []
+    found, values = [], weights.values
     usual = {"bthd", "tbhd"}
     order = values.reading.v.order.replace("x", "")
     plain = order in usual or values.reading.v.part is not None
@@ -91,7 +92,10 @@ def _layout(values: Values, scores: Scores, where: str) -> list[Finding]:
                 said="heads are split by a reshape: each reads numbers of several positions",
             )
         )
-    if merged and not given:
+    if given and values.shape:
+        sizes = dict(zip("bhtd", (*weights.w.shape[1:4], values.reading.value_width)))
+        merged = not plainly(values.shape, values.merged, sizes)
+    if merged and (values.shape or not given):
         found.append(
             Finding(
                 "merged-by-reshape",

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from intently.examiner.precision import EXACT, Precision
-from intently.examiner.reading import SPLITS, Reading, View, joined
+from intently.examiner.reading import EXCHANGED, SPLITS, Reading, View, joined
 from intently.examiner.rotations import Rotation, searched
 
 Run = Callable[[Mapping[int, Tensor]], Tensor]
@@ -39,6 +39,8 @@ class Values:
     """Whether keys and values are one tensor, without projections of their own."""
     rotation: Rotation | None = None
     """How values are rotated, by the positions of their keys."""
+    shape: tuple[int, ...] = ()
+    """The shape of the output."""
     keys_tiled: bool | None = None
     """Whether keys are tiled, where values are not, or repeated, where values are tiled."""
 
@@ -114,7 +116,8 @@ def _values(
     best: Values | None = None
     orders = [size.order, *(x for x in SPLITS if x != size.order)]
     plain = r.v.part is None and r.name != "heads apart"
-    for split, merged in product(orders if plain else [r.v.order], orders):
+    ends = [*orders, EXCHANGED] if r.name == "heads apart" else orders
+    for split, merged in product(orders if plain else [r.v.order], ends):
         view = replace(r.v, order=split)
         sizes = (b, r.key_heads, s, r.value_width)
         v = [view.read(r.v.write(sources[r.v.source] * 0, x), *sizes) for x in given]
@@ -124,7 +127,9 @@ def _values(
         for tiled in (False, True) if r.key_heads not in (1, r.heads) else (False,):
             _, residual = _solved([shared(x, r.heads, tiled) for x in v], z)
             if best is None or residual < best.residual / 10:
-                best = Values(replace(r, views=(r.q, r.k, view)), merged, tiled, residual)
+                shape = tuple(made[0].shape)
+                reading = replace(r, views=(r.q, r.k, view))
+                best = Values(reading, merged, tiled, residual, shape=shape)
             if best.residual < close:
                 return best
     if turned and plain and r.value_width % 2 == 0:

@@ -18,6 +18,9 @@ from torch import Tensor
 SPLITS = ("bthd", "btdh", "bhtd", "tbhd", "hbtd", "thbd", "htbd")
 """Orders of a projection (b, t, h·d) in memory; those after the second scramble the text."""
 
+EXCHANGED = "~bhtd"
+"""An output (b, h, t, d) in which heads and rows of the batch were taken for one another."""
+
 THIRDS = ((0, 1, 2), (0, 2, 1), (1, 2, 0))
 """Which thirds of a fused projection are queries, keys, values: the usual order first."""
 
@@ -93,11 +96,25 @@ class Reading:
 
 def joined(x: Tensor, order: str, b: int, h: int, t: int, e: int) -> Tensor | None:
     """An output as (b, h, t, e), read in an order of its memory; None if it does not fit."""
+    if order == EXCHANGED:
+        x, order = x.transpose(0, 1), "bhtd"
     known = {"b": b, "h": h, "t": t, "d": e}
     if x.numel() != b * h * t * e:
         return None
     sizes = [known[c] for c in order]
     return x.reshape(sizes).permute([order.index(c) for c in "bhtd"])
+
+
+def plainly(shape: tuple[int, ...], order: str, sizes: dict[str, int]) -> bool:
+    """Whether a shape is that of an order of axes, some neighbours of which may be joined."""
+    left = [sizes[c] for c in order if c in sizes]
+    for n in shape:
+        size = 1
+        while left and size < n:
+            size *= left.pop(0)
+        if size != n:
+            return False
+    return math.prod(left) == 1 and order != EXCHANGED
 
 
 def readings(
