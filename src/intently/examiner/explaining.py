@@ -103,6 +103,13 @@ def _layout(weights: Weights, scores: Scores, where: str) -> list[Finding]:
                 said="heads are merged by a reshape: their parts land on other positions",
             )
         )
+    interleaved = [x == "btdh" for x in (scores.split, order, values.merged)]
+    if any(interleaved) and not given:
+        said = "a head takes every h-th number of its projection, not d neighbours"
+        kind: Kind = "convention" if all(interleaved) else "hazard"
+        if kind == "hazard":
+            said += ", and not so in all of q, k, v and the output: weights of others do not fit"
+        found.append(Finding("heads-interleaved", said, kind, where))
     if values.keys_tiled is not None:
         k, v = ("tiled", "repeated")[:: 1 if values.keys_tiled else -1]
         said = f"keys are {k} and values {v}: query heads read the values of other keys"

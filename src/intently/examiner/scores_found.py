@@ -134,7 +134,7 @@ def _rounds(
         yield "", weights.q, weights.k, ["dot"], caps
         yield "", weights.q, weights.k, others, caps
         if not caps:
-            for split, q, k in list(_splits(weights))[1:]:
+            for split, q, k in _splits(weights):
                 yield split, q, k, ["dot", *others] if split == "btdh" else ["dot"], False
 
 
@@ -163,18 +163,21 @@ def _rotated(weights: Weights, seen: Tensor, axis: Axis) -> Iterator[Rotation]:
 
 
 def _splits(weights: Weights) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Queries and keys as they are read plainly, then as if heads were split by a reshape."""
-    q, k = weights.q, weights.k
-    yield "", q, k
-    for order in SPLITS[1:]:
-        yield order, _as_if(q, order), _as_if(k, order)
+    """Queries and keys as if heads were split by a reshape: both, keys only, queries only."""
+    q, k, views = weights.q, weights.k, weights.values.reading.views
+    plain = [view.order.replace("x", "") for view in views[:2]]
+    for order in SPLITS:
+        if order not in plain:
+            a, b = (_as_if(x, own, order) for x, own in zip((q, k), plain))
+            yield from ((order, a, b), (order, q, b), (order, a, k))
 
 
-def _as_if(x: Tensor, order: str) -> Tensor:
-    """Heads (n, b, h, t, d) split anew from (b, t, h·d) in memory, read in another order."""
+def _as_if(x: Tensor, own: str, order: str) -> Tensor:
+    """Heads (n, b, h, t, d) that lie in memory in their ``own`` order, read in another one."""
     n, b, h, t, d = x.shape
     known = {"b": b, "h": h, "t": t, "d": d}
-    flat = x.permute(0, 1, 3, 2, 4).reshape(n, *(known[c] for c in order))
+    flat = x.permute(0, *(1 + "bhtd".index(c) for c in own))
+    flat = flat.reshape(n, *(known[c] for c in order))
     return flat.permute(0, *(1 + order.index(c) for c in "bhtd"))
 
 
