@@ -42,7 +42,7 @@ GUESSES = ("finite", "inputs matter")
 OTHER_AXES = (EXCHANGED, "softmax-over-")
 """How findings begin without which no mask could be read."""
 
-APART = ("scale", "no-scale", "other-scale", "bias", "gradient", "rounded", "rota", "dropout")
+APART = ("view", "scale", "no-scale", "other-scale", "bias", "gradient", "rounded", "rota", "dropout")
 """How mistakes begin that move no influence from one position to another: they explain no leak."""
 
 
@@ -98,6 +98,9 @@ def _checked(
     with torch.no_grad():
         first = seen.output()
     cores, findings = _inside(seen, mask, bias)
+    if seen.raising:
+        said = f"every call raises at {seen.raising}: its strides allow no view; as a reshape it"
+        findings.insert(0, Finding("view-raises", f"{said} gives what follows"))
     unknown = all(x.intent is None for x in cores)
     causal = any(map(_is_causal, cores)) or (unknown and _hides_later(mask, seen.batch, first))
     trial = Trial(seen, causal, first, seen.precision.same)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ from intently.examiner.exact import exactly
 from intently.examiner.precision import EXACT, Precision
 from intently.examiner.replaying import Call, Reached, Replay
 from intently.examiner.tracing import Found, Operation, Trace, parameters_of, tables_of
+from intently.examiner.viewing import Reshaped
 
 Role = Literal["q", "k", "v", "past k", "past v", "x", "context", "ids", "mask", "setting"]
 
@@ -54,6 +55,8 @@ class Subject:
     """Whether its code casts to shorter floats, and is run in float64 all the same."""
     rounded: bool = False
     """Whether its code casts to a half type."""
+    raising: str = ""
+    """The line whose view raises; where there is one, it is run as a reshape."""
     sequence_first: bool = False
     """Whether it is called with (t, b, c): ``inputs`` and outputs here are (b, t, c)."""
     notes: tuple[str, ...] = ()
@@ -128,10 +131,11 @@ class Subject:
     @contextmanager
     def running(self) -> Iterator[None]:
         """How its code is run: in float64 throughout, where it would cast to shorter floats."""
-        if self.widened:
-            with exactly():
-                yield
-        else:
+        with ExitStack() as stack:
+            if self.raising:
+                stack.enter_context(Reshaped())
+            if self.widened:
+                stack.enter_context(exactly())
             yield
 
     def _mode(self) -> AbstractContextManager[None]:

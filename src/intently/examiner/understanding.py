@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -21,6 +22,7 @@ from intently.examiner.precision import Precision, precision_of
 from intently.examiner.subject import Subject
 from intently.examiner.tracing import less_precise
 from intently.examiner.trials import trials
+from intently.examiner.viewing import Reshaped
 
 
 def understood(
@@ -45,6 +47,9 @@ def understood(
             except Exception as raised:  # whatever the code does with it
                 error = error or raised
         assert error is not None
+        seen = _with_reshapes(subject, inputs, meanings)
+        if seen is not None:
+            return seen
         raise _refused(error, "inputs= with which the call succeeds, by the names of its arguments")
     errors: list[Exception] = []
     for made in _forms(subject):
@@ -55,6 +60,19 @@ def understood(
                 errors.append(raised)
     expected = "an example call, such as inputs={'x': torch.randn(2, 6, 64)}"
     raise _refused(_telling(errors), expected)
+
+
+def _with_reshapes(
+    subject: Any, inputs: Mapping[str, Any], meanings: dict[str, str]
+) -> Subject | None:
+    """How to call a subject that raises for a view alone, which is then run as a reshape."""
+    for made, given in product(_forms(subject), _completed(subject, inputs)):
+        with suppress(Exception), Reshaped() as mode:  # whatever else the code does
+            _with_inputs(made, given, meanings, subject, True)
+        if mode.places:
+            with suppress(Exception):
+                return _with_inputs(made, given, meanings, subject, True, mode.places[0])
+    return None
 
 
 def _completed(subject: Any, inputs: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -138,13 +156,19 @@ def _cell(cell: CellType, depth: int) -> CellType:
 
 
 def _with_inputs(
-    form: Form, given: dict[str, Any], meanings: dict[str, str], subject: Any, stated: bool
+    form: Form,
+    given: dict[str, Any],
+    meanings: dict[str, str],
+    subject: Any,
+    stated: bool,
+    raising: str = "",
 ) -> Subject:
     call, dtype = form
     given = {n: _cast(x, dtype) for n, x in given.items()}
     module = call if isinstance(call, nn.Module) else None
     roles = roles_of(given, meanings)
     out = Subject(call, given, roles, meanings, module, heads=_heads(call), owner=call)
+    out.raising = raising
     if sequence_first(subject, meanings, given):
         out.sequence_first = True
         if stated:  # they are (t, b, c); what is held is (b, t, c)

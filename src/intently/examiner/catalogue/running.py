@@ -91,6 +91,15 @@ CALLS: dict[str, Entry] = {
         "Avoid in-place operations on arguments: `x = x * s`, not `x *= s`.",
         story="Harmless until somebody adds a residual connection around the layer.",
     ),
+    "view-raises": Entry(
+        "A view raises",
+        "x.view(…) where the axes of x are not contiguous",
+        "Every call raises; with `reshape` in place of `view` it does not.",
+        "A head is an axis of its own before axes move: `x.view(b, t, h, d).transpose(1, 2)`; "
+        "merge with `x.transpose(1, 2).reshape(b, t, c)`.",
+        story="The error advises `reshape`, which runs, and gives each head numbers of several "
+        "positions where axes had to be exchanged.",
+    ),
     "strides": Entry(
         "Strides change the output",
         "f(x) ≠ f(x.contiguous())",
