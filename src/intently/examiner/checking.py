@@ -42,7 +42,17 @@ GUESSES = ("finite", "inputs matter")
 OTHER_AXES = (EXCHANGED, "softmax-over-")
 """How findings begin without which no mask could be read."""
 
-APART = ("view", "scale", "no-scale", "other-scale", "bias", "gradient", "rounded", "rota", "dropout")
+APART = (
+    "view",
+    "scale",
+    "no-scale",
+    "other-scale",
+    "bias",
+    "gradient",
+    "rounded",
+    "rota",
+    "dropout",
+)
 """How mistakes begin that move no influence from one position to another: they explain no leak."""
 
 

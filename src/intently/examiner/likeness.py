@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from intently.examiner.added import off_rows
 from intently.examiner.cores import Examined
-from intently.examiner.explaining import counterexample, mistake_of, off_rows, scale_named
+from intently.examiner.explaining import counterexample, mistake_of, scale_named
 from intently.examiner.finding import Finding
 from intently.examiner.intent import inferred
 from intently.examiner.rotations import BACKWARDS, mistake_in

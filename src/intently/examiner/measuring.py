@@ -136,14 +136,16 @@ def _values(
         z = [joined(y, size.order, b, r.heads, t, r.value_width) for y in made]
         for tiled in (False, True) if r.key_heads not in (1, r.heads) else (False,):
             v = [shared(x, r.heads, tiled) for x in given]
-            rotation, residual = _unturned(v, z, close)
+            rotation = _unturned(v, z, close)
+            at = torch.arange(s, dtype=v[0].dtype)
+            _, residual = _solved([rotation.turned(x, at) for x in v], z)
             if residual < close:
                 return Values(r, size.order, tiled, residual, rotation=rotation)
     return best
 
 
-def _unturned(v: list[Tensor], z: list[Tensor | None], close: float) -> tuple[Rotation, float]:
-    """The rotation of values by their positions that explains the outputs best."""
+def _unturned(v: list[Tensor], z: list[Tensor | None], close: float) -> Rotation:
+    """The rotation of values by their positions that explains the outputs of one head best."""
     v, z = [x[:1, :1] for x in v], [x[:1, :1] for x in z if x is not None]
     d, at = v[0].shape[-1], torch.arange(v[0].shape[-2], dtype=v[0].dtype)
     best = Rotation(1.0, d, "halves"), torch.inf
@@ -160,7 +162,7 @@ def _unturned(v: list[Tensor], z: list[Tensor | None], close: float) -> tuple[Ro
             best = replace(rotation, base=base), residual
         if residual < close:
             break
-    return best
+    return best[0]
 
 
 def _draw(

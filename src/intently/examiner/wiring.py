@@ -45,7 +45,9 @@ def _unused_values(trial: Trial) -> str:
     if subject.module is None:
         return ""
     found = subject.traced()
-    cores = [[{found.sources[i].weight for i in x} for x in (c.values, c.right)] for c in found.cores]
+    cores = [
+        [{found.sources[i].weight for i in x} for x in (c.values, c.right)] for c in found.cores
+    ]
     names = {n for values, keys in cores if values == keys for n in values}
     if not names:
         return ""
