@@ -91,6 +91,20 @@ def _parts(
     return (w, q, k) if (q.shape[-2], k.shape[-2]) == (t, s) else None
 
 
+def as_read(core: Core, calls: Mapping[Any, Call], b: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values of one call (b, h, n, d), as they enter its products."""
+    scored, mixed = calls[core.scored], calls[core.mixed]
+    if core.scored == core.mixed:
+        q, k, v = (_heads_apart(x, b) for x in scored.args[:3])
+        return q, k, v
+    q, k = _operands(core.scored[0], scored)
+    left, right = _operands(core.mixed[0], mixed)
+    q, k, v = (_heads_apart(x, b) for x in (q, k.mT, left.mT if core.turned else right))
+    if q.shape[-2] == v.shape[-2] != k.shape[-2]:  # the scores are k qᵀ
+        q, k = k, q
+    return q, k, v
+
+
 def _of_fused(call: Call) -> Tensor:
     """The weights of a fused operation: its outputs for the columns of the identity as values."""
     v = call.args[2]

@@ -34,6 +34,11 @@ HELD |= {"sink": "sinks", "mask-missing": "mask", "mask-other": "mask", "padding
 HELD |= {x: "bias" for x in ("bias-missing", "bias-other", "bias-slopes", "bias-scaled")}
 """What a path lacks, by the name of the finding."""
 
+HELD_WRONGLY = ("cache-", "rotation-")
+"""How mistakes begin that misplace keys, so that rules of positions cannot be told from them."""
+OF_FORMULA = ("no-scale", "scale", "other-scale", "softmax-over")
+"""How mistakes begin that do not depend on the place of a key."""
+
 
 @dataclass(frozen=True)
 class Path:
@@ -42,7 +47,6 @@ class Path:
     said: str
     subject: Subject
     kind: str
-    pieces: tuple[int, ...] = ()
 
 
 def compared(
@@ -80,17 +84,10 @@ def _one(path: Path, trial: Trial, whole: Whole, inside: Inside) -> tuple[Proper
     except Exception:  # what cannot be followed inside is still wrong outside
         other, named, wrong = None, [], []
     wrong = [f for f in wrong if f.kind == "mistake"]
-    if path.kind == "a setting" and wrong:
-        plain = {f.name for x in whole.cores if x.explained for f in x.explained.findings}
-        new = {f.name for f in wrong} - plain
-        if other is not None and _in_steps(other) and new <= {"mask-other", "mask-missing"}:
-            found = cache_shifts(other, whole, (), named)
-        else:
-            found = [_in_one_path(f) for f in wrong]
-    elif other is not None and path.kind == "a setting" and _in_steps(other):
-        found = _bias_lost(other, whole) or cache_shifts(other, whole, (), named)
-    elif other is not None and path.kind == "a cache":
-        found = cache_shifts(other, whole, path.pieces, named)
+    if other is not None and (path.kind == "a cache" or _in_steps(other)):
+        found = _of_steps(other, whole, named, wrong if path.kind == "a setting" else [])
+    elif path.kind == "a setting" and wrong:
+        found = [_in_one_path(f) for f in wrong]
     else:
         found = [_in_one_path(f) for f in named]
     found = [replace(f, said=f"{path.said}: {f.said}") for f in found]
@@ -102,6 +99,21 @@ def _one(path: Path, trial: Trial, whole: Whole, inside: Inside) -> tuple[Proper
 def _in_steps(path: Whole) -> bool:
     """Whether an attention of a path is called several times."""
     return any(x.weights is not None and len(x.weights.calls) > 1 for x in path.cores)
+
+
+def _of_steps(
+    steps: Whole, whole: Whole, named: list[Finding], wrong: list[Finding]
+) -> list[Finding]:
+    """What steps get wrong: what their caches hold, or ``wrong`` of one path alone."""
+    plain = {f.name for x in whole.cores if x.explained for f in x.explained.findings}
+    new = [f for f in wrong if f.name not in plain]
+    held = cache_shifts(steps, whole, named)
+    told = {f.where for f in held if f.name.startswith(HELD_WRONGLY)}
+    if told:
+        return held + [f for f in new if f.where not in told or f.name.startswith(OF_FORMULA)]
+    if {f.name for f in new} - {"mask-other", "mask-missing"}:
+        return [_in_one_path(f) for f in wrong]
+    return _bias_lost(steps, whole) or held
 
 
 def _bias_lost(steps: Whole, whole: Whole) -> list[Finding]:
@@ -145,7 +157,7 @@ def _paths(subject: Subject, trial: Trial, same: Sequence[Mapping[str, Any]]) ->
         if made is None:
             return
         steps = ", ".join(map(str, dict.fromkeys(pieces)))
-        yield Path(f"with a cache, in steps of {steps}", made, "a cache", pieces)
+        yield Path(f"with a cache, in steps of {steps}", made, "a cache")
 
 
 def _brief(x: Any) -> str:

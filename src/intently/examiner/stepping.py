@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,11 +12,15 @@ from torch import Tensor
 
 from intently.examiner.cores import Examined
 from intently.examiner.finding import Finding
+from intently.examiner.intent import Intent
 from intently.examiner.likeness import Whole
+from intently.examiner.slots import misread
 from intently.examiner.subject import Subject, output_of
 
 MASKS = ("mask", "causal", "window", "padding")
 """How the names of findings about masks begin."""
+PROJECTIONS = ("projection", "weight-transposed")
+"""How the names of findings begin that other inputs of an attention bring about."""
 CACHES = ("past", "cache", "kv_cache", "past_key_values", "layer_past", "past_key_value", "state")
 
 
@@ -90,24 +94,30 @@ def _cache_name(subject: Subject) -> str | None:
 # --- what goes wrong in steps -------------------------------------------------------------------
 
 
-def cache_shifts(
-    steps: Whole, whole: Whole, pieces: tuple[int, ...], named: list[Finding]
-) -> list[Finding]:
+def cache_shifts(steps: Whole, whole: Whole, named: list[Finding]) -> list[Finding]:
     """Differences of cached steps from the whole pass, by the names of what caches get wrong."""
-    found: list[Finding] = []
     if _mixed(steps) > _mixed(whole):
         said = "keys or values come from the cache of another layer"
         return [Finding("cache-layers-exchanged", said)]
+    found = list(misread(steps, whole))
+    told = {f.where for f in found}
+    if _first_embedding(steps, whole):
+        said = "steps after the first get the positions of the first"
+        found.append(Finding("position-offset-lost", said))
+        named = [f for f in named if not f.name.startswith(PROJECTIONS)]
+    named = [f for f in named if f.where not in told]
     for a, b in zip(steps.cores, whole.cores):
         if a.scores is None or b.scores is None or a.scores.seen.shape != b.scores.seen.shape:
             continue
         mine, theirs = a.scores.seen, b.scores.seen
-        if mine.equal(theirs) or _as_intended(a, b):
+        if a.where in told or mine.equal(theirs) or _as_intended(a, b):
             continue
-        if mine.equal(_prepended(theirs, pieces)):
-            said = "new keys and values stand before the older ones, so the mask hides others"
-            return [Finding("cache-prepended", said, where=a.where)]
-        if mine.equal(_restarted(theirs, pieces)):
+        calls = () if a.weights is None else a.weights.calls
+        if (
+            sum(calls) == mine.shape[-2]
+            and b.intent is not None
+            and mine.equal(_restarted(b.intent, calls))
+        ):
             said = "the mask is aligned top-left: in each step, query 0 stands at key 0"
             return [Finding("mask-top-left", said, where=a.where)]
     for f in named:
@@ -118,9 +128,6 @@ def cache_shifts(
         right = a is not None and b is not None and _as_intended(a, b)
         if not (right and f.name.startswith(MASKS)):
             found.append(_in_steps(f, a, b))
-    if not found and _first_embedding(steps, whole):
-        said = "steps after the first get the positions of the first"
-        found.append(Finding("position-offset-lost", said))
     return found
 
 
@@ -158,29 +165,14 @@ def _in_steps(f: Finding, a: Examined | None, b: Examined | None) -> Finding:
     return f
 
 
-def _prepended(seen: Tensor, pieces: tuple[int, ...]) -> Tensor:
-    """Which keys are seen if each step puts its own before the older ones under a causal mask."""
-    out = torch.zeros_like(seen)
-    stored: list[int] = []
-    start = 0
-    for n in pieces:
-        stored = [*range(start, start + n), *stored]
-        for i in range(n):
-            for j in stored[: len(stored) - n + i + 1]:
-                out[..., start + i, j] = True
-        start += n
-    return out
-
-
-def _restarted(seen: Tensor, pieces: tuple[int, ...]) -> Tensor:
+def _restarted(intent: Intent, calls: Sequence[int]) -> Tensor:
     """Which keys are seen if the causal mask of each step begins at key 0."""
-    out = torch.zeros_like(seen)
-    start = 0
-    for n in pieces:
-        for i in range(n):
-            out[..., start + i, : i + 1] = True
-        start += n
-    return out
+    out = torch.ones(intent.sizes, dtype=torch.bool)
+    for part in intent.parts:
+        if part.padding:
+            out = out & part.allowed
+    rows = torch.cat([torch.arange(n) for n in calls])
+    return out & (torch.arange(out.shape[-1]) <= rows[:, None])
 
 
 def _mixed(whole: Whole) -> int:
