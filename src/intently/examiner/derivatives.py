@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from intently.examiner.finding import Finding
 from intently.examiner.precision import EXACT
+from intently.examiner.subject import Subject
 from intently.examiner.trial import Property, Trial, broken
 
 
@@ -83,6 +84,57 @@ def gradients(trial: Trial) -> Property:
     name, times = next(reversed(wrong.items()))
     said = f"the gradient of {name} is {times:.3g} times the derivative"
     return broken("gradients", said, "gradient-scaled")
+
+
+def gradients_apart(path: Subject, trial: Trial) -> Finding | None:
+    """How the gradients of a path differ from those of the plain call, whose output it gives."""
+    little = {torch.double: 1e-6, torch.float: 1e-2}.get(path.precision.dtype)
+    if little is None or bool(trial.first.isnan().any()):
+        return None
+    try:
+        got = [_gradients_of(x, trial) for x in (path, trial.subject)]
+    except Exception:  # whatever the code does with gradients
+        return None
+    mine, theirs = got
+    if not mine or mine.keys() != theirs.keys():
+        return None
+    size = max((float(g.abs().max()) for g in theirs.values()), default=0.0)
+    scaled = None
+    for name, g in theirs.items():
+        x = mine[name]
+        if float((x - g).abs().max()) <= little * (float(g.abs().max()) + 1e-3 * size):
+            continue
+        factor = float((x * g).sum() / (g * g).sum().clamp(min=1e-30))
+        if abs(factor) < little:
+            said = f"no gradient reaches {name}, though the output depends on it"
+            return Finding("gradient-cut", said)
+        if float((x - factor * g).abs().max()) > little * float(x.abs().max()):
+            said = f"a part of the gradient of {name} is missing"
+            scaled = scaled or Finding("gradient-cut", said)
+        else:
+            said = f"the gradient of {name} is {factor:.3g} times that of the plain call"
+            return Finding("gradient-scaled", said)
+    return scaled
+
+
+def _gradients_of(subject: Subject, trial: Trial) -> dict[str, Tensor]:
+    """The gradients of the output along one direction by name; {} if there are none."""
+    leaves = {
+        n: subject.inputs[n].detach().clone().requires_grad_()
+        for n in subject.contents
+        if subject.inputs[n].is_floating_point()
+    }
+    held = dict(leaves)
+    if isinstance(subject.owner, nn.Module):
+        held |= {n: p for n, p in subject.owner.named_parameters() if p.requires_grad}
+    draw = torch.Generator().manual_seed(3)
+    with torch.enable_grad():
+        y = trial.read(subject.output(**leaves))
+        way = torch.randn(y.shape, generator=draw, dtype=y.dtype)
+        if not held or not y.requires_grad:
+            return {}
+        got = torch.autograd.grad((y * way).sum(), list(held.values()), allow_unused=True)
+    return {n: torch.zeros_like(x) if g is None else g for (n, x), g in zip(held.items(), got)}
 
 
 def _without_gradient(got: Tensor | None) -> Tensor | None:

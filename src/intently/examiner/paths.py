@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from intently.examiner.derivatives import gradients_apart
 from intently.examiner.dropping import without_dropout
 from intently.examiner.finding import Finding
 from intently.examiner.likeness import Inside, Whole, parted
@@ -34,6 +35,9 @@ HELD |= {"sink": "sinks", "mask-missing": "mask", "mask-other": "mask", "padding
 HELD |= {x: "bias" for x in ("bias-missing", "bias-other", "bias-slopes", "bias-scaled")}
 """What a path lacks, by the name of the finding."""
 
+RANDOM = "two equal calls differ"
+PLAIN = (Tensor, bool, int, float, str, type(None), torch.dtype)
+"""Types of inputs that no call changes."""
 HELD_WRONGLY = ("cache-", "rotation-")
 """How mistakes begin that misplace keys, so that rules of positions cannot be told from them."""
 OF_FORMULA = ("no-scale", "scale", "other-scale", "softmax-over")
@@ -65,12 +69,19 @@ def _one(path: Path, trial: Trial, whole: Whole, inside: Inside) -> tuple[Proper
         said = f"raises {type(error).__name__}: {error}".split("\n")[0]
         return Property(path.said, None, said), []
     off = part(y, trial.first)
-    if off <= 10 * trial.same:
-        return Property(path.said, True), []
     with torch.no_grad():
-        again = trial.read(path.subject.output())
-    if part(again, y) > 10 * trial.same:  # layers dropped at random, say
-        return Property(path.said, None, "two equal calls differ"), []
+        left = _again(path, trial, y)
+    if left == RANDOM:
+        return Property(path.said, None, left), []
+    if left:
+        return Property(path.said, False, left), [Finding("state-left", left)]
+    if off <= 10 * trial.same:
+        found = gradients_apart(path.subject, trial)
+        if found is None:
+            return Property(path.said, True), []
+        kind = "hazard" if path.kind == "a cache" else found.kind
+        found = replace(found, said=f"{path.said}, {found.said}", kind=kind)
+        return Property(path.said, False, found.said), [found]
     at = first_place(y, trial.first, 10 * trial.same)
     said = f"{path.said}, the output differs by {off:.2g}{at}"
     symptom = {"a cache": "cached-step-differs", "a setting": "setting-matters"}.get(
@@ -94,6 +105,33 @@ def _one(path: Path, trial: Trial, whole: Whole, inside: Inside) -> tuple[Proper
     if other is not None:
         found = with_matrices(found, other, whole)
     return held, found or [Finding(symptom, said)]
+
+
+def _again(path: Path, trial: Trial, y: Tensor) -> str:
+    """What is wrong if a path is taken again, in words; "" if it gives the same."""
+    off = part(trial.read(path.subject.output()), y)
+    if off > 10 * trial.same:
+        if path.kind == "training" or _random(path.subject):
+            return RANDOM
+        if any(not isinstance(x, PLAIN) for x in path.subject.inputs.values()):
+            return RANDOM  # a cache that was handed in, say, goes on
+        return f"{path.said}, the second call differs by {off:.2g}: state is left behind"
+    off = part(trial.read(trial.output()), trial.first)
+    if off > 10 * trial.same and path.kind != "training":
+        return (
+            f"after a call {path.said}, the plain call differs by {off:.2g}: state is left behind"
+        )
+    return ""
+
+
+def _random(subject: Subject) -> bool:
+    """Whether the output depends on the seed."""
+    made = []
+    for seed in (1, 1, 2):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            made.append(subject.output())
+    return part(made[1], made[0]) < part(made[2], made[0])
 
 
 def _in_steps(path: Whole) -> bool:
