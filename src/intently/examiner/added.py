@@ -13,7 +13,7 @@ from intently.examiner.scores_found import Scores
 
 
 def added_to(
-    scores: Scores, intent: Intent, bias: Tensor | None, where: str
+    scores: Scores, intent: Intent, bias: Tensor | None, given: Tensor | None, where: str
 ) -> tuple[str, list[Finding]]:
     """What was added: nothing, a bias by distance, a mask that hides too little."""
     if scores.kind not in ("dot", "cosine") and not scores.kind.startswith("rotary"):
@@ -21,15 +21,21 @@ def added_to(
     added = scores.added
     if scores.axis not in ("keys", "none"):
         return "", []
-    known = bias.expand(added.shape) if bias is not None else torch.zeros_like(added)
-    rest = off_rows(added - known.nan_to_num(0.0), scores.seen)
+    known = torch.zeros_like(added)
+    for x in (bias, given):
+        known = known if x is None else known + x.nan_to_num(0.0)
+    rest = off_rows(added - known, scores.seen)
     if float(rest.abs().max()) < scores.precision.added:
-        return ("bias as intended" if bias is not None else ""), []
+        return ("" if bias is None and given is None else "bias as intended"), []
     weak = _weak(added, scores, intent, bias, where)
     if weak:
         return "", weak
     if bias is not None:
         return _other_bias(scores, added, bias, where)
+    if given is not None:
+        told, found = _other_bias(scores, added, given, where)
+        if found and found[0].name != "bias-other":
+            return told, found
     return _by_distance(added, scores, where)
 
 
@@ -95,17 +101,46 @@ def _other_bias(
     if float((mine - factor * theirs).abs().max()) < 10 * scores.precision.added:
         if math.isclose(factor, -1.0, rel_tol=10 * scores.precision.added):
             return "bias with the wrong sign", [
-                Finding(
-                    "bias-sign",
-                    where=where,
-                    said="the bias has the wrong sign: distant keys gain weight",
-                )
+                Finding("bias-sign", where=where, said="the bias has the wrong sign")
             ]
         text = f"the bias is added {factor:.3g} times"
-        return text, [Finding("bias-twice", where=where, said=text)]
+        name = "bias-twice" if factor > 1 else "bias-scaled"
+        return text, [Finding(name, where=where, said=text)]
+    order = _order(mine, theirs, 10 * scores.precision.added)
+    if order is not None:
+        said = f"(batch row, head) {order[0]} has the bias of {order[1]}"
+        return "another bias", [Finding("mask-of-other-rows", said, where=where)]
     return "another bias", [
         Finding("bias-other", where=where, said="the bias is another than intended")
     ]
+
+
+def _slopes(found: Tensor, told: str, where: str) -> list[Finding]:
+    """Whether heads have the slopes of ALiBi in another order, or all the same one."""
+    h = len(found)
+    usual = 2.0 ** (-8 * torch.arange(1, h + 1, dtype=found.dtype) / h)
+    if h < 2 or torch.allclose(found, usual, rtol=1e-3):
+        return []
+    if torch.allclose(found.sort().values, usual.sort().values, rtol=1e-3):
+        said = f"the heads have the slopes of ALiBi in another order: {told}"
+    elif torch.allclose(found, found[:1].expand(h), rtol=1e-3):
+        said = f"all heads have the same slope, {float(found[0]):.3g}: those of ALiBi differ"
+    else:
+        return []
+    return [Finding("bias-slopes", said, "hazard", where)]
+
+
+def _order(
+    mine: Tensor, theirs: Tensor, little: float
+) -> tuple[tuple[int, int], tuple[int, int]] | None:
+    """The first (batch row, head) that has what another should have; None if that is not it."""
+    b, h = mine.shape[:2]
+    one, two = mine.flatten(0, 1), theirs.flatten(0, 1)
+    off = (one[:, None] - two).abs().amax((-2, -1))
+    if float(off.min(1).values.max()) > little or float(off.min(0).values.max()) > little:
+        return None
+    i = int((off.diagonal() > little).nonzero()[0])
+    return divmod(i, h), divmod(int(off[i].argmin()), h)
 
 
 def _by_distance(added: Tensor, scores: Scores, where: str) -> tuple[str, list[Finding]]:
@@ -118,6 +153,9 @@ def _by_distance(added: Tensor, scores: Scores, where: str) -> tuple[str, list[F
     slope = (rest * line).sum((-1, -2)) / norm.clamp(min=1e-9)
     if float((rest - slope[..., None, None] * line).abs().max()) < 10 * scores.precision.added:
         slopes = ", ".join(f"{x:.3g}" for x in slope[0].tolist()[:4])
+        if float((slope - slope[:1]).abs().max()) > 1e-6:
+            said = f"the slopes by distance of batch row 0, {slopes}, are not those of other rows"
+            return "", [Finding("mask-of-other-rows", said, where=where)]
         if float(slope.max()) > 1e-6 and float(slope.min()) > -1e-6:
             return "", [
                 Finding(
@@ -126,5 +164,5 @@ def _by_distance(added: Tensor, scores: Scores, where: str) -> tuple[str, list[F
                     said=f"scores grow with distance, by {slopes} a step: the wrong sign",
                 )
             ]
-        return f"a bias by distance of slope {slopes} (ALiBi)", []
+        return f"a bias by distance of slope {slopes} (ALiBi)", _slopes(-slope[0], slopes, where)
     return "a bias that does not depend on q and k", []

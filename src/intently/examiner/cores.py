@@ -21,9 +21,18 @@ from intently.examiner.filling import with_filled
 from intently.examiner.finding import Finding
 from intently.examiner.groups import Group, gathered, groups_of, scattered
 from intently.examiner.inside import INSIDE, seen_inside, weights_now
-from intently.examiner.intent import Intent, dense_bias, in_calls, inferred, intended, with_window
+from intently.examiner.intent import (
+    Intent,
+    added_by,
+    dense_bias,
+    in_calls,
+    inferred,
+    intended,
+    with_window,
+)
 from intently.examiner.layouts import given_heads, layouts
 from intently.examiner.measuring import Geometry, Weights, measured, with_keys_shared_otherwise
+from intently.examiner.padding_again import on_queries, repadded
 from intently.examiner.reading import joined
 from intently.examiner.score_kinds import kinds
 from intently.examiner.scores_found import Scores, apart
@@ -31,6 +40,7 @@ from intently.examiner.subject import Subject
 from intently.examiner.telling import told
 from intently.examiner.tracing import Found
 from intently.masks import Mask
+from intently.masks.first_keys import Padding
 
 
 @dataclass(frozen=True)
@@ -89,7 +99,8 @@ def examined(
         else:
             try:
                 stated = mask if at == "self" or "self" not in own else None
-                out.append(_one(subject, found, group, stated, bias, at))
+                said = _one(subject, found, group, stated, bias, at)
+                out.append(_padded_again(said, subject, found, group, stated, bias, at))
             except Exception as error:  # whatever the code does with other values
                 why = f"it cannot be measured: {type(error).__name__}: {error}".split("\n")[0]
                 out.append(Examined(group.where, None, why=why))
@@ -167,6 +178,39 @@ def _one(
             said = replace(said, explained=replace(said.explained, findings=findings))
     said = _overpowered(said, subject, found, group) if mask is not None else said
     return replace(said, end=group.cores[0].end)
+
+
+def _padded_again(
+    said: Examined,
+    subject: Subject,
+    found: Found,
+    group: Group,
+    mask: Mask | None,
+    bias: Bias | Tensor | None,
+    side: Side,
+) -> Examined:
+    """What was found; where padding is attended, what other padding says of it."""
+    attended = [f for f in _findings(said) if f.name == "padding-attended"]
+    if said.explained is None or len(attended) != 1:
+        return said
+    better: Finding | None = None
+    for name in (n for n in subject.meanings if side in about(subject, n)):
+        with suppress(Exception):  # whatever the code does with another mask
+            better = better or on_queries(subject, name, group.where)
+            other = None if better else repadded(subject, name)
+            if other is not None:
+                stated = None if isinstance(mask, Padding) else mask
+                again = _findings(_one(other, found, group, stated, bias, side))
+                better = next((f for f in again if f.name == "mask-of-other-rows"), None)
+    if better is None:
+        return said
+    findings = tuple(better if f is attended[0] else f for f in said.explained.findings)
+    says = tuple(x.replace(attended[0].name, better.name) for x in said.explained.says)
+    return replace(said, explained=replace(said.explained, findings=findings, says=says))
+
+
+def _findings(said: Examined) -> tuple[Finding, ...]:
+    return said.explained.findings if said.explained else ()
 
 
 def _overpowered(said: Examined, subject: Subject, found: Found, group: Group) -> Examined:
@@ -294,7 +338,8 @@ def _explained(
     intent = in_calls(intent, weights.calls)
     r = weights.values.reading
     added = None if bias is None else dense_bias(bias, sizes)
-    said = explain(weights, scores, intent, where, r.heads * r.width, added)
+    given = added_by(arguments, sizes)
+    said = explain(weights, scores, intent, where, r.heads * r.width, added, given)
     shown = said.findings
     if scores.known:
         shown = with_examples(shown, weights, scores, intent, added, scores.score)

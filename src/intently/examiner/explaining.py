@@ -28,9 +28,18 @@ class Explained:
 
 
 def explain(
-    weights: Weights, scores: Scores, intent: Intent, where: str, width: int, bias: Tensor | None
+    weights: Weights,
+    scores: Scores,
+    intent: Intent,
+    where: str,
+    width: int,
+    bias: Tensor | None,
+    given: Tensor | None = None,
 ) -> Explained:
-    """Name what differs from softmax(q·k / √d) over keys, under the intended mask."""
+    """Name what differs from softmax(q·k / √d) over keys, under the intended mask.
+
+    ``bias`` is stated; ``given`` is what arguments of the example add to the scores.
+    """
     found: list[Finding] = []
     says = [_read(weights.values, scores)]
     found += _layout(weights, scores, where)
@@ -38,7 +47,7 @@ def explain(
         found += _scale(scores, weights.values, width, where)
         found += _rotation(scores, weights.values, where)
     found += _axis(scores, intent, where)
-    kind, more = added_to(scores, intent, bias, where) if scores.known else ("", [])
+    kind, more = added_to(scores, intent, bias, given, where) if scores.known else ("", [])
     found += more
     masks = [x for x in more if x.name in ("mask-too-weak", "mask-boolean-added")]
     masks += _mask(scores, intent, where) if not masks else []

@@ -198,6 +198,20 @@ def dense_bias(bias: Bias | Tensor, sizes: Sizes) -> Tensor:
     return as_bias(bias).tile(g, torch.arange(t), torch.arange(s)).double().expand(sizes)
 
 
+def added_by(given: Given, sizes: Sizes) -> Tensor | None:
+    """What arguments add to the scores (b, h, t, s) of keys that they do not hide; None if 0."""
+    b, h, t, s = sizes
+    total = torch.zeros(sizes, dtype=torch.double)
+    for x, meaning in given.values():
+        if meaning != "add" or not isinstance(x, Tensor) or not x.is_floating_point():
+            continue
+        if x.ndim == 3 and len(x) == b * h:
+            x = x.unflatten(0, (b, h))
+        if x.ndim in (2, 4) and all(n in (1, m) for n, m in zip(x.shape[::-1], (s, t, h, b))):
+            total = total + x.masked_fill(x <= -1e4, 0.0)
+    return total if bool(total.any()) else None
+
+
 def _of_mask(mask: Mask, sizes: tuple[int, int, int, int]) -> Part:
     t, s = sizes[2:]
     right = _dense(mask, sizes)
