@@ -134,7 +134,7 @@ def _order(
     mine: Tensor, theirs: Tensor, little: float
 ) -> tuple[tuple[int, int], tuple[int, int]] | None:
     """The first (batch row, head) that has what another should have; None if that is not it."""
-    b, h = mine.shape[:2]
+    h = mine.shape[1]
     one, two = mine.flatten(0, 1), theirs.flatten(0, 1)
     off = (one[:, None] - two).abs().amax((-2, -1))
     if float(off.min(1).values.max()) > little or float(off.min(0).values.max()) > little:

@@ -13,10 +13,11 @@ from intently.biases import Bias
 from intently.examiner.alongside import against
 from intently.examiner.by_design import by_design
 from intently.examiner.cores import Examined, examined
+from intently.examiner.entering import BESIDE
 from intently.examiner.finding import Finding, merged
 from intently.examiner.likeness import Whole
 from intently.examiner.paths import compared
-from intently.examiner.properties import EXCHANGED, Trial, by_position, tried
+from intently.examiner.properties import EXCHANGED, Property, Trial, by_position, tried
 from intently.examiner.report import Report
 from intently.examiner.subject import Subject
 from intently.examiner.tracing import Found
@@ -41,6 +42,9 @@ GUESSES = ("finite", "inputs matter")
 
 OTHER_AXES = (EXCHANGED, "softmax-over-")
 """How findings begin without which no mask could be read."""
+
+FOLLOWS = SYMPTOMS | {"projection-other"}
+"""Findings of cached steps that a leak beside the attention explains."""
 
 APART = (
     "view",
@@ -123,16 +127,17 @@ def _checked(
         with suppress(Exception):  # code that refuses to be followed
             run = seen.traced()
         whole = Whole(seen, run, cores)
+        leaks = _leaks(properties, findings)
         for held, found in compared(trial, whole, lambda x: _inside(x, mask, bias), same):
             properties.append(held)
-            findings += _new(found, findings)
+            findings += _new([f for f in found if not (leaks and f.name in FOLLOWS)], findings)
     for p in properties:
         told = {f.name for f in findings}
         new = [f for f in p.findings if f.name not in told]
         if any(f.name.startswith(OTHER_AXES) for f in new):
             findings = [f for f in findings if not _about_masks(f)]
         guess = p.name in GUESSES or any(f.name in SYMPTOMS for f in new)
-        if not (guess and _mistaken(findings)):
+        if p.name == BESIDE or not (guess and _mistaken(findings)):
             findings += [by_design(f, seen.owner, None) for f in new]
     computes = tuple(x.said for x in cores)
     report = Report(seen.told, computes, merged(findings), tuple(properties), _named(seen.owner))
@@ -160,6 +165,12 @@ def _hides_later(mask: Mask | None, b: int, y: Tensor) -> bool:
     if mask is None or t < 2:
         return False
     return not bool(mask.dense(Geometry((b, 1), t, t, y.device)).triu(1).any())
+
+
+def _leaks(properties: list[Property], findings: list[Finding]) -> bool:
+    """Whether later inputs leak beside the attention: then no cached step is as the whole pass."""
+    leaking = {p.name for p in properties for f in p.findings if f.name == "leak-later"}
+    return BESIDE in leaking or (bool(leaking) and not _mistaken(findings))
 
 
 def _about_masks(f: Finding) -> bool:

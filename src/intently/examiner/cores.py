@@ -15,6 +15,7 @@ from intently.examiner.applying import Side, about, sides
 from intently.examiner.by_design import by_design
 from intently.examiner.changes import another
 from intently.examiner.configured import stated
+from intently.examiner.entering import scaled_before
 from intently.examiner.examples import with_examples
 from intently.examiner.explaining import Explained, explain
 from intently.examiner.filling import with_filled
@@ -177,6 +178,11 @@ def _one(
             findings = (filled[1], *said.explained.findings)
             said = replace(said, explained=replace(said.explained, findings=findings))
     said = _overpowered(said, subject, found, group) if mask is not None else said
+    width = best[0].values.reading.width
+    more = scaled_before(subject, found, group.q[0], group.k[0], width, group.where)
+    if more is not None and said.explained is not None:
+        findings = (more, *said.explained.findings)
+        said = replace(said, explained=replace(said.explained, findings=findings))
     return replace(said, end=group.cores[0].end)
 
 

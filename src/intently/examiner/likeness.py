@@ -17,7 +17,7 @@ from intently.examiner.added import off_rows
 from intently.examiner.cores import Examined
 from intently.examiner.explaining import counterexample, mistake_of, scale_named
 from intently.examiner.finding import Finding
-from intently.examiner.intent import inferred
+from intently.examiner.intent import in_calls, inferred
 from intently.examiner.rotations import BACKWARDS, mistake_in
 from intently.examiner.subject import Subject
 from intently.examiner.tracing import Found, held_by
@@ -318,7 +318,7 @@ def _mask(a: Examined, b: Examined) -> list[Finding]:
         return []
     if bool((a.scores.seen == b.scores.seen).all()):
         return []
-    intent = b.intent
+    intent = in_calls(b.intent, a.weights.calls) if a.weights is not None else b.intent
     if intent.explained(b.scores.seen, 0) is None:
         intent = inferred(b.scores.seen, intent)
     wrong = intent.explained(a.scores.seen)

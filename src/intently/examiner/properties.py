@@ -15,6 +15,7 @@ from torch import Tensor
 from intently.examiner.axes import axis_of_time, first_row, padded_by, real_keys
 from intently.examiner.changes import another, changed_at, changed_rows
 from intently.examiner.derivatives import gradients
+from intently.examiner.entering import nothing_later_enters, projections_named
 from intently.examiner.finding import Finding
 from intently.examiner.first_module import earlier_than, first_module, of_row
 from intently.examiner.telling import told
@@ -299,6 +300,7 @@ ALL: tuple[Callable[[Trial], Property], ...] = (
     finite,
     rows_of_the_batch,
     nothing_later,
+    nothing_later_enters,
     padding_ignored,
     empty_rows,
     gradient_mode,
@@ -306,6 +308,7 @@ ALL: tuple[Callable[[Trial], Property], ...] = (
     strides,
     gradients,
     inputs_used,
+    projections_named,
     left_padding,
     nothing_later_in_training,
     dropout_placed,
