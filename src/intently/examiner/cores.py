@@ -181,7 +181,9 @@ def _one(
     width = best[0].values.reading.width
     more = scaled_before(subject, found, group.q[0], group.k[0], width, group.where)
     if more is not None and said.explained is not None:
-        findings = (more, *said.explained.findings)
+        known = said.explained.findings
+        scaled = [f for f in known if f.name == "no-scale"]  # once is right
+        findings = tuple(f for f in known if f not in scaled) if scaled else (more, *known)
         said = replace(said, explained=replace(said.explained, findings=findings))
     return replace(said, end=group.cores[0].end)
 

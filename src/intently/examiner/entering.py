@@ -31,10 +31,10 @@ def scaled_before(
     subject: Subject, found: Found, q: int, k: int, width: int, where: str
 ) -> Finding | None:
     """The finding that the input of the queries' projection is scaled, as scores are again."""
-    entry = found.sources[q].entry
+    entry = _entered(found, q)
     if entry is None or q == k or found.sources[q].operation == ("", 0):
         return None
-    others = [found.sources[k].entry, subject.inputs.get(subject.main)]
+    others = [_entered(found, k), subject.inputs.get(subject.main)]
     for x in others:
         if not isinstance(x, Tensor) or x.numel() != entry.numel() or not x.is_floating_point():
             continue
@@ -45,6 +45,16 @@ def scaled_before(
             said = f"what is projected to queries is divided by √{width}, and so are the scores"
             return Finding("scale-one-over-d", said, where=where)
     return None
+
+
+def _entered(found: Found, number: int) -> Tensor | None:
+    """What enters a projection, through the sum with its bias where that is a step of its own."""
+    entry = found.sources[number].entry
+    for before in reversed(found.sources[:number]):
+        if entry is not None and before.value.numel() == entry.numel():
+            if before.entry is not None and torch.equal(before.value.reshape(entry.shape), entry):
+                entry = before.entry
+    return entry
 
 
 def nothing_later_enters(trial: Trial) -> Property:
