@@ -72,18 +72,50 @@ def gradients(trial: Trial) -> Property:
                 return broken("gradients", said, "gradient-cut")
     if not wrong:
         return Property("gradients", True)
-    if not set(wrong) - set(subject.inputs) and module is not None:
-        other = {n: torch.randn(x.shape, generator=draw, dtype=x.dtype) for n, x in tensors.items()}
-        for name, times in wrong.items():
-            g = dict(zip(tensors, got))[name]
-            now = 0.0 if g is None else float((g * other[name]).sum())
-            numeric = _numeric(trial, {name: tensors[name]}, other, out, step)
-            if abs(now - times * numeric) > 1e-2 * abs(numeric):
-                said = f"a part of the gradient of {name} is missing"
-                return broken("gradients", said, "gradient-cut")
-    name, times = next(reversed(wrong.items()))
-    said = f"the gradient of {name} is {times:.3g} times the derivative"
-    return broken("gradients", said, "gradient-scaled")
+    other = {n: torch.randn(x.shape, generator=draw, dtype=x.dtype) for n, x in tensors.items()}
+    part = ""
+    for name, times in wrong.items():
+        g = dict(zip(tensors, got))[name]
+        now = 0.0 if g is None else float((g * other[name]).sum())
+        numeric = _numeric(trial, {name: tensors[name]}, other, out, step)
+        if abs(now - times * numeric) <= 1e-2 * abs(numeric):
+            said = f"the gradient of {name} is {times:.3g} times the derivative"
+            return broken("gradients", said, "gradient-scaled")
+        part = part or f"a part of the gradient of {name} is missing"
+    return broken("gradients", part, "gradient-cut")
+
+
+def gradients_of_biases(trial: Trial) -> Property:
+    """A gradient reaches what is added to the scores, as it must where that is learned."""
+    subject, name = trial.subject, "gradients of biases"
+    added = {
+        n: subject.inputs[n]
+        for n, meaning in subject.meanings.items()
+        if meaning in ("add", "bias") and n in subject.inputs
+    }
+    added = {n: x for n, x in added.items() if x.dtype == torch.double}
+    if not added or bool(trial.first.isnan().any()):
+        return Property(name, None)
+    draw = torch.Generator().manual_seed(4)
+    out = torch.randn(trial.first.shape, generator=draw, dtype=trial.first.dtype)
+    for n, x in added.items():
+        way = torch.randn(x.shape, generator=draw, dtype=x.dtype)
+        ways = {n: way.masked_fill(x < -1e3, 0.0)}
+        leaf = x.detach().clone().requires_grad_()
+        with torch.enable_grad():
+            y = trial.output(**{n: leaf})
+            (got,) = (
+                torch.autograd.grad((y.nan_to_num() * out).sum(), [leaf], allow_unused=True)
+                if y.requires_grad
+                else (None,)
+            )
+        if got is not None and bool((got != 0).any()):
+            continue
+        if abs(_numeric(trial, {n: x}, ways, out, 1e-5)) < 1e-6:
+            continue
+        said = f"no gradient reaches {n}: right for a mask, wrong for a bias that is learned"
+        return Property(name, False, said, (Finding("gradient-cut", said, "hazard"),))
+    return Property(name, True)
 
 
 def gradients_apart(path: Subject, trial: Trial) -> Finding | None:

@@ -20,7 +20,7 @@ from intently.examiner.dropping import without_dropout
 from intently.examiner.finding import Finding
 from intently.examiner.likeness import Inside, Whole, parted
 from intently.examiner.side_by_side import with_matrices
-from intently.examiner.stepping import cache_shifts, stepped
+from intently.examiner.stepping import cache_shifts, held_wrongly, stepped
 from intently.examiner.subject import Subject
 from intently.examiner.trial import Property, Trial, by_position, first_place, part
 
@@ -88,6 +88,10 @@ def _one(path: Path, trial: Trial, whole: Whole, inside: Inside) -> tuple[Proper
         path.kind, "paths-differ"
     )
     held = Property(path.said, False, said)
+    if path.kind == "a cache":
+        found = _of_every_cache(path, whole)
+        if found:
+            return held, found
     try:
         cores, wrong = inside(path.subject)
         other = Whole(path.subject, path.subject.traced(), cores)
@@ -111,7 +115,7 @@ def _again(path: Path, trial: Trial, y: Tensor) -> str:
     """What is wrong if a path is taken again, in words; "" if it gives the same."""
     off = part(trial.read(path.subject.output()), y)
     if off > 10 * trial.same:
-        if path.kind == "training" or _random(path.subject):
+        if path.kind == "training" or _random(path.subject, 10 * trial.same):
             return RANDOM
         if any(not isinstance(x, PLAIN) for x in path.subject.inputs.values()):
             return RANDOM  # a cache that was handed in, say, goes on
@@ -124,19 +128,30 @@ def _again(path: Path, trial: Trial, y: Tensor) -> str:
     return ""
 
 
-def _random(subject: Subject) -> bool:
-    """Whether the output depends on the seed."""
+def _random(subject: Subject, same: float) -> bool:
+    """Whether the output depends on the seed, and on nothing that earlier calls left."""
     made = []
     for seed in (1, 1, 2):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             made.append(subject.output())
-    return part(made[1], made[0]) < part(made[2], made[0])
+    return part(made[1], made[0]) <= same < part(made[2], made[0])
 
 
 def _in_steps(path: Whole) -> bool:
     """Whether an attention of a path is called several times."""
     return any(x.weights is not None and len(x.weights.calls) > 1 for x in path.cores)
+
+
+def _of_every_cache(path: Path, whole: Whole) -> list[Finding]:
+    """What the caches of all attentions hold wrongly; [] if some other reason is to be found."""
+    try:
+        found = held_wrongly(Whole(path.subject, path.subject.traced(), []), whole)
+    except Exception:  # code that refuses to be followed
+        return []
+    if not {x.where for x in whole.cores} <= {f.where for f in found}:
+        return []
+    return [replace(f, said=f"{path.said}: {f.said}") for f in found]
 
 
 def _of_steps(

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from intently.examiner.axes import axis_of_time, first_row, padded_by, real_keys
 from intently.examiner.changes import another, changed_at, changed_rows
-from intently.examiner.derivatives import gradients
+from intently.examiner.derivatives import gradients, gradients_of_biases
 from intently.examiner.entering import nothing_later_enters, projections_named
 from intently.examiner.finding import Finding
 from intently.examiner.first_module import earlier_than, first_module, of_row
@@ -307,6 +307,7 @@ ALL: tuple[Callable[[Trial], Property], ...] = (
     inputs_matter,
     strides,
     gradients,
+    gradients_of_biases,
     inputs_used,
     projections_named,
     left_padding,

@@ -216,11 +216,11 @@ def _turned(read: list[Step]) -> Iterator[tuple[str, str]]:
     for step in read:
         keys = [p for places in step.k for p in places if p is not None]
         queries = [p for places in step.q for p in places if p is not None]
+        first |= {(row, j): at for row, j, at in keys if j >= step.start}
         if len({at - j for _, j, at in (*keys, *queries)}) < 2:
             continue  # all are turned by the same too much: only differences count
         for row, j, at in keys:
             if j >= step.start:
-                first[row, j] = at
                 moved.append(("keys", step.start, j, at))
             elif first.get((row, j), at) != at:
                 again = again or (

@@ -94,17 +94,27 @@ def _cache_name(subject: Subject) -> str | None:
 # --- what goes wrong in steps -------------------------------------------------------------------
 
 
-def cache_shifts(steps: Whole, whole: Whole, named: list[Finding]) -> list[Finding]:
-    """Differences of cached steps from the whole pass, by the names of what caches get wrong."""
+def held_wrongly(steps: Whole, whole: Whole) -> list[Finding]:
+    """What caches and positions of steps get wrong, as the products inside read it."""
     if _mixed(steps) > _mixed(whole):
         said = "keys or values come from the cache of another layer"
         return [Finding("cache-layers-exchanged", said)]
     found = list(misread(steps, whole))
-    told = {f.where for f in found}
     if _first_embedding(steps, whole):
         said = "steps after the first get the positions of the first"
         found.append(Finding("position-offset-lost", said))
+    return found
+
+
+def cache_shifts(steps: Whole, whole: Whole, named: list[Finding]) -> list[Finding]:
+    """Differences of cached steps from the whole pass, by the names of what caches get wrong."""
+    found = held_wrongly(steps, whole)
+    names = {f.name for f in found}
+    if "cache-layers-exchanged" in names:
+        return found
+    if "position-offset-lost" in names:
         named = [f for f in named if not f.name.startswith(PROJECTIONS)]
+    told = {f.where for f in found}
     named = [f for f in named if f.where not in told]
     for a, b in zip(steps.cores, whole.cores):
         if a.scores is None or b.scores is None or a.scores.seen.shape != b.scores.seen.shape:
