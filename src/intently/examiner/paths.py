@@ -57,11 +57,17 @@ def compared(
     trial: Trial, whole: Whole, inside: Inside, same: Sequence[Mapping[str, Any]]
 ) -> Iterator[tuple[Property, list[Finding]]]:
     """Each path of a subject: whether its output is the same, and what differs inside."""
+    told: set[tuple[str, str]] = set()
     for path in _paths(whole.subject, trial, same):
-        yield _one(path, trial, whole, inside)
+        held, found = _one(path, trial, whole, inside, told)
+        told |= {(f.name, f.where) for f in found}
+        yield held, found
 
 
-def _one(path: Path, trial: Trial, whole: Whole, inside: Inside) -> tuple[Property, list[Finding]]:
+def _one(
+    path: Path, trial: Trial, whole: Whole, inside: Inside, told: set[tuple[str, str]]
+) -> tuple[Property, list[Finding]]:
+    """One path, where ``told`` (name, place) was found on those before."""
     try:
         with torch.no_grad():
             y = trial.read(path.subject.output())
@@ -90,7 +96,7 @@ def _one(path: Path, trial: Trial, whole: Whole, inside: Inside) -> tuple[Proper
     held = Property(path.said, False, said)
     if path.kind == "a cache":
         found = _of_every_cache(path, whole)
-        if found:
+        if found and told.issuperset((f.name, f.where) for f in found):
             return held, found
     try:
         cores, wrong = inside(path.subject)
