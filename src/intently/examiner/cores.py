@@ -169,11 +169,17 @@ def _one(
     if best is None:
         why = "its outputs are not weights times values"
         return Examined(group.where, None, why=why)
-    said = _explained(subject, group.where, side, best[0], best[1], mask, bias, best[2])
-    if not best[1].known and said.intent is not None:
-        filled = with_filled(best[0], best[1], said.intent, found, group.where)
+    weights, scores, operands = best
+    widths = _entering(found, group)
+
+    def explained(scores: Scores) -> Examined:
+        return _explained(subject, group.where, side, weights, scores, mask, bias, operands, widths)
+
+    said = explained(scores)
+    if not scores.known and said.intent is not None:
+        filled = with_filled(weights, scores, said.intent, found, group.where)
         if filled is not None:
-            said = _explained(subject, group.where, side, best[0], filled[0], mask, bias, best[2])
+            said = explained(filled[0])
             assert said.explained is not None
             findings = (filled[1], *said.explained.findings)
             said = replace(said, explained=replace(said.explained, findings=findings))
@@ -219,6 +225,14 @@ def _padded_again(
 
 def _findings(said: Examined) -> tuple[Finding, ...]:
     return said.explained.findings if said.explained else ()
+
+
+def _entering(found: Found, group: Group) -> tuple[int, ...]:
+    """The width of what queries are projected from."""
+    entry = found.sources[group.q[0]].entry
+    if entry is None or entry.ndim < 2:
+        return ()
+    return (entry.shape[1 if entry.ndim == 4 else -1],)
 
 
 def _overpowered(said: Examined, subject: Subject, found: Found, group: Group) -> Examined:
@@ -330,6 +344,7 @@ def _explained(
     mask: Mask | None,
     bias: Bias | Tensor | None,
     operands: Operands | None = None,
+    entering: tuple[int, ...] = (),
 ) -> Examined:
     b, h, t, s = weights.w.shape[1:]
     sizes = (b, h, t, s)
@@ -347,7 +362,8 @@ def _explained(
     r = weights.values.reading
     added = None if bias is None else dense_bias(bias, sizes)
     given = added_by(arguments, sizes)
-    said = explain(weights, scores, intent, where, r.heads * r.width, added, given)
+    widths_of = (r.heads * r.width, *entering)
+    said = explain(weights, scores, intent, where, widths_of, added, given)
     shown = said.findings
     if scores.known:
         shown = with_examples(shown, weights, scores, intent, added, scores.score)

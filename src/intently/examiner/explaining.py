@@ -32,19 +32,20 @@ def explain(
     scores: Scores,
     intent: Intent,
     where: str,
-    width: int,
+    widths: tuple[int, ...],
     bias: Tensor | None,
     given: Tensor | None = None,
 ) -> Explained:
     """Name what differs from softmax(q·k / √d) over keys, under the intended mask.
 
+    ``widths`` are those of the model: of all heads together, and of what they are projected from.
     ``bias`` is stated; ``given`` is what arguments of the example add to the scores.
     """
     found: list[Finding] = []
     says = [_read(weights.values, scores)]
     found += _layout(weights, scores, where)
     if scores.known:
-        found += _scale(scores, weights.values, width, where)
+        found += _scale(scores, weights.values, widths, where)
         found += _rotation(scores, weights.values, where)
     found += _axis(scores, intent, where)
     kind, more = added_to(scores, intent, bias, given, where) if scores.known else ("", [])
@@ -143,7 +144,7 @@ def _rotation(scores: Scores, values: Values, where: str) -> list[Finding]:
     return found
 
 
-def _scale(scores: Scores, values: Values, c: int, where: str) -> list[Finding]:
+def _scale(scores: Scores, values: Values, widths: tuple[int, ...], where: str) -> list[Finding]:
     d = values.reading.width
     if scores.kind not in ("dot",) and not scores.kind.startswith("rotary"):
         return []
@@ -152,25 +153,28 @@ def _scale(scores: Scores, values: Values, c: int, where: str) -> list[Finding]:
         return []  # one for each head: learned
     if math.isclose(scale, right, rel_tol=1e-3):
         return []
-    name, said = scale_named(scale, d, c, right)
+    name, said = scale_named(scale, d, widths, right)
     alone = values.reading.name == INSIDE and values.shared  # Luong's dot product has no scale
     kind: Kind = "convention" if name == "other-scale" or alone else "mistake"
     return [Finding(name, said, kind, where=where, fit=scores.residual)]
 
 
-def scale_named(scale: float, d: int, c: int, right: float) -> tuple[str, str]:
-    """The name of a wrong scale for heads of width d in a model of width c, and a sentence."""
+def scale_named(scale: float, d: int, widths: tuple[int, ...], right: float) -> tuple[str, str]:
+    """The name of a wrong scale for heads of width d in a model of these widths, and a sentence."""
     names = [
         ("no-scale", 1.0, "1: scores are not scaled"),
         ("scale-one-over-d", 1 / d, f"1/{d}, that is 1/d: divided by d, or twice by √d"),
-        ("scale-model-width", c**-0.5, f"1/√{c}, the width of the model, in place of 1/√{d}"),
+        *(
+            ("scale-model-width", c**-0.5, f"1/√{c}, the width of the model, in place of 1/√{d}")
+            for c in widths
+        ),
         ("scale-inverted", d**0.5, f"√{d}: multiplied where it should be divided"),
     ]
     for name, value, text in names:
         if math.isclose(scale, value, rel_tol=1e-3):
             both = (
-                f", or by √{c}, the width of the model"
-                if name == "scale-one-over-d" and d * d == c
+                f", or by √{d * d}, the width of the model"
+                if name == "scale-one-over-d" and d * d in widths
                 else ""
             )
             return name, f"the scale is {text}{both}"

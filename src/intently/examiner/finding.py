@@ -24,7 +24,7 @@ class Example:
     def __str__(self) -> str:
         i, j = self.cell
         row, column = self.queries.index(i), self.keys.index(j)
-        right, wrong = self.expected[row][column], self.found[row][column]
+        right, wrong = (x[row][column] + 0.0 for x in (self.expected, self.found))  # no −0
         return f"query {i} gives key {j} the weight {wrong:.3g}; expected {right:.3g}"
 
 

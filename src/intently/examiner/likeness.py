@@ -237,7 +237,7 @@ def _scores(a: Examined, b: Examined) -> list[Finding]:
         x, y = float(one.scale.mean()), float(two.scale.mean())
         if not math.isclose(x, y, rel_tol=1e-3):
             r = a.weights.values.reading
-            name, said = scale_named(x, r.width, r.heads * r.width, y)
+            name, said = scale_named(x, r.width, (r.heads * r.width,), y)
             found.append(Finding(name, said, where=where))
     if not _close(one.softcap, two.softcap):
         name = "softcap-missing" if one.softcap is None else "softcap-other"
