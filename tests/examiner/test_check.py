@@ -102,6 +102,87 @@ def test_two_mistakes_are_named_together(names: tuple[str, str]) -> None:
     assert {x.name for x in report.mistakes} == set(names), str(report)
 
 
+NAN: dict[str, dict[str, Callable[[Tensor], Tensor]]] = {
+    "causal-off-by-one": {"hide": lambda z: z.masked_fill(~lower(z, -1), -torch.inf)},
+    "mask-inverted": {"hide": lambda z: z.masked_fill(lower(z, 0), -torch.inf)},
+    "mask-after-softmax": {"hide": lambda z: z, "weigh": lambda z: hide(z.softmax(-1))},
+    "nan-with-keys": {"hide": lambda z: z - torch.inf * ~lower(z, 0)},
+}
+
+
+@pytest.mark.parametrize("name", NAN)
+def test_a_mistake_is_named_where_it_gives_nan(name: str) -> None:
+    torch.manual_seed(0)
+    report = check(Causal(**NAN[name]), mask=LEFT_TO_RIGHT)
+    assert [x.name for x in report.mistakes] == [name], str(report)
+
+
+@pytest.mark.parametrize("number", [-1e4, -1e9])
+def test_a_low_number_after_the_softmax_is_a_late_mask(number: float) -> None:
+    torch.manual_seed(0)
+    late = {"hide": lambda z: z, "weigh": lambda z: z.softmax(-1) + number * ~lower(z, 0)}
+    report = check(Causal(**late), mask=LEFT_TO_RIGHT)
+    assert [x.name for x in report.mistakes] == ["mask-after-softmax"], str(report)
+
+
+class Narrow(nn.Module):
+    """Two heads of 8 in a model of 32."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.qkv, self.out, self.scale = nn.Linear(32, 48), nn.Linear(16, 32), scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (y.unflatten(-1, (2, 8)).transpose(1, 2) for y in self.qkv(x).chunk(3, -1))
+        return self.out(merge((q @ k.mT * self.scale).softmax(-1) @ v))
+
+
+@pytest.mark.parametrize("width", [16, 32, 24])
+def test_the_width_of_a_model_is_that_of_all_heads_or_of_their_input(width: int) -> None:
+    torch.manual_seed(0)
+    report = check(Narrow(width**-0.5))
+    assert [x.name for x in report.mistakes] == ["scale-model-width"] * (width != 24), str(report)
+
+
+def test_a_mask_of_two_rules_that_is_turned_round_as_a_whole() -> None:
+    def turned(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        allowed = lower(q @ k.mT, 0) & ~lower(q @ k.mT, -4)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=~allowed)
+
+    report = check(turned, mask=it.causal() & it.window(3, 0))
+    assert [x.name for x in report.mistakes] == ["mask-inverted"], str(report)
+
+
+class Cross(nn.Module):
+    """Four heads whose keys come from a context."""
+
+    def __init__(self, causal: bool) -> None:
+        super().__init__()
+        self.q, self.kv, self.causal = nn.Linear(32, 32), nn.Linear(32, 64), causal
+
+    def forward(self, x: Tensor, context: Tensor) -> Tensor:
+        q, k, v = map(split, (self.q(x), *self.kv(context).chunk(2, -1)))
+        return merge(F.scaled_dot_product_attention(q, k, v, is_causal=self.causal))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_cross_attention_has_no_order_to_mask_by(causal: bool) -> None:
+    torch.manual_seed(0)
+    report = check(Cross(causal))
+    assert [x.name for x in report.mistakes] == ["cross-causal"] * causal, str(report)
+
+
+@pytest.mark.parametrize("blocks", [False, True])
+def test_a_window_that_is_cut_into_blocks(blocks: bool) -> None:
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        i, j = torch.arange(q.shape[-2])[:, None], torch.arange(k.shape[-2])
+        near = (i // 2 - j // 2 <= 1) if blocks else (i - j <= 2)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=near & (j <= i))
+
+    report = check(attend, mask=it.causal() & it.window(2, 0))
+    assert [x.name for x in report.mistakes] == ["window-missing"] * blocks, str(report)
+
+
 def test_what_is_right_has_no_mistake() -> None:
     torch.manual_seed(0)
     report = check(Causal(), mask=LEFT_TO_RIGHT)

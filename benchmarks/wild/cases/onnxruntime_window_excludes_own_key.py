@@ -42,7 +42,9 @@ def make() -> Adapter:
     model = helper.make_model(
         helper.make_graph([node], "g", given, made), opset_imports=domains, ir_version=8
     )
-    run = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    run = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
 
     def attend(_: object, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         flat = [x.detach().float().transpose(1, 2).flatten(2).numpy() for x in (q, k, v)]

@@ -9,7 +9,7 @@ meta = {
     "package": "transformers",
     "url": "https://github.com/huggingface/transformers/issues/48172",
     "kind": "mistake",
-    "name": ("mask-other", "mask-top-left"),
+    "name": ("cross-causal",),
     "intent": {"arguments": {"states": "context"}},
     "needs": {"affected": ()},
 }

@@ -139,6 +139,8 @@ def _checked(
         guess = p.name in GUESSES or any(f.name in SYMPTOMS for f in new)
         if p.name == BESIDE or not (guess and _mistaken(findings)):
             findings += [by_design(f, seen.owner, None) for f in new]
+    if not any(f.kind == "mistake" for f in findings):
+        findings += _nan_with_keys(mask, seen, first)
     computes = tuple(x.said for x in cores)
     report = Report(seen.told, computes, merged(findings), tuple(properties), _named(seen.owner))
     return report, cores
@@ -177,6 +179,21 @@ def _about_masks(f: Finding) -> bool:
     """Whether a finding says which keys have weight, or how much in all."""
     begins = ("mask", "causal", "window", "padding", "lengths", "not-normalised")
     return f.name.startswith(begins)
+
+
+def _nan_with_keys(mask: Mask | None, seen: Subject, first: Tensor) -> list[Finding]:
+    """Outputs that are NaN although the stated mask leaves keys, and no argument hides any."""
+    if mask is None or seen.of("mask") or not bool(first.isnan().any()):
+        return []
+    y = by_position(first)
+    b, t = y.shape[:2]
+    keys = mask.dense(Geometry((b, 1), t, t, y.device)).expand(b, 1, t, t).any(-1)[:, 0]
+    bad = y.isnan().any(-1) & keys
+    if not bool(bad.any()):
+        return []
+    row, i = bad.nonzero()[0].tolist()
+    said = f"output {i} of batch row {row} is NaN, and its query has keys"
+    return [Finding("nan-with-keys", said)]
 
 
 def _mistaken(findings: list[Finding]) -> bool:

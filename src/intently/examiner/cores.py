@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -18,10 +19,10 @@ from intently.examiner.configured import stated
 from intently.examiner.entering import scaled_before
 from intently.examiner.examples import with_examples
 from intently.examiner.explaining import Explained, explain
-from intently.examiner.filling import with_filled
+from intently.examiner.filling import after_softmax, with_filled
 from intently.examiner.finding import Finding
-from intently.examiner.groups import Group, gathered, groups_of, scattered
-from intently.examiner.inside import INSIDE, seen_inside, weights_now
+from intently.examiner.groups import Group, entering, gathered, groups_of, scattered
+from intently.examiner.inside import INSIDE, seen_inside, weights_now, weights_of_nan
 from intently.examiner.intent import (
     Intent,
     added_by,
@@ -153,11 +154,18 @@ def _one(
     bias: Bias | Tensor | None,
     side: Side,
 ) -> Examined:
+    infinite = weights_of_nan(subject, found, group)
+    late = None if infinite is None else after_softmax(infinite[None], group.where)
+    if late is not None:
+        return _late(late)
     best: tuple[Weights, Scores, Operands | None] | None = None
     for way in (_outside, _outside_linear, _inside):
         made = way(subject, found, group)
         if made is None:
             continue
+        late = after_softmax(made[0].w, group.where)
+        if late is not None:
+            return _late(late)
         weights, scores, turned = _taken_apart(made[0], found)
         if best is None or scores.residual < best[1].residual / 10:
             seen = made[1]
@@ -170,7 +178,7 @@ def _one(
         why = "its outputs are not weights times values"
         return Examined(group.where, None, why=why)
     weights, scores, operands = best
-    widths = _entering(found, group)
+    widths = entering(found, group)
 
     def explained(scores: Scores) -> Examined:
         return _explained(subject, group.where, side, weights, scores, mask, bias, operands, widths)
@@ -227,12 +235,10 @@ def _findings(said: Examined) -> tuple[Finding, ...]:
     return said.explained.findings if said.explained else ()
 
 
-def _entering(found: Found, group: Group) -> tuple[int, ...]:
-    """The width of what queries are projected from."""
-    entry = found.sources[group.q[0]].entry
-    if entry is None or entry.ndim < 2:
-        return ()
-    return (entry.shape[1 if entry.ndim == 4 else -1],)
+def _late(found: Finding) -> Examined:
+    """An attention that is masked after the softmax by a number: nothing else can be told of it."""
+    says = (f"its weights are a number where a mask hides, but {found.name}",)
+    return Examined(found.where, Explained(says, (found,), math.inf))
 
 
 def _overpowered(said: Examined, subject: Subject, found: Found, group: Group) -> Examined:
@@ -344,7 +350,7 @@ def _explained(
     mask: Mask | None,
     bias: Bias | Tensor | None,
     operands: Operands | None = None,
-    entering: tuple[int, ...] = (),
+    entered: tuple[int, ...] = (),
 ) -> Examined:
     b, h, t, s = weights.w.shape[1:]
     sizes = (b, h, t, s)
@@ -354,7 +360,7 @@ def _explained(
         if side in about(subject, n)
     }
     if mask is None:
-        intent = inferred(scores.seen, intended(None, arguments, sizes))
+        intent = inferred(scores.seen, intended(None, arguments, sizes), side == "cross")
     else:
         widths = sorted({int(n) for n in stated(subject.owner, "window").values() if n > 0})
         intent = with_window(scores.seen, mask, arguments, sizes, widths)
@@ -362,8 +368,8 @@ def _explained(
     r = weights.values.reading
     added = None if bias is None else dense_bias(bias, sizes)
     given = added_by(arguments, sizes)
-    widths_of = (r.heads * r.width, *entering)
-    said = explain(weights, scores, intent, where, widths_of, added, given)
+    model = (r.heads * r.width, *entered)
+    said = explain(weights, scores, intent, where, model, added, given)
     shown = said.findings
     if scores.known:
         shown = with_examples(shown, weights, scores, intent, added, scores.score)

@@ -10,7 +10,7 @@ from torch import Tensor
 from intently.examiner.added import added_to
 from intently.examiner.finding import Finding, Kind
 from intently.examiner.inside import INSIDE
-from intently.examiner.intent import Intent
+from intently.examiner.intent import ACROSS, Intent
 from intently.examiner.measuring import Values, Weights
 from intently.examiner.reading import plainly
 from intently.examiner.rotations import mistake_in
@@ -257,6 +257,8 @@ def _mask(scores: Scores, intent: Intent, where: str) -> list[Finding]:
 def mistake_of(part: str, variant: str) -> str:
     """The name in the catalogue of a mistaken variant of a part of an intent."""
     kind = part if part in ("causal", "window") else "padding"
+    if variant == ACROSS:
+        return "cross-causal"
     if variant in ("transposed", "top-left"):
         return f"mask-{variant}"
     if variant == "inverted":
@@ -268,7 +270,8 @@ def mistake_of(part: str, variant: str) -> str:
     if variant.startswith("of another"):
         return "mask-of-other-rows"
     if kind == "window":
-        return "window-missing" if variant.startswith("without") else "window-off-by-one"
+        wide = variant.startswith(("without", "in blocks"))
+        return "window-missing" if wide else "window-off-by-one"
     if kind == "causal":
         return "causal-off-by-one"
     return "lengths-off-by-one" if variant.startswith("one") else "padding-side"

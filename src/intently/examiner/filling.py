@@ -1,10 +1,11 @@
-"""Hidden keys that get a score of their own: too small a number, or none at all after a softcap."""
+"""Hidden keys that get a number of their own: as a score, or as a weight after the softmax."""
 
 from __future__ import annotations
 
 import math
 
 import torch
+from torch import Tensor
 
 from intently.examiner.finding import Finding
 from intently.examiner.intent import Intent
@@ -12,6 +13,23 @@ from intently.examiner.measuring import Weights
 from intently.examiner.score_kinds import kinds
 from intently.examiner.scores_found import Scores, apart
 from intently.examiner.tracing import Found
+
+LOW = -50.0
+"""No weight is so low, but for what a mask puts in its place."""
+
+
+def after_softmax(w: Tensor, where: str) -> Finding | None:
+    """The mistake in weights (n, b, h, t, s) that are one low number in all draws, or −∞."""
+    mean = w.mean(0)
+    cells = (w == -torch.inf).all(0)
+    cells |= (mean < LOW) & ((w - mean).abs().amax(0) < 1e-2 * mean.abs())
+    if not bool(cells.any()):
+        return None
+    at = tuple(cells.nonzero()[0].tolist())
+    number = float(mean[at])
+    shown = "−∞" if number == -math.inf else f"{number:.4g}".replace("-", "−")
+    said = f"weights of {shown} meet the values: keys are hidden after the softmax"
+    return Finding("mask-after-softmax", said, where=where, cell=at)
 
 
 def with_filled(
@@ -38,7 +56,7 @@ def with_filled(
     filled = (log - free)[both.expand_as(log)]
     if not len(filled):
         return None
-    number = float(filled.mean())
+    number = round(float(filled.mean()), 9) + 0.0
     if float((filled - number).abs().max()) > 100 * only.precision.added * max(1.0, abs(number)):
         return None
     if only.softcap is not None and math.isclose(number, -only.softcap, rel_tol=1e-2):

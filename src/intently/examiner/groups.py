@@ -56,6 +56,14 @@ def _where(found: Found, core: Core, n: int) -> str:
     return ".".join(common) if common and found.sources else f"attention {n}"
 
 
+def entering(found: Found, group: Group) -> tuple[int, ...]:
+    """The width of what queries are projected from."""
+    entry = found.sources[group.q[0]].entry
+    if entry is None or entry.ndim < 2:
+        return ()
+    return (entry.shape[1 if entry.ndim == 4 else -1],)
+
+
 def gathered(parts: list[Tensor], b: int) -> Tensor | None:
     """The tensors of several steps as one (b, t, n); a single one stays as it is."""
     if len(parts) == 1:

@@ -8,6 +8,7 @@ enter their product, for several random draws of the projections.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -46,6 +47,8 @@ def seen_inside(subject: Subject, found: Found, group: Group) -> Weights | None:
     if len({w.shape for w, _, _ in every}) != 1:
         return None
     w, q, k = (torch.stack(x).double() for x in zip(*every))
+    empty = w.isnan().all(-1, keepdim=True)
+    w = w.masked_fill(empty & ~empty.all(), 0.0)
     if not bool(w.isfinite().all()) or w.shape[-2:] != (q.shape[-2], k.shape[-2]):
         return None
     h, d = w.shape[2], q.shape[-1]
@@ -65,6 +68,14 @@ def weights_now(subject: Subject, found: Found, group: Group) -> Tensor | None:
     made = [_parts(c, calls, values, subject.batch) for c in group.cores]
     parts = [x for x in made if x is not None]
     return _rows(parts)[0] if len(parts) == len(made) else None
+
+
+def weights_of_nan(subject: Subject, found: Found, group: Group) -> Tensor | None:
+    """The weights as they stand inside, where the example gives NaN."""
+    with suppress(Exception), torch.no_grad():  # whatever the code does when it is followed
+        if bool(subject.output().isnan().any()):
+            return weights_now(subject, found, group)
+    return None
 
 
 def _parts(

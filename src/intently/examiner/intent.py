@@ -23,6 +23,9 @@ from intently.masks.first_keys import Padding
 from intently.masks.geometry import Geometry
 from intently.masks.mask import Both
 
+ACROSS = "hidden by a causal mask"
+"""What is said of cross-attention that is masked by position."""
+
 Sizes = tuple[int, int, int, int]
 Given = Mapping[str, tuple[Any, str]]
 
@@ -105,6 +108,8 @@ class Intent:
         for part in self.parts:
             rest = rest & part.allowed if part.padding else rest
         yield ((name, "inverted"),), ~self.by_position & rest
+        if not bool(rest.all()):
+            yield ((self.written(), "inverted"),), ~self.allowed
         for variant in ("transposed", "top-left"):
             if all(variant in p.variants for p in parts):
                 made = rest
@@ -134,11 +139,20 @@ def _same(a: Part, b: Part) -> bool:
     return bool((a.allowed == b.allowed).all())
 
 
-def inferred(seen: Tensor, stated: Intent) -> Intent:
-    """The stated intent and the mask by position that comes nearest to what was measured."""
+def inferred(seen: Tensor, stated: Intent, cross: bool) -> Intent:
+    """The stated intent and the mask by position that comes nearest to what was measured.
+
+    Between two sequences (``cross``) of other lengths there is no order to mask by.
+    """
     sizes = stated.sizes
     if stated.explained(seen, 0) is not None:
         return stated
+    if cross and sizes[2] != sizes[3]:
+        across = {ACROSS: _dense(causal(offset=0), sizes)}
+        every = Part("every key", torch.ones(sizes, dtype=torch.bool), across)
+        intent = Intent((every, *stated.parts), sizes)
+        if intent.explained(seen, 1) is not None:
+            return intent
     usual = [causal(), *(causal() & window(n, 0) for n in range(1, sizes[-1]))]
     around = [window(n, n) for n in range(1, sizes[-1])]
     for most, candidates in ((0, [*usual, *around]), (1, usual)):
@@ -245,6 +259,9 @@ def _of_mask(mask: Mask, sizes: tuple[int, int, int, int]) -> Part:
         variants["transposed"] = _across(right)
         if start:
             variants["top-left"] = _dense(window(before, after, offset=0), sizes)
+        for n in {before, before + 1} - {0}:
+            steps = torch.arange(s) // n - (torch.arange(t)[:, None] + start) // n
+            variants[f"in blocks of {n}"] = ((steps >= -1) & (steps <= (after > 0))).expand(sizes)
         return Part("window", right, variants | {"inverted": ~right})
     if isinstance(mask, Padding):
         lengths = torch.as_tensor(mask.parts[0])

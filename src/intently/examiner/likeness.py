@@ -320,7 +320,7 @@ def _mask(a: Examined, b: Examined) -> list[Finding]:
         return []
     intent = in_calls(b.intent, a.weights.calls) if a.weights is not None else b.intent
     if intent.explained(b.scores.seen, 0) is None:
-        intent = inferred(b.scores.seen, intent)
+        intent = inferred(b.scores.seen, intent, cross=False)
     wrong = intent.explained(a.scores.seen)
     at, text = counterexample(a.scores.seen, b.scores.seen)
     if not wrong:

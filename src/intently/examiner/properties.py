@@ -245,7 +245,7 @@ def inputs_matter(trial: Trial) -> Property:
         return Property("inputs matter", None, "a mask may hide them")
     names = subject.of("x", "q", "k", "v", "past k", "past v", "ids", "context")
     changed = {n: another(subject.inputs[n]) for n in names}
-    off = difference(trial.output(**changed), trial.first)
+    off = (trial.output(**changed) - trial.first).abs() / trial.first.abs().clamp(min=1e-30)
     image = off.ndim == 4 and subject.roles[subject.main] == "x"
     off = off.amax(1).flatten(1) if image else by_position(off).amax(-1)
     still = (off <= trial.same).all(0)

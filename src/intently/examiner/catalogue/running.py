@@ -115,4 +115,11 @@ CALLS: dict[str, Entry] = {
         "The row itself is never used. Its gradient is NaN all the same, and one is enough.",
         kind="hazard",
     ),
+    "nan-with-keys": Entry(
+        "A query that has keys gives NaN",
+        "0 · ∞, ∞ − ∞ or 0 / 0",
+        "The example gives NaN, and no row is without keys.",
+        "Mask by `masked_fill`: a mask times −∞ is NaN where it is 0.",
+        story="One NaN in a batch is a NaN in the loss, and then in every weight.",
+    ),
 }

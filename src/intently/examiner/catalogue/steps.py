@@ -133,6 +133,14 @@ WIRING: dict[str, Entry] = {
         "Project keys and values from the context.",
         story="A decoder that ignores its source is a fluent language model.",
     ),
+    "cross-causal": Entry(
+        "Cross-attention is causal",
+        "j ≤ i, of another sequence",
+        "The first query sees the first key of the context, the last as many as there are queries.",
+        "Say is_causal=False where keys come from elsewhere.",
+        ("https://github.com/huggingface/transformers/issues/48172",),
+        "Positions of two sequences are not in one order: most of the context is never seen.",
+    ),
     "batch-and-sequence-exchanged": Entry(
         "The layer attends over the batch",
         "softmax over rows of the batch",
