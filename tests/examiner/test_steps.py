@@ -181,3 +181,56 @@ def test_a_bias_without_gradient_is_a_hazard(learned: bool) -> None:
     given = {"q": q, "k": k, "v": v, "bias": bias}
     report = check(mine, inputs=given, arguments={"bias": "add"})
     assert [f.name for f in report.hazards] == ([] if learned else ["gradient-cut"]), str(report)
+
+
+class Padded(nn.Module):
+    """Attention to itself or to a context, under lengths; may forget them without a context."""
+
+    def __init__(self, careless: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.careless = careless
+        self.q, self.kv = nn.Linear(16, 16), nn.Linear(16, 32)
+
+    def forward(self, x: Tensor, context: Any = None, lengths: Any = None) -> Tensor:
+        k, v = self.kv(x if context is None else context).chunk(2, -1)
+        z = self.q(x) @ k.mT / 4
+        if lengths is not None and not (self.careless and context is None):
+            z = z.masked_fill(torch.arange(k.shape[1]) >= lengths[:, None, None], -torch.inf)
+        return z.softmax(-1) @ v
+
+
+@pytest.mark.parametrize("careless", [True, False])
+def test_padding_is_examined_without_a_context_too(careless: bool) -> None:
+    x, y = torch.randn(2, 2, 6, 16, generator=torch.Generator().manual_seed(0))
+    given = {"x": x, "context": y, "lengths": torch.tensor([6, 3])}
+    report = check(Padded(careless).eval(), inputs=given, arguments={"lengths": "lengths"})
+    assert names(report) == ["padding-attended"] * careless, str(report)
+
+
+class Placed(Rotary):
+    """Positions from the mask; without one, from the cache, or restarted."""
+
+    def __init__(self, restarts: bool) -> None:
+        super().__init__()
+        self.restarts, self.embed, self.at = restarts, nn.Embedding(9, 16), nn.Embedding(9, 16)
+
+    def turned(self, x: Tensor, at: Tensor) -> Tensor:
+        return x
+
+    def forward(self, ids: Tensor, mask: Any = None, past: Any = None) -> Any:
+        start, t = 0 if past is None or self.restarts else past[0].shape[2], ids.shape[1]
+        at = torch.arange(start, start + t)
+        if mask is not None:
+            at = (mask.cumsum(-1) - 1).clamp(min=0)[:, -t:]
+        return super().forward(self.embed(ids) + self.at(at), past)
+
+
+@pytest.mark.parametrize("restarts", [True, False])
+def test_steps_are_examined_without_a_mask_too(restarts: bool) -> None:
+    given = {"ids": torch.tensor([[3, 1, 4, 1, 5, 2]] * 2), "mask": torch.ones(2, 6, dtype=int)}
+    report = check(
+        Placed(restarts).eval(), inputs=given, arguments={"mask": "attend"}, mask=it.causal()
+    )
+    found = [f.name for f in report.mistakes]
+    assert found == ["position-offset-lost"] * restarts, str(report)

@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from intently.examiner.derivatives import gradients_apart
+from intently.examiner.derivatives import gradients, gradients_apart
 from intently.examiner.dropping import without_dropout
+from intently.examiner.fewer import OF_PADDING, without_context, without_masks
 from intently.examiner.finding import Finding
 from intently.examiner.likeness import Inside, Whole, parted
 from intently.examiner.side_by_side import with_matrices
@@ -62,6 +63,31 @@ def compared(
         held, found = _one(path, trial, whole, inside, told)
         told |= {(f.name, f.where) for f in found}
         yield held, found
+    yield from _with_fewer(trial, whole, inside, told)
+
+
+def _with_fewer(
+    trial: Trial, whole: Whole, inside: Inside, told: set[tuple[str, str]]
+) -> Iterator[tuple[Property, list[Finding]]]:
+    """Steps of a cache where no mask is given, and padding where no context is."""
+    alone = without_context(whole.subject)
+    if alone is not None:
+        said = "without a context"
+        found = [replace(f, said=f"{said}: {f.said}") for f in inside(alone)[1]]
+        found = [f for f in found if f.kind == "mistake" and f.name in OF_PADDING]
+        yield Property(said, not found, found[0].said if found else ""), found
+    bare = without_masks(whole.subject)
+    made = None if bare is None else stepped(bare, (1,) * by_position(trial.first).shape[1])
+    if bare is None or made is None:
+        return
+    path = Path("without a mask and with a cache, in steps of 1", made, "a cache")
+    with torch.no_grad():
+        plain = replace(trial, subject=bare, first=bare.output())
+        off = part(made.output(), plain.first)
+    if off <= 10 * trial.same:
+        yield Property(path.said, True), []
+    else:
+        yield _one(path, plain, Whole(bare, bare.traced(), inside(bare)[0]), inside, told)
 
 
 def _one(
@@ -114,6 +140,9 @@ def _one(
     found = [replace(f, said=f"{path.said}: {f.said}") for f in found]
     if other is not None:
         found = with_matrices(found, other, whole)
+    if path.kind == "a cache" and not any(name.startswith("gradient") for name, _ in told):
+        more = gradients(replace(trial, subject=path.subject, first=y)).findings
+        found += [replace(f, said=f"{path.said}, {f.said}", kind="hazard") for f in more]
     return held, found or [Finding(symptom, said)]
 
 
