@@ -11,6 +11,7 @@ MASKS: dict[str, Entry] = {
         "Every query sees every key.",
         "Pass the mask on every path: also with returned weights, a cache, another back end.",
         (
+            "https://github.com/huggingface/transformers/issues/48748",
             "https://github.com/huggingface/transformers/pull/30652",
             "https://github.com/huggingface/transformers/issues/48745",
         ),
@@ -62,6 +63,7 @@ MASKS: dict[str, Entry] = {
         "W = softmax(z) · mask",
         "Rows sum to less than 1, by the weight of the hidden keys.",
         "Set masked scores to −∞ before the softmax.",
+        ("https://github.com/huggingface/pytorch-image-models/pull/2236",),
         story="Hidden keys give no value and still take weight: outputs shrink with what is "
         "hidden, and later tokens change the size of earlier outputs.",
     ),

@@ -26,6 +26,7 @@ SCALE: dict[str, Entry] = {
         "softmax(q kᵀ / √c) v",
         "log W rises by 1/√c for each unit of q · k, where c is all heads together.",
         "Use the width of one head, c / h: `q.shape[-1]` after the split.",
+        ("https://github.com/lucidrains/vit-pytorch/issues/65",),
         story="The scale is computed before heads are split. With one head it is right, so the "
         "first test passes.",
     ),
@@ -51,7 +52,10 @@ SOFTMAX: dict[str, Entry] = {
         "W = exp z / Σᵢ exp z",
         "Columns of W sum to 1; rows do not.",
         "Use `softmax(dim=-1)` on scores (…, t, s), and count axes again after an einsum.",
-        ("https://github.com/labmlai/annotated_deep_learning_paper_implementations/issues/146",),
+        (
+            "https://github.com/FudanNLP/fastNLP/issues/254",
+            "https://github.com/labmlai/annotated_deep_learning_paper_implementations/issues/146",
+        ),
         "Queries compete for each key instead of keys for each query. Shapes agree, the loss "
         "falls, and a key that everybody needs is shared out among them.",
     ),
