@@ -132,8 +132,8 @@ def _values(
                 best = Values(reading, merged, tiled, residual, shape=shape)
             if best.residual < close:
                 return best
-    if turned and plain and r.value_width % 2 == 0:
-        z = [joined(y, size.order, b, r.heads, t, r.value_width) for y in made]
+    z = [joined(y, size.order, b, r.heads, t, r.value_width) for y in made]
+    if turned and plain and r.value_width % 2 == 0 and all(x is not None for x in z):
         for tiled in (False, True) if r.key_heads not in (1, r.heads) else (False,):
             v = [shared(x, r.heads, tiled) for x in given]
             rotation = _unturned(v, z, close)
