@@ -7,8 +7,6 @@ enter their product, for several random draws of the projections.
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -33,7 +31,6 @@ def seen_inside(subject: Subject, found: Found, group: Group) -> Weights | None:
     draw = torch.Generator().manual_seed(5)
     operations = {x for c in cores for x in (c.scored, c.mixed)}
     every: list[tuple[Tensor, Tensor, Tensor]] = []
-    scales: list[tuple[float, float]] = []
     steps: tuple[int, ...] = ()
     for _ in range(DRAWS):
         numbers = sorted(frozenset().union(*(c.left | c.right for c in cores)))
@@ -47,7 +44,6 @@ def seen_inside(subject: Subject, found: Found, group: Group) -> Weights | None:
         parts = [x for x in made if x is not None]
         steps = tuple(w.shape[-2] for w, _, _ in parts)
         every.append(_rows(parts))
-        scales += [_scales(c, x, values) for c, x in zip(cores, parts)]
     if len({w.shape for w, _, _ in every}) != 1:
         return None
     w, q, k = (torch.stack(x).double() for x in zip(*every))
@@ -56,7 +52,6 @@ def seen_inside(subject: Subject, found: Found, group: Group) -> Weights | None:
     if not bool(w.isfinite().all()) or w.shape[-2:] != (q.shape[-2], k.shape[-2]):
         return None
     h, d = w.shape[2], q.shape[-1]
-    q, k = (x * _usual(statistics.geometric_mean(s), d) for x, s in zip((q, k), zip(*scales)))
     views = tuple(View(n, "bhtd") for n in range(3))
     reading = Reading(views, h, h, d, d, INSIDE)
     values = Values(reading, "bthd", False, 0.0, shared=group.k == group.v)
@@ -86,7 +81,7 @@ def weights_of_nan(subject: Subject, found: Found, group: Group) -> Tensor | Non
 def _parts(
     core: Core, calls: Mapping[Any, Call], values: Mapping[int, Tensor], b: int
 ) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Weights (b, h, t, s), queries and keys of one call, as they enter their products."""
+    """Weights (b, h, t, s), queries and keys of one call, sized as their sources are."""
     scored, mixed = calls[core.scored], calls[core.mixed]
     if core.scored == core.mixed:
         q, k = scored.args[:2]
@@ -100,6 +95,7 @@ def _parts(
     if q.shape[1] != w.shape[1] or w.shape[1] % k.shape[1]:
         return None
     k = k.repeat_interleave(w.shape[1] // k.shape[1], 1)
+    q, k = _sized(q, core.left, values), _sized(k, core.right, values)
     t, s = w.shape[-2:]
     if (q.shape[-2], k.shape[-2]) == (s, t) != (t, s):
         q, k = k, q
@@ -148,26 +144,12 @@ def _heads_apart(x: Tensor, b: int) -> Tensor:
     return x.unflatten(0, (b, -1)) if x.shape[0] % b == 0 else x[None]
 
 
-def _scales(
-    core: Core, parts: tuple[Tensor, Tensor, Tensor], values: Mapping[int, Tensor]
-) -> tuple[float, float]:
-    """By how much queries and keys are smaller than their sources are."""
-    _, q, k = parts
-    left, right = _size(core.left, values), _size(core.right, values)
-    return tuple(
-        before / float(some.square().mean().sqrt()) if len(some := x[(x != 0).any(-1)]) else 1.0
-        for before, x in ((left, q), (right, k))
-    )  # type: ignore[return-value]
-
-
-def _size(sources: frozenset[int], values: Mapping[int, Tensor]) -> float:
-    return float(torch.cat([values[i].reshape(-1) for i in sources]).square().mean().sqrt())
-
-
-def _usual(scale: float, d: int) -> float:
-    """A scale that is estimated from a part of a source, as the usual one that it comes near."""
-    known = (1.0, d**0.5, d**0.25, float(d))
-    return next((x for x in known if math.isclose(scale, x, rel_tol=0.05)), scale)
+def _sized(x: Tensor, sources: frozenset[int], values: Mapping[int, Tensor]) -> Tensor:
+    """An operand without the scale that was multiplied into it before its product."""
+    before = torch.cat([values[i].reshape(-1) for i in sources]).square().mean().sqrt()
+    some = x[(x != 0).any(-1)]
+    now = some.square().mean().sqrt() if len(some) else before
+    return x * (before / now)
 
 
 def _rows(calls: list[tuple[Tensor, Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:
