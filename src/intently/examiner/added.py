@@ -27,7 +27,7 @@ def added_to(
     rest = off_rows(added - known, scores.seen)
     if float(rest.abs().max()) < scores.precision.added:
         return ("" if bias is None and given is None else "bias as intended"), []
-    weak = _weak(added, scores, intent, bias, where)
+    weak = _weak(added, scores, intent, bias, where) or _boolean(added, scores, where)
     if weak:
         return "", weak
     if bias is not None:
@@ -87,6 +87,17 @@ def _weak(
         said = "allowed keys lose weight, not hidden ones"
         found.append(Finding("mask-inverted", where=where, said=said))
     return found
+
+
+def _boolean(added: Tensor, scores: Scores, where: str) -> list[Finding]:
+    """Keys that gain 1 beside keys that gain nothing, whichever were meant."""
+    gain = added - added.masked_fill(~scores.seen, torch.nan).nan_to_num(-torch.inf).amax(-1, True)
+    gain, little = gain[scores.seen], 10 * scores.precision.added
+    ones, zeros = (gain + 1).abs() < little, gain.abs() < little
+    if not bool((ones | zeros).all()) or not bool(ones.any()):
+        return []
+    said = "a boolean mask is added as a number: some keys gain 1, none is hidden"
+    return [Finding("mask-boolean-added", said, where=where)]
 
 
 def _other_bias(

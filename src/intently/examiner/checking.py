@@ -16,6 +16,7 @@ from intently.examiner.cores import Examined, examined
 from intently.examiner.entering import BESIDE
 from intently.examiner.finding import Finding, merged
 from intently.examiner.likeness import Whole
+from intently.examiner.more_keys import corrected, with_more_keys
 from intently.examiner.paths import compared
 from intently.examiner.properties import EXCHANGED, Property, Trial, by_position, tried
 from intently.examiner.report import Report
@@ -89,7 +90,7 @@ def check(
     """
     with _one_thread():
         seen = understood(subject, inputs, arguments)
-        report, cores = _checked(seen, mask, bias, same)
+        report, cores = _checked(seen, mask, bias, same, stated=inputs is not None)
         if like is None:
             return report
         return against(report, seen, cores, like, lambda x: _inside(x, mask, bias))
@@ -107,7 +108,12 @@ def _one_thread() -> Iterator[None]:
 
 
 def _checked(
-    seen: Subject, mask: Mask | None, bias: Bias | Tensor | None, same: Sequence[Mapping[str, Any]]
+    seen: Subject,
+    mask: Mask | None,
+    bias: Bias | Tensor | None,
+    same: Sequence[Mapping[str, Any]],
+    *,
+    stated: bool,
 ) -> tuple[Report, list[Examined]]:
     with torch.no_grad():
         first = seen.output()
@@ -139,6 +145,10 @@ def _checked(
         guess = p.name in GUESSES or any(f.name in SYMPTOMS for f in new)
         if p.name == BESIDE or not (guess and _mistaken(findings)):
             findings += [by_design(f, seen.owner, None) for f in new]
+    longer = with_more_keys(seen, mask) if mask is not None and not stated else None
+    if longer is not None:
+        with suppress(Exception):  # code that takes as many keys as queries only
+            findings = corrected(findings, _inside(longer, mask, bias)[1])
     if not any(f.kind == "mistake" for f in findings):
         findings += _nan_with_keys(mask, seen, first)
     computes = tuple(x.said for x in cores)

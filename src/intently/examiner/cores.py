@@ -192,6 +192,9 @@ def _one(
             findings = (filled[1], *said.explained.findings)
             said = replace(said, explained=replace(said.explained, findings=findings))
     said = _overpowered(said, subject, found, group) if mask is not None else said
+    if found.joined and said.explained is not None:  # each product has a part of every row
+        findings = tuple(f for f in said.explained.findings if f.name != "not-normalised")
+        said = replace(said, explained=replace(said.explained, findings=findings))
     width = best[0].values.reading.width
     more = scaled_before(subject, found, group.q[0], group.k[0], width, group.where)
     if more is not None and said.explained is not None:

@@ -51,9 +51,10 @@ def _entered(found: Found, number: int) -> Tensor | None:
     """What enters a projection, through the sum with its bias where that is a step of its own."""
     entry = found.sources[number].entry
     for before in reversed(found.sources[:number]):
-        if entry is not None and before.value.numel() == entry.numel():
-            if before.entry is not None and torch.equal(before.value.reshape(entry.shape), entry):
-                entry = before.entry
+        if entry is None or before.entry is None or before.value.numel() != entry.numel():
+            continue
+        if torch.equal(before.value.reshape(entry.shape), entry):
+            entry = before.entry
     return entry
 
 

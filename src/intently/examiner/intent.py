@@ -79,12 +79,12 @@ class Intent:
             for names, made in self._mistaken(n):
                 off = made != seen
                 if not bool(off.any()):
-                    return names
+                    return _each(names)
                 some = compared & made.any(-1, keepdim=True)
                 if found is None and bool(some.any()) and not bool((off & some).any()):
                     found = names
             if found is not None:
-                return found
+                return _each(found)
         return None
 
     def _mistaken(self, n: int) -> Iterator[tuple[tuple[tuple[str, str], ...], Tensor]]:
@@ -132,6 +132,11 @@ def intended(
         if part is not None and not any(_same(p, part) for p in parts):
             parts.append(part)
     return Intent(tuple(parts), sizes)
+
+
+def _each(names: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    """Variants that are two mistakes in one part, as two."""
+    return tuple((part, v) for part, both in names for v in both.split(" with "))
 
 
 def _same(a: Part, b: Part) -> bool:
@@ -192,6 +197,12 @@ def in_calls(intent: Intent, calls: Sequence[int]) -> Intent:
     return replace(intent, parts=tuple(parts))
 
 
+def reach(mask: Mask) -> int:
+    """How many keys before or after its own a window holds; 0 without a window."""
+    sides = [n for m in _flat(mask) if isinstance(m, _Window) for n in (m.before, m.after)]
+    return max((n for n in sides if n < 64), default=0)
+
+
 def _flat(mask: Mask) -> Iterator[Mask]:
     if isinstance(mask, Both):
         for part in mask.parts:
@@ -241,22 +252,25 @@ def _of_mask(mask: Mask, sizes: tuple[int, int, int, int]) -> Part:
         }
         if own != 0:
             variants["top-left"] = _dense(causal(offset=0), sizes)
+            for name, more in (("one key too far", 1), ("one key too few", -1)):
+                variants[f"top-left with {name}"] = _dense(causal(offset=more), sizes)
         variants["inverted"] = ~right
         return Part("causal", right, variants)
     if isinstance(mask, _Window):
         before, after = mask.before, mask.after
         variants = {"missing": torch.ones_like(right)}
-        for name, (x, y) in {
-            "one key too wide before": (before + 1, after),
-            "one key too narrow before": (before - 1, after),
-            "one key too wide after": (before, after + 1),
-            "one key too narrow after": (before, after - 1),
-            "without a limit before": (s + t, after),
-            "without a limit after": (before, s + t),
-        }.items():
+        off = {"too wide": 1, "too narrow": -1}
+        widths = {f"one key {n} before": (before + x, after) for n, x in off.items()}
+        widths |= {f"one key {n} after": (before, after + x) for n, x in off.items()}
+        widths |= {"without a limit before": (s + t, after)}
+        widths |= {"without a limit after": (before, s + t)}
+        for (n, x), (m, y) in product(off.items(), off.items()):
+            widths[f"one key {n} before and one {m} after"] = before + x, after + y
+        for name, (x, y) in widths.items():
             if x >= 0 and y >= 0:
                 variants[name] = _dense(window(x, y), sizes)
-        variants["transposed"] = _across(right)
+        if before != after:
+            variants["transposed"] = _across(right)
         if start:
             variants["top-left"] = _dense(window(before, after, offset=0), sizes)
         for n in {before, before + 1} - {0}:

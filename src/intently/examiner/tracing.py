@@ -91,6 +91,8 @@ class Found:
     """Scores, softmax, dropout (of scores or weights) and values, as they come."""
     rates: tuple[tuple[float, ...], ...] = ()
     """Tables that may be rates of rotations: falling numbers, held beside the parameters."""
+    joined: bool = False
+    """Whether the scores of several products stand side by side, under one softmax."""
     capped: bool = False
     """Whether scores pass through tanh."""
     turned: bool = False
@@ -147,6 +149,8 @@ class Trace(TorchDispatchMode):
         dropped = name == "mul" and any(_memory(x) in self._noise for x in given)
         if origin.stage == "scores" and (dropped or name in EVENTS):
             self.found.events.append("dropout" if dropped else EVENTS[name])
+        if name == "cat" and origin.stage == "scores" and _along_keys(args):
+            self.found.joined |= all(self._origin(x).stage == "scores" for x in args[0])
         self.found.capped |= name == "tanh" and origin.stage == "scores"
         if name == "mul" and origin.stage == "plain" and origin.sources:
             self.found.turned |= any(
@@ -320,6 +324,11 @@ def tables_of(subject: Any) -> tuple[tuple[float, ...], ...]:
 def less_precise(a: torch.dtype, b: torch.dtype) -> torch.dtype:
     """The dtype of the two with the larger steps."""
     return a if torch.finfo(a).eps > torch.finfo(b).eps else b
+
+
+def _along_keys(args: tuple[Any, ...]) -> bool:
+    """Whether tensors are joined along their last axis."""
+    return len(args) > 1 and len(args[0]) > 1 and args[1] % args[0][0].ndim == args[0][0].ndim - 1
 
 
 def _batches(x: Tensor) -> int:
