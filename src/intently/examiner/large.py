@@ -65,5 +65,7 @@ def _apart(core: Examined, expected: Tensor, found: Tensor) -> Iterator[Finding]
         said += " the number that the mask adds is too small"
         yield Finding("mask-too-weak", said, "hazard", core.where, cell, example=example)
         return
-    said = f"with scores of about 10,000, query {at[2]} does not attend the key with the largest"
+    said = (
+        f"with scores of about 10,000, query {at[2]} does not attend the key with the highest score"
+    )
     yield Finding("large-scores", said, "hazard", core.where, cell, example=example)

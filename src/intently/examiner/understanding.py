@@ -258,7 +258,7 @@ def _tried(subject: Subject, dtype: torch.dtype) -> Subject:
         except Exception:  # its new tensors are shorter floats
             mode.used = True
     subject = replace(subject, widened=True, rounded=mode.halved)
-    note = "its casts to shorter floats are left out, so that all is measured in float64"
+    note = "casts to shorter floats are ignored: everything is measured in float64"
     return replace(subject, notes=(*subject.notes, note))
 
 

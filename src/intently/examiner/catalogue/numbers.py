@@ -14,13 +14,6 @@ NUMBERS: dict[str, Entry] = {
         "is that large, and after some weeks one is.",
         kind="hazard",
     ),
-    "not-finite": Entry(
-        "Every output is NaN",
-        "∞ − ∞, 0 / 0, −∞ in every row",
-        "Ordinary inputs give nothing but NaN.",
-        "Look for a row in which all keys are hidden, a division by a sum of 0, an overflow.",
-        story="NaN spreads: one row is enough, once a later layer attends to it.",
-    ),
     "half-overflow": Entry(
         "A half type overflows",
         "q kᵀ > 65,504",
