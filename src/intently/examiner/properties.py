@@ -61,6 +61,8 @@ def finite(trial: Trial) -> Property:
         if other.shape == nan.shape and not bool((other & nan).any()):
             said = f"rows with keys ({name}) give NaN, and not with the mask turned round"
             return broken("finite", said, "mask-inverted")
+    if bool(trial.first.isnan().all()) and not subject.of("mask"):
+        return broken("finite", "every output is NaN", "nan-with-keys")
     return Property("finite", None, "the example gives NaN")
 
 
