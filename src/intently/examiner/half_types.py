@@ -43,7 +43,8 @@ CLOSE = 0.3
 
 def half_types(whole: Whole, first: Tensor) -> Iterator[Property]:
     """The subject in each half type, where it runs in it."""
-    if whole.subject.rounded or float(first.abs().nan_to_num(0.0).amax()) > MOST:
+    told = bool(first.isfinite().all()) and float(first.abs().amax()) <= MOST
+    if whole.subject.rounded or not told:
         return
     long = _longer(whole)
     for dtype in TYPES:
