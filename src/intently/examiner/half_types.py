@@ -96,8 +96,13 @@ def _error(core: Examined, whole: Whole, short: Subject) -> _Error | None:
     """The errors of one attention in a half type; None where they cannot be told."""
     if core.scores is None or core.weights is None or not _fits(core.scores, core.weights):
         return None
-    made = _parted(core, whole, short, *core.weights.w.shape[-2:])
-    return None if made is None else _compared(*made, core.scores)
+    scores, sizes = core.scores, core.weights.w.shape[-2:]
+    exact = _parted(core, whole, whole.subject, *sizes)
+    made = _parted(core, whole, short, *sizes)
+    if exact is None or made is None:
+        return None
+    right = formula(scores, scores.score(*exact[:2])) @ exact[2]
+    return _compared(*made, scores) if part(exact[3], right) <= 1e-3 else None
 
 
 def _over_many(core: Examined, whole: Whole, long: Subject, longer: Subject) -> _Error | None:
