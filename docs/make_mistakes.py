@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from matplotlib.colors import Normalize
 from matplotlib.patches import Rectangle
+from mistakes_beside import SHOWN
 from torch import Tensor, nn
 
 import intently as it
@@ -201,8 +202,18 @@ INFLUENCE: dict[str, Layer] = {
 """The same where the weights are right: what is drawn is how much each input moves an output."""
 
 
+DRAWN = (*WRONG, *INFLUENCE, *SHOWN)
+"""The entries with a picture."""
+
+
 def example(name: str) -> Example:
     """The numbers that show a mistake; raises `AssertionError` if `check` names another."""
+    if name in SHOWN:
+        subject, asked = SHOWN[name]
+        report = it.check(subject, **asked)
+        found = [x.example for x in report.mistakes if x.name == name]
+        assert found and found[0] is not None, f"{name}: {report}"
+        return found[0]
     wrong = WRONG.get(name) or Wrong(INFLUENCE[name], CAUSAL)
     report = it.check(wrong.call, **wrong.intent)
     assert [x.name for x in report.mistakes] == [name], f"{name}: {report}"
@@ -272,7 +283,7 @@ def _entry(name: str, x: Entry) -> Iterator[str]:
     kind = f" · *{x.kind}*" if x.kind != "mistake" else ""
     yield f"\n### {x.title}\n"
     yield f"`{name}`{kind}" + (f" · {x.formula}" if x.formula else "")
-    if name in {*WRONG, *INFLUENCE}:
+    if name in DRAWN:
         alt = f"{x.title}: the weights expected, and those found"
         if name in INFLUENCE:
             alt = f"{x.title}: how much each input moves an output, as expected and as found"
@@ -300,7 +311,7 @@ def main() -> None:
     torch.manual_seed(0)
     PAGE.write_text(written(), encoding="utf-8")
     PICTURES.mkdir(parents=True, exist_ok=True)
-    for name in (*WRONG, *INFLUENCE):
+    for name in DRAWN:
         draw(example(name), PICTURES / f"{name}.png")
 
 

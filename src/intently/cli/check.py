@@ -6,7 +6,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -105,7 +105,7 @@ def _examined(subject: Any, settings: dict[str, Any]) -> Any:
     from intently.examiner import check
 
     try:
-        with _bar():
+        with _bar(), redirect_stdout(sys.stderr):  # what the code prints is not the report
             return check(subject, **settings)
     except IntentlyError:
         raise

@@ -28,6 +28,11 @@ DOCUMENTED: tuple[tuple[str, str, str], ...] = (
         "dropout-in-eval",
         "ViTMAE masks other patches in every call, unless it is given noise",
     ),
+    (
+        r"torch\.ao\.nn\.quantized\.dynamic\.",
+        "batch-mixed",
+        "Dynamic quantisation takes one scale for all rows of the batch",
+    ),
 )
 """Where modules are defined, the finding, and what is documented."""
 SCALES = ("no-scale", "scale-one-over-d", "scale-model-width", "scale-inverted", "other-scale")

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from intently.biases import Bias
+from intently.errors import ArgumentError, build
 from intently.examiner.alongside import against
 from intently.examiner.by_design import by_design
 from intently.examiner.cores import Examined, examined
 from intently.examiner.entering import BESIDE
 from intently.examiner.finding import Finding, merged
+from intently.examiner.half_types import half_types
+from intently.examiner.large import large_scores
 from intently.examiner.likeness import Whole
 from intently.examiner.more_keys import corrected, with_more_keys
-from intently.examiner.paths import compared
+from intently.examiner.paths import Same, compared
 from intently.examiner.properties import EXCHANGED, Property, Trial, by_position, tried
 from intently.examiner.report import Report
 from intently.examiner.subject import Subject
 from intently.examiner.tracing import Found
 from intently.examiner.understanding import understood
-from intently.masks import Mask
+from intently.masks import Mask, as_mask
 from intently.masks.geometry import Geometry
 
 SYMPTOMS = frozenset(
@@ -69,7 +74,7 @@ def check(
     like: Any = None,
     inputs: Mapping[str, Any] | None = None,
     arguments: Mapping[str, str] | None = None,
-    same: Sequence[Mapping[str, Any]] = (),
+    same: Sequence[Same] = (),
 ) -> Report:
     """Say what something computes that attends, whether it is right, and which mistake it makes.
 
@@ -79,8 +84,10 @@ def check(
     where the two part and by which difference, and what both do is no mistake. If their weights
     differ, those of the reference are used where names or shapes tell which belongs to which.
     ``inputs`` is an example call; ``arguments`` says what an argument means: ``"attend"`` or
-    ``"ignore"`` for what True means in a mask, ``"lengths"``, ``"add"``. ``same`` lists settings
-    under which the output must not change. Raises `ArgumentError` if the subject cannot be called.
+    ``"ignore"`` for what True means in a mask, ``"lengths"``, ``"add"``. ``same`` lists what must
+    not change the output: settings, such as ``{"need_weights": True}``, and functions that return
+    the subject in another form, such as `torch.compile`. Raises `ArgumentError` if the subject
+    cannot be called.
 
     >>> import intently as it
     >>> def mine(q, k, v):
@@ -88,7 +95,15 @@ def check(
     >>> it.check(mine).mistakes[0].name
     'no-scale'
     """
-    with _one_thread():
+    mask = None if mask is None else as_mask(mask)
+    if isinstance(same, (str, Mapping)) or not all(
+        isinstance(x, Mapping) or callable(x) for x in same
+    ):
+        expected = "a list of settings, such as [{'need_weights': True}]"
+        raise build(ArgumentError, "same", expected, repr(same))
+    if like is not None and not callable(like):
+        raise build(ArgumentError, "like", "a function or a module", type(like).__name__)
+    with _one_thread(), _own_randomness():
         seen = understood(subject, inputs, arguments)
         report, cores = _checked(seen, mask, bias, same, stated=inputs is not None)
         if like is None:
@@ -107,11 +122,23 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
+@contextmanager
+def _own_randomness() -> Iterator[None]:
+    """Whatever code seeds or draws, the random numbers of the caller go on as they were."""
+    known = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        try:
+            yield
+        finally:
+            random.setstate(known[0])
+            np.random.set_state(known[1])
+
+
 def _checked(
     seen: Subject,
     mask: Mask | None,
     bias: Bias | Tensor | None,
-    same: Sequence[Mapping[str, Any]],
+    same: Sequence[Same],
     *,
     stated: bool,
 ) -> tuple[Report, list[Examined]]:
@@ -129,6 +156,7 @@ def _checked(
     if steady is False:
         findings = []
     if steady:
+        properties.append(large_scores(cores))
         run = Found()
         with suppress(Exception):  # code that refuses to be followed
             run = seen.traced()
@@ -137,6 +165,8 @@ def _checked(
         for held, found in compared(trial, whole, lambda x: _inside(x, mask, bias), same):
             properties.append(held)
             findings += _new([f for f in found if not (leaks and f.name in FOLLOWS)], findings)
+        with torch.no_grad():
+            properties += half_types(whole, first)
     for p in properties:
         told = {f.name for f in findings}
         new = [f for f in p.findings if f.name not in told]

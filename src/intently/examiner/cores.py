@@ -272,7 +272,8 @@ def _taken_apart(weights: Weights, found: Found) -> tuple[Weights, Scores, bool]
     if scores.residual > weights.precision.close and weights.q.shape == weights.k.shape:
         r = weights.values.reading
         values = replace(weights.values, reading=replace(r, views=(r.k, r.q, r.v)))
-        turned = replace(weights, q=weights.k, k=weights.q, values=values)
+        large = weights.large and (weights.large[0], weights.large[2], weights.large[1])
+        turned = replace(weights, q=weights.k, k=weights.q, values=values, large=large)
         other = apart(turned, kinds(turned, found.rates), found)
         if other.residual < scores.residual / 10:
             return turned, other, True

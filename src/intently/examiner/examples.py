@@ -80,8 +80,9 @@ def formula(scores: Scores, x: Tensor) -> Tensor:
     if scores.extra is not None:
         sink = scores.extra.log().to(x.dtype)[:, None, None].expand_as(z[..., :1])
         return scores.factor * torch.cat([z, sink], -1).softmax(-1)[..., :-1]
-    along = AXES.get(scores.axis, (-1,))
-    return scores.factor * (z - z.logsumexp(along, keepdim=True)).exp().nan_to_num(0.0)
+    if scores.axis in ("keys", "none"):
+        return scores.factor * z.softmax(-1).nan_to_num(0.0)
+    return (z - z.logsumexp(AXES[scores.axis], keepdim=True)).exp().nan_to_num(0.0)
 
 
 def _added(name: str, scores: Scores, bias: Tensor | None) -> Tensor:

@@ -233,6 +233,8 @@ def _axis(scores: Scores, intent: Intent, where: str) -> list[Finding]:
 def _mask(scores: Scores, intent: Intent, where: str) -> list[Finding]:
     """How what is hidden differs from the intent."""
     blind = intent.allowed.any(-1) & ~scores.seen.any(-1)
+    if not bool(scores.seen.any()):  # nothing comes out, whatever goes in
+        return []
     if intent.open and bool(blind.any()):
         b, h, i = blind.nonzero()[0].tolist()
         said = f"query {i} attends to no key at all; what has weight is beside the keys, as padding"
@@ -256,7 +258,7 @@ def _mask(scores: Scores, intent: Intent, where: str) -> list[Finding]:
 
 def mistake_of(part: str, variant: str) -> str:
     """The name in the catalogue of a mistaken variant of a part of an intent."""
-    kind = part if part in ("causal", "window") else "padding"
+    kind = part if part in ("causal", "window", "stated mask") else "padding"
     if variant == ACROSS:
         return "cross-causal"
     if variant in ("transposed", "top-left"):
@@ -264,11 +266,17 @@ def mistake_of(part: str, variant: str) -> str:
     if variant == "inverted":
         return "mask-inverted"
     if variant == "missing":
-        return {"causal": "mask-missing", "window": "window-missing"}.get(kind, "padding-attended")
+        return {
+            "causal": "mask-missing",
+            "stated mask": "mask-missing",
+            "window": "window-missing",
+        }.get(kind, "padding-attended")
     if variant == "on the queries":
         return "mask-on-queries"
     if variant.startswith("of another"):
         return "mask-of-other-rows"
+    if kind == "stated mask":
+        return "mask-other"
     if kind == "window":
         wide = variant.startswith(("without", "in blocks"))
         return "window-missing" if wide else "window-off-by-one"

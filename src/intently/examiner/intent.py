@@ -280,7 +280,7 @@ def _of_mask(mask: Mask, sizes: tuple[int, int, int, int]) -> Part:
     if isinstance(mask, Padding):
         lengths = torch.as_tensor(mask.parts[0])
         return _padding("padding", torch.arange(s) < lengths[:, None], sizes)
-    return _plain("mask", right)
+    return _plain("stated mask", right)
 
 
 def _of_argument(

@@ -290,7 +290,8 @@ def _added(a: Examined, b: Examined) -> list[Finding]:
     both = a.scores.seen & b.scores.seen
     one, two = (off_rows(x.scores.added, both) for x in (a, b) if x.scores is not None)
     size = float(two.abs().max())
-    if float((one - two).abs().max()) <= 1e-5 * max(1.0, size):
+    little = max(a.scores.precision.added, b.scores.precision.added)
+    if float((one - two).abs().max()) <= little * max(1.0, size):
         return []
     if size < 1e-6:
         return [Finding("bias-other", "a bias is added that the reference has not", where=a.where)]

@@ -10,13 +10,14 @@ over which they were normalised.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
 
 import torch
 from torch import Tensor
 
-from intently.examiner.precision import EXACT, Precision
+from intently.examiner.precision import EXACT, ROUGH, Precision
 from intently.examiner.reading import EXCHANGED, SPLITS, Reading, View, joined
 from intently.examiner.rotations import Rotation, searched
 
@@ -25,6 +26,8 @@ Run = Callable[[Mapping[int, Tensor]], Tensor]
 
 DRAWS = 6
 """Pairs of random queries and keys."""
+LARGE = 100.0
+"""By what queries and keys are multiplied, so that scores of a usual scale reach ±10,000."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,8 @@ class Weights:
     precision: Precision = EXACT
     calls: tuple[int, ...] = ()
     """How many queries each call brings, where a cache joins the keys of several."""
+    large: tuple[Tensor, Tensor, Tensor] | None = None
+    """W, q and k of a draw with large scores; rows of W are NaN where outputs are not finite."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +98,11 @@ def measured(
     values = best[1]
     every = [_draw(run, sources, values, size, draw) for _ in range(DRAWS)]
     w, q, k = (torch.stack(x) for x in zip(*every))
-    return Weights(w.double(), q.double(), k.double(), values, precision)
+    large = None
+    if precision.same <= ROUGH.same:
+        with suppress(Exception):  # whatever the code does with large numbers
+            large = _draw(run, sources, values, size, draw, LARGE)
+    return Weights(w.double(), q.double(), k.double(), values, precision, large=large)
 
 
 def _values(
@@ -166,11 +175,16 @@ def _unturned(v: list[Tensor], z: list[Tensor | None], close: float) -> Rotation
 
 
 def _draw(
-    run: Run, sources: Mapping[int, Tensor], values: Values, size: Geometry, draw: torch.Generator
+    run: Run,
+    sources: Mapping[int, Tensor],
+    values: Values,
+    size: Geometry,
+    draw: torch.Generator,
+    gain: float = 1.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Weights of new random queries and keys, with both, as they are read plainly."""
     r, (b, t, s) = values.reading, (size.b, size.t, size.s)
-    scale = r.width**-0.25
+    scale = gain * r.width**-0.25
     filled = {i: random_like(x, draw) * scale for i, x in sources.items()}
     sizes = (b, r.key_heads, s, r.value_width)
     given, made = _responses(run, filled, r.v, sizes, draw, s)
@@ -236,6 +250,8 @@ def _solved(v: list[Tensor], z: list[Tensor | None]) -> tuple[Tensor, float]:
     """W (b, h, t, s) with W v = z, by least squares, and the relative residual."""
     right = torch.cat(v, -1).double()
     left = torch.cat([x for x in z if x is not None], -1).double()
+    finite = left.isfinite()
+    left = left.masked_fill(~finite, 0.0)
     w = torch.linalg.lstsq(right.mT, left.mT).solution.mT
     off = (w @ right - left).norm() / left.norm().clamp(min=1e-30)
-    return w, float(off)
+    return w.masked_fill(~finite.all(-1, keepdim=True), torch.nan), float(off)

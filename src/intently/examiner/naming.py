@@ -87,7 +87,19 @@ def named_role(name: str) -> Role | None:
 
 def parameters_named(subject: Any) -> dict[str, inspect.Parameter]:
     """The parameters of a call by name, as far as they can be known."""
+    if isinstance(subject, partial):
+        inner = parameters_named(subject.func)
+        bound = len(subject.args)
+        return {
+            n: p
+            for i, (n, p) in enumerate(inner.items())
+            if i >= bound and n not in subject.keywords
+        }
     target: Callable[..., Any] = subject.forward if isinstance(subject, nn.Module) else subject
+    schema = getattr(target, "schema", None)  # TorchScript
+    if schema is not None:
+        own = 1 if isinstance(subject, nn.Module) else 0
+        return _parameters([x.name for x in schema.arguments[own:]])
     own = getattr(subject, "call", None)  # Keras: forward takes anything and hands it on
     try:
         found = dict(inspect.signature(target).parameters)
@@ -95,13 +107,6 @@ def parameters_named(subject: Any) -> dict[str, inspect.Parameter]:
             found = dict(inspect.signature(own).parameters)
         return found
     except (TypeError, ValueError):
-        if isinstance(target, partial):
-            inner = parameters_named(target.func)
-            return {
-                n: p
-                for i, (n, p) in enumerate(inner.items())
-                if i >= len(target.args) and n not in target.keywords
-            }
         return _documented(target)
 
 
@@ -119,13 +124,19 @@ def _documented(target: Any) -> dict[str, inspect.Parameter]:
         return {}
     if not isinstance(tree, ast.FunctionDef):
         return {}
-    made = {}
-    optional = len(tree.args.args) - len(tree.args.defaults)
-    for n, argument in enumerate(tree.args.args):
-        default = inspect.Parameter.empty if n < optional else None
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        made[argument.arg] = inspect.Parameter(argument.arg, kind, default=default)
-    return made
+    names = [x.arg for x in tree.args.args]
+    return _parameters(names, len(names) - len(tree.args.defaults))
+
+
+def _parameters(names: list[str], needed: int | None = None) -> dict[str, inspect.Parameter]:
+    """Parameters by name, of which the first so many have no default; None: all."""
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    empty = inspect.Parameter.empty
+    count = len(names) if needed is None else needed
+    return {
+        name: inspect.Parameter(name, kind, default=empty if n < count else None)
+        for n, name in enumerate(names)
+    }
 
 
 def required(subject: Any) -> list[str]:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from intently.examiner.back_ends import autocast, kernels
 from intently.examiner.derivatives import gradients, gradients_apart
 from intently.examiner.dropping import without_dropout
 from intently.examiner.fewer import OF_PADDING, without_context, without_masks
@@ -25,6 +27,8 @@ from intently.examiner.stepping import cache_shifts, held_wrongly, stepped
 from intently.examiner.subject import Subject
 from intently.examiner.trial import Property, Trial, by_position, first_place, part
 
+Same = Mapping[str, Any] | Callable[[Any], Any]
+"""What must not matter: arguments, or a change of the whole, such as `torch.compile`."""
 RETURNS = (
     *("need_weights", "output_attentions", "return_attn", "return_weights", "return_attention"),
     *("return_attention_scores", "average_attn_weights", "with_weights"),
@@ -52,14 +56,16 @@ class Path:
     said: str
     subject: Subject
     kind: str
+    most: float = 0.0
+    """The largest difference that is rounding; 0: that of the precision of the subject."""
 
 
 def compared(
-    trial: Trial, whole: Whole, inside: Inside, same: Sequence[Mapping[str, Any]]
+    trial: Trial, whole: Whole, inside: Inside, same: Sequence[Same]
 ) -> Iterator[tuple[Property, list[Finding]]]:
     """Each path of a subject: whether its output is the same, and what differs inside."""
     told: set[tuple[str, str]] = set()
-    for path in _paths(whole.subject, trial, same):
+    for path in _paths(whole, trial, same):
         held, found = _one(path, trial, whole, inside, told)
         told |= {(f.name, f.where) for f in found}
         yield held, found
@@ -100,21 +106,21 @@ def _one(
     except Exception as error:  # whatever the code does on this path
         said = f"raises {type(error).__name__}: {error}".split("\n")[0]
         return Property(path.said, None, said), []
-    off = part(y, trial.first)
+    off, same = part(y, trial.first), path.most or 10 * trial.same
     with torch.no_grad():
         left = _again(path, trial, y)
     if left == RANDOM:
         return Property(path.said, None, left), []
     if left:
         return Property(path.said, False, left), [Finding("state-left", left)]
-    if off <= 10 * trial.same:
-        found = gradients_apart(path.subject, trial)
+    if off <= same:
+        found = None if path.most else gradients_apart(path.subject, trial)
         if found is None:
             return Property(path.said, True), []
         kind = "hazard" if path.kind == "a cache" else found.kind
         found = replace(found, said=f"{path.said}, {found.said}", kind=kind)
         return Property(path.said, False, found.said), [found]
-    at = first_place(y, trial.first, 10 * trial.same)
+    at = first_place(y, trial.first, same)
     said = f"{path.said}, the output differs by {off:.2g}{at}"
     symptom = {"a cache": "cached-step-differs", "a setting": "setting-matters"}.get(
         path.kind, "paths-differ"
@@ -127,7 +133,7 @@ def _one(
     try:
         cores, wrong = inside(path.subject)
         other = Whole(path.subject, path.subject.traced(), cores)
-        named = parted(other, whole, 10 * trial.same)
+        named = parted(other, whole, same)
     except Exception:  # what cannot be followed inside is still wrong outside
         other, named, wrong = None, [], []
     wrong = [f for f in wrong if f.kind == "mistake"]
@@ -143,6 +149,8 @@ def _one(
     if path.kind == "a cache" and not any(name.startswith("gradient") for name, _ in told):
         more = gradients(replace(trial, subject=path.subject, first=y)).findings
         found += [replace(f, said=f"{path.said}, {f.said}", kind="hazard") for f in more]
+    if path.most and not found and off < 4 * path.most:
+        return Property(path.said, None, f"{said}, which may be rounding"), []
     return held, found or [Finding(symptom, said)]
 
 
@@ -227,15 +235,26 @@ def _in_one_path(found: Finding) -> Finding:
 # --- the paths ----------------------------------------------------------------------------------
 
 
-def _paths(subject: Subject, trial: Trial, same: Sequence[Mapping[str, Any]]) -> Iterator[Path]:
-    for setting in same:
+def _paths(whole: Whole, trial: Trial, same: Sequence[Same]) -> Iterator[Path]:
+    subject = whole.subject
+    for change in same:
+        if callable(change):
+            call = change(subject.call)
+            yield Path(f"after {_called(change)}", replace(subject, call=call), "a setting")
+    settings = [x for x in same if not callable(x)]
+    for setting in settings:
         said = "with " + ", ".join(f"{n}={_brief(v)}" for n, v in setting.items())
         yield Path(said, replace(subject, inputs={**subject.inputs, **setting}), "a setting")
-    stated = {n for setting in same for n in setting}
+    stated = {n for setting in settings for n in setting}
     for name, value in _asking(subject):
         if name not in stated:
             inputs = {**subject.inputs, name: value}
             yield Path(f"with {name}={value}", replace(subject, inputs=inputs), "weights")
+    for said, other in kernels(subject, whole.found):
+        yield Path(said, other, "a kernel")
+    cast = autocast(trial)
+    if cast is not None:
+        yield Path("under autocast to bfloat16", cast[0], "autocast", most=cast[1])
     training = _training(subject)
     if training is not None:
         yield Path("in training mode without dropout", training, "training")
@@ -246,6 +265,11 @@ def _paths(subject: Subject, trial: Trial, same: Sequence[Mapping[str, Any]]) ->
             return
         steps = ", ".join(map(str, dict.fromkeys(pieces)))
         yield Path(f"with a cache, in steps of {steps}", made, "a cache")
+
+
+def _called(change: Callable[..., Any]) -> str:
+    inner = change.func if isinstance(change, partial) else change
+    return str(getattr(inner, "__qualname__", type(inner).__name__))
 
 
 def _brief(x: Any) -> str:

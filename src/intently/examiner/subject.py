@@ -17,7 +17,7 @@ from intently.errors import ArgumentError, build
 from intently.examiner.exact import exactly
 from intently.examiner.precision import EXACT, Precision
 from intently.examiner.replaying import Call, Reached, Replay
-from intently.examiner.tracing import Found, Operation, Trace, parameters_of, tables_of
+from intently.examiner.tracing import Found, Operation, Trace, memory, parameters_of, tables_of
 from intently.examiner.viewing import Reshaped
 
 Role = Literal["q", "k", "v", "past k", "past v", "x", "context", "ids", "mask", "setting"]
@@ -61,6 +61,8 @@ class Subject:
     """Whether it is called with (t, b, c): ``inputs`` and outputs here are (b, t, c)."""
     notes: tuple[str, ...] = ()
     """What else there is to know about the call, in words."""
+    changes: tuple[str, ...] = ()
+    """The inputs that the call changes in place: it is given copies of them."""
 
     def output(self, **changed: Any) -> Tensor:
         """What comes out of the example, with some inputs changed."""
@@ -77,6 +79,7 @@ class Subject:
         given = {**self.inputs, **changed}
         held = [(n, given[n]) for n in self._tensors(given)]
         known = parameters_of(self.owner) | parameters_of(self._weights(given))
+        known = {m: n for m, n in known.items() if m not in {memory(x) for _, x in held}}
         with self.running(), self._mode(), Trace(known, held) as trace:
             self._called(given)
         if trace.found.opaque and not self.graded:  # with gradients, its parts run one by one
@@ -162,11 +165,13 @@ class Subject:
         return {n: _turned(x) if n in kept else x for n, x in given.items()}
 
     def _called(self, given: Mapping[str, Any]) -> Any:
+        given = {n: x.clone() if n in self.changes else x for n, x in given.items()}
         if self.sequence_first:
             given = self.turned(given)
-        if self.positional:
-            return self.call(*given.values())
-        return self.call(**given)
+        try:
+            return self.call(*given.values()) if self.positional else self.call(**given)
+        except SystemExit as error:  # it would end the examination, and whoever asked for it
+            raise RuntimeError(f"the code ends the process: exit({error.code!r})") from None
 
     def _result(self, out: Any) -> Tensor:
         y = output_of(out)
@@ -248,7 +253,7 @@ def output_of(out: Any) -> Tensor:
     raise build(
         ArgumentError,
         "subject",
-        "a tensor, or a tuple or mapping that holds one",
-        type(out).__name__,
-        fix="hand in an adapter that returns the tensor",
+        "a call that returns a tensor, or a tuple or mapping that holds one",
+        f"a call that returns {type(out).__name__}",
+        fix="hand in an adapter that returns the tensor: lambda x: mine(x).y",
     )

@@ -117,7 +117,7 @@ class Trace(TorchDispatchMode):
         for name, x in inputs:
             number = len(self.found.sources)
             self.found.sources.append(Source(number, name, x))
-            self._origins[_memory(x)] = Origin(frozenset((number,)))
+            self._origins[memory(x)] = Origin(frozenset((number,)))
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -133,20 +133,22 @@ class Trace(TorchDispatchMode):
         self._alive += made
         if not made or name in RESET:
             return out
-        owned = [x for x in given if _memory(x) in self._owned]
-        free = [x for x in given if _memory(x) not in self._owned]
+        owned = [x for x in given if memory(x) in self._owned]
+        free = [x for x in given if memory(x) not in self._owned]
         if owned and not free:
             for x in made:
-                self._owned.setdefault(_memory(x), self._owned[_memory(owned[0])])
+                self._owned.setdefault(memory(x), self._owned[memory(owned[0])])
             return out
+        if name.startswith("quantize") or func.namespace == "quantized":
+            self.found.lowest = torch.bfloat16  # of 8 bits, as its numbers
         if name in ("_native_multi_head_attention", "_transformer_encoder_layer_fwd"):
             self.found.opaque.append(name)
         origin = _joined(self._origin(x) for x in free)
         if name in ("_softmax", "_safe_softmax"):
             self.found.softmaxes.append((tuple(args[0].shape), args[1] % args[0].ndim))
         if name == "bernoulli":
-            self._noise.add(_memory(given[0]))
-        dropped = name == "mul" and any(_memory(x) in self._noise for x in given)
+            self._noise.add(memory(given[0]))
+        dropped = name == "mul" and any(memory(x) in self._noise for x in given)
         if origin.stage == "scores" and (dropped or name in EVENTS):
             self.found.events.append("dropout" if dropped else EVENTS[name])
         if name == "cat" and origin.stage == "scores" and _along_keys(args):
@@ -169,11 +171,11 @@ class Trace(TorchDispatchMode):
             operation = func._schema.name, self._ran[func._schema.name]
             origin = self._product(operation, args, made[0], origin)
         for x in made:
-            self._origins[_memory(x)] = origin
+            self._origins[memory(x)] = origin
         if origin.sources and made[0].is_floating_point():
             self.found.lowest = less_precise(self.found.lowest, made[0].dtype)
         if func._schema.is_mutable and given:
-            first = _memory(given[0])
+            first = memory(given[0])
             self._origins[first] = _joined((self._origins.get(first, NOWHERE), origin))
         return out
 
@@ -186,7 +188,7 @@ class Trace(TorchDispatchMode):
             self._begin(q, k, given[0], given[1], ("", 0))
             self._met(v, q | k, ("", 0))
             for x in made:
-                self._origins[_memory(x)] = Origin(q | k | v, "mixed")
+                self._origins[memory(x)] = Origin(q | k | v, "mixed")
 
     def _of_parameters(
         self,
@@ -216,7 +218,7 @@ class Trace(TorchDispatchMode):
                 return origin
         number = len(self.found.sources)
         kept = None if at is None else given[at].detach().clone()
-        weight = self._owned[_memory(owned[-1])]
+        weight = self._owned[memory(owned[-1])]
         made = out.detach().clone()
         self.found.sources.append(Source(number, weight, made, kept, operation, at or 0))
         return Origin(frozenset((number,)))
@@ -271,12 +273,12 @@ class Trace(TorchDispatchMode):
             core.values, core.mixed, core.turned = values, operation, turned
 
     def _origin(self, x: Any) -> Origin:
-        return self._origins.get(_memory(x), NOWHERE) if isinstance(x, Tensor) else NOWHERE
+        return self._origins.get(memory(x), NOWHERE) if isinstance(x, Tensor) else NOWHERE
 
 
 def parameters_of(subject: Any) -> dict[int, str]:
     """The memory of the parameters of a module, or of what a function holds, with their names."""
-    return {_memory(x): name for name, x in held_by(subject)}
+    return {memory(x): name for name, x in held_by(subject)}
 
 
 def held_by(subject: Any, name: str = "", depth: int = 3) -> Iterator[tuple[str, Tensor]]:
@@ -308,6 +310,8 @@ def held_by(subject: Any, name: str = "", depth: int = 3) -> Iterator[tuple[str,
         for n in subject.__code__.co_names:
             if isinstance(known.get(n), (Tensor, nn.Module)):
                 yield from held_by(known[n], f"{name}.{n}".lstrip("."), depth - 1)
+    elif not isinstance(subject, type) and callable(subject) and hasattr(subject, "__dict__"):
+        yield from held_by(vars(subject), name, depth - 1)
 
 
 def tables_of(subject: Any) -> tuple[tuple[float, ...], ...]:
@@ -335,7 +339,8 @@ def _batches(x: Tensor) -> int:
     return int(torch.Size(x.shape[:-2]).numel())
 
 
-def _memory(x: Tensor) -> int:
+def memory(x: Tensor) -> int:
+    """What tells the memory of a tensor from that of others."""
     try:
         return x.untyped_storage()._cdata
     except (NotImplementedError, RuntimeError):  # a sparse tensor has no storage of its own

@@ -12,16 +12,18 @@ from torch import Tensor, nn
 from intently.examiner.configured import numbers_named
 from intently.examiner.naming import named_role, parameters_named, required
 
-BATCH, QUERIES, KEYS, HEADS, WIDTH = 2, 6, 9, 4, 8
+BATCH, HEADS, WIDTH = 2, 4, 8
 SIDES = (4, 3, 8, 16, 32, 28, 64, 224)
 MOST = 120
-"""Calls to try at most."""
+FEW = 12
+"""Calls to try at most, of short examples and of longer ones."""
 
 
-def trials(subject: Any) -> Iterator[dict[str, Any]]:
-    """Example calls, the likeliest first."""
+def trials(subject: Any, length: int) -> Iterator[dict[str, Any]]:
+    """Example calls with so many queries, the likeliest first."""
     for names in _names(subject):
-        yield from itertools.islice(_of_names(subject, names), MOST)
+        most = MOST if length < 16 else FEW
+        yield from itertools.islice(_of_names(subject, names, length), most)
 
 
 def _names(subject: Any) -> Iterator[list[str]]:
@@ -48,77 +50,80 @@ def _names(subject: Any) -> Iterator[list[str]]:
         yield [*needed, name]
 
 
-def _of_names(subject: Any, names: list[str]) -> Iterator[dict[str, Any]]:
+def _of_names(subject: Any, names: list[str], t: int) -> Iterator[dict[str, Any]]:
     module = subject if isinstance(subject, nn.Module) else None
     roles = {n: named_role(n) for n in names}
     found = set(roles.values())
     if {"q", "k", "v"} <= found or (module is None and len(names) == 3 and found <= {None, "x"}):
-        yield from _heads_apart(subject, names)
+        yield from _heads_apart(subject, names, t)
     widths = _widths(module) or [HEADS * WIDTH]
     embeds = module is not None and any(isinstance(m, nn.Embedding) for m in module.modules())
     images = [
         (BATCH, channels, side, side) for side in _sides(subject) for channels in _channels(module)
     ]
-    shapes: list[tuple[int, ...]] = [(BATCH, QUERIES, c) for c in widths]
+    shapes: list[tuple[int, ...]] = [(BATCH, t, c) for c in widths]
     shapes[1:1] = images[: len(images) // 2]
-    shapes += [*images[len(images) // 2 :], *_spectra(subject)]
+    shapes += [*images[len(images) // 2 :], *_spectra(subject), (t, widths[0])]
     if embeds and found & {None, "ids", "x"}:
-        yield {n: _value(subject, n, _ids(module), None) for n in names}
+        yield {n: _value(subject, n, _ids(module, t), None, t) for n in names}
     for shape in shapes:
         contexts = {n for n in names if roles[n] in ("context", "k", "v")}
         for width in dict.fromkeys((shape[-1], *widths)) if contexts else (shape[-1],):
             yield {
-                n: _value(subject, n, _normal(*shape, seed=i), _beside(n, i, shape, width))
+                n: _value(subject, n, _normal(*shape, seed=i), _beside(n, i, shape, width, t), t)
                 for i, n in enumerate(names, 1)
             }
 
 
-def _beside(name: str, i: int, shape: tuple[int, ...], width: int) -> Tensor | None:
+def _beside(name: str, i: int, shape: tuple[int, ...], width: int, t: int) -> Tensor | None:
     """What is attended to, of its own length and width."""
     role = named_role(name)
     if role in ("k", "v", "context"):
-        return _normal(shape[0], KEYS, width, seed=i)
+        return _normal(BATCH, _keys(t), width, seed=i)
     return None
 
 
-def _value(subject: Any, name: str, x: Tensor, beside: Tensor | None) -> Any:
+def _value(subject: Any, name: str, x: Tensor, beside: Tensor | None, t: int) -> Any:
     """The value of an argument to try."""
     role = named_role(name)
     module = subject if isinstance(subject, nn.Module) else None
     if role == "ids":
-        return _ids(module, QUERIES + 2 * (name == "input_ids"))
+        return _ids(module, t + 2 * (name == "input_ids" and t < 16))
     if role == "mask":
         return None
     if name == "position_embeddings":
-        return _rotations(subject)
+        return _rotations(subject, t)
     if name in ("position_ids", "positions", "input_pos"):
-        return torch.arange(QUERIES).expand(BATCH, -1)
+        return torch.arange(t).expand(BATCH, -1)
     if name in ("timestep", "timesteps", "t"):
         return torch.arange(1, BATCH + 1)
     return x if beside is None else beside
 
 
-def _heads_apart(subject: Any, names: list[str]) -> Iterator[dict[str, Any]]:
+def _heads_apart(subject: Any, names: list[str], t: int) -> Iterator[dict[str, Any]]:
     """Queries, keys and values of a function, or of a module with widths of its own."""
     roles = {n: named_role(n) for n in names}
     order = [n for n in names if roles[n] in ("q", "k", "v")]
     order = order if len(order) == 3 else names
     others = {n: None for n in names if n not in order}
     if not isinstance(subject, nn.Module):
-        for shape in ((BATCH, HEADS, QUERIES, WIDTH), (BATCH, QUERIES, HEADS * WIDTH)):
+        for shape in ((BATCH, HEADS, t, WIDTH), (BATCH, t, HEADS * WIDTH)):
             yield {n: _normal(*shape, seed=i) for i, n in enumerate(order, 1)} | others
         return
     own = [w for n in ("embed_dim", "kdim", "vdim") if type(w := getattr(subject, n, None)) is int]
     if len(own) == 3:
         yield {
-            n: _normal(BATCH, QUERIES if i == 1 else KEYS, w, seed=i)
+            n: _normal(BATCH, t if i == 1 else _keys(t), w, seed=i)
             for i, (n, w) in enumerate(zip(order, own), 1)
         } | others
     for width in _widths(subject) or [HEADS * WIDTH]:
-        yield {n: _normal(BATCH, QUERIES, width, seed=i) for i, n in enumerate(order, 1)} | others
-        yield {
-            n: _normal(BATCH, HEADS, QUERIES, width, seed=i) for i, n in enumerate(order, 1)
-        } | others
+        yield {n: _normal(BATCH, t, width, seed=i) for i, n in enumerate(order, 1)} | others
+        yield {n: _normal(BATCH, HEADS, t, width, seed=i) for i, n in enumerate(order, 1)} | others
+
+
+def _keys(t: int) -> int:
+    """Another number of keys than of queries; a multiple of 16 where that is one."""
+    return t + t // 2 if t < 16 else 2 * t
 
 
 def _normal(*shape: int, seed: int = 1) -> Tensor:
@@ -126,7 +131,7 @@ def _normal(*shape: int, seed: int = 1) -> Tensor:
     return torch.randn(shape, generator=draw, dtype=torch.double)
 
 
-def _ids(module: nn.Module | None, length: int = QUERIES) -> Tensor:
+def _ids(module: nn.Module | None, length: int) -> Tensor:
     """Token ids within the vocabulary, none of them among the special ones at its ends."""
     parts = module.modules() if module is not None else ()
     sizes = [m.num_embeddings for m in parts if isinstance(m, nn.Embedding)]
@@ -135,11 +140,11 @@ def _ids(module: nn.Module | None, length: int = QUERIES) -> Tensor:
     return torch.randint(min(3, most - 1), most, (BATCH, length), generator=draw)
 
 
-def _rotations(subject: Any) -> tuple[Tensor, Tensor]:
+def _rotations(subject: Any, t: int) -> tuple[Tensor, Tensor]:
     """Cosines and sines (b, t, d) of a rotation in halves."""
     width = next((w for n in ("head_dim", "head_size") if type(w := getattr(subject, n, None)) is int), WIDTH)  # noqa: E501  # fmt: skip
     rates = 10_000.0 ** (-torch.arange(0, width, 2, dtype=torch.double) / width)
-    angle = (torch.arange(QUERIES)[:, None] * rates).repeat(1, 2).expand(BATCH, -1, -1)
+    angle = (torch.arange(t)[:, None] * rates).repeat(1, 2).expand(BATCH, -1, -1)
     return angle.cos(), angle.sin()
 
 

@@ -52,8 +52,10 @@ def _unused_values(trial: Trial) -> str:
     if not names:
         return ""
     held = {n: p for n, p in subject.module.named_parameters() if p.ndim == 2 and p.requires_grad}
+    changed = {n: another(subject.inputs[n]) for n in subject.contents}  # zeros hide everything
+    plain = trial.output(**changed)
     with torch.enable_grad():
-        y = trial.output()
+        y = trial.output(**changed)
         way = torch.randn(y.shape, generator=torch.Generator().manual_seed(4), dtype=y.dtype)
         got = torch.autograd.grad((y * way).sum(), list(held.values()), allow_unused=True)
     for (name, weight), g in zip(held.items(), got):
@@ -66,7 +68,7 @@ def _unused_values(trial: Trial) -> str:
         kept = weight.detach().clone()
         weight.data[rows] = another(kept)[rows]
         try:
-            moved = part(trial.output(), trial.first)
+            moved = part(trial.output(**changed), plain)
         finally:
             weight.data.copy_(kept)
         if moved <= trial.same:

@@ -10,6 +10,7 @@ from intently.examiner.catalogue.beside import BESIDE
 from intently.examiner.catalogue.entry import Entry, Kind
 from intently.examiner.catalogue.heads import HEADS
 from intently.examiner.catalogue.masks import MASKS, PADDING
+from intently.examiner.catalogue.numbers import NUMBERS
 from intently.examiner.catalogue.positions import POSITIONS
 from intently.examiner.catalogue.running import CALLS, STEPS, TRAINING
 from intently.examiner.catalogue.steps import CACHES, LATENT, PATHS, POSITIONED, WIRING
@@ -27,6 +28,7 @@ CHAPTERS: dict[str, dict[str, Entry]] = {
     "One path only": PATHS,
     "Training and evaluation": TRAINING | LATENT,
     "Calls": CALLS,
+    "Large and short numbers": NUMBERS,
     "Beside a reference": BESIDE,
 }
 """The entries by name, in chapters."""

@@ -70,7 +70,7 @@ CALLS: dict[str, Entry] = {
         "attends to the same position of other texts. No shape complains.",
     ),
     "setting-matters": Entry(
-        "A setting changes the output that should not",
+        "A setting that should not matter changes the output",
         "f(x, setting) ≠ f(x)",
         "The same call under another setting gives another output.",
         "Run both settings on one example; the first layer in which they part has the cause.",
