@@ -129,3 +129,18 @@ def test_slopes_in_the_order_of_the_heads(flipped: bool) -> None:
     q, k, v = torch.randn(3, 2, 4, 7, 8)
     report = check(attend, inputs={"q": q, "k": k, "v": v}, mask=it.causal())
     assert names(report) == ["bias-slopes"] * flipped, str(report)
+
+
+def test_a_norm_of_queries_whose_heads_stand_before_the_steps_leaks_nothing() -> None:
+    class Normed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.qkv, self.q_norm, self.k_norm = nn.Linear(32, 96), nn.RMSNorm(8), nn.RMSNorm(8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            q, k, v = (y.unflatten(-1, (4, 8)).transpose(1, 2) for y in self.qkv(x).chunk(3, -1))
+            q, k = self.q_norm(q), self.k_norm(k)
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+
+    x = torch.randn(2, 8, 32)  # 8 heads of 8 would hide a confusion of axes
+    assert names(check(Normed(), inputs={"x": x}, mask=it.causal())) == []

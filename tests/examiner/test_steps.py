@@ -157,7 +157,8 @@ def test_what_a_setting_leaves_behind_is_named(options: dict[str, bool], name: s
 @pytest.mark.parametrize("factor", [0.0, 0.5, 1.0])
 def test_part_of_a_gradient_is_cut_and_all_of_it_is_scaled(factor: float) -> None:
     def part(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        e = (q @ k.mT * q.shape[-1] ** -0.5).exp()
+        z = q @ k.mT * q.shape[-1] ** -0.5
+        e = (z - z.detach().amax(-1, keepdim=True)).exp()
         total = e.sum(-1, keepdim=True)
         return e / (factor * total + (1 - factor) * total.detach()) @ v
 

@@ -88,6 +88,11 @@ def _rows(x: Tensor, b: int, t: int, sequence_first: bool) -> Tensor | None:
         return None
     if x.ndim == 3 and {x.shape[0], x.shape[1]} != {b, t}:
         return None
+    if x.ndim > 3:  # heads may stand before the steps, as behind a norm of queries
+        steps = [axis for axis in range(x.ndim - 1) if x.shape[axis] == t]
+        if x.shape[0] != b or b == t or len(steps) != 1:
+            return None
+        x = x.movedim(steps[0], 1).flatten(2)
     first = sequence_first if x.ndim == 2 or b == t else x.shape[0] == t
     x = x.reshape(t, b, -1).transpose(0, 1) if first else x.reshape(b, t, -1)
     return x if t > 1 else None

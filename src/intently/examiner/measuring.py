@@ -243,7 +243,8 @@ def with_keys_shared_otherwise(weights: Weights) -> Weights | None:
         return None
     k = weights.k[:, :, : r.key_heads] if tiled else weights.k[:, :, ::n]
     k = k.repeat_interleave(n, 2) if tiled else k.repeat(1, 1, n, 1, 1)
-    return replace(weights, k=k, values=replace(weights.values, keys_tiled=not tiled))
+    values = replace(weights.values, keys_tiled=not tiled)
+    return replace(weights, k=k, values=values, large=None)
 
 
 def _solved(v: list[Tensor], z: list[Tensor | None]) -> tuple[Tensor, float]:
