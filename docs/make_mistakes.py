@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 import intently as it
 from intently.examiner.catalogue import CHAPTERS, Entry
-from intently.examiner.finding import Example
+from intently.examiner.report.finding import Example
 from intently.show.cells import count_steps, paint, rule
 from intently.show.files import finish
 from intently.show.sheet import Sheet

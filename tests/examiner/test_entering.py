@@ -140,7 +140,8 @@ def test_a_norm_of_queries_whose_heads_stand_before_the_steps_leaks_nothing() ->
         def forward(self, x: Tensor) -> Tensor:
             q, k, v = (y.unflatten(-1, (4, 8)).transpose(1, 2) for y in self.qkv(x).chunk(3, -1))
             q, k = self.q_norm(q), self.k_norm(k)
-            return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            return y.transpose(1, 2).flatten(2)
 
     x = torch.randn(2, 8, 32)  # 8 heads of 8 would hide a confusion of axes
     assert names(check(Normed(), inputs={"x": x}, mask=it.causal())) == []

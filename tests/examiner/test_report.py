@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 import pytest
 
 from intently.examiner import Finding, Report
-from intently.examiner.finding import Example
-from intently.examiner.properties import Property
+from intently.examiner.properties.every import Property
+from intently.examiner.report.finding import Example
 
 SHOWN = Example(((1.0, 0.0),), ((0.75, 0.25),), (3,), (0, 4), (3, 4))
 SCALE = Finding("no-scale", "the scale is 1", where="block.0", cell=(0, 1, 3, 4), example=SHOWN)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import intently as it
 from intently.examiner import check
-from intently.examiner.report import Report
+from intently.examiner.report.report import Report
 
 
 class Rotary(nn.Module):

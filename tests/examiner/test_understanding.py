@@ -14,8 +14,8 @@ from torch.nn import functional as F
 import intently as it
 from intently.errors import ArgumentError
 from intently.examiner import check
-from intently.examiner.exact import exactly
-from intently.examiner.understanding import understood
+from intently.examiner.calling.exact import exactly
+from intently.examiner.calling.understanding import understood
 
 X, Y = torch.randn(2, 6, 32), torch.randn(2, 9, 32)
 PADDED = torch.arange(9).expand(2, 9) >= torch.tensor([[9], [6]])

@@ -16,7 +16,7 @@ from intently.cli.arguments import plain_console
 from intently.cli.expressions import bias_of, keywords, mask_of
 from intently.cli.targets import EXPECTED, made, target
 from intently.errors import ArgumentError, IntentlyError, build
-from intently.examiner.telling import heard
+from intently.examiner.report.telling import heard
 from intently.foundation import files
 
 LATE = 1.0
@@ -161,7 +161,7 @@ def _inputs(given: list[str]) -> dict[str, Any]:
     """Random inputs of the shapes that are given; those that are called like ids are whole."""
     import torch
 
-    from intently.examiner.naming import NAMES
+    from intently.examiner.calling.naming import NAMES
 
     found = {}
     for n, text in enumerate(given):

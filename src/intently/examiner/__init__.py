@@ -4,7 +4,7 @@
 """
 
 from intently.examiner.checking import check
-from intently.examiner.finding import Finding
-from intently.examiner.report import Report
+from intently.examiner.report.finding import Finding
+from intently.examiner.report.report import Report
 
 __all__ = ["Finding", "Report", "check"]

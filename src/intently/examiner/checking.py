@@ -13,21 +13,21 @@ from torch import Tensor
 
 from intently.biases import Bias
 from intently.errors import ArgumentError, build
-from intently.examiner.alongside import against
-from intently.examiner.by_design import by_design
-from intently.examiner.cores import Examined, examined
-from intently.examiner.entering import BESIDE
-from intently.examiner.finding import Finding, merged
-from intently.examiner.half_types import half_types
-from intently.examiner.large import large_scores
-from intently.examiner.likeness import Whole
-from intently.examiner.more_keys import corrected, with_more_keys
-from intently.examiner.paths import Same, compared
-from intently.examiner.properties import EXCHANGED, Property, Trial, by_position, tried
-from intently.examiner.report import Report
-from intently.examiner.subject import Subject
-from intently.examiner.tracing import Found
-from intently.examiner.understanding import understood
+from intently.examiner.calling.subject import Subject
+from intently.examiner.calling.understanding import understood
+from intently.examiner.comparing.alongside import against
+from intently.examiner.comparing.likeness import Whole
+from intently.examiner.computing.cores import Examined, examined
+from intently.examiner.computing.tracing import Found
+from intently.examiner.paths.every import Same, compared
+from intently.examiner.properties.entering import BESIDE
+from intently.examiner.properties.every import EXCHANGED, Property, Trial, by_position, tried
+from intently.examiner.properties.half_types import half_types
+from intently.examiner.properties.large import large_scores
+from intently.examiner.properties.more_keys import corrected, with_more_keys
+from intently.examiner.report.by_design import by_design
+from intently.examiner.report.finding import Finding, merged
+from intently.examiner.report.report import Report
 from intently.masks import Mask, as_mask
 from intently.masks.geometry import Geometry
 

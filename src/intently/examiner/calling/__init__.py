@@ -1,0 +1,1 @@
+"""How a subject is called, and a subject that can be run."""

@@ -1,0 +1,1 @@
+"""A subject beside its reference."""

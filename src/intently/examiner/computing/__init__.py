@@ -1,0 +1,1 @@
+"""What an attention computes: its weights, measured and explained."""

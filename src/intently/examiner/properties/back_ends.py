@@ -1,0 +1,80 @@
+"""The same attention on other back ends: PyTorch's plain kernels in place of fused ones, autocast.
+
+Each is a call that runs the same code otherwise. The outputs must agree: of kernels to rounding, of
+autocast to what rounding the weights and inputs to bfloat16 does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from intently.examiner.calling.subject import Subject
+from intently.examiner.computing.tracing import FUSED, Found
+from intently.examiner.precision import HALF
+from intently.examiner.properties.shorter import rounded, shortened
+from intently.examiner.properties.trial import Trial, part
+
+SAME = 1e-2
+"""How far float32 may be off."""
+LEAST = 0.1
+"""Differences under autocast that are rounding, whatever the rounding of weights does."""
+FAST = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
+"""Modules of PyTorch with a fused fast path."""
+
+
+def kernels(subject: Subject, found: Found) -> Iterator[tuple[str, Subject]]:
+    """The subject on other kernels of PyTorch, and what these are called."""
+    if subject.module is not None and any(isinstance(m, FAST) for m in subject.module.modules()):
+        yield "without the fast path of PyTorch", _within(subject, _without_fast_path)
+    if any(core.scored[0].startswith(f"aten::{FUSED}") for core in found.cores):
+        plain = partial(sdpa_kernel, [SDPBackend.MATH])
+        yield "with the math kernel of scaled_dot_product_attention", _within(subject, plain)
+
+
+def autocast(trial: Trial) -> tuple[Subject, float] | None:
+    """The subject in float32 under autocast, and how far it may be off; None if it cannot be told.
+
+    That is where it casts to half types itself, or is another function in float32.
+    """
+    if trial.subject.rounded:
+        return None
+    within = partial(torch.autocast, "cpu", dtype=torch.bfloat16)
+    try:
+        subject = shortened(trial.subject, torch.float32)
+        with torch.no_grad():
+            plain = part(trial.read(subject.output()), trial.first)
+            off = part(trial.read(rounded(trial.subject, torch.bfloat16).output()), trial.first)
+    except Exception:  # code that cannot be copied, or runs in float64 only
+        return None
+    if not plain <= SAME:
+        return None
+    return replace(_within(subject, within), precision=HALF), max(LEAST, 8 * off)
+
+
+def _within(subject: Subject, context: Callable[[], AbstractContextManager[Any]]) -> Subject:
+    """The subject, each call within a context."""
+    run = subject.call
+
+    def call(*args: Any, **given: Any) -> Any:
+        with context():
+            return run(*args, **given)
+
+    return replace(subject, call=call)
+
+
+@contextmanager
+def _without_fast_path() -> Iterator[None]:
+    known = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(known)
