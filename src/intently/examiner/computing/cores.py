@@ -371,14 +371,13 @@ def _explained(
     if mask is None:
         intent = inferred(scores.seen, intended(None, arguments, sizes), side == "cross")
     else:
-        widths = sorted({int(n) for n in stated(subject.owner, "window").values() if n > 0})
-        intent = with_window(scores.seen, mask, arguments, sizes, widths)
-    intent = in_calls(intent, weights.calls)
-    r = weights.values.reading
+        windows = sorted({int(n) for n in stated(subject.owner, "window").values() if n > 0})
+        intent = with_window(scores.seen, mask, arguments, sizes, windows)
+    intent, r = in_calls(intent, weights.calls), weights.values.reading
     added = None if bias is None else dense_bias(bias, sizes)
     given = added_by(arguments, sizes)
-    model = (r.heads * r.width, *entered)
-    said = explain(weights, scores, intent, where, model, added, given)
+    widths = (r.heads * r.width, *entered)
+    said = explain(weights, scores, intent, where, widths, added, given)
     shown = said.findings
     if scores.known:
         shown = with_examples(shown, weights, scores, intent, added, scores.score)
