@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -31,12 +31,12 @@ from intently.examiner.computing.intent import (
 )
 from intently.examiner.computing.layouts import given_heads, layouts
 from intently.examiner.computing.measuring import (
-    Geometry,
+    Operands,
     Weights,
     measured,
+    operands_of,
     with_keys_shared_otherwise,
 )
-from intently.examiner.computing.reading import joined
 from intently.examiner.computing.score_kinds import kinds
 from intently.examiner.computing.scores_found import Scores, apart
 from intently.examiner.computing.tracing import Found
@@ -48,20 +48,6 @@ from intently.examiner.report.finding import Finding
 from intently.examiner.report.telling import told
 from intently.masks import Mask
 from intently.masks.first_keys import Padding
-
-
-@dataclass(frozen=True)
-class Operands:
-    """What an attention reads and gives in the example: q, k, v and the output, heads apart.
-
-    ``sources`` are the numbers of the operations that make q, k and v.
-    """
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    made: Tensor
-    sources: tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -323,7 +309,7 @@ def _outside(
                 continue
             steps = [found.sources[i].value.numel() for i in group.q]
             calls = tuple(n * size.t // sum(steps) for n in steps)
-            seen = _operands(run, sources, weights, size, ids)
+            seen = operands_of(run, sources, weights, size, ids)
             made = replace(weights, calls=calls), seen
             if apart(weights, kinds(weights, found.rates), replace(found, turned=False)).known:
                 return made
@@ -385,21 +371,3 @@ def _explained(
     shown = tuple(by_design(x, subject.owner, scale) for x in shown)
     said = replace(said, findings=shown)
     return Examined(where, said, weights, scores, intent, operands=operands)
-
-
-def _operands(
-    run: Callable[[Mapping[int, Tensor]], Tensor],
-    sources: Mapping[int, Tensor],
-    weights: Weights,
-    size: Geometry,
-    ids: tuple[int, int, int],
-) -> Operands | None:
-    """What the attention reads and gives in the example, in the layout that was measured."""
-    r, b = weights.values.reading, size.b
-    made = joined(run(sources), weights.values.merged, b, r.heads, size.t, r.value_width)
-    if made is None:
-        return None
-    q = r.q.read(sources[r.q.source], b, r.heads, size.t, r.width)
-    k = r.k.read(sources[r.k.source], b, r.key_heads, size.s, r.width)
-    v = r.v.read(sources[r.v.source], b, r.key_heads, size.s, r.value_width)
-    return Operands(q, k, v, made, ids)

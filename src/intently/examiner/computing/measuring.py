@@ -256,3 +256,35 @@ def _solved(v: list[Tensor], z: list[Tensor | None]) -> tuple[Tensor, float]:
     w = torch.linalg.lstsq(right.mT, left.mT).solution.mT
     off = (w @ right - left).norm() / left.norm().clamp(min=1e-30)
     return w.masked_fill(~finite.all(-1, keepdim=True), torch.nan), float(off)
+
+
+@dataclass(frozen=True)
+class Operands:
+    """What an attention reads and gives in the example: q, k, v and the output, heads apart.
+
+    ``sources`` are the numbers of the operations that make q, k and v.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    made: Tensor
+    sources: tuple[int, int, int]
+
+
+def operands_of(
+    run: Callable[[Mapping[int, Tensor]], Tensor],
+    sources: Mapping[int, Tensor],
+    weights: Weights,
+    size: Geometry,
+    ids: tuple[int, int, int],
+) -> Operands | None:
+    """What the attention reads and gives in the example, in the layout that was measured."""
+    r, b = weights.values.reading, size.b
+    made = joined(run(sources), weights.values.merged, b, r.heads, size.t, r.value_width)
+    if made is None:
+        return None
+    q = r.q.read(sources[r.q.source], b, r.heads, size.t, r.width)
+    k = r.k.read(sources[r.k.source], b, r.key_heads, size.s, r.width)
+    v = r.v.read(sources[r.v.source], b, r.key_heads, size.s, r.value_width)
+    return Operands(q, k, v, made, ids)
