@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from intently.foundation.on_demand import names
 
 if TYPE_CHECKING:
-    from intently import errors, kernels, positions, reference, scores, show
+    from intently import edits, errors, kernels, positions, reference, scores, show
     from intently.attention_matrix import Attention, attend, attention
     from intently.biases import Bias, alibi, relative_buckets
     from intently.drop_in import scaled_dot_product_attention
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         window,
     )
     from intently.matrix import Dense, LazyMatrix, Merged, rollout, stack_rows
-    from intently.observe import load_recording, watch
+    from intently.observe import edit, load_recording, watch
     from intently.positions import Learned, Rotary, sinusoidal
     from intently.scores import Additive, Cosine, Dot, General, Score, concat
 
@@ -68,6 +68,8 @@ __all__ = [  # noqa: RUF022 - in the order of learning
     "Rotary",
     "watch",
     "load_recording",
+    "edit",
+    "edits",
     "check",
     "show",
     "scores",
@@ -88,7 +90,7 @@ _HOMES = {
     "scores": ("Score", "Dot", "Additive", "concat", "General", "Cosine"),
     "biases": ("Bias", "alibi", "relative_buckets"),
     "positions": ("sinusoidal", "Learned", "Rotary"),
-    "observe": ("watch", "load_recording"),
+    "observe": ("watch", "load_recording", "edit"),
     "examiner": ("check",),
 }
 """Module: what it holds of the names above."""

@@ -2,10 +2,11 @@
 
 from typing import Any
 
+from intently.observe.editing.edit import edit
 from intently.observe.recording.recording import Recording
 from intently.observe.watching.watch import watch
 
-__all__ = ["Recording", "load_recording", "watch"]
+__all__ = ["Recording", "edit", "load_recording", "watch"]
 
 
 def load_recording(path: Any, *, whole: bool = False) -> Recording:

@@ -40,8 +40,8 @@ from intently.observe.sources.following import BY_HAND, Follow
 from intently.observe.sources.gathered import Gathered
 from intently.observe.sources.steps import NO_PRODUCT, axes_of_ones
 from intently.observe.watching.helpers import Helper, helpers
+from intently.observe.watching.listener import Listener
 from intently.observe.watching.patches import Function, Target, is_replaced
-from intently.observe.watching.recorder import Recorder
 from intently.observe.watching.revealed import gathers, own_kinds, writes_attention
 from intently.observe.watching.scope import current, running, tell
 from intently.observe.watching.searched import Searched
@@ -117,9 +117,9 @@ def targets(searched: Searched) -> list[Target]:
 def _followed(original: Function) -> Function:
     @wraps(original)
     def followed(*args: Any, **kwargs: Any) -> Any:
-        recorders = current()
-        module = running() if recorders else None
-        if module is None or _is_on() or not any(x.wants(module) for x in recorders):
+        listeners = current()
+        module = running() if listeners else None
+        if module is None or _is_on() or not any(x.wants(module) for x in listeners):
             return original(*args, **kwargs)
         with mode():
             return original(*args, **kwargs)
@@ -139,19 +139,19 @@ _here = _Here()
 
 
 def around(
-    module: nn.Module, recorders: Sequence[Recorder], given: Iterable[Any]
+    module: nn.Module, listeners: Sequence[Listener], given: Iterable[Any]
 ) -> AbstractContextManager[None] | None:
     """How the forward of a module runs while somebody watches; None for as it would.
 
     Modules whose code makes weights by hand are followed; the layers that they call are not, but
     for a softmax, a dropout and others that hold nothing, and those that are ``given`` weights.
     """
-    plain = recorders[-1].plain
+    plain = listeners[-1].plain
     if module not in plain:
         if not attends_by_hand(module):
             plain.add(module)
-        elif not _in_helpers(module) and any(x.wants(module) for x in recorders):
-            gathered = Gathered(module, recorders) if gathers(module) else None
+        elif not _in_helpers(module) and any(x.wants(module) for x in listeners):
+            gathered = Gathered(module, listeners) if gathers(module) else None
             return None if _here.whole and gathered is _here.mode.gathered else mode(gathered)
     if _here.whole:
         return None
@@ -203,8 +203,8 @@ def _in_helpers(module: nn.Module) -> bool:
 def follow_from(module: nn.Module, weights: Tensor, softmax: Softmax) -> None:
     """Follow weights that a softmax made unexpectedly, until the forward of ``module`` ends."""
     _caught.add(type(module))
-    for recorder in current():
-        recorder.plain.clear()
+    for listener in current():
+        listener.plain.clear()
     if _here.whole or _is_on():
         return
     late = mode()
@@ -249,9 +249,9 @@ def told(weights: Tensor) -> None:
     if _is_on():
         return
     softmax = Softmax(tuple(weights.shape))
-    for recorder in current():
-        module = recorder.softmax(weights, softmax)
-        if module is not None and recorder.wants(module):
+    for listener in current():
+        module = listener.softmax(weights, softmax)
+        if module is not None and listener.wants(module):
             softmax.module = module
             follow_from(module, weights, softmax)
             return

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from intently.biases import Bias, as_bias
 from intently.masks import Mask, allowed
-from intently.observe.watching.call import AttentionSpec, Call
+from intently.observe.watching.call import AttentionSpec, Call, itself
 from intently.observe.watching.patches import Function, Target
 from intently.observe.watching.scope import told
 from intently.observe.watching.searched import Searched
@@ -58,8 +58,11 @@ def _wrap(original: Function) -> Function:
         q, k, v = (given[name] for name in ("query", "key", "value"))
         block = given.get("block_mask")
         rule = None if block is None else block_mask(block, q, k)
-        y = result[0] if isinstance(result, tuple) else result
-        return _call(q, k, v, given.get("score_mod"), rule, given.get("scale"), y)
+        y, *rest = result if isinstance(result, tuple) else (result,)
+        call = _call(q, k, v, given.get("score_mod"), rule, given.get("scale"), y)
+        if isinstance(call, Call) and not rest:
+            call.put = itself
+        return call
 
     seen = told(original, "flex", read)
     seen.original = original  # type: ignore[attr-defined]

@@ -214,8 +214,8 @@ class _counted:  # noqa: N801 - used as a function: `with _counted():`
 def _begun(weights: Tensor) -> Softmax:
     """Tell whoever watches of a softmax, before its weights meet anything."""
     softmax = Softmax(tuple(weights.shape))
-    for recorder in current():
-        softmax.module = recorder.softmax(weights, softmax) or softmax.module
+    for listener in current():
+        softmax.module = listener.softmax(weights, softmax) or softmax.module
     return softmax
 
 

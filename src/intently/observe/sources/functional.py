@@ -13,7 +13,7 @@ from torch import Tensor
 from intently.biases import as_bias
 from intently.kernels.modes import in_autocast
 from intently.masks import allowed, causal
-from intently.observe.watching.call import AttentionSpec, Call
+from intently.observe.watching.call import AttentionSpec, Call, itself
 from intently.observe.watching.patches import Function, Target, known_to_scripts
 from intently.observe.watching.scope import told
 from intently.observe.watching.searched import Searched
@@ -129,7 +129,8 @@ def _call(
     enable_gqa: bool,
 ) -> Call:
     q, k, v = (_in_autocast(x) for x in (q, k, v))
-    return Call(q, k, v, y, how_of(q, k, mask, dropout, is_causal, scale), "functional")
+    how = how_of(q, k, mask, dropout, is_causal, scale)
+    return Call(q, k, v, y, how, "functional", put=itself)
 
 
 def _in_autocast(x: Tensor) -> Tensor:

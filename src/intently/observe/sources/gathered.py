@@ -25,7 +25,7 @@ from intently.observe.sources.joined_blocks import planned
 from intently.observe.sources.laid_blocks import Plan, Unfit
 from intently.observe.sources.origins import BITS, Memory, Origins, View, replaced
 from intently.observe.watching.call import Call
-from intently.observe.watching.recorder import Recorder
+from intently.observe.watching.listener import Listener
 from intently.observe.watching.scope import current, inside, tell
 
 COUNT = (1 << BITS) - 1
@@ -54,7 +54,7 @@ class Known:
     outcomes: dict[Any, list[tuple[list[Tensor], Outcome]]] = field(default_factory=dict)
 
 
-_known: WeakKeyDictionary[Recorder, Known] = WeakKeyDictionary()
+_known: WeakKeyDictionary[Listener, Known] = WeakKeyDictionary()
 
 
 class Gathered:
@@ -63,11 +63,11 @@ class Gathered:
     ``held`` are the calls of its pieces, by what their weights are made of.
     """
 
-    def __init__(self, module: nn.Module, recorders: Sequence[Recorder]) -> None:
+    def __init__(self, module: nn.Module, listeners: Sequence[Listener]) -> None:
         self.module = module
-        self._layers = _known.setdefault(recorders[-1], Known())
+        self._layers = _known.setdefault(listeners[-1], Known())
         if len(self._layers.memories) > OPERATIONS:
-            self._layers = _known[recorders[-1]] = Known()
+            self._layers = _known[listeners[-1]] = Known()
         self._origins = Origins(self._layers.memories)
         self._products: dict[int, Product] = {}
         self._softmaxes: dict[int, Softmax] = {}
@@ -141,19 +141,19 @@ class Gathered:
     def tell(self) -> None:
         """Tell the calls of the module: one for blocks that share keys, and those held back."""
         whole: list[tuple[set[int], Call]] = []
-        recorders = current()
+        listeners = current()
         with torch._C.DisableTorchFunction(), inside(), torch.no_grad():
             try:
                 whole = self._joined()
             except Exception as error:  # whatever a model gathers
                 why = str(error) if isinstance(error, Unfit) else f"{type(error).__name__}: {error}"
-                for recorder in recorders:
-                    recorder.apart(self.module, why)
+                for listener in listeners:
+                    listener.apart(self.module, why)
         known = set[int]().union(*(numbers for numbers, _ in whole))
         calls = [call for _, call in whole]
         calls += [call for numbers, call in self._held if max(numbers, default=0) not in known]
         for call in calls:
-            tell(recorders, "by hand", self.module, partial(_made, call))
+            tell(listeners, "by hand", self.module, partial(_made, call))
 
     def _joined(self) -> list[tuple[set[int], Call]]:
         """The calls of pieces that share keys, and the numbers of the pieces."""

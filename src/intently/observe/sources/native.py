@@ -8,7 +8,7 @@ for weights. None of them exposes q, k and v: they are computed from the input a
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from inspect import signature
 from typing import Any
 
@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from intently.biases import as_bias
 from intently.masks import Mask, allowed, padding
-from intently.observe.watching.call import After, AttentionSpec, Call, Projected, operand
+from intently.matrix import LazyMatrix
+from intently.observe.watching.call import After, AttentionSpec, Call, Projected, itself, operand
 from intently.observe.watching.patches import Function, Target
 from intently.observe.watching.scope import current, running, told
 from intently.observe.watching.searched import Searched
@@ -67,7 +68,18 @@ def _attention_call(
         return _cut(F.linear(_merged(mixed), proj_weight, proj_bias), real, rows)
 
     q, k, v = _projected((x, _padded(key), _padded(value)), qkv_weight, qkv_bias, num_head)
-    return Call(q, k, v, After(y, finish), AttentionSpec(mask=rule), "native")
+    put = None if query.is_nested else partial(_with_weights, result, average_attn_weights)
+    return Call(q, k, v, After(y, finish), AttentionSpec(mask=rule), "native", put=put)
+
+
+def _with_weights(
+    result: tuple[Tensor, Tensor | None], averaged: bool, y: Tensor, matrix: LazyMatrix
+) -> tuple[Tensor, Tensor | None]:
+    """What a function returns that returns weights (b, h, t, s) or their mean, if asked for."""
+    if result[1] is None or not result[1].numel():
+        return y, result[1]
+    weights = matrix.dense()
+    return y, (weights.mean(-3) if averaged else weights).reshape(result[1].shape)
 
 
 def _layer_call(
@@ -117,7 +129,8 @@ def _layer_call(
 
     x = first(before) if norm_first else before
     q, k, v = _projected((x, x, x), qkv_weight, qkv_bias, num_heads)
-    return Call(q, k, v, After(y, finish), AttentionSpec(mask=rule), "native")
+    put = None if src.is_nested else itself
+    return Call(q, k, v, After(y, finish), AttentionSpec(mask=rule), "native", put=put)
 
 
 @cache
@@ -130,7 +143,7 @@ def _wrap_formula(original: Function) -> Function:
         return bound.arguments
 
     def read(result: Any, *args: Any, **kwargs: Any) -> Call:
-        return _formula_call(given(*args, **kwargs), result[0])
+        return _formula_call(given(*args, **kwargs), result)
 
     seen = told(original, "native", read)
 
@@ -143,7 +156,7 @@ def _wrap_formula(original: Function) -> Function:
     return multi_head_attention_forward
 
 
-def _formula_call(given: dict[str, Any], y: Tensor) -> Call:
+def _formula_call(given: dict[str, Any], result: tuple[Tensor, Tensor | None]) -> Call:
     """The call that was written out, from the arguments of `multi_head_attention_forward`."""
     h, bias = given["num_heads"], given["in_proj_bias"]
     if given["use_separate_proj_weight"]:
@@ -178,8 +191,12 @@ def _formula_call(given: dict[str, Any], y: Tensor) -> Call:
     how = AttentionSpec(
         mask=rule, bias=bias_added, dropout=given["dropout_p"] if given["training"] else 0.0
     )
-    after = After(_batch_first(y), finish)
-    return Call(q, keys, values, after, how, "native", handed=y, back=back)
+
+    def put(y: Tensor, matrix: LazyMatrix) -> tuple[Tensor, Tensor | None]:
+        return _with_weights(result, given["average_attn_weights"], _batch_first(y), matrix)
+
+    after, y = After(_batch_first(result[0]), finish), result[0]
+    return Call(q, keys, values, after, how, "native", handed=y, back=back, put=put)
 
 
 def _linear_dtype(x: Tensor) -> torch.dtype:

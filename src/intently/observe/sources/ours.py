@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from intently.kernels.problem import Problem
-from intently.observe.watching.call import AttentionSpec, Call
+from intently.observe.watching.call import AttentionSpec, Call, itself
 from intently.observe.watching.patches import Function, Target
 from intently.observe.watching.scope import current, inside, told
 from intently.observe.watching.searched import Searched
@@ -39,19 +39,19 @@ def _wrap(original: Function) -> Function:
 
 def _call(y: Tensor, p: Problem, v: Tensor, autocast: bool) -> Call:
     how = AttentionSpec(p.score, p.mask, p.bias, p.scale, p.softcap, p.sinks, p.dropout)
-    return Call(p.q, p.k, v, y, how, "intently")
+    return Call(p.q, p.k, v, y, how, "intently", put=itself)
 
 
 def _reordering(original: Function) -> Function:
     def reorder(*args: Any, **kwargs: Any) -> Any:
-        recorders = current()
-        if not recorders:
+        listeners = current()
+        if not listeners:
             return original(*args, **kwargs)
         with inside():  # a cache for decoder and encoder is made of two
             result = original(*args, **kwargs)
         for index in (*args[1:], *kwargs.values()):
-            for recorder in recorders:
-                recorder.reordered(index)
+            for listener in listeners:
+                listener.reordered(index)
         return result
 
     return reorder

@@ -15,6 +15,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from intently.biases import Bias, as_bias, relative_buckets
 from intently.masks import Geometry, Mask, allowed, causal, window
+from intently.matrix import LazyMatrix
 from intently.observe.sources.flex import block_mask
 from intently.observe.watching.call import AttentionSpec, Call
 from intently.observe.watching.mask_inference import simplified
@@ -77,7 +78,7 @@ def _seen(function: Function, name: str) -> Function:
         **kwargs: Any,
     ) -> Call | str:
         mask = _as_added(attention_mask, result[1]) if name == "eager" else attention_mask
-        return _call(name, module, query, key, value, mask, kwargs, result[0])
+        return _call(name, module, query, key, value, mask, kwargs, result)
 
     return told(function, "transformers", read, lambda module, *args, **kwargs: module)
 
@@ -90,7 +91,7 @@ def _call(
     v: Tensor,
     mask: Any,
     kwargs: dict[str, Any],
-    y: Tensor,
+    result: Any,
 ) -> Call | str:
     """The call of the function called ``name``, or why it cannot be kept."""
     if name.startswith("paged|") or kwargs.get("cache") is not None:
@@ -100,7 +101,12 @@ def _call(
     if q.ndim != 4:
         return f"queries of {q.ndim} axes, not (b, h, t, d)"
     how = _how(name, module, q, k, mask, kwargs)
-    return Call(q, k, v, _turned(y), how, "transformers", handed=y, back=_turned)
+    y, weights = result
+
+    def put(y: Tensor, matrix: LazyMatrix) -> tuple[Tensor, Any]:
+        return _turned(y), matrix.dense() if isinstance(weights, Tensor) else weights
+
+    return Call(q, k, v, _turned(y), how, "transformers", handed=y, back=_turned, put=put)
 
 
 def _turned(x: Tensor) -> Tensor:

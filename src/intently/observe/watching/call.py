@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from intently.attention_matrix import Attention, attend
 from intently.biases import Bias
 from intently.masks import Mask
+from intently.matrix import LazyMatrix
 from intently.scores import Score
 
 
@@ -85,6 +87,8 @@ class Call:
     ``source`` names the source that saw it. ``module`` is the caller if the source knows it;
     otherwise the innermost running module is. ``handed`` is the tensor that the model continues
     with, if that is not y itself, and ``back`` turns its gradient into that of y (b, h, t, e).
+    ``put`` of another y and its weights is what the model gets in place of the result; ``edited``
+    says which edits changed the call.
 
     Attention by hand: y is None where the product was not seen, and ``then`` why. If v holds the
     values of some keys only, ``columns`` says which. ``real`` are the weights (b, h, t, s) that
@@ -106,6 +110,8 @@ class Call:
     real: Tensor | InPieces | None = None
     as_weights: Callable[[str], Call] | None = None
     handed: Tensor | None = None
+    put: Callable[[Tensor, LazyMatrix], Any] | None = None
+    edited: str | None = None
     back: Callable[[Tensor], Tensor] | None = None
 
     @property
@@ -121,3 +127,8 @@ class Call:
 def operand(x: Tensor | Projected) -> Tensor:
     """The tensor (b, heads, steps, d) of an operand, computed if necessary."""
     return x.tensor() if isinstance(x, Projected) else x
+
+
+def itself(y: Tensor, matrix: LazyMatrix) -> Tensor:
+    """What a function that returns y alone returns."""
+    return y

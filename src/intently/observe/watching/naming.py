@@ -79,7 +79,7 @@ class Names:
 
     def wanted(self, name: str) -> bool:
         """Whether a pattern asks for the module."""
-        return self._patterns is None or any(_matches(name, p) for p in self._patterns)
+        return self._patterns is None or any(matches(name, p) for p in self._patterns)
 
     @property
     def modules(self) -> Mapping[nn.Module, str]:
@@ -96,7 +96,7 @@ class Names:
 
     def _check(self, pattern: str) -> None:
         names = list(self._names.values())
-        if not any(_matches(name, pattern) for name in names):
+        if not any(matches(name, pattern) for name in names):
             near = difflib.get_close_matches(pattern, names, 3, 0.3)
             some, told = (near, "the nearest") if near else (names[1:4] or names, "the first")
             fix = f"{told} are {', '.join(map(repr, some))}"
@@ -133,7 +133,7 @@ def _patterns(layers: str | Sequence[str]) -> tuple[str, ...]:
     return patterns
 
 
-def _matches(name: str, pattern: str) -> bool:
+def matches(name: str, pattern: str) -> bool:
     """Whether a pattern matches the name of a module, or of a module around it."""
     parts = name.split(".")
     return any(fnmatchcase(".".join(parts[: n + 1]), pattern) for n in range(len(parts)))

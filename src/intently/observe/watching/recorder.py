@@ -24,10 +24,11 @@ from intently.observe.watching import checking
 from intently.observe.watching.call import Call, operand
 from intently.observe.watching.gradients import Gradients
 from intently.observe.watching.isolation import alone
+from intently.observe.watching.listener import Listener, in_backward
 from intently.observe.watching.mask_inference import KnownMasks
-from intently.observe.watching.naming import Names, Running
+from intently.observe.watching.naming import Names
 from intently.observe.watching.plain_check import confirmed
-from intently.observe.watching.unseen import ELSEWHERE, LAST_BITS, Ran, Softmax, unseen
+from intently.observe.watching.unseen import ELSEWHERE, LAST_BITS, Ran, unseen
 
 COMPILED = "Code compiled by torch.compile ran meanwhile; what it attended could not be seen."
 
@@ -37,10 +38,11 @@ EMPTY = "places of a static cache get weight that hold no key yet"
 APART = "{}: its blocks are kept one by one, because {}."
 HIDDEN = "rounding hides whether its queries and keys give them"
 AS_IT_IS = "{}: the weights themselves are kept, t · s numbers, because {}."
+EDITED = "{}: these are the weights after {}."
 IN_TILES = "{}: the weights themselves are kept, in tiles, because {}."
 
 
-class Recorder:
+class Recorder(Listener):
     """Keeps the calls of one watch."""
 
     def __init__(
@@ -53,18 +55,14 @@ class Recorder:
         gradients: bool,
         deep: bool = False,
     ) -> None:
-        self.running, self.ran, self._deep = Running(), Ran(), deep
-        self.plain: set[nn.Module] = set()
-        """Modules whose code does not attend by hand."""
-        self.ran_compiled = False
-        self.names = Names(model, layers)
+        super().__init__(Names(model, layers))
+        self._deep, self.ran_compiled = deep, False
         self.recording = Recording(tokens)
         covered = self.recording.covered
         self._store, self._masks = Store(store, dtype), KnownMasks()
         self._gradients = Gradients(self._store, covered) if gradients else None
         self._generations = Generations(self._store, self.running, covered)
         self._counts: dict[str, int] = {}
-        self._open, self.closed = True, False
 
     def see(self, call: Call) -> None:
         """Keep a call under the name of the module that made it; errors never reach the model."""
@@ -111,16 +109,6 @@ class Recorder:
         if isinstance(index, Tensor) and index.ndim == 1 and not index.is_floating_point():
             self._generations.reordered(index)
 
-    def softmax(self, weights: Tensor, softmax: Softmax) -> nn.Module | None:
-        """Note a softmax outside of all functions that are seen, and return whose it is."""
-        if not self._open or in_backward():
-            return None
-        return self.ran.weights(self.running, weights, softmax)
-
-    def wants(self, module: nn.Module) -> bool:
-        """Whether calls of a module are kept."""
-        return self._open and self._named(module) is not None
-
     def close(self) -> None:
         """Keep nothing from now on, and let go of the model."""
         ended, self._open, self.closed = not self._open, False, True
@@ -146,11 +134,6 @@ class Recorder:
             if applies:
                 covered.note(text)
 
-    def _named(self, module: nn.Module | None) -> str | None:
-        """The name under which a call is kept; None for a call that is not kept."""
-        name = self.names.of(module, self.running) if self._open else None
-        return name if name is not None and self.names.wanted(name) else None
-
     def _keep(self, name: str, call: Call) -> None:
         place = self._generations.place(name, self.names.forward(call.module, self.running))
         step = self._normalised(call)
@@ -166,6 +149,8 @@ class Recorder:
         for text, why in ((as_it_is, call.as_it_is), (THEN, call.then)):
             if why is not None:
                 self.recording.covered.note(text.format(name, why))
+        if call.edited is not None:
+            self.recording.covered.note(EDITED.format(name, call.edited))
         entry, made, matrix = self._generations.add(place, step) or self._begun(name, step)
         if entry.steps & (entry.steps - 1) == 0 or entry.steps % 32 == 0:
             self._check(entry, made, matrix, found if entry.steps == 1 else None)
@@ -262,11 +247,6 @@ def _geometry(q: Tensor, k: Tensor) -> Geometry:
 def _sees_empty(step: Step) -> bool:
     """Whether queries see places of a static cache that are not written yet."""
     return isinstance(step.k, Tensor) and written(step.k, step.geometry.t) is not step.k
-
-
-def in_backward() -> bool:
-    """Whether a backward pass runs in this thread."""
-    return torch._C._current_graph_task_id() != -1
 
 
 def _device(call: Call) -> torch.device:

@@ -9,6 +9,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar, Token
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -16,50 +17,50 @@ from torch import nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, _push_mode
 
 from intently.observe.watching.call import Call
+from intently.observe.watching.listener import Changing, Listener, Made, in_backward
 from intently.observe.watching.patches import Function
-from intently.observe.watching.recorder import Recorder, in_backward
 
 
 class _Scope(NamedTuple):
-    recorders: tuple[Recorder, ...]
+    listeners: tuple[Listener, ...]
     thread: int
     task: asyncio.Task[Any] | None
 
 
 _NOBODY = _Scope((), 0, None)
 _scope: ContextVar[_Scope] = ContextVar("intently_watch", default=_NOBODY)
-_open: dict[Recorder, _Scope] = {}
+_open: dict[Listener, _Scope] = {}
 """The thread and task in which each watch was opened."""
 
 
-def current() -> tuple[Recorder, ...]:
+def current() -> tuple[Listener, ...]:
     """Who watches this thread or task; nobody within `inside`, torch.compile and child tasks."""
     if torch.compiler.is_compiling():
         return ()
     scope = _scope.get()
-    if not scope.recorders or not _here(scope):
+    if not scope.listeners or not _here(scope):
         return ()
-    for recorder in scope.recorders:
-        if recorder.closed:  # by another thread, which cannot change what this one watches
-            return _keep(scope, [x for x in scope.recorders if not x.closed])
-    return scope.recorders
+    for listener in scope.listeners:
+        if listener.closed:  # by another thread, which cannot change what this one watches
+            return _keep(scope, [x for x in scope.listeners if not x.closed])
+    return scope.listeners
 
 
-def _keep(scope: _Scope, recorders: list[Recorder]) -> tuple[Recorder, ...]:
-    _scope.set(scope._replace(recorders=tuple(recorders)) if recorders else _NOBODY)
-    return tuple(recorders)
+def _keep(scope: _Scope, listeners: list[Listener]) -> tuple[Listener, ...]:
+    _scope.set(scope._replace(listeners=tuple(listeners)) if listeners else _NOBODY)
+    return tuple(listeners)
 
 
 def running() -> nn.Module | None:
     """The innermost running module, None outside of modules or if nobody watches."""
-    recorders = _scope.get().recorders
-    return recorders[-1].running[-1] if recorders and recorders[-1].running else None
+    listeners = _scope.get().listeners
+    return listeners[-1].running[-1] if listeners and listeners[-1].running else None
 
 
 def around() -> list[nn.Module]:
     """All running modules, the innermost last."""
-    recorders = _scope.get().recorders
-    return list(recorders[-1].running) if recorders else []
+    listeners = _scope.get().listeners
+    return list(listeners[-1].running) if listeners else []
 
 
 class inside:  # noqa: N801 - used as a function: `with inside():`
@@ -87,27 +88,27 @@ def _task() -> asyncio.Task[Any] | None:
     return None if asyncio._get_running_loop() is None else asyncio.current_task()
 
 
-def begin(recorder: Recorder) -> None:
-    """Let a recorder watch this thread or task, beside others."""
+def begin(listener: Listener) -> None:
+    """Let a listener watch this thread or task, beside others."""
     before = _scope.get()
-    mine = before.recorders if _here(before) else ()
-    _scope.set(_Scope((*mine, recorder), threading.get_ident(), _task()))
-    _open[recorder] = _Scope((recorder,), threading.get_ident(), _task())
+    mine = before.listeners if _here(before) else ()
+    _scope.set(_Scope((*mine, listener), threading.get_ident(), _task()))
+    _open[listener] = _Scope((listener,), threading.get_ident(), _task())
 
 
-def leave(recorder: Recorder) -> None:
-    """Let a recorder stop watching."""
-    _open.pop(recorder, None)
+def leave(listener: Listener) -> None:
+    """Let a listener stop watching."""
+    _open.pop(listener, None)
     scope = _scope.get()
-    if recorder in scope.recorders:
-        _keep(scope, [x for x in scope.recorders if x is not recorder])
+    if listener in scope.listeners:
+        _keep(scope, [x for x in scope.listeners if x is not listener])
 
 
 def tell_elsewhere(module: nn.Module) -> None:
     """Tell the watches of other threads and tasks that a module of theirs runs here."""
-    for recorder, scope in list(_open.items()):
-        if module in recorder.names and not _here(scope) and not in_backward():
-            recorder.ran.elsewhere.add(module)
+    for listener, scope in list(_open.items()):
+        if module in listener.names and not _here(scope) and not in_backward():
+            listener.ran.elsewhere.add(module)
 
 
 # --- handing over ---------------------------------------------------------------------------------
@@ -119,44 +120,57 @@ def told(
     read: Callable[..., Call | str],
     caller: Callable[..., nn.Module | None] = lambda *args, **kwargs: None,
 ) -> Function:
-    """Wrap a function so that whoever watches is told ``read(result, *args, **kwargs)``, its call.
+    """Wrap a function so that whoever listens is told ``read(result, *args, **kwargs)``, its call.
 
     ``caller`` of the same arguments is the module that made the call, if it is known.
     """
 
     def function(*args: Any, **kwargs: Any) -> Any:
-        recorders = current()
-        if not recorders:
+        listeners = current()
+        if not listeners:
             return original(*args, **kwargs)
         with inside():
             result = original(*args, **kwargs)
         module = caller(*args, **kwargs)
-        tell(recorders, source, module, lambda: read(result, *args, **kwargs))
-        return result
+        return tell(listeners, source, module, lambda: read(result, *args, **kwargs), result)
 
     return function
 
 
 def tell(
-    recorders: Sequence[Recorder],
+    listeners: Sequence[Listener],
     source: str,
     module: nn.Module | None,
-    make: Callable[[], Call | str],
-) -> None:
+    make: Made,
+    result: Any = None,
+) -> Any:
     """Hand over the call that ``make`` returns, or its text or error: why there is none.
 
-    A call that a source cannot read is missed, and never stops the model.
+    Returns the ``result`` of the function that attended, or what edits make of it. A call that a
+    source cannot read is missed, and never stops the model, unless it was to be edited.
     """
+    editors = [x for x in listeners if isinstance(x, Changing)]
+    made = partial(_made, make, module)
     # neither a user's mode nor a watch sees what is computed here
-    with torch._C.DisableTorchFunction(), inside(), torch.no_grad():
-        try:
-            call = make()
-            if isinstance(call, Call):
-                call.module = module
-        except Exception as error:  # whatever a model hands to its attention
-            call = f"{type(error).__name__}: {error}"
-        for recorder in recorders:
-            if isinstance(call, str):
-                recorder.miss(module, source, call)
-            else:
-                recorder.see(call)
+    with torch._C.DisableTorchFunction(), inside():
+        for editor in editors:
+            result, made = editor.changed(module, source, made, result)
+        if len(editors) < len(listeners):
+            with torch.no_grad():
+                call = made()
+                for listener in listeners:
+                    if isinstance(call, str):
+                        listener.miss(module, source, call)
+                    else:
+                        listener.see(call)
+    return result
+
+
+def _made(make: Made, module: nn.Module | None) -> Call | str:
+    try:
+        call = make()
+        if isinstance(call, Call):
+            call.module = module
+        return call
+    except Exception as error:  # whatever a model hands to its attention
+        return f"{type(error).__name__}: {error}"

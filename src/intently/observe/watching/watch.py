@@ -1,16 +1,10 @@
-"""`watch`: a context manager that keeps what a model attends, and changes nothing.
-
-Functions are replaced by name while anybody watches. `scope` knows who watches this thread or task;
-for everybody else, the replacements call the originals.
-"""
+"""`watch`: a context manager that keeps what a model attends, and changes nothing."""
 
 from __future__ import annotations
 
-import sys
 import warnings
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, nullcontext
-from functools import wraps
+from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any, Literal
 from weakref import finalize
 
@@ -20,16 +14,8 @@ from torch import nn
 from intently.errors import KernelError, build
 from intently.observe.recording.labels import Tokens
 from intently.observe.recording.recording import Recording
-from intently.observe.watching import patches
-from intently.observe.watching.patches import Function, Target
+from intently.observe.watching.doors import FIX_COMPILED, listen
 from intently.observe.watching.recorder import COMPILED, Recorder
-from intently.observe.watching.scope import begin, current, leave, tell_elsewhere
-from intently.observe.watching.searched import Searched
-
-FIX_COMPILED = (
-    "watch the model that was compiled (model._orig_mod), or run it within "
-    'torch.compiler.set_stance("force_eager")'
-)
 
 
 class watch:  # noqa: N801 - used as a function: `with it.watch(model) as seen:`
@@ -84,14 +70,9 @@ class watch:  # noqa: N801 - used as a function: `with it.watch(model) as seen:`
             fix = "write `with it.watch(model) as seen:` again"
             raise build(KernelError, "watch", expected, got, fix=fix)
         recorder = Recorder(*self._options)
-        _refuse_compiled(recorder.names.modules)
         with ExitStack() as undo:  # undone whatever fails, here or at the end
             undo.callback(recorder.close)
-            undo.callback(_compiler_forgets, _compiler_knows())
-            targets = _targets(Searched.of(recorder.names.modules))
-            undo.callback(patches.remove, patches.install(targets))
-            undo.callback(leave, recorder)
-            begin(recorder)
+            listen(recorder, undo)
             if self._deep:
                 from intently.observe.sources import by_hand
 
@@ -111,71 +92,6 @@ class watch:  # noqa: N801 - used as a function: `with it.watch(model) as seen:`
             _say_compiled(self._recorder)
 
 
-def _targets(searched: Searched) -> list[Target]:
-    """The targets of every source, and the calls of modules, which tell those that run."""
-    from intently.observe import sources
-
-    found = _calls(searched)
-    for targets in sources.every():
-        found += targets(searched)
-    frames = sys.modules.get("torch._dynamo.eval_frame")
-    if frames is not None:
-        found.append(Target(frames, "_callback_from_stance", _compiled_region))
-    return found
-
-
-def _calls(searched: Searched) -> list[Target]:
-    """The calls of `nn.Module`, and of classes of the model that are called in a way of their own.
-
-    Python updates every subclass if ``nn.Module.__call__`` changes, up to thousands; a compiled
-    module, which a stance makes run, is called by nothing else.
-    """
-    own = [kind for kind in searched.kinds if kind is not nn.Module and "__call__" in vars(kind)]
-    found = [Target(kind, "__call__", _named) for kind in own if issubclass(kind, nn.Module)]
-    compiled = any(module._compiled_call_impl for module in searched.modules)
-    name = "__call__" if compiled or not searched.modules else "_call_impl"
-    return [*found, Target(nn.Module, name, _named)]
-
-
-def _named(original: Function) -> Function:
-    from intently.observe.sources import by_hand
-
-    as_before = nullcontext()
-
-    @wraps(original)  # a host may look up what its processor takes
-    def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        recorders = current()
-        if not recorders:
-            if not torch.compiler.is_compiling():
-                tell_elsewhere(self)
-            return original(self, *args, **kwargs)
-        for recorder in recorders:
-            recorder.running.append(self)
-            recorder.ran.here.add(self)
-        try:
-            with by_hand.around(self, recorders, (*args, *kwargs.values())) or as_before:
-                try:
-                    return original(self, *args, **kwargs)
-                finally:
-                    by_hand.ended(self)
-        finally:
-            for recorder in recorders:
-                recorder.running.pop()
-
-    return call
-
-
-def _compiled_region(original: Function) -> Function:
-    def _callback_from_stance(callback: Any) -> Any:
-        found = original(callback)
-        if callable(found):
-            for recorder in current():
-                recorder.compiled()
-        return found
-
-    return _callback_from_stance
-
-
 def _say_compiled(recorder: Recorder) -> None:
     """Raise if only compiled code attended, warn if other modules did, too."""
     if recorder.recording.calls:
@@ -183,35 +99,3 @@ def _say_compiled(recorder: Recorder) -> None:
         return
     expected, got = "attention that runs module by module", "none that could be seen"
     raise build(KernelError, "watch", expected, got, COMPILED, FIX_COMPILED)
-
-
-def _refuse_compiled(names: Mapping[nn.Module, str]) -> None:
-    if _forced_eager():
-        return
-    for module, name in names.items():
-        if "_orig_mod" in module._modules or module._compiled_call_impl:
-            got = f"{name}, compiled by torch.compile"
-            cause = "what a compiled graph attends passes no function that could be watched"
-            expected = "a model that runs module by module"
-            raise build(KernelError, "model", expected, got, cause, FIX_COMPILED)
-
-
-def _forced_eager() -> bool:
-    """Whether torch.compile is told to run everything module by module."""
-    frames = sys.modules.get("torch._dynamo.eval_frame")
-    return frames is not None and frames._stance.stance == "force_eager"
-
-
-def _compiler_knows() -> bool:
-    """Let torch.compile look up PyTorch's functions before they are replaced, if it is loaded."""
-    rules = sys.modules.get("torch._dynamo.trace_rules")
-    if rules is not None:
-        rules.get_torch_obj_rule_map()
-    return rules is not None
-
-
-def _compiler_forgets(knew: bool) -> None:
-    """Let torch.compile look them up again, if it was loaded while they were replaced."""
-    rules = sys.modules.get("torch._dynamo.trace_rules")
-    if rules is not None and not knew:
-        rules.get_torch_obj_rule_map.cache_clear()

@@ -1,0 +1,27 @@
+"""Edits: what a model shall attend instead, as values that `intently.edit` applies.
+
+They join with ``&``. Heads, rows (queries) and keys are named by index, slice, token text or
+booleans; keys also by a mask, whose cells are meant.
+
+>>> off(heads=[3]) & forbid(keys=[4], rows="because", heads=2)
+off(heads=[3]) & forbid(heads=2, rows='because', keys=[4])
+"""
+
+from intently.edits.edit import Edit, Joined, Scene
+from intently.edits.given import replace, weights
+from intently.edits.rules import favour, forbid, look_only_at, off, previous, sharpen, uniform
+
+__all__ = [
+    "Edit",
+    "Joined",
+    "Scene",
+    "favour",
+    "forbid",
+    "look_only_at",
+    "off",
+    "previous",
+    "replace",
+    "sharpen",
+    "uniform",
+    "weights",
+]

@@ -1,0 +1,110 @@
+"""`Edit`: a change of what a model attends, and `Scene`, the call that it changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from intently.edits.places import Axis, Heads, Steps
+from intently.matrix import LazyMatrix
+
+
+@dataclass
+class Scene:
+    """One attention call that edits change: weights (…, h, t, s) and values (…, g, s, e).
+
+    ``name`` is that of the module, ``index`` the number of its call. Query i stands at position
+    ``first + i`` of its text, key j at ``first_key + j``; ``across`` says that these are two texts.
+    ``touched`` (h, t) collects the rows that edits changed; ``outputs`` are rows of A @ v that an
+    edit gives itself: which (h, t), and what (…, h, t, e).
+    """
+
+    name: str
+    index: int
+    matrix: LazyMatrix
+    values: Tensor
+    first: int = 0
+    first_key: int = 0
+    across: bool = False
+    row_tokens: Sequence[str] | None = None
+    key_tokens: Sequence[str] | None = None
+    touched: Tensor = field(init=False)
+    outputs: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        *lead, t, _ = self.matrix.shape
+        h = lead[-1] if lead else 1
+        self.touched = torch.zeros(h, t, dtype=torch.bool, device=self.matrix.device)
+
+    @property
+    def heads(self) -> Heads:
+        """The axis of heads."""
+        return Heads(len(self.touched), self.touched.device)
+
+    @property
+    def rows(self) -> Axis:
+        """The axis of queries."""
+        t = self.touched.shape[-1]
+        at = torch.arange(t, device=self.touched.device) + self.first
+        return Axis("rows", at, self.first + t, self.row_tokens)
+
+    @property
+    def keys(self) -> Axis:
+        """The axis of keys."""
+        s = self.matrix.shape[-1]
+        at = torch.arange(s, device=self.touched.device) + self.first_key
+        return Axis("keys", at, self.first_key + s, self.key_tokens)
+
+
+class Edit:
+    """A change of what a model attends; edits join with ``&``, the left one first."""
+
+    def change(self, scene: Scene) -> None:
+        """Change the matrix, the values or the outputs of a scene."""
+        raise NotImplementedError
+
+    def __and__(self, other: Edit) -> Edit:
+        """Both edits, one after the other."""
+        return Joined(self, other) if isinstance(other, Edit) else NotImplemented
+
+
+class Joined(Edit):
+    """``left & right``."""
+
+    def __init__(self, left: Edit, right: Edit) -> None:
+        self.left, self.right = left, right
+
+    def change(self, scene: Scene) -> None:
+        """Change what the left edit left of the scene."""
+        self.left.change(scene)
+        self.right.change(scene)
+
+    def __repr__(self) -> str:
+        return f"{self.left!r} & {self.right!r}"
+
+
+@dataclass(frozen=True, repr=False, eq=False, kw_only=True)
+class OnRows(Edit):
+    """An edit of some rows (queries) of some heads; all of them unless named."""
+
+    heads: Steps = None
+    rows: Steps = None
+
+    def over(self, scene: Scene) -> Tensor:
+        """The rows (h, t) that the edit names; they count as touched."""
+        over = scene.heads.chosen(self.heads)[:, None] & scene.rows.chosen(self.rows)
+        scene.touched |= over
+        return over
+
+    def __repr__(self) -> str:
+        given = {x.name: getattr(self, x.name) for x in fields(self)}
+        said = (f"{name}={_said(x)}" for name, x in given.items() if x is not None)
+        return f"{type(self).__name__}({', '.join(said)})"
+
+
+def _said(x: Any) -> str:
+    return f"{tuple(x.shape)} tensor" if isinstance(x, Tensor) else repr(x)

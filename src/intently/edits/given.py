@@ -1,0 +1,159 @@
+"""Edits that bring their numbers: from another run, or from a function of the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from intently.attention_matrix import Attention
+from intently.edits.edit import OnRows, Scene
+from intently.edits.matrices import Chosen
+from intently.errors import ArgumentError, build, shape_of
+from intently.matrix import Dense, LazyMatrix
+
+if TYPE_CHECKING:
+    from intently.observe.recording.recording import Recording
+
+Part: TypeAlias = Literal["weights", "queries", "keys", "values", "outputs"]
+PARTS = ("weights", "queries", "keys", "values", "outputs")
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class replace(OnRows):  # noqa: N801 - written as a function: edits.replace(seen, heads=[3])
+    """Weights (or another part) that another run had in the same layer: activation patching.
+
+    ``part`` is "weights", "queries", "keys", "values" or "outputs" (A @ v before the output
+    projection); ``rows`` are steps of the queries' text, of the keys' text for "keys" and "values".
+    For "values" and "outputs" the run has to be watched with ``gradients=True``, which keeps v.
+    Raises `ArgumentError` if the other run has no such layer, head or step.
+
+    Source: Meng et al. 2022, "Locating and editing factual associations in GPT", section 2.
+    """
+
+    recording: Recording
+    part: Part = "weights"
+
+    def __post_init__(self) -> None:
+        if self.part not in PARTS:
+            raise build(ArgumentError, "part", f"one of {', '.join(PARTS)}", repr(self.part))
+
+    def change(self, scene: Scene) -> None:
+        """Take the part from the other run."""
+        entries = self.recording.entries(scene.name)
+        if len(entries) > 1 and scene.index >= len(entries):
+            expected = f"{scene.index + 1} calls of {scene.name}"
+            raise build(ArgumentError, "recording", expected, f"{len(entries)}")
+        entry = entries[min(scene.index, len(entries) - 1)]
+        getattr(self, f"_{self.part}")(scene, entry)
+
+    def _weights(self, scene: Scene, entry: Any) -> None:
+        over, other = self.over(scene), entry.matrix()
+        if other.shape[-2:] != scene.matrix.shape[-2:]:
+            other = Dense(_rows_of(other, scene))
+        scene.matrix = Chosen(scene.matrix, _like(other, scene.matrix), over)
+
+    def _queries(self, scene: Scene, entry: Any) -> None:
+        over, p = self.over(scene), _with_queries(scene)
+        q = _steps_of(entry.attention().q, scene.first, p.problem.q.shape, "queries")
+        scene.matrix = Attention(p.problem.replaced(q=torch.where(over[..., None], q, p.q)))
+
+    def _keys(self, scene: Scene, entry: Any) -> None:
+        p, over = _with_queries(scene), self._over_keys(scene)
+        k = _steps_of(entry.attention().k, scene.first_key, p.k.shape, "keys")
+        scene.matrix = Attention(p.problem.replaced(k=_grouped(k, p.k, over)))
+
+    def _values(self, scene: Scene, entry: Any) -> None:
+        over = self._over_keys(scene)
+        v = _steps_of(entry.v(), scene.first_key, scene.values.shape, "values")
+        scene.values = _grouped(v, scene.values, over)
+
+    def _outputs(self, scene: Scene, entry: Any) -> None:
+        over, y = self.over(scene), entry.matrix() @ entry.v()
+        t = len(scene.rows.at)
+        scene.outputs.append((over, _steps_of(y, scene.first, (*y.shape[:-2], t, 1), "outputs")))
+
+    def _over_keys(self, scene: Scene) -> Tensor:
+        """The keys (h, s) that are named; every row of their heads counts as touched."""
+        heads = scene.heads.chosen(self.heads)[:, None]
+        scene.touched |= heads
+        return heads & scene.keys.chosen(self.rows)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class weights(OnRows):  # noqa: N801
+    """Weights that a function of the dense (…, h, t, s) weights returns, in the rows named.
+
+    The weights are refused, as `LazyMatrix.dense` refuses them, where they would fill the memory.
+    Raises `ArgumentError` if the function returns another shape.
+
+    >>> weights(lambda w: w.flip(-1), heads=[0])  # doctest: +ELLIPSIS
+    weights(heads=[0], function=<function ...>)
+    """
+
+    function: Callable[[Tensor], Tensor]
+
+    def change(self, scene: Scene) -> None:
+        """Hand the dense weights to the function."""
+        over, dense = self.over(scene), scene.matrix.dense()
+        found = self.function(dense)
+        if not isinstance(found, Tensor) or found.shape != dense.shape:
+            expected = f"weights of shape {tuple(dense.shape)}, (…, h, t, s)"
+            raise build(ArgumentError, "edits.weights", expected, shape_of(found))
+        over = over if found.ndim > 2 else over[0]
+        scene.matrix = Chosen(scene.matrix, Dense(found), over)
+
+
+def _with_queries(scene: Scene) -> Attention:
+    if not isinstance(scene.matrix, Attention):
+        expected = f"queries and keys of {scene.name}"
+        got = "weights that an edit before made"
+        raise build(ArgumentError, "part", expected, got, fix="replace queries and keys first")
+    return scene.matrix
+
+
+def _like(other: LazyMatrix, matrix: LazyMatrix) -> LazyMatrix:
+    """The other matrix, whose leading axes have to fit."""
+    same = [a in (1, b) for a, b in zip(other.shape, matrix.shape)]
+    if len(other.shape) != len(matrix.shape) or not all(same):
+        expected, got = f"weights {tuple(matrix.shape)}", f"weights {tuple(other.shape)}"
+        raise build(ArgumentError, "recording", expected, got, fix="run texts of one length")
+    return other
+
+
+def _rows_of(other: LazyMatrix, scene: Scene) -> Tensor:
+    """The rows (…, t, s) of another run at the positions of the scene's, of its first keys."""
+    t, s = scene.matrix.shape[-2:]
+    start = 0 if scene.across else other.shape[-1] - other.shape[-2]
+    rows = scene.rows.at - start
+    fits = len(rows) == 0 or (int(rows[0]) >= 0 and int(rows[-1]) < other.shape[-2])
+    if not fits or other.shape[-1] < scene.first_key + s:
+        expected = f"rows {scene.first} to {scene.first + t - 1} over {s} keys"
+        got = f"weights {tuple(other.shape)}"
+        raise build(ArgumentError, "recording", expected, got, fix="run texts of one length")
+    return other.tile(rows)[..., scene.first_key : scene.first_key + s]
+
+
+def _steps_of(x: Tensor, first: int, shape: Any, part: str) -> Tensor:
+    """The steps from ``first`` on of x (…, steps, d), as many as ``shape`` has."""
+    n, steps = shape[-2], x.shape[-2]
+    first = first if steps > n else 0
+    if steps < first + n:
+        got = f"{part} of {steps} steps"
+        expected = f"{part} of {first + n} steps"
+        raise build(ArgumentError, "recording", expected, got, fix="run texts of one length")
+    return x[..., first : first + n, :]
+
+
+def _grouped(new: Tensor, old: Tensor, over: Tensor) -> Tensor:
+    """Old keys or values (…, g, s, d), the new ones where a head (h, s) of the group is named."""
+    if old.ndim < 3:
+        return torch.where(over[0][:, None], new, old)
+    groups = over.unflatten(0, (old.shape[-3], -1))
+    if bool((groups.any(1) != groups.all(1)).any()):
+        expected = f"all {groups.shape[1]} query heads of each group, which share keys and values"
+        raise build(ArgumentError, "heads", expected, "some of them")
+    return torch.where(groups.any(1)[..., None], new, old)

@@ -1,0 +1,218 @@
+"""Edits by a rule: heads that are off, keys that are forbidden or favoured, other weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from intently.attention_matrix import Attention, attend
+from intently.biases import as_bias
+from intently.edits.edit import OnRows, Scene
+from intently.edits.matrices import Chosen, Sharpened
+from intently.edits.places import Steps
+from intently.errors import ArgumentError, build
+from intently.kernels.problem import Problem
+from intently.masks import Mask, allowed, causal, window
+from intently.matrix import LazyMatrix
+from intently.scores import Dot
+
+Keys: TypeAlias = "Steps | Mask"
+
+
+@dataclass(frozen=True, repr=False, eq=False, kw_only=True)
+class off(OnRows):  # noqa: N801 - written as a function: edits.off(heads=[3])
+    """Heads that attend to nothing: their output is zero.
+
+    Source: Michel, Levy & Neubig 2019, "Are sixteen heads really better than one?", equation 3.
+
+    >>> off(heads=[3])
+    off(heads=[3])
+    """
+
+    def change(self, scene: Scene) -> None:
+        """Leave the rows no key."""
+        over = self.over(scene)
+        _hide(scene, over[:, :, None])
+        scene.outputs.append((over, scene.values.new_zeros(())))
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class forbid(OnRows):  # noqa: N801
+    """Keys that may not be attended; the rest of each row sums to 1 again, to 0 without any.
+
+    ``keys`` are steps of the keys' text, or a mask: the cells that it allows are forbidden.
+
+    Source: Geva et al. 2023, "Dissecting recall of factual associations", section 4.
+
+    >>> forbid([4], rows="because", heads=2)
+    forbid(heads=2, rows='because', keys=[4])
+    """
+
+    keys: Keys = None
+
+    def change(self, scene: Scene) -> None:
+        """Hide the keys from the rows."""
+        over = self.over(scene)
+        _hide(scene, over[:, :, None], _cells(scene, self.keys))
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class look_only_at(OnRows):  # noqa: N801
+    """Keys that alone may be attended, of those that could be before."""
+
+    keys: Keys = None
+
+    def change(self, scene: Scene) -> None:
+        """Hide all other keys from the rows."""
+        over = self.over(scene)
+        _hide(scene, over[:, :, None], ~_cells(scene, self.keys))
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class favour(OnRows):  # noqa: N801
+    """Keys whose weight grows by a ``factor`` before each row sums to 1 again: + log factor.
+
+    ``keys`` are steps of the keys' text. Raises `ArgumentError` unless the factor is positive.
+
+    >>> favour("road", 3.0)
+    favour(keys='road', factor=3.0)
+    """
+
+    keys: Steps = None
+    factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.factor < math.inf:
+            fix = "forbid(keys) leaves keys no weight"
+            raise build(ArgumentError, "factor", "a positive number", self.factor, fix=fix)
+
+    def change(self, scene: Scene) -> None:
+        """Add log factor to the scores of the keys."""
+        over, keys = self.over(scene), scene.keys.chosen(self.keys)
+        added = as_bias((keys * math.log(self.factor)).to(scene.values.dtype))
+
+        def favoured(p: Problem) -> Problem:
+            return p.replaced(bias=added if p.bias is None else p.bias + added)
+
+        _take(scene, _changed(scene.matrix, favoured), over)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class sharpen(OnRows):  # noqa: N801
+    """Weights w that become w^power / Σ w^power: a temperature of 1 / ``power``.
+
+    A power above 1 sharpens, one below 1 flattens. Raises `ArgumentError` unless it is positive.
+    """
+
+    power: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.power < math.inf:
+            fix = "uniform() spreads a row evenly"
+            raise build(ArgumentError, "power", "a positive number", self.power, fix=fix)
+
+    def change(self, scene: Scene) -> None:
+        """Multiply the scores by the power."""
+        over, matrix = self.over(scene), scene.matrix
+        p = matrix.problem if isinstance(matrix, Attention) else None
+        if p is not None and _is_plain(p):
+            power = torch.where(over, self.power, 1.0).to(p.q.dtype)[..., None]
+            scene.matrix = Attention(p.replaced(q=p.q * _fit(power, p.q)))
+            return
+        sinks = p is None or p.sinks is not None
+        _take(scene, Sharpened(matrix, self.power, sinks), over)
+
+
+@dataclass(frozen=True, repr=False, eq=False, kw_only=True)
+class uniform(OnRows):  # noqa: N801
+    """The same weight for every key that a row may attend."""
+
+    def change(self, scene: Scene) -> None:
+        """Make all scores zero."""
+        over = self.over(scene)
+        _take(scene, _changed(scene.matrix, _without_scores), over)
+
+
+@dataclass(frozen=True, repr=False, eq=False, kw_only=True)
+class previous(OnRows):  # noqa: N801
+    """All weight on the key before the query; the first query attends to itself.
+
+    Raises `ArgumentError` for cross-attention, whose keys are of another text.
+    """
+
+    def change(self, scene: Scene) -> None:
+        """Leave each row only the key before it."""
+        if scene.across:
+            expected = "layers in which a text attends to itself"
+            raise build(ArgumentError, "edits.previous", expected, f"cross-attention {scene.name}")
+        over = self.over(scene)
+        at = scene.rows.at - scene.first_key
+        before = (at - 1).clamp_min(0)
+        start = int(at[0]) if len(at) else 0
+        rule = window(1, 0, start) & ~window(0, 0, start)
+        if start == 0:
+            rule = rule | (allowed((at == before)[:, None]) & causal(0))
+        follow = lambda p: _without_scores(p).replaced(mask=rule)  # noqa: E731
+        _take(scene, _changed(scene.matrix, follow), over)
+
+
+def _hide(scene: Scene, over: Tensor, cells: Mask | None = None) -> None:
+    """Hide ``cells`` (all of them unless given) in the rows ``over`` (h, t, 1)."""
+    rows = allowed(over if len(scene.matrix.shape) > 2 else over[0])
+    hidden = rows if cells is None else rows & cells
+
+    def hide(p: Problem) -> Problem:
+        return p.replaced(mask=~hidden if p.mask is None else p.mask & ~hidden)
+
+    scene.matrix = _changed(scene.matrix, hide)
+
+
+def _cells(scene: Scene, keys: Keys) -> Mask:
+    """The cells of keys that are named, as a mask."""
+    return keys if isinstance(keys, Mask) else allowed(scene.keys.chosen(keys)[None])
+
+
+def _changed(matrix: LazyMatrix, change: Callable[[Problem], Problem]) -> LazyMatrix:
+    """The matrix with its problem changed; what no queries give becomes a problem first."""
+    if isinstance(matrix, Chosen):
+        return Chosen(_changed(matrix.matrix, change), _changed(matrix.other, change), matrix.over)
+    return Attention(change(as_problem(matrix)))
+
+
+def as_problem(matrix: LazyMatrix) -> Problem:
+    """The problem of a matrix: scores log w of queries and keys that are zero if it has none."""
+    return matrix.problem if isinstance(matrix, Attention) else of_weights(matrix.dense())
+
+
+def of_weights(weights: Tensor) -> Problem:
+    """The problem whose weights are those given (…, t, s)."""
+    *lead, t, s = weights.shape
+    q, k = (weights.new_zeros(()).expand(*lead, n, 1) for n in (t, s))
+    seen = weights > 0
+    logs = torch.where(seen, weights, 1).log()
+    return attend(q, k, mask=allowed(seen), bias=logs, scale=1.0).problem
+
+
+def _without_scores(p: Problem) -> Problem:
+    return p.replaced(q=p.q * 0, bias=None, sinks=None, softcap=None, score=Dot())
+
+
+def _is_plain(p: Problem) -> bool:
+    """Whether weights are a softmax of products alone, so that queries scale all scores."""
+    return type(p.score) is Dot and (p.bias, p.sinks, p.softcap) == (None, None, None)
+
+
+def _fit(x: Tensor, like: Tensor) -> Tensor:
+    """X (h, t, 1) without the axis of heads where ``like`` has none."""
+    return x if like.ndim > 2 else x[0]
+
+
+def _take(scene: Scene, other: LazyMatrix, over: Tensor) -> None:
+    """Take the rows ``over`` (h, t) of another matrix."""
+    over = over if len(scene.matrix.shape) > 2 else over[0]
+    scene.matrix = other if bool(over.all()) else Chosen(scene.matrix, other, over)

@@ -1,0 +1,1 @@
+"""Editing: the doors of watching, open in the other direction."""

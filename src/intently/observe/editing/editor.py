@@ -1,0 +1,171 @@
+"""`Editor`: changes the calls of a model as edits say, before anybody else hears of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from intently.attention_matrix import Attention
+from intently.edits import Edit, Scene
+from intently.edits.rules import as_problem, of_weights
+from intently.errors import KernelError, UnverifiedError, build
+from intently.masks import Geometry
+from intently.matrix import LazyMatrix
+from intently.observe.editing.applied import Applied, edited_rows, groups
+from intently.observe.editing.texts import Texts
+from intently.observe.generation.call_masks import trimmed
+from intently.observe.recording.labels import Tokens
+from intently.observe.watching.call import After, AttentionSpec, Call, operand
+from intently.observe.watching.checking import Verdict, check
+from intently.observe.watching.listener import Changing, Made, in_backward
+from intently.observe.watching.mask_inference import KnownMasks
+from intently.observe.watching.naming import Names, matches
+from intently.observe.watching.plain_check import confirmed
+
+NO_DOOR = "this call leaves no place to put another output"
+
+
+class Editor(Changing):
+    """Changes the calls whose modules a pattern of ``edits`` names."""
+
+    def __init__(self, model: nn.Module, edits: Mapping[str, Edit], tokens: Tokens | None) -> None:
+        super().__init__(Names(model, list(edits)))
+        self._edits = dict(edits)
+        self._texts = Texts(tokens)
+        self._masks = KnownMasks()
+        self._calls: dict[str, int] = {}
+        self.applied: dict[str, Applied] = {}
+        self.used: set[str] = set()
+        """Patterns whose edits changed at least one row."""
+
+    def close(self) -> None:
+        """Change nothing from now on, and let go of the model."""
+        self._open, self.closed = False, True
+        self.names, self._masks = Names(None, None), KnownMasks()
+        self.plain.clear()
+
+    def see(self, call: Call) -> None:
+        """A call was changed already, or is not wanted."""
+
+    def miss(self, module: nn.Module | None, source: str, why: str) -> None:
+        """Refuse a call that cannot be read if it was to be edited."""
+        name = None if in_backward() else self._named(module)
+        if name is not None:
+            raise build(KernelError, name, "a call that edits can change", f"{source}: {why}")
+
+    def apart(self, module: nn.Module, why: str) -> None:
+        """Blocks that do not become one matrix are refused when their weights meet values."""
+
+    def compiled(self) -> None:
+        """Compiled code attends unseen; edits that matched nothing say so at the end."""
+
+    def reordered(self, index: object) -> None:
+        """Edits name positions, which all beams share."""
+
+    def changed(
+        self, module: nn.Module | None, source: str, make: Made, result: Any
+    ) -> tuple[Any, Made]:
+        """Change a call whose module is named by a pattern; the others only tell positions."""
+        name = self.names.of(module, self.running) if self._open else None
+        if name is None or in_backward():
+            return result, make
+        found = [(pattern, edit) for pattern, edit in self._edits.items() if matches(name, pattern)]
+        call = make()
+        if isinstance(call, str):
+            if found:
+                self.miss(module, source, call)
+        elif found:
+            return self._edited(name, found, call, result)
+        else:
+            self._texts.passed(name, tuple(call.q.shape), tuple(call.k.shape))
+        return result, lambda: call
+
+    def _edited(
+        self, name: str, found: Sequence[tuple[str, Edit]], call: Call, result: Any
+    ) -> tuple[Any, Made]:
+        number = self._calls[name] = self._calls.get(name, -1) + 1
+        matrix, v = self._read(name, number, call)
+        scene = self._texts.scene(name, number, matrix, v)
+        for pattern, edit in found:
+            before, scene.touched = scene.touched, torch.zeros_like(scene.touched)
+            edit.change(scene)
+            if bool(scene.touched.any()):
+                self.used.add(pattern)
+            scene.touched |= before
+        if not bool(scene.touched.any()):
+            return result, lambda: call
+        if call.put is None:
+            raise build(KernelError, name, "a call that edits can change", NO_DOOR)
+        said = " & ".join(repr(edit) for _, edit in found)
+        parts = groups(scene)
+        self.applied.setdefault(name, Applied(name, said)).add(scene, parts)
+        y, after = _output(call, scene, parts)
+        return call.put(y, scene.matrix), partial(_as_call, call, scene, after, said)
+
+    def _read(self, name: str, number: int, call: Call) -> tuple[LazyMatrix, Tensor]:
+        """The weights and the values of a call; raises `UnverifiedError` if they do not give y."""
+        if call.columns is not None or call.y is None:
+            got = call.then or "weights that meet the values in parts"
+            raise build(KernelError, name, "one product of weights and values", got)
+        q, k, v = operand(call.q), operand(call.k), operand(call.v)
+        g = Geometry(tuple(q.shape[:-2]), q.shape[-2], k.shape[-2], q.device)
+        whole = self._masks.simplified(call.how, g)
+        how, _, cut = trimmed(whole, k.detach(), g)
+        k, v = k[..., : cut.s, :], v[..., : cut.s, :]
+        matrix = how.attend(q, k)
+        verdict = self._verdict(replace(call, v=v, how=how), matrix, number)
+        if verdict.verified is False and isinstance(call.real, Tensor):
+            return Attention(of_weights(call.real[..., : cut.s])), v
+        if verdict.verified is False:
+            expected = "weights that give the output of the model"
+            raise build(UnverifiedError, name, expected, "others", verdict.why)
+        return matrix, v
+
+    def _verdict(self, call: Call, matrix: Attention, number: int) -> Verdict:
+        if number and number & (number - 1) and number % 32:
+            return Verdict(None)
+        with torch.no_grad():
+            found = confirmed(call, matrix.q.detach(), matrix.k.detach(), call.how, number)
+            return found or check(call, matrix, number)
+
+
+def _output(
+    call: Call, scene: Scene, parts: Sequence[tuple[Tensor, Tensor]]
+) -> tuple[Tensor, Tensor | After]:
+    """The output with edited rows in place, as the function returns it, and as a call has it."""
+    if isinstance(call.y, Tensor):
+        y = edited_rows(scene, parts, call.y)
+        return y, y
+    assert call.y is not None
+    rows = scene.touched.any(0).nonzero()[:, 0]
+    v = scene.values
+    plain = scene.matrix[..., rows, :]
+    mixed = edited_rows(scene, parts, _product(plain, v), rows)
+    output = call.y.output.index_copy(-2, rows, call.y.finish(mixed, rows).to(call.y.output.dtype))
+    return output, After(output, call.y.finish)
+
+
+def _product(weights: Tensor, v: Tensor) -> Tensor:
+    """Dense weights (…, h, n, s) @ v (…, g, s, e)."""
+    if v.ndim > 2 and v.shape[-3] not in (1, weights.shape[-3]):
+        v = v.repeat_interleave(weights.shape[-3] // v.shape[-3], -3)
+    return weights.to(v.dtype) @ v
+
+
+def _as_call(call: Call, scene: Scene, y: Tensor | After, said: str) -> Call:
+    """The call as it is after the edits ``said``."""
+    given = not isinstance(scene.matrix, Attention)
+    p = as_problem(scene.matrix)
+    how = AttentionSpec(p.score, p.mask, p.bias, p.scale, p.softcap, p.sinks, p.dropout)
+    made = replace(call, q=p.q, k=p.k, v=scene.values, y=y, how=how, edited=said)
+    made.real = made.as_weights = None
+    made.as_it_is = "an edit made them" if given else None
+    made.keys = operand(call.k) if given else None
+    if any(x.ndim for _, x in scene.outputs):
+        made.y, made.then = None, "an edit replaced the output"
+    return made
