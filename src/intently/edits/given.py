@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -15,10 +15,17 @@ from intently.edits.matrices import Chosen
 from intently.errors import ArgumentError, build, shape_of
 from intently.matrix import Dense, LazyMatrix
 
-if TYPE_CHECKING:
-    from intently.observe.recording.recording import Recording
-
 Part: TypeAlias = Literal["weights", "queries", "keys", "values", "outputs"]
+
+
+class Run(Protocol):
+    """What `intently.watch` kept of another run."""
+
+    def entries(self, name: str) -> list[Any]:
+        """All calls of a module."""
+        ...
+
+
 PARTS = ("weights", "queries", "keys", "values", "outputs")
 
 
@@ -34,7 +41,7 @@ class replace(OnRows):  # noqa: N801 - written as a function: edits.replace(seen
     Source: Meng et al. 2022, "Locating and editing factual associations in GPT", section 2.
     """
 
-    recording: Recording
+    recording: Run
     part: Part = "weights"
 
     def __post_init__(self) -> None:

@@ -19,6 +19,7 @@ from intently.errors import ArgumentError, build
 from intently.kernels.problem import Problem
 from intently.masks import Mask, allowed, causal, window
 from intently.matrix import LazyMatrix
+from intently.matrix.labelling import HIDDEN, tensors
 from intently.scores import Dot
 
 Keys: TypeAlias = "Steps | Mask"
@@ -199,7 +200,12 @@ def of_weights(weights: Tensor) -> Problem:
 
 
 def _without_scores(p: Problem) -> Problem:
-    return p.replaced(q=p.q * 0, bias=None, sinks=None, softcap=None, score=Dot())
+    """The same problem with scores of zero; what a bias hides stays hidden."""
+    mask = p.mask
+    for bias in tensors(p.bias):
+        seen = allowed(bias.tensor > HIDDEN)
+        mask = seen if mask is None else mask & seen
+    return p.replaced(q=p.q * 0, bias=None, sinks=None, softcap=None, score=Dot(), mask=mask)
 
 
 def _is_plain(p: Problem) -> bool:

@@ -162,7 +162,7 @@ def looks_back(matrix: LazyMatrix) -> bool:
         return False
     t, s = matrix.shape[-2:]
     g, mask, bias = matrix.problem.geometry, matrix.mask, matrix.problem.bias
-    hidden = list(_tensors(bias))
+    hidden = list(tensors(bias))
     if t < 2 or not s or (mask is None and not hidden):
         return False
     last = torch.arange(s - 1, s, device=g.device)
@@ -188,14 +188,14 @@ def _never_later(mask: Mask) -> bool:
     return is_plain_causal(mask)
 
 
-def _tensors(bias: Bias | None) -> Iterator[TensorBias]:
+def tensors(bias: Bias | None) -> Iterator[TensorBias]:
     """Yield the tensors that are added; rules such as `it.alibi` hide nothing."""
     if isinstance(bias, TensorBias):
         yield bias
     elif isinstance(bias, Bias):
         for part in bias.parts:
             if isinstance(part, Bias):
-                yield from _tensors(part)
+                yield from tensors(part)
 
 
 def _leading(mask: Mask | None, g: Geometry) -> Iterator[Tensor]:

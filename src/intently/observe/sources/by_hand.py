@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import wraps
 from itertools import chain
@@ -38,9 +38,10 @@ from torch.utils._python_dispatch import (
 from intently.observe.sources.followed import Lost, Scores
 from intently.observe.sources.following import BY_HAND, Follow
 from intently.observe.sources.gathered import Gathered
+from intently.observe.sources.regraded import Regraded
 from intently.observe.sources.steps import NO_PRODUCT, axes_of_ones
 from intently.observe.watching.helpers import Helper, helpers
-from intently.observe.watching.listener import Listener
+from intently.observe.watching.listener import Changing, Listener
 from intently.observe.watching.patches import Function, Target, is_replaced
 from intently.observe.watching.revealed import gathers, own_kinds, writes_attention
 from intently.observe.watching.scope import current, running, tell
@@ -62,13 +63,17 @@ class mode:  # noqa: N801 - used as a function: `with by_hand.mode():`
         self._turned_on = not _is_on()
         _here.count += 1
         self._before, _here.mode.gathered = _here.mode.gathered, self._gathered
+        edited = any(isinstance(x, Changing) for x in current())
+        self._regraded = Regraded(BY_HAND, _here.mode.waiting) if edited else nullcontext()
+        self._regraded.__enter__()
         if self._turned_on:
             _here.mode.__enter__()
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *error: Any) -> None:
         if threading.get_ident() != self._thread:  # the stack of another thread is out of reach
             return
         _here.count -= 1
+        self._regraded.__exit__(*error)
         _here.mode.gathered = self._before
         if self._turned_on and not _here.whole and _is_on():
             _leave()

@@ -13,13 +13,16 @@ from torch._ops import HigherOrderOperator
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from intently.matrix import LazyMatrix
 from intently.observe.sources.flex import operator_call
 from intently.observe.sources.followed import GIVEN, Lost, Scores
 from intently.observe.sources.functional import how_of
 from intently.observe.sources.gathered import Gathered
 from intently.observe.sources.mixed import BY_HAND, Mixture, Mixtures, placed
+from intently.observe.sources.regraded import Waiting
 from intently.observe.sources.steps import MIXES, NO_PRODUCT, after, as_they_are, leaves
 from intently.observe.watching.call import Call, operand
+from intently.observe.watching.listener import Changing
 from intently.observe.watching.scope import around, current, tell
 from intently.observe.watching.unseen import Softmax
 
@@ -47,6 +50,8 @@ class Follow(TorchDispatchMode):
         self.mixtures = Mixtures()
         self.lost: list[tuple[Softmax, Tensor, Callable[[], Call]]] = []
         """Softmaxes whose weights went out of sight, and how to tell of them."""
+        self.waiting: list[Waiting] = []
+        """Calls that edits change where gradients flow, until their function returns."""
         self.gathered: Gathered | None = None
         """What the module did so far that is running, if its code gathers blocks."""
 
@@ -161,9 +166,12 @@ class Follow(TorchDispatchMode):
         self.keep(out, _product(name, a, b, args, kwargs))
 
     def _tell(self, found: Scores | Lost, weights: Tensor, make: Callable[[], Call | str]) -> None:
-        gathered = self.gathered
+        gathered, listeners = self.gathered, current()
         if gathered is None or gathered.module is not next(iter(around()[-1:]), None):
-            tell(current(), BY_HAND, _whose(found), make)
+            if weights.requires_grad and any(isinstance(x, Changing) for x in listeners):
+                self.waiting.append((_whose(found), make))
+            else:
+                tell(listeners, BY_HAND, _whose(found), make)
         else:
             gathered.hold(weights, make)
 
@@ -256,10 +264,22 @@ def _product(name: str, a: Tensor, b: Tensor, args: Any, kwargs: Any) -> Scores 
 def _met(found: Scores | Lost, a: Tensor, b: Tensor, out: Tensor, side: int) -> Call | str:
     """The call of a product of weights with values, or with something else."""
     call = _call(found, a, b, out, side)
+    if isinstance(call, Call) and isinstance(call.y, Tensor) and _shares(call.y, out):
+        call.put = partial(_put_in, call.y)
     whose = found.softmax.module if found.softmax is not None else None
     if whose is not None and isinstance(call, str) and isinstance(found, Scores):
         return _unmixed(found, (a, b)[side], call) if found.stage == "weights" else call
     return call
+
+
+def _shares(y: Tensor, out: Tensor) -> bool:
+    return y.untyped_storage().data_ptr() == out.untyped_storage().data_ptr()
+
+
+def _put_in(y: Tensor, edited: Tensor, matrix: LazyMatrix) -> None:
+    """Overwrite what a product returned."""
+    with torch.no_grad():
+        y.copy_(edited)
 
 
 def _call(found: Scores | Lost, a: Tensor, b: Tensor, out: Tensor, side: int) -> Call | str:
