@@ -148,3 +148,20 @@ def test_attention_in_blocks_is_refused() -> None:
     refused = pytest.raises(KernelError, match="one product of weights and values")
     with torch.no_grad(), refused, it.edit(model, edits.off(heads=[0])):
         model(ids)
+
+
+def test_gradients_through_a_checkpoint_are_those_of_the_edited_model() -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    torch.manual_seed(0)
+    layer = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
+    x = torch.randn(2, T, WIDTH, requires_grad=True)
+
+    def forward(x: Tensor) -> Tensor:
+        return layer(x, x, x, need_weights=False)[0]
+
+    grads = []
+    for run in (forward, lambda x: checkpoint(forward, x, use_reentrant=False)):
+        with it.edit(layer, edits.sharpen(3.0, heads=1)):
+            grads += torch.autograd.grad(run(x).square().sum(), x)
+    torch.testing.assert_close(*grads)

@@ -72,7 +72,7 @@ class Editor(Changing):
     ) -> tuple[Any, Made]:
         """Change a call whose module is named by a pattern; the others only tell positions."""
         name = self.names.of(module, self.running) if self._open else None
-        if name is None or in_backward():
+        if name is None:
             return result, make
         found = [(pattern, edit) for pattern, edit in self._edits.items() if matches(name, pattern)]
         call = make()
@@ -88,7 +88,9 @@ class Editor(Changing):
     def _edited(
         self, name: str, found: Sequence[tuple[str, Edit]], call: Call, result: Any
     ) -> tuple[Any, Made]:
-        number = self._calls[name] = self._calls.get(name, -1) + 1
+        again = in_backward()  # a checkpoint runs a call again
+        number = max(0, self._calls.get(name, -1) + (not again))
+        self._calls[name] = number
         matrix, v = self._read(name, number, call)
         scene = self._texts.scene(name, number, matrix, v)
         for pattern, edit in found:
