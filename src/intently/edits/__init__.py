@@ -1,7 +1,7 @@
 """Edits: what a model shall attend instead, as values that `intently.edit` applies.
 
 They join with ``&``. Heads, rows (queries) and keys are named by index, slice, token text or
-booleans; keys also by a mask, whose cells are meant.
+booleans, pixels also by a region of the image; keys also by a mask, whose cells are meant.
 
 >>> off(heads=[3]) & forbid(keys=[4], rows="because", heads=2)
 off(heads=[3]) & forbid(heads=2, rows='because', keys=[4])
@@ -9,6 +9,7 @@ off(heads=[3]) & forbid(heads=2, rows='because', keys=[4])
 
 from intently.edits.edit import Edit, Joined, Scene
 from intently.edits.given import replace, weights
+from intently.edits.pictures import region
 from intently.edits.rules import favour, forbid, look_only_at, off, previous, sharpen, uniform
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "look_only_at",
     "off",
     "previous",
+    "region",
     "replace",
     "sharpen",
     "uniform",

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from intently.edits.places import Axis, Heads, Steps
+from intently.edits.places import Axis, Steps, Whole
 from intently.matrix import LazyMatrix
 
 
@@ -19,8 +19,8 @@ class Scene:
 
     ``name`` is that of the module, ``index`` the number of its call. Query i stands at position
     ``first + i`` of its text, key j at ``first_key + j``; ``across`` says that these are two texts.
-    ``touched`` (h, t) collects the rows that edits changed; ``outputs`` are rows of A @ v that an
-    edit gives itself: which (h, t), and what (…, h, t, e).
+    ``touched`` (b, h, t) collects the rows that edits changed, b = 1 if in all batch rows alike;
+    ``outputs`` are rows of A @ v that an edit gives itself: which (b, h, t), and what (…, h, t, e).
     """
 
     name: str
@@ -38,12 +38,18 @@ class Scene:
     def __post_init__(self) -> None:
         *lead, t, _ = self.matrix.shape
         h = lead[-1] if lead else 1
-        self.touched = torch.zeros(h, t, dtype=torch.bool, device=self.matrix.device)
+        self.touched = torch.zeros(1, h, t, dtype=torch.bool, device=self.matrix.device)
 
     @property
-    def heads(self) -> Heads:
+    def batch(self) -> Whole:
+        """The axis of batch rows."""
+        lead = self.matrix.shape[:-3]
+        return Whole("batch", lead[-1] if lead else 1, self.touched.device)
+
+    @property
+    def heads(self) -> Whole:
         """The axis of heads."""
-        return Heads(len(self.touched), self.touched.device)
+        return Whole("heads", self.touched.shape[1], self.touched.device)
 
     @property
     def rows(self) -> Axis:
@@ -89,21 +95,34 @@ class Joined(Edit):
 
 @dataclass(frozen=True, repr=False, eq=False, kw_only=True)
 class OnRows(Edit):
-    """An edit of some rows (queries) of some heads; all of them unless named."""
+    """An edit of some rows (queries) of some heads and batch rows; all of them unless named."""
 
     heads: Steps = None
     rows: Steps = None
+    batch: Steps = None
 
     def over(self, scene: Scene) -> Tensor:
-        """The rows (h, t) that the edit names; they count as touched."""
-        over = scene.heads.chosen(self.heads)[:, None] & scene.rows.chosen(self.rows)
-        scene.touched |= over
+        """The rows (b, h, t) that the edit names; they count as touched."""
+        over = self.over_heads(scene) & scene.rows.chosen(self.rows)
+        scene.touched = scene.touched | over
         return over
+
+    def over_heads(self, scene: Scene) -> Tensor:
+        """The heads (b, h, 1) that the edit names."""
+        heads = scene.heads.chosen(self.heads)[None, :, None]
+        return (
+            heads if self.batch is None else scene.batch.chosen(self.batch)[:, None, None] & heads
+        )
 
     def __repr__(self) -> str:
         given = {x.name: getattr(self, x.name) for x in fields(self)}
         said = (f"{name}={_said(x)}" for name, x in given.items() if x is not None)
         return f"{type(self).__name__}({', '.join(said)})"
+
+
+def fit(over: Tensor, axes: int) -> Tensor:
+    """Return ``over`` (b, h, t) without the leading axes that a tensor (…, t) of ``axes`` lacks."""
+    return over[(0,) * max(0, 3 - axes)]
 
 
 def _said(x: Any) -> str:

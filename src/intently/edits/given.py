@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from intently.attention_matrix import Attention
-from intently.edits.edit import OnRows, Scene
+from intently.edits.edit import OnRows, Scene, fit
 from intently.edits.matrices import Chosen
 from intently.errors import ArgumentError, build, shape_of
 from intently.matrix import Dense, LazyMatrix
@@ -58,13 +58,14 @@ class replace(OnRows):  # noqa: N801 - written as a function: edits.replace(seen
         getattr(self, f"_{self.part}")(scene, entry)
 
     def _weights(self, scene: Scene, entry: Any) -> None:
-        over, other = self.over(scene), entry.matrix()
+        over, other = fit(self.over(scene), scene.matrix.ndim - 1), entry.matrix()
         if other.shape[-2:] != scene.matrix.shape[-2:]:
             other = Dense(_rows_of(other, scene))
         scene.matrix = Chosen(scene.matrix, _like(other, scene.matrix), over)
 
     def _queries(self, scene: Scene, entry: Any) -> None:
-        over, p = self.over(scene), _with_queries(scene)
+        p = _with_queries(scene)
+        over = fit(self.over(scene), p.q.ndim - 1)
         q = _steps_of(entry.attention().q, scene.first, p.problem.q.shape, "queries")
         scene.matrix = Attention(p.problem.replaced(q=torch.where(over[..., None], q, p.q)))
 
@@ -84,9 +85,9 @@ class replace(OnRows):  # noqa: N801 - written as a function: edits.replace(seen
         scene.outputs.append((over, _steps_of(y, scene.first, (*y.shape[:-2], t, 1), "outputs")))
 
     def _over_keys(self, scene: Scene) -> Tensor:
-        """The keys (h, s) that are named; every row of their heads counts as touched."""
-        heads = scene.heads.chosen(self.heads)[:, None]
-        scene.touched |= heads
+        """The keys (b, h, s) that are named; every row of their heads counts as touched."""
+        heads = self.over_heads(scene)
+        scene.touched = scene.touched | heads
         return heads & scene.keys.chosen(self.rows)
 
 
@@ -110,8 +111,7 @@ class weights(OnRows):  # noqa: N801
         if not isinstance(found, Tensor) or found.shape != dense.shape:
             expected = f"weights of shape {tuple(dense.shape)}, (…, h, t, s)"
             raise build(ArgumentError, "edits.weights", expected, shape_of(found))
-        over = over if found.ndim > 2 else over[0]
-        scene.matrix = Chosen(scene.matrix, Dense(found), over)
+        scene.matrix = Chosen(scene.matrix, Dense(found), fit(over, found.ndim - 1))
 
 
 def _with_queries(scene: Scene) -> Attention:
@@ -123,12 +123,17 @@ def _with_queries(scene: Scene) -> Attention:
 
 
 def _like(other: LazyMatrix, matrix: LazyMatrix) -> LazyMatrix:
-    """The other matrix, whose leading axes have to fit."""
+    """The other matrix, whose leading axes have to fit: one batch row serves all."""
     same = [a in (1, b) for a, b in zip(other.shape, matrix.shape)]
-    if len(other.shape) != len(matrix.shape) or not all(same):
+    if other.ndim != matrix.ndim or not all(same):
         expected, got = f"weights {tuple(matrix.shape)}", f"weights {tuple(other.shape)}"
         raise build(ArgumentError, "recording", expected, got, fix="run texts of one length")
-    return other
+    if other.shape == matrix.shape:
+        return other
+    if isinstance(other, Attention):
+        p, lead = other.problem, tuple(matrix.shape[:-2])
+        return Attention(p.replaced(geometry=p.geometry._replace(lead=lead)))
+    return Dense(other.dense().expand(matrix.shape))
 
 
 def _rows_of(other: LazyMatrix, scene: Scene) -> Tensor:
@@ -156,11 +161,9 @@ def _steps_of(x: Tensor, first: int, shape: Any, part: str) -> Tensor:
 
 
 def _grouped(new: Tensor, old: Tensor, over: Tensor) -> Tensor:
-    """Old keys or values (…, g, s, d), the new ones where a head (h, s) of the group is named."""
-    if old.ndim < 3:
-        return torch.where(over[0][:, None], new, old)
-    groups = over.unflatten(0, (old.shape[-3], -1))
-    if bool((groups.any(1) != groups.all(1)).any()):
-        expected = f"all {groups.shape[1]} query heads of each group, which share keys and values"
+    """Old keys or values (…, g, s, d), the new ones where a head (b, h, s) is named."""
+    groups = over.unflatten(1, (old.shape[-3] if old.ndim > 2 else 1, -1))
+    if bool((groups.any(2) != groups.all(2)).any()):
+        expected = f"all {groups.shape[2]} query heads of each group, which share keys and values"
         raise build(ArgumentError, "heads", expected, "some of them")
-    return torch.where(groups.any(1)[..., None], new, old)
+    return torch.where(fit(groups.any(2), old.ndim - 1)[..., None], new, old)

@@ -1,4 +1,4 @@
-"""Heads, rows and keys by name: indices, slices, token texts, boolean tensors."""
+"""Batch rows, heads, rows and keys by name: indices, slices, token texts, boolean tensors."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from intently.edits.pictures import grid, region, resized
 from intently.errors import ArgumentError, KindError, build
 
-Steps: TypeAlias = "int | str | slice | Sequence[int | str] | Tensor | None"
-"""Positions in a text, negative ones from its end; texts of tokens; booleans; None for all."""
+Steps: TypeAlias = "int | str | slice | Sequence[int | str] | Tensor | region | None"
+"""Positions in a text, negative ones from its end; texts of tokens; booleans; None for all.
+
+Of an image: a region, or a picture (H, W) of booleans.
+"""
 
 MARKERS = "Ġ▁ "
 """What tokenizers put before a word that follows a space."""
@@ -38,6 +42,8 @@ class Axis:
         if isinstance(steps, slice):
             places = range(*steps.indices(self.total))
             return torch.isin(self.at, torch.tensor(places, device=self.at.device))
+        if isinstance(steps, region):
+            return self._where(steps.picture(*self._grid(steps.aspect)).flatten())
         if isinstance(steps, Tensor) and steps.dtype is torch.bool:
             return self._where(steps)
         if isinstance(steps, Tensor) and not steps.is_floating_point() and steps.ndim < 2:
@@ -50,11 +56,24 @@ class Axis:
         return torch.isin(self.at, torch.tensor(places, dtype=torch.long, device=self.at.device))
 
     def _where(self, steps: Tensor) -> Tensor:
+        if steps.ndim == 2 and steps.numel():
+            height, width = steps.shape
+            steps = resized(steps, *self._grid(width / height)).flatten()
         if steps.ndim != 1:
-            raise build(ArgumentError, self.name, "booleans (n,)", f"shape {tuple(steps.shape)}")
+            expected = "booleans (n,), or a picture (H, W) of them"
+            raise build(ArgumentError, self.name, expected, f"shape {tuple(steps.shape)}")
         steps = steps.to(self.at.device)
         known = self.at < len(steps)
         return known & steps[self.at.clamp(max=max(0, len(steps) - 1))] if len(steps) else known
+
+    def _grid(self, aspect: float) -> tuple[int, int]:
+        """The height and width of the image whose pixels the steps are."""
+        found = grid(self.total, aspect)
+        if found is None:
+            expected = f"the pixels of an image, {aspect:g} times as wide as it is high"
+            fix = "edits.region(…, aspect=width / height); the keys of a prompt are words"
+            raise build(ArgumentError, self.name, expected, f"{self.total} steps", fix=fix)
+        return found
 
     def _places(self, step: int | str) -> list[int]:
         if isinstance(step, int):
@@ -71,21 +90,25 @@ class Axis:
         raise build(ArgumentError, self.name, expected, repr(step), f"they are {self.tokens}")
 
 
-class Heads(Axis):
-    """The axis of h heads."""
+class Whole(Axis):
+    """An axis whose n steps are all in the call: heads, or batch rows."""
 
-    def __init__(self, h: int, device: torch.device) -> None:
-        super().__init__("heads", torch.arange(h, device=device), h, None)
+    def __init__(self, name: str, n: int, device: torch.device) -> None:
+        super().__init__(name, torch.arange(n, device=device), n, None)
 
     def _places(self, step: int | str) -> list[int]:
         if isinstance(step, str) or not -self.total <= step < self.total:
-            raise build(ArgumentError, "heads", f"numbers below {self.total}", repr(step))
+            raise build(ArgumentError, self.name, f"numbers below {self.total}", repr(step))
         return super()._places(step)
+
+    def _grid(self, aspect: float) -> tuple[int, int]:
+        expected = f"numbers, a slice, or booleans ({self.total},)"
+        raise build(KindError, self.name, expected, "a region of an image")
 
     def _where(self, steps: Tensor) -> Tensor:
         if tuple(steps.shape) != (self.total,):
             got = f"shape {tuple(steps.shape)}"
-            raise build(ArgumentError, "heads", f"booleans ({self.total},)", got)
+            raise build(ArgumentError, self.name, f"booleans ({self.total},)", got)
         return super()._where(steps)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from intently.attention_matrix import Attention, attend
 from intently.biases import as_bias
-from intently.edits.edit import OnRows, Scene
+from intently.edits.edit import OnRows, Scene, fit
 from intently.edits.matrices import Chosen, Sharpened
 from intently.edits.places import Steps
 from intently.errors import ArgumentError, build
@@ -38,7 +38,7 @@ class off(OnRows):  # noqa: N801 - written as a function: edits.off(heads=[3])
     def change(self, scene: Scene) -> None:
         """Leave the rows no key."""
         over = self.over(scene)
-        _hide(scene, over[:, :, None])
+        _hide(scene, over)
         scene.outputs.append((over, scene.values.new_zeros(())))
 
 
@@ -59,7 +59,7 @@ class forbid(OnRows):  # noqa: N801
     def change(self, scene: Scene) -> None:
         """Hide the keys from the rows."""
         over = self.over(scene)
-        _hide(scene, over[:, :, None], _cells(scene, self.keys))
+        _hide(scene, over, _cells(scene, self.keys))
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -71,7 +71,7 @@ class look_only_at(OnRows):  # noqa: N801
     def change(self, scene: Scene) -> None:
         """Hide all other keys from the rows."""
         over = self.over(scene)
-        _hide(scene, over[:, :, None], ~_cells(scene, self.keys))
+        _hide(scene, over, ~_cells(scene, self.keys))
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -122,8 +122,8 @@ class sharpen(OnRows):  # noqa: N801
         over, matrix = self.over(scene), scene.matrix
         p = matrix.problem if isinstance(matrix, Attention) else None
         if p is not None and _is_plain(p):
-            power = torch.where(over, self.power, 1.0).to(p.q.dtype)[..., None]
-            scene.matrix = Attention(p.replaced(q=p.q * _fit(power, p.q)))
+            power = torch.where(fit(over, p.q.ndim - 1), self.power, 1.0).to(p.q.dtype)
+            scene.matrix = Attention(p.replaced(q=p.q * power[..., None]))
             return
         sinks = p is None or p.sinks is not None
         _take(scene, Sharpened(matrix, self.power, sinks), over)
@@ -163,8 +163,8 @@ class previous(OnRows):  # noqa: N801
 
 
 def _hide(scene: Scene, over: Tensor, cells: Mask | None = None) -> None:
-    """Hide ``cells`` (all of them unless given) in the rows ``over`` (h, t, 1)."""
-    rows = allowed(over if len(scene.matrix.shape) > 2 else over[0])
+    """Hide ``cells`` (all of them unless given) in the rows ``over`` (b, h, t)."""
+    rows = allowed(fit(over, scene.matrix.ndim - 1)[..., None])
     hidden = rows if cells is None else rows & cells
 
     def hide(p: Problem) -> Problem:
@@ -213,12 +213,7 @@ def _is_plain(p: Problem) -> bool:
     return type(p.score) is Dot and (p.bias, p.sinks, p.softcap) == (None, None, None)
 
 
-def _fit(x: Tensor, like: Tensor) -> Tensor:
-    """X (h, t, 1) without the axis of heads where ``like`` has none."""
-    return x if like.ndim > 2 else x[0]
-
-
 def _take(scene: Scene, other: LazyMatrix, over: Tensor) -> None:
-    """Take the rows ``over`` (h, t) of another matrix."""
-    over = over if len(scene.matrix.shape) > 2 else over[0]
+    """Take the rows ``over`` (b, h, t) of another matrix."""
+    over = fit(over, scene.matrix.ndim - 1)
     scene.matrix = other if bool(over.all()) else Chosen(scene.matrix, other, over)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -11,10 +11,11 @@ from torch import Tensor
 
 from intently.attention_matrix import Attention
 from intently.edits import Scene
+from intently.edits.edit import fit
 from intently.matrix import LazyMatrix
 
-Part: TypeAlias = tuple[Tensor, Tensor]
-"""Heads (n,) and the rows (m,) of them that are computed again."""
+Part: TypeAlias = tuple[Tensor, Tensor, Tensor]
+"""Batch rows (k,), and heads (n,) and rows (m,) of them, that are computed again."""
 
 PLANNED = 4
 """Lines of a plan at most that are kept of one module."""
@@ -41,14 +42,24 @@ class Applied:
 
 
 def groups(scene: Scene) -> list[Part]:
-    """Return the heads that share the rows in which their output is computed again."""
+    """Return the batch rows and heads that share the rows whose output is computed again."""
     needed = scene.touched
     for over, _ in scene.outputs:
         needed = needed & ~over
-    kinds, kind = needed.unique(dim=0, return_inverse=True)
-    numbered = ((kind == i).nonzero()[:, 0] for i in range(len(kinds)))
-    parts = ((heads, rows.nonzero()[:, 0]) for heads, rows in zip(numbered, kinds))
-    return [part for part in parts if len(part[1])]
+    everywhere = torch.arange(scene.batch.total, device=needed.device)
+    return [
+        (batch if len(needed) > 1 else everywhere, heads, rows.nonzero()[:, 0])
+        for batch, of_batch in _alike(needed)
+        for heads, rows in _alike(of_batch)
+        if bool(rows.any())
+    ]
+
+
+def _alike(x: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield which entries of x (n, …) are equal, and the entry."""
+    kinds, kind = x.unique(dim=0, return_inverse=True)
+    for i, one in enumerate(kinds):
+        yield (kind == i).nonzero()[:, 0], one
 
 
 def edited_rows(
@@ -56,10 +67,12 @@ def edited_rows(
 ) -> Tensor:
     """Return y (…, h, t, e) with edited rows in place; y has only ``rows`` (n,) if given."""
     y = y.clone()
-    for heads, places in parts:
-        made = _computed(scene, heads, places).to(y.dtype)
+    for batch, heads, places in parts:
+        made = _computed(scene, batch, heads, places).to(y.dtype)
         at = places if rows is None else torch.searchsorted(rows, places)
-        if y.ndim > 2:
+        if len(batch) < scene.batch.total:
+            y[..., batch[:, None, None], heads[:, None], at, :] = made
+        elif y.ndim > 2:
             y[..., heads[:, None], at, :] = made
         else:
             y[at] = made
@@ -67,35 +80,37 @@ def edited_rows(
         over = over if rows is None else over.index_select(-1, rows)
         if rows is not None and given.ndim:
             given = given.index_select(-2, rows)
-        over = over if y.ndim > 2 else over[0]
-        y = torch.where(over[..., None], given.to(y.dtype), y)
+        y = torch.where(fit(over, y.ndim - 1)[..., None], given.to(y.dtype), y)
     return y
 
 
-def _computed(scene: Scene, heads: Tensor, rows: Tensor) -> Tensor:
-    """The rows (…, n, m, e) of some heads; many rows at once by a kernel, few by their weights."""
-    matrix, v, t = of_heads(scene.matrix, heads), scene.values, scene.touched.shape[-1]
+def _computed(scene: Scene, batch: Tensor, heads: Tensor, rows: Tensor) -> Tensor:
+    """The rows (…, k, n, m, e); many rows at once by a kernel, few by their weights."""
+    matrix, v, t = of_part(scene.matrix, batch, heads), scene.values, scene.touched.shape[-1]
     if v.ndim > 2 and v.shape[-3] > 1:
-        v = v.index_select(-3, heads // (len(scene.touched) // v.shape[-3]))
+        v = v.index_select(-3, heads // (scene.heads.total // v.shape[-3]))
+    if v.ndim > 3 and v.shape[-4] > len(batch):
+        v = v.index_select(-4, batch)
     if len(rows) > t // 2:
         return (matrix @ v).index_select(-2, rows)
     return matrix[..., rows, :].to(v.dtype) @ v
 
 
-def of_heads(matrix: LazyMatrix, heads: Tensor) -> LazyMatrix:
-    """Return some heads of a matrix (…, h, t, s)."""
-    lead = len(matrix.shape) - 2
-    if not lead or len(heads) == matrix.shape[-3]:
-        return matrix
-    return matrix[(*[slice(None)] * (lead - 1), heads)]
+def of_part(matrix: LazyMatrix, batch: Tensor, heads: Tensor) -> LazyMatrix:
+    """Return some batch rows and heads of a matrix (…, b, h, t, s)."""
+    for axis, some in ((matrix.ndim - 4, batch), (matrix.ndim - 3, heads)):
+        if axis >= 0 and len(some) < matrix.shape[axis]:
+            matrix = matrix[(*[slice(None)] * axis, some)]
+    return matrix
 
 
-def _plan(scene: Scene, heads: Tensor, rows: Tensor) -> str:
+def _plan(scene: Scene, batch: Tensor, heads: Tensor, rows: Tensor) -> str:
     """Which heads and rows are computed again, how, and what that costs."""
-    h, t = scene.touched.shape
+    b, (_, h, t) = scene.batch.total, scene.touched.shape
     s = scene.matrix.shape[-1]
-    said = f"{len(heads)} of {h} heads, {len(rows)} of {t} rows: "
-    matrix = of_heads(scene.matrix, heads)
+    said = f"{len(batch)} of {b} batch rows, " if len(batch) < b else ""
+    said += f"{len(heads)} of {h} heads, {len(rows)} of {t} rows: "
+    matrix = of_part(scene.matrix, batch, heads)
     if len(rows) <= t // 2:
         return f"{said}their weights over {s} keys"
     if isinstance(matrix, Attention):

@@ -16,7 +16,7 @@ from intently.edits.rules import as_problem, of_weights
 from intently.errors import KernelError, UnverifiedError, build
 from intently.masks import Geometry
 from intently.matrix import LazyMatrix
-from intently.observe.editing.applied import Applied, edited_rows, groups
+from intently.observe.editing.applied import Applied, Part, edited_rows, groups
 from intently.observe.editing.texts import Texts
 from intently.observe.generation.call_masks import trimmed
 from intently.observe.recording.labels import Tokens
@@ -136,15 +136,13 @@ class Editor(Changing):
             return found or check(call, matrix, number)
 
 
-def _output(
-    call: Call, scene: Scene, parts: Sequence[tuple[Tensor, Tensor]]
-) -> tuple[Tensor, Tensor | After]:
+def _output(call: Call, scene: Scene, parts: Sequence[Part]) -> tuple[Tensor, Tensor | After]:
     """The output with edited rows in place, as the function returns it, and as a call has it."""
     if isinstance(call.y, Tensor):
         y = edited_rows(scene, parts, call.y)
         return y, y
     assert call.y is not None
-    rows = scene.touched.any(0).nonzero()[:, 0]
+    rows = scene.touched.any((0, 1)).nonzero()[:, 0]
     v = scene.values
     plain = scene.matrix[..., rows, :]
     mixed = edited_rows(scene, parts, _product(plain, v), rows)
