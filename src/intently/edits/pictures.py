@@ -10,7 +10,7 @@ from torch import Tensor
 from intently.errors import ArgumentError, build
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class region:  # noqa: N801 - written as a function: edits.region(0, 0, 0.5, 1)
     """The part of an image between two corners, in fractions of its height and width.
 
@@ -36,6 +36,10 @@ class region:  # noqa: N801 - written as a function: edits.region(0, 0, 0.5, 1)
                 raise build(ArgumentError, low, f"0 ≤ {low} < {high} ≤ 1", f"{a} and {b}", fix=fix)
         if not self.aspect > 0:
             raise build(ArgumentError, "aspect", "width / height, above 0", self.aspect)
+
+    def __repr__(self) -> str:
+        corners = f"{self.top:g}, {self.left:g}, {self.bottom:g}, {self.right:g}"
+        return f"region({corners}{'' if self.aspect == 1 else f', aspect={self.aspect:g}'})"
 
     def picture(self, height: int, width: int) -> Tensor:
         """Which pixels (height, width) belong to the region, as booleans."""

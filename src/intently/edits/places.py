@@ -20,6 +20,9 @@ Of an image: a region, or a picture (H, W) of booleans.
 MARKERS = "Ġ▁ "
 """What tokenizers put before a word that follows a space."""
 
+END = "</w>"
+"""What byte-pair encoding puts behind a word."""
+
 
 class Axis:
     """The steps of an axis: ``at`` (n,) are their positions in the whole text, of ``total`` steps.
@@ -80,7 +83,10 @@ class Axis:
             return [step if step >= 0 else self.total + step]
         if self.tokens is None:
             expected, got = "positions, since the tokens are not known here", repr(step)
-            fix = "pass it.edit(model, edits, tokens=texts), or (source, target) for two texts"
+            fix = (
+                "pass it.edit(model, edits, tokens=texts), (source, target) for two texts, and "
+                'name the layers that read them, as {"*.attn2": edit}'
+            )
             raise build(ArgumentError, self.name, expected, got, fix=fix)
         for same in (str, _bare):
             found = [n for n, text in enumerate(self.tokens) if same(text) == step]
@@ -117,4 +123,4 @@ def _names(step: object) -> bool:
 
 
 def _bare(text: str) -> str:
-    return text.lstrip(MARKERS)
+    return text.lstrip(MARKERS).removesuffix(END)

@@ -36,7 +36,7 @@ class Editor(Changing):
     def __init__(self, model: nn.Module, edits: Mapping[str, Edit], tokens: Tokens | None) -> None:
         super().__init__(Names(model, list(edits)))
         self._edits = dict(edits)
-        self._texts = Texts(tokens)
+        self._texts = Texts(tokens, self.names.modules.values())
         self._masks = KnownMasks()
         self._calls: dict[str, int] = {}
         self.applied: dict[str, Applied] = {}

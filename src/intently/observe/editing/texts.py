@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from torch import Tensor
 
@@ -17,11 +17,17 @@ class Texts:
 
     The last query of a self-attention stands at its last key (contract 3). The queries of a
     cross-attention stand where those of the last self-attention of as many queries stood.
+    ``names`` are those of the model's modules.
+
+    One sequence of tokens names the text that is read. The text of a decoder, and the image that a
+    prompt describes, are others: layers that stand beside a cross-attention, and do not cross.
     """
 
-    def __init__(self, tokens: Tokens | None) -> None:
+    def __init__(self, tokens: Tokens | None, names: Collection[str]) -> None:
         self._tokens = checked(tokens)
-        self._names: set[str] = set()
+        self._names = set(names)
+        self._crossing = {_layer(name) for name in self._names if crosses(name, self._names)}
+        """Layers with a cross-attention."""
         self._last: tuple[int, int] | None = None
         """How many queries the last self-attention had, and the position of the first."""
 
@@ -38,7 +44,6 @@ class Texts:
 
     def _first(self, name: str, t: int, s: int) -> tuple[bool, int]:
         """Whether a call crosses texts, and the position of its first query."""
-        self._names.add(name)
         known = crosses(name, self._names)
         across = t > s if known is None else known
         if not across:
@@ -53,9 +58,21 @@ class Texts:
         if tokens is None:
             return None, None
         if not is_pair(tokens):
-            return None if across else tokens, tokens  # type: ignore[return-value]
+            if across:
+                return None, tokens  # type: ignore[return-value]
+            own = None if self._writes(name) else tokens
+            return own, own  # type: ignore[return-value]
         source, target = tokens
         if across:
             return target, source  # type: ignore[return-value]
         own = source if side(name) == "encoder" else target
         return own, own  # type: ignore[return-value]
+
+    def _writes(self, name: str) -> bool:
+        """Whether a self-attention belongs to a text or image that others attend from."""
+        beside = _layer(name) in self._crossing
+        return beside or (bool(self._crossing) and side(name) == "decoder")
+
+
+def _layer(name: str) -> str:
+    return name.rpartition(".")[0]
