@@ -32,7 +32,17 @@ if os.environ.get("INTENTLY_ANNOTATIONS"):
     # tenfold slower calls: .ci/run does it for tests/core, tests/modules and tests/models
     install_import_hook([f"intently.{name}" for name in CHECKED], CHECKER)
 
-SMALL_TENSORS = ("core", "interop", "language", "models", "modules", "observe", "page", "training")
+SMALL_TENSORS = (
+    "core",
+    "editing",
+    "interop",
+    "language",
+    "models",
+    "modules",
+    "observe",
+    "page",
+    "training",
+)
 """Folders of tests whose matrices are so small that one thread is faster than two."""
 
 # workers of pytest-xdist share the cores
