@@ -15,9 +15,10 @@ import torch
 
 import intently as it
 from intently.corpora import Alignment, alignment_error_rate
-from intently.errors import ArgumentError, IntentlyError, KindError
+from intently.errors import ArgumentError, IntentlyError, KindError, MissingLibraryError
 from intently.matrix import patterns
-from intently.observe.recording.summary import SHOWN, MissingLibraryError, Summary, alignment_errors
+from intently.observe.recording.summary import Summary, alignment_errors
+from intently.observe.recording.table import SHOWN
 
 from ..messages import raises
 

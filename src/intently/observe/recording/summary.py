@@ -2,39 +2,24 @@
 
 from __future__ import annotations
 
-import csv
 import math
-import os
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 from torch import Tensor
 
 from intently.corpora import Alignment, alignment_error_rate
-from intently.errors import ArgumentError, KindError, MissingLibraryError, build
+from intently.errors import ArgumentError, KindError, build
 from intently.matrix import LazyMatrix
 from intently.matrix.patterns import STATISTICS, links, measure
-from intently.observe.recording.coverage import printable
+from intently.observe.recording.table import Row, Table, written
 
-Row: TypeAlias = dict[str, Any]
 Source: TypeAlias = tuple[str, LazyMatrix, Tensor | Sequence[int] | None]
 
 PLACE = ("layer", "item", "head", "queries")
-ROW = ("layer", "item", "head")
-"""What names a row."""
-
-SHOWN = 48
-"""Rows in a repr; printing shows all."""
-
-WIDE = 80
-"""Characters of a printed line, or more if long names leave too few to numbers."""
-NUMBERS = 40
-"""Characters of a printed line at least that are left to numbers."""
 
 
-class Summary:
+class Summary(Table):
     """A tidy table: one row for each head, one column for each statistic.
 
     Columns are ``layer``, ``head`` (and ``item``, if batch items are separate), ``queries``, the
@@ -61,11 +46,13 @@ class Summary:
     1
     """
 
+    names = ("layer", "item", "head")
+    place = PLACE
+
     def __init__(
         self, rows: Iterable[Row], columns: Sequence[str], left_out: Mapping[str, str] | None = None
     ) -> None:
-        self.columns = tuple(columns)
-        self.rows = tuple(rows)
+        super().__init__(rows, columns)
         self.left_out = dict(left_out or {})
 
     @classmethod
@@ -90,84 +77,15 @@ class Summary:
             (*place, *(name for name in STATISTICS if name in found)),
         )
 
-    def sort(self, by: str, *, reverse: bool = False) -> Summary:
-        """Return the rows ordered by a column, smallest first; NaN comes last either way.
-
-        Numbers in names count as numbers: ``layers.2`` comes before ``layers.10``. Raises
-        `ArgumentError` for an unknown column.
-        """
-        self._check(by)
-        known = [row for row in self if not _is_missing(row[by])]
-        known.sort(key=lambda row: _natural(row[by]), reverse=reverse)
-        missing = (row for row in self if _is_missing(row[by]))
-        return Summary([*known, *missing], self.columns, self.left_out)
-
-    def filter(self, condition: Callable[[Row], bool] | None = None, /, **columns: Any) -> Summary:
-        """Return the rows for which ``condition(row)`` holds and ``columns`` have these values.
-
-        Names are patterns: ``filter(layer="encoder.*", head=3)``. No comparison holds for NaN, a
-        statistic that a head does not have. Raises `ArgumentError` for an unknown column.
-        """
-        for name in columns:
-            self._check(name)
-        kept = (row for row in self if all(_is(row[n], want) for n, want in columns.items()))
-        found = [row for row in kept if condition is None or condition(row)]
-        return Summary(found, self.columns, self.left_out)
-
     def without(self, left_out: Mapping[str, str]) -> Summary:
         """Return the table with further names of layers that it lacks, and the reasons."""
         return Summary(self.rows, self.columns, {**self.left_out, **left_out})
 
-    def csv(self, path: str | os.PathLike[str]) -> None:
-        """Write the table as UTF-8 text separated by commas, a header first, NaN as nothing."""
-        with open(path, "w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, self.columns)
-            writer.writeheader()
-            for row in self:
-                writer.writerow(
-                    {n: "" if _is_missing(value) else value for n, value in row.items()}
-                )
+    def _of(self, rows: Iterable[Row]) -> Summary:
+        return Summary(rows, self.columns, self.left_out)
 
-    def pandas(self) -> Any:
-        """Return the table as a pandas DataFrame.
-
-        Raises `MissingLibraryError`, an ImportError, if pandas is not installed.
-        """
-        try:
-            import pandas  # pyright: ignore[reportMissingImports, reportMissingModuleSource]
-        except ImportError:
-            expected, got = "pandas, which makes data frames", "an environment without it"
-            fix = "pip install pandas, or write .csv(path)"
-            raise build(MissingLibraryError, "pandas", expected, got, fix=fix) from None
-        return pandas.DataFrame(list(self), columns=list(self.columns))
-
-    def __iter__(self) -> Iterator[Row]:
-        return (dict(row) for row in self.rows)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, column: str) -> list[Any]:
-        """Return the values of a column."""
-        self._check(column)
-        return [row[column] for row in self.rows]
-
-    def __str__(self) -> str:
-        return "\n".join([_printed(self.columns, self.rows), *self._missing()])
-
-    def __repr__(self) -> str:
-        left = len(self) - SHOWN
-        if left <= 0:
-            return str(self)
-        shown = _printed(self.columns, self.rows[:SHOWN])
-        return "\n".join([shown, f"… {left} rows more: print(table)", *self._missing()])
-
-    def _missing(self) -> list[str]:
-        return [f"{_written(name)}  left out: {why}" for name, why in self.left_out.items()]
-
-    def _check(self, column: str) -> None:
-        if column not in self.columns:
-            raise build(ArgumentError, "column", f"one of {', '.join(self.columns)}", repr(column))
+    def _below(self) -> list[str]:
+        return [f"{written(name)}  left out: {why}" for name, why in self.left_out.items()]
 
 
 def alignment_errors(matrices: Sequence[LazyMatrix], gold: Sequence[Alignment]) -> list[float]:
@@ -225,57 +143,3 @@ def _rows(
                 n = count[item][head]
                 row[statistic] = total[item][head] / n if n else math.nan
             yield row
-
-
-def _is(value: Any, want: Any) -> bool:
-    texts = isinstance(value, str) and isinstance(want, str)
-    return value == want or (texts and fnmatchcase(value, want))
-
-
-def _is_missing(value: Any) -> bool:
-    return isinstance(value, float) and math.isnan(value)
-
-
-def _natural(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    parts = re.split(r"(\d+)", value)
-    return [int(part) if n % 2 else part for n, part in enumerate(parts)]
-
-
-def _printed(columns: Sequence[str], rows: Sequence[Row]) -> str:
-    """The columns with numbers, in blocks; each block names its rows."""
-    known = {
-        name: _aligned(name, rows)
-        for name in columns
-        if name in PLACE or not all(_is_missing(row[name]) for row in rows)
-    }
-    first = [column for name, column in known.items() if name in ROW]
-    wide = max(WIDE, _width(first) + NUMBERS)
-    blocks = [first]
-    for name, column in known.items():
-        if name not in ROW:
-            if _width([*blocks[-1], column]) > wide:
-                blocks.append(first)
-            blocks[-1] = [*blocks[-1], column]
-    return "\n\n".join(
-        "\n".join("  ".join(cells).rstrip() for cells in zip(*block)) for block in blocks
-    )
-
-
-def _width(block: Sequence[Sequence[str]]) -> int:
-    return sum(len(column[0]) for column in block) + 2 * (len(block) - 1)
-
-
-def _aligned(column: str, rows: Sequence[Row]) -> list[str]:
-    cells = [column, *(_written(row[column]) for row in rows)]
-    width = max(map(len, cells))
-    return [cell.ljust(width) if column == "layer" else cell.rjust(width) for cell in cells]
-
-
-def _written(value: Any) -> str:
-    if _is_missing(value):
-        return "–"
-    if isinstance(value, float):
-        return f"{value:.3f}"
-    return printable(str(value))
