@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sys
-import time
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,9 +16,7 @@ from intently.cli.targets import EXPECTED, made, target
 from intently.errors import ArgumentError, IntentlyError, build
 from intently.examiner.report.telling import heard
 from intently.foundation import files
-
-LATE = 1.0
-"""Seconds before a bar is shown."""
+from intently.foundation.progress import late_bar
 
 
 def check(
@@ -105,38 +101,14 @@ def _examined(subject: Any, settings: dict[str, Any]) -> Any:
     from intently.examiner import check
 
     try:
-        with _bar(), redirect_stdout(sys.stderr):  # what the code prints is not the report
+        # what the code prints is not the report
+        with late_bar() as hear, heard(hear), redirect_stdout(sys.stderr):
             return check(subject, **settings)
     except IntentlyError:
         raise
     except Exception:
         traceback.print_exc()
         raise typer.Exit(2) from None
-
-
-@contextmanager
-def _bar() -> Iterator[None]:
-    """A bar on the terminal, from the second second on."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    bar = Progress(*columns, console=Console(stderr=True), transient=True)
-    task, since = bar.add_task("", total=None), time.monotonic()
-
-    def hear(what: str, done: int, total: int) -> None:
-        bar.update(task, description=what, completed=done, total=total)
-        if time.monotonic() - since > LATE:
-            bar.start()
-
-    try:
-        with heard(hear):
-            yield
-    finally:
-        bar.stop()
 
 
 # --- what is given --------------------------------------------------------------------------------

@@ -7,15 +7,21 @@ booleans, pixels also by a region of the image; keys also by a mask, whose cells
 off(heads=[3]) & forbid(heads=2, rows='because', keys=[4])
 """
 
+from intently.edits.each import Attending, Each, each_head, each_key, each_layer
 from intently.edits.edit import Edit, Joined, Scene
 from intently.edits.given import replace, weights
 from intently.edits.pictures import region
 from intently.edits.rules import favour, forbid, look_only_at, off, previous, sharpen, uniform
 
 __all__ = [
+    "Attending",
+    "Each",
     "Edit",
     "Joined",
     "Scene",
+    "each_head",
+    "each_key",
+    "each_layer",
     "favour",
     "forbid",
     "look_only_at",

@@ -3,10 +3,11 @@
 from typing import Any
 
 from intently.observe.editing.edit import edit
+from intently.observe.effects.effects import effects
 from intently.observe.recording.recording import Recording
 from intently.observe.watching.watch import watch
 
-__all__ = ["Recording", "edit", "load_recording", "watch"]
+__all__ = ["Recording", "edit", "effects", "load_recording", "watch"]
 
 
 def load_recording(path: Any, *, whole: bool = False) -> Recording:

@@ -1,0 +1,1 @@
+"""What edits do to a score of a model's output, many edits at once."""
