@@ -2,7 +2,8 @@
 
 Weights: `alignment` draws one sentence, `lines` joins its words, `text` shades it by what one token
 looks at, `overlay` shades a picture, `heads` draws every head of a model, `heatmap` a matrix of any
-size. Each takes a lazy matrix or plain weights, matrices by name, or a recording. Values: `mask`,
+size. Each takes a lazy matrix or plain weights, matrices by name, or a recording. `effects` draws
+what edits do to a score, layers × heads. Values: `mask`,
 `bias`, `positions`, `embeddings` (word vectors on a map), `tokens` (a sentence under several
 tokenizers), `training` (the curves of a run), `by_length` (scores by length of sentence), `bars`
 (numbers with their intervals). All return a matplotlib ``Figure`` and write it to ``save=`` (PNG,
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from intently.show.figures.alignment import alignment
     from intently.show.figures.bars import bars
     from intently.show.figures.by_length import by_length
+    from intently.show.figures.effects import effects
     from intently.show.figures.embeddings import embeddings
     from intently.show.figures.heads import heads
     from intently.show.figures.heatmap import heatmap
@@ -42,6 +44,7 @@ __all__ = [
     "bias",
     "blocks",
     "by_length",
+    "effects",
     "embeddings",
     "heads",
     "heatmap",
@@ -65,6 +68,7 @@ _HOMES = {
     "figures.heatmap": ("heatmap",),
     "figures.by_length": ("by_length",),
     "figures.lines": ("lines",),
+    "figures.effects": ("effects",),
     "figures.embeddings": ("embeddings",),
     "figures.overlay": ("overlay",),
     "page": ("save_page",),

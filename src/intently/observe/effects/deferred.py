@@ -25,7 +25,7 @@ class Deferred(Tensor):
     ('Deferred', tensor(2.))
     """
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # pyright: ignore
 
     @staticmethod
     def __new__(cls, x: Tensor, weight: Tensor, bias: Tensor | None) -> Deferred:
