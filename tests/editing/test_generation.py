@@ -21,23 +21,24 @@ EDITS = {
     "last": edits.favour(6, 4.0) & edits.previous(heads=[0], rows=[5, 8]),
 }
 CACHES: dict[str, dict[str, Any]] = {"dynamic": {}, "static": {"cache_implementation": "static"}}
+torch.manual_seed(0)
+IDS, GIVEN = prompts()
 DECODERS = ("gpt2", "llama", "mistral", "gemma 3")
 OWN = {"t5": "decoder.block.*.SelfAttention", "marian": "model.decoder.layers.*.self_attn"}
 CROSS = {"t5": "*.EncDecAttention", "marian": "model.decoder.*.encoder_attn"}
 
 
 def generated(model: Any, edit: Any, **options: Any) -> Any:
-    ids, given = prompts()
-    options = given | options | {"max_new_tokens": NEW, "return_dict_in_generate": True}
+    options = GIVEN | options | {"max_new_tokens": NEW, "return_dict_in_generate": True}
     with it.edit(model, edit):
-        return model.generate(ids, **options)
+        return model.generate(IDS, **options)
 
 
 def whole(model: Any, made: Tensor, edit: Any) -> Tensor:
     """The logits of the new tokens in one pass over the whole text."""
-    ids, given = prompts()
-    real = given["attention_mask"].repeat_interleave(len(made) // len(ids), 0)
-    ids = ids.repeat_interleave(len(made) // len(ids), 0)
+    ids, real = (
+        x.repeat_interleave(len(made) // len(IDS), 0) for x in (IDS, GIVEN["attention_mask"])
+    )
     with it.edit(model, edit):
         if model.config.is_encoder_decoder:
             given = {"input_ids": ids, "attention_mask": real, "decoder_input_ids": made[:, :-1]}
@@ -55,7 +56,7 @@ def test_decoders(name: str, edit: str, cache: str) -> None:
     expected = whole(model, made.sequences, EDITS[edit])
     size = float(expected.abs().max())
     torch.testing.assert_close(torch.stack(made.logits, 1), expected, rtol=0, atol=1e-5 * size)
-    plain = model(**continued(made.sequences, prompts()[1]["attention_mask"])).logits
+    plain = model(**continued(made.sequences, GIVEN["attention_mask"])).logits
     assert (plain[:, -NEW - 1 : -1] - expected).abs().max() > 1e-3 * size
 
 

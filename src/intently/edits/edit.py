@@ -19,6 +19,7 @@ class Scene:
 
     ``name`` is that of the module, ``index`` the number of its call. Query i stands at position
     ``first + i`` of its text, key j at ``first_key + j``; ``across`` says that these are two texts.
+    The queries of beams that share their keys are as many ``texts``, one after the other.
     ``touched`` (b, h, t) collects the rows that edits changed, b = 1 if in all batch rows alike;
     ``outputs`` are rows of A @ v that an edit gives itself: which (b, h, t), and what (…, h, t, e).
     """
@@ -29,6 +30,7 @@ class Scene:
     values: Tensor
     first: int = 0
     first_key: int = 0
+    texts: int = 1
     across: bool = False
     row_tokens: Sequence[str] | None = None
     key_tokens: Sequence[str] | None = None
@@ -54,9 +56,9 @@ class Scene:
     @property
     def rows(self) -> Axis:
         """The axis of queries."""
-        t = self.touched.shape[-1]
-        at = torch.arange(t, device=self.touched.device) + self.first
-        return Axis("rows", at, self.first + t, self.row_tokens)
+        steps = self.touched.shape[-1] // self.texts
+        at = torch.arange(steps, device=self.touched.device).repeat(self.texts) + self.first
+        return Axis("rows", at, self.first + steps, self.row_tokens)
 
     @property
     def keys(self) -> Axis:

@@ -66,23 +66,22 @@ class replace(OnRows):  # noqa: N801 - written as a function: edits.replace(seen
     def _queries(self, scene: Scene, entry: Any) -> None:
         p = _with_queries(scene)
         over = fit(self.over(scene), p.q.ndim - 1)
-        q = _steps_of(entry.attention().q, scene.first, p.problem.q.shape, "queries")
+        q = _steps_of(entry.attention().q, scene.rows.at, "queries")
         scene.matrix = Attention(p.problem.replaced(q=torch.where(over[..., None], q, p.q)))
 
     def _keys(self, scene: Scene, entry: Any) -> None:
         p, over = _with_queries(scene), self._over_keys(scene)
-        k = _steps_of(entry.attention().k, scene.first_key, p.k.shape, "keys")
+        k = _steps_of(entry.attention().k, scene.keys.at, "keys")
         scene.matrix = Attention(p.problem.replaced(k=_grouped(k, p.k, over)))
 
     def _values(self, scene: Scene, entry: Any) -> None:
         over = self._over_keys(scene)
-        v = _steps_of(entry.v(), scene.first_key, scene.values.shape, "values")
+        v = _steps_of(entry.v(), scene.keys.at, "values")
         scene.values = _grouped(v, scene.values, over)
 
     def _outputs(self, scene: Scene, entry: Any) -> None:
         over, y = self.over(scene), entry.matrix() @ entry.v()
-        t = len(scene.rows.at)
-        scene.outputs.append((over, _steps_of(y, scene.first, (*y.shape[:-2], t, 1), "outputs")))
+        scene.outputs.append((over, _steps_of(y, scene.rows.at, "outputs")))
 
     def _over_keys(self, scene: Scene) -> Tensor:
         """The keys (b, h, s) that are named; every row of their heads counts as touched."""
@@ -149,15 +148,17 @@ def _rows_of(other: LazyMatrix, scene: Scene) -> Tensor:
     return other.tile(rows)[..., scene.first_key : scene.first_key + s]
 
 
-def _steps_of(x: Tensor, first: int, shape: Any, part: str) -> Tensor:
-    """The steps from ``first`` on of x (…, steps, d), as many as ``shape`` has."""
-    n, steps = shape[-2], x.shape[-2]
-    first = first if steps > n else 0
-    if steps < first + n:
+def _steps_of(x: Tensor, at: Tensor, part: str) -> Tensor:
+    """The steps ``at`` (n,) of x (…, steps, d); all of them if x has as many as the call."""
+    steps = x.shape[-2]
+    first, last = (int(at.min()), int(at.max())) if len(at) else (0, -1)
+    if steps == last - first + 1:
+        return x.index_select(-2, at - first)
+    if steps <= last:
         got = f"{part} of {steps} steps"
-        expected = f"{part} of {first + n} steps"
+        expected = f"{part} of {last + 1} steps"
         raise build(ArgumentError, "recording", expected, got, fix="run texts of one length")
-    return x[..., first : first + n, :]
+    return x.index_select(-2, at)
 
 
 def _grouped(new: Tensor, old: Tensor, over: Tensor) -> Tensor:

@@ -87,11 +87,14 @@ def edited_rows(
 def _computed(scene: Scene, batch: Tensor, heads: Tensor, rows: Tensor) -> Tensor:
     """The rows (…, k, n, m, e); many rows at once by a kernel, few by their weights."""
     matrix, v, t = of_part(scene.matrix, batch, heads), scene.values, scene.touched.shape[-1]
-    if v.ndim > 2 and v.shape[-3] > 1:
-        v = v.index_select(-3, heads // (scene.heads.total // v.shape[-3]))
+    many = len(rows) > t // 2
     if v.ndim > 3 and v.shape[-4] > len(batch):
         v = v.index_select(-4, batch)
-    if len(rows) > t // 2:
+    if many and len(heads) == scene.heads.total:
+        return (matrix @ v).index_select(-2, rows)
+    if v.ndim > 2 and v.shape[-3] > 1:
+        v = v.index_select(-3, heads // (scene.heads.total // v.shape[-3]))
+    if many:
         return (matrix @ v).index_select(-2, rows)
     return matrix[..., rows, :].to(v.dtype) @ v
 

@@ -82,7 +82,7 @@ class Editor(Changing):
         elif found:
             return self._edited(name, found, call, result)
         else:
-            self._texts.passed(name, tuple(call.q.shape), tuple(call.k.shape))
+            self._texts.passed(name, call.q.shape[-2], self._trimmed(call)[1])
         return result, lambda: call
 
     def _edited(
@@ -91,8 +91,8 @@ class Editor(Changing):
         again = in_backward()  # a checkpoint runs a call again
         number = max(0, self._calls.get(name, -1) + (not again))
         self._calls[name] = number
-        matrix, v = self._read(name, number, call)
-        scene = self._texts.scene(name, number, matrix, v)
+        matrix, k, v = self._read(name, number, call)
+        scene = self._texts.scene(name, number, matrix, k, v)
         for pattern, edit in found:
             before, scene.touched = scene.touched, torch.zeros_like(scene.touched)
             edit.change(scene)
@@ -109,24 +109,32 @@ class Editor(Changing):
         y, after = _output(call, scene, parts)
         return call.put(y, scene.matrix), partial(_as_call, call, scene, after, said)
 
-    def _read(self, name: str, number: int, call: Call) -> tuple[LazyMatrix, Tensor]:
-        """The weights and the values of a call; raises `UnverifiedError` if they do not give y."""
+    def _trimmed(self, call: Call) -> tuple[AttentionSpec, Tensor]:
+        """The arguments and the keys of a call, without places of a cache that are not written."""
+        q, k = call.q, operand(call.k)
+        g = Geometry(tuple(q.shape[:-2]), q.shape[-2], k.shape[-2], k.device)
+        how, _, cut = trimmed(self._masks.simplified(call.how, g), k.detach(), g)
+        return how, k[..., : cut.s, :]
+
+    def _read(self, name: str, number: int, call: Call) -> tuple[LazyMatrix, Tensor, Tensor]:
+        """The weights, keys and values of a call.
+
+        Raises `UnverifiedError` if they do not give its output.
+        """
         if call.columns is not None or call.y is None:
             got = call.then or "weights that meet the values in parts"
             raise build(KernelError, name, "one product of weights and values", got)
-        q, k, v = operand(call.q), operand(call.k), operand(call.v)
-        g = Geometry(tuple(q.shape[:-2]), q.shape[-2], k.shape[-2], q.device)
-        whole = self._masks.simplified(call.how, g)
-        how, _, cut = trimmed(whole, k.detach(), g)
-        k, v = k[..., : cut.s, :], v[..., : cut.s, :]
-        matrix = how.attend(q, k)
+        how, k = self._trimmed(call)
+        s = k.shape[-2]
+        v, shown = operand(call.v)[..., :s, :], k if call.keys is None else call.keys
+        matrix = how.attend(operand(call.q), k)
         verdict = self._verdict(replace(call, v=v, how=how), matrix, number)
         if verdict.verified is False and isinstance(call.real, Tensor):
-            return Attention(of_weights(call.real[..., : cut.s])), v
+            return Attention(of_weights(call.real[..., :s])), shown, v
         if verdict.verified is False:
             expected = "weights that give the output of the model"
             raise build(UnverifiedError, name, expected, "others", verdict.why)
-        return matrix, v
+        return matrix, shown, v
 
     def _verdict(self, call: Call, matrix: Attention, number: int) -> Verdict:
         if number and number & (number - 1) and number % 32:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -10,14 +11,36 @@ from intently.edits import Scene
 from intently.matrix import LazyMatrix
 from intently.matrix.labelling import crosses, side
 from intently.observe.recording.labels import Tokens, checked, is_pair
+from intently.observe.storage.stores import identity
+
+COMPARED = 8
+"""Last keys of a call at most that tell whether a window goes on after them."""
+
+
+class Place(NamedTuple):
+    """Where a call stands: query i at ``first + i % (t / texts)``, key j at ``first_key + j``."""
+
+    across: bool
+    first: int
+    first_key: int = 0
+    texts: int = 1
+
+
+class Before(NamedTuple):
+    """The call of a module before: its text had ``steps``; its keys, the last of them copied."""
+
+    steps: int
+    keys: Tensor
+    last: Tensor
 
 
 class Texts:
     """Follows a model through its text, over the steps of a generation.
 
-    The last query of a self-attention stands at its last key (contract 3). The queries of a
-    cross-attention stand where those of the last self-attention of as many queries stood.
-    ``names`` are those of the model's modules.
+    The last query of a self-attention stands at its last key (contract 3), unless a cache lets go
+    of keys: it shows the last ones of the step before. The queries of a cross-attention stand where
+    those of the last self-attention of as many queries stood; if there is none, as in a recurrent
+    decoder, after those that saw the same keys. ``names`` are those of the model's modules.
 
     One sequence of tokens names the text that is read. The text of a decoder, and the image that a
     prompt describes, are others: layers that stand beside a cross-attention, and do not cross.
@@ -28,29 +51,48 @@ class Texts:
         self._names = set(names)
         self._crossing = {_layer(name) for name in self._names if crosses(name, self._names)}
         """Layers with a cross-attention."""
-        self._last: tuple[int, int] | None = None
-        """How many queries the last self-attention had, and the position of the first."""
+        self._last: tuple[int, int, int] | None = None
+        """Batch rows and queries of the last self-attention, and the position of the first."""
+        self._before: dict[str, Before] = {}
 
-    def passed(self, name: str, q: Sequence[int], k: Sequence[int]) -> None:
-        """Hear of a call that nobody edits: queries (…, t, d) and keys (…, s, d)."""
-        self._first(name, q[-2], k[-2])
+    def passed(self, name: str, t: int, k: Tensor) -> None:
+        """Hear of a call of t queries and keys (…, s, d) that nobody edits."""
+        self._place(name, t, k)
 
-    def scene(self, name: str, number: int, matrix: LazyMatrix, v: Tensor) -> Scene:
-        """The scene of a call."""
-        t, s = matrix.shape[-2:]
-        across, first = self._first(name, t, s)
-        own, keys = self._sides(name, across)
-        return Scene(name, number, matrix, v, first, 0, across, own, keys)
+    def scene(self, name: str, number: int, matrix: LazyMatrix, k: Tensor, v: Tensor) -> Scene:
+        """The scene of a call; k are the keys that its cache shows."""
+        place = self._place(name, matrix.shape[-2], k)
+        own, keys = self._sides(name, place.across)
+        across, first, first_key, texts = place
+        return Scene(name, number, matrix, v, first, first_key, texts, across, own, keys)
 
-    def _first(self, name: str, t: int, s: int) -> tuple[bool, int]:
-        """Whether a call crosses texts, and the position of its first query."""
+    def _place(self, name: str, t: int, k: Tensor) -> Place:
+        s = k.shape[-2]
         known = crosses(name, self._names)
         across = t > s if known is None else known
-        if not across:
-            self._last = t, s - t
-            return False, s - t
-        same = self._last is not None and self._last[0] == t
-        return True, self._last[1] if same and self._last is not None else 0
+        before = self._before.get(name)
+        if across:
+            place = self._across(t, k, before)
+        else:
+            first = s - t
+            if before is not None and 0 < first < before.steps and _goes_on(k, first, before.last):
+                first = before.steps
+            self._last = _batch(k), t, first
+            place = Place(False, first, max(0, first + t - s))
+        last = k if across else k[..., -COMPARED:, :].detach().clone()
+        self._before[name] = Before(place.first + t // place.texts, k, last)
+        return place
+
+    def _across(self, t: int, k: Tensor, before: Before | None) -> Place:
+        if self._last is not None:
+            b, steps, first = self._last
+            texts = b // _batch(k)
+            if steps == t:
+                return Place(True, first)
+            if steps * texts == t and b == texts * _batch(k):
+                return Place(True, first, texts=texts)
+        same = before is not None and identity(before.keys) == identity(k)
+        return Place(True, before.steps if before is not None and same else 0)
 
     def _sides(self, name: str, across: bool) -> tuple[Sequence[str] | None, Sequence[str] | None]:
         """The tokens of the queries' text and of the keys' text, None if unknown."""
@@ -76,3 +118,18 @@ class Texts:
 
 def _layer(name: str) -> str:
     return name.rpartition(".")[0]
+
+
+def _batch(x: Tensor) -> int:
+    """The size of the first axis of x (b, …, s, d)."""
+    return x.shape[0] if x.ndim > 2 else 1
+
+
+def _goes_on(k: Tensor, first: int, last: Tensor) -> bool:
+    """Whether the keys (…, s, d) before ``first`` end in the ``last`` ones of a row each."""
+    n = min(first, last.shape[-2])
+    here = k[..., first - n : first, :].reshape(_batch(k), -1)
+    there = last[..., last.shape[-2] - n :, :].reshape(_batch(last), -1)
+    if here.shape[-1] != there.shape[-1] or here.dtype is not there.dtype:
+        return False
+    return bool((here[:, None] == there).all(-1).any(-1).all())
