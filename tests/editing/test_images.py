@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import intently as it
 from intently import edits
-from intently.errors import ArgumentError, KindError
+from intently.errors import ArgumentError, KernelError, KindError
 
 TOKENS = ("<s>", "a</w>", "cat</w>", "sits</w>", "</s>")
 CAT = 2
@@ -227,6 +227,36 @@ def test_weights_of_another_prompt_at_every_step(unet: Any) -> None:
         found = denoised(unet, new)
     assert close(found, expected) and not close(found, denoised(unet, new))
     assert "4 calls" in str(done) and "1 of 2 batch rows" in str(done)
+
+
+def test_an_edit_in_the_first_steps(unet: Any) -> None:
+    def first(name: str, number: int, w: Tensor) -> Tensor:
+        return times(w, cat(w), 5.0) if fnmatchcase(name, CROSS) and number < 2 else w
+
+    with processor(unet, first):
+        expected = denoised(unet, prompt())
+    for calls in (range(2), slice(None, 2), [0, 1]):
+        edit = edits.during(calls, edits.favour([CAT], 5.0))
+        with it.edit(unet, {CROSS: edit}) as done:
+            assert close(denoised(unet, prompt()), expected)
+        assert "2 calls" in str(done)
+    with (
+        pytest.raises(KernelError, match="calls that each edit changes"),
+        it.edit(unet, {CROSS: edits.during(slice(4, None), edits.off())}),
+    ):
+        denoised(unet, prompt())
+
+
+@pytest.mark.parametrize("calls", [-1, slice(-2, None), slice(0, -1), [0, -1]])
+def test_calls_are_counted_from_the_first(calls: Any) -> None:
+    with pytest.raises(ArgumentError, match="calls: expected numbers from 0 on"):
+        edits.during(calls, edits.off())
+
+
+@pytest.mark.parametrize("calls", ["first", 1.0, [True], None, slice("first", None)])
+def test_what_is_no_call(calls: Any) -> None:
+    with pytest.raises(KindError, match="calls: expected a number, a slice"):
+        edits.during(calls, edits.off())
 
 
 def test_weights_of_a_run_without_guidance_serve_the_row_of_the_prompt(unet: Any) -> None:

@@ -8,7 +8,7 @@ off(heads=[3]) & forbid(heads=2, rows='because', keys=[4])
 """
 
 from intently.edits.each import Attending, Each, each_head, each_key, each_layer
-from intently.edits.edit import Edit, Joined, Scene
+from intently.edits.edit import Edit, Joined, Scene, during
 from intently.edits.given import replace, weights
 from intently.edits.pictures import region
 from intently.edits.rules import favour, forbid, look_only_at, off, previous, sharpen, uniform
@@ -19,6 +19,7 @@ __all__ = [
     "Edit",
     "Joined",
     "Scene",
+    "during",
     "each_head",
     "each_key",
     "each_layer",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from intently.edits.places import Axis, Steps, Whole
+from intently.errors import ArgumentError, KindError, build
 from intently.matrix import LazyMatrix
 
 
@@ -95,6 +97,36 @@ class Joined(Edit):
         return f"{self.left!r} & {self.right!r}"
 
 
+class during(Edit):  # noqa: N801 - written as a function: edits.during(range(8), edit)
+    """An edit in some calls of each layer only: steps of a denoising or of a generation, from 0 on.
+
+    Calls are counted from the beginning of the block. Raises `KindError` unless ``calls`` is a
+    number, a slice or several numbers, and `ArgumentError` for numbers below zero: nobody knows
+    how many calls will follow.
+
+    Source: Hertz et al. 2022, "Prompt-to-prompt image editing with cross attention control",
+    section 3: weights of another prompt until step τ.
+
+    >>> from intently import edits
+    >>> edits.during(range(8), edits.favour("cat", 3.0))
+    during(range(0, 8), favour(keys='cat', factor=3.0))
+    """
+
+    def __init__(self, calls: int | slice | Sequence[int], edit: Edit) -> None:
+        numbers = _numbers(calls)
+        if not isinstance(edit, Edit):
+            raise build(KindError, "edit", "an edit such as edits.off(heads=[3])", repr(edit))
+        self.calls, self.edit, self._numbers = calls, edit, numbers
+
+    def change(self, scene: Scene) -> None:
+        """Change the scene if its call is one of them."""
+        if scene.index in self._numbers:
+            self.edit.change(scene)
+
+    def __repr__(self) -> str:
+        return f"during({self.calls!r}, {self.edit!r})"
+
+
 @dataclass(frozen=True, repr=False, eq=False, kw_only=True)
 class OnRows(Edit):
     """An edit of some rows (queries) of some heads and batch rows; all of them unless named."""
@@ -125,6 +157,19 @@ class OnRows(Edit):
 def fit(over: Tensor, axes: int) -> Tensor:
     """Return ``over`` (b, h, t) without the leading axes that a tensor (…, t) of ``axes`` lacks."""
     return over[(0,) * max(0, 3 - axes)]
+
+
+def _numbers(calls: Any) -> Sequence[int]:
+    """The calls that are meant; a slice without an end goes on for ever."""
+    given = [calls] if isinstance(calls, int) else calls
+    if isinstance(calls, slice):
+        stop = sys.maxsize if calls.stop is None else calls.stop
+        given = (calls.start or 0, stop, calls.step or 1)
+    if not isinstance(given, Sequence) or not all(type(n) is int for n in given):
+        raise build(KindError, "calls", "a number, a slice, or several numbers", repr(calls))
+    if any(n < 0 for n in given):
+        raise build(ArgumentError, "calls", "numbers from 0 on", repr(calls))
+    return range(*given) if isinstance(calls, slice) else given
 
 
 def _said(x: Any) -> str:
