@@ -51,6 +51,7 @@ class Texts:
         self._names = set(names)
         self._crossing = {_layer(name) for name in self._names if crosses(name, self._names)}
         """Layers with a cross-attention."""
+        self._encodes = any(side(name) == "encoder" for name in self._names)
         self._last: tuple[int, int, int] | None = None
         """Batch rows and queries of the last self-attention, and the position of the first."""
         self._before: dict[str, Before] = {}
@@ -68,8 +69,7 @@ class Texts:
 
     def _place(self, name: str, t: int, k: Tensor) -> Place:
         s = k.shape[-2]
-        known = crosses(name, self._names)
-        across = t > s if known is None else known
+        across = self._crosses(name, t, s)
         before = self._before.get(name)
         if across:
             place = self._across(t, k, before)
@@ -82,6 +82,16 @@ class Texts:
         last = k if across else k[..., -COMPARED:, :].detach().clone()
         self._before[name] = Before(place.first + t // place.texts, k, last)
         return place
+
+    def _crosses(self, name: str, t: int, s: int) -> bool:
+        """Whether a module attends to another text, judged by its name and those beside it.
+
+        Where no name says cross-attention, what is beside an encoder attends to it.
+        """
+        known = crosses(name, self._names)
+        if known is not None:
+            return known
+        return t > s or (self._encodes and not self._crossing and side(name) != "encoder")
 
     def _across(self, t: int, k: Tensor, before: Before | None) -> Place:
         if self._last is not None:

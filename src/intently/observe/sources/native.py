@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from intently.biases import as_bias
 from intently.masks import Mask, allowed, padding
 from intently.matrix import LazyMatrix
-from intently.observe.watching.call import After, AttentionSpec, Call, Projected, itself, operand
+from intently.observe.watching.call import After, AttentionSpec, Call, Projected, operand
 from intently.observe.watching.patches import Function, Target
 from intently.observe.watching.scope import current, running, told
 from intently.observe.watching.searched import Searched
@@ -68,7 +68,10 @@ def _attention_call(
         return _cut(F.linear(_merged(mixed), proj_weight, proj_bias), real, rows)
 
     q, k, v = _projected((x, _padded(key), _padded(value)), qkv_weight, qkv_bias, num_head)
-    put = None if query.is_nested else partial(_with_weights, result, average_attn_weights)
+
+    def put(y: Tensor, matrix: LazyMatrix) -> tuple[Tensor, Tensor | None]:
+        return _with_weights(result, average_attn_weights, _packed(y, real), matrix)
+
     return Call(q, k, v, After(y, finish), AttentionSpec(mask=rule), "native", put=put)
 
 
@@ -129,8 +132,9 @@ def _layer_call(
 
     x = first(before) if norm_first else before
     q, k, v = _projected((x, x, x), qkv_weight, qkv_bias, num_heads)
-    put = None if src.is_nested else itself
-    return Call(q, k, v, After(y, finish), AttentionSpec(mask=rule), "native", put=put)
+    after = After(y, finish)
+    put = lambda y, matrix: _packed(y, real)  # noqa: E731
+    return Call(q, k, v, after, AttentionSpec(mask=rule), "native", put=put)
 
 
 @cache
@@ -269,6 +273,13 @@ def _cut(y: Tensor, real: Tensor | None, rows: Tensor) -> Tensor:
 
 def _padded(x: Tensor) -> Tensor:
     return x.to_padded_tensor(0.0) if x.is_nested else x
+
+
+def _packed(y: Tensor, real: Tensor | None) -> Tensor:
+    """Y (b, t, c) as a nested batch of the steps that hold a token."""
+    if real is None:
+        return y
+    return torch.nested.as_nested_tensor([row[some] for row, some in zip(y, real)])
 
 
 def _projected(
