@@ -58,8 +58,8 @@ class forbid(OnRows):  # noqa: N801
 
     def change(self, scene: Scene) -> None:
         """Hide the keys from the rows."""
-        over = self.over(scene)
-        _hide(scene, over, _cells(scene, self.keys))
+        if _are_there(scene, self.keys):
+            _hide(scene, self.over(scene), _cells(scene, self.keys))
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -94,6 +94,8 @@ class favour(OnRows):  # noqa: N801
 
     def change(self, scene: Scene) -> None:
         """Add log factor to the scores of the keys."""
+        if not _are_there(scene, self.keys):
+            return
         over, keys = self.over(scene), scene.keys.chosen(self.keys)
         added = as_bias((keys * math.log(self.factor)).to(scene.values.dtype))
 
@@ -171,6 +173,11 @@ def _hide(scene: Scene, over: Tensor, cells: Mask | None = None) -> None:
         return p.replaced(mask=~hidden if p.mask is None else p.mask & ~hidden)
 
     scene.matrix = _changed(scene.matrix, hide)
+
+
+def _are_there(scene: Scene, keys: Keys) -> bool:
+    """Whether a call has some of the keys; a generation may not have reached them."""
+    return isinstance(keys, Mask) or bool(scene.keys.chosen(keys).any())
 
 
 def _cells(scene: Scene, keys: Keys) -> Mask:

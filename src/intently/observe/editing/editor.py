@@ -127,7 +127,7 @@ class Editor(Changing):
         how, k = self._trimmed(call)
         s = k.shape[-2]
         v, shown = operand(call.v)[..., :s, :], k if call.keys is None else call.keys
-        matrix = how.attend(operand(call.q), k)
+        matrix = replace(how, dropout=0.0).attend(operand(call.q), k)
         verdict = self._verdict(replace(call, v=v, how=how), matrix, number)
         if verdict.verified is False and isinstance(call.real, Tensor):
             return Attention(of_weights(call.real[..., :s])), shown, v
@@ -169,7 +169,7 @@ def _as_call(call: Call, scene: Scene, y: Tensor | After, said: str) -> Call:
     """The call as it is after the edits ``said``."""
     given = not isinstance(scene.matrix, Attention)
     p = as_problem(scene.matrix)
-    how = AttentionSpec(p.score, p.mask, p.bias, p.scale, p.softcap, p.sinks, p.dropout)
+    how = AttentionSpec(p.score, p.mask, p.bias, p.scale, p.softcap, p.sinks, call.how.dropout)
     made = replace(call, q=p.q, k=p.k, v=scene.values, y=y, how=how, edited=said)
     made.real = made.as_weights = None
     made.as_it_is = "an edit made them" if given else None
