@@ -88,10 +88,9 @@ class Axis:
                 'name the layers that read them, as {"*.attn2": edit}'
             )
             raise build(ArgumentError, self.name, expected, got, fix=fix)
-        for same in (str, _bare):
-            found = [n for n, text in enumerate(self.tokens) if same(text) == step]
-            if found:
-                return found
+        found = [n for n, text in enumerate(self.tokens) if step in (text, _bare(text))]
+        if found:
+            return found
         expected = "the text of a token"
         raise build(ArgumentError, self.name, expected, repr(step), f"they are {self.tokens}")
 

@@ -172,7 +172,11 @@ def _hide(scene: Scene, over: Tensor, cells: Mask | None = None) -> None:
     def hide(p: Problem) -> Problem:
         return p.replaced(mask=~hidden if p.mask is None else p.mask & ~hidden)
 
-    scene.matrix = _changed(scene.matrix, hide)
+    changed = _changed(scene.matrix, hide)
+    if isinstance(scene.matrix, Attention):
+        scene.matrix = changed
+    else:  # weights that do not sum to 1 stay as they are in other rows
+        _take(scene, changed, over)
 
 
 def _are_there(scene: Scene, keys: Keys) -> bool:
@@ -198,12 +202,28 @@ def as_problem(matrix: LazyMatrix) -> Problem:
 
 
 def of_weights(weights: Tensor) -> Problem:
-    """The problem whose weights are those given (…, t, s)."""
+    """The problem whose weights are those given (…, t, s); a sink takes what rows lack to 1.
+
+    Rows that sum to more than 1 sum to 1 in it.
+    """
     *lead, t, s = weights.shape
     q, k = (weights.new_zeros(()).expand(*lead, n, 1) for n in (t, s))
-    seen = weights > 0
+    seen, whole = weights > 0, weights.sum(-1, keepdim=True)
     logs = torch.where(seen, weights, 1).log()
-    return attend(q, k, mask=allowed(seen), bias=logs, scale=1.0).problem
+    sinks = None
+    if bool(((whole > 0) & (whole < 1 - _rounding(weights))).any()):  # z − log(1 − Σ w), 0 for it
+        sinks = weights.new_zeros(lead[-1:])
+        logs = logs - (1 - whole).clamp_min(torch.finfo(weights.dtype).tiny).log()
+    return attend(q, k, mask=allowed(seen), bias=logs, scale=1.0, sinks=sinks).problem
+
+
+def are_shares(weights: Tensor) -> bool:
+    """Whether no weight is negative, and no row sums to more than 1: those that a problem has."""
+    return bool((weights >= 0).all() and (weights.sum(-1) <= 1 + _rounding(weights)).all())
+
+
+def _rounding(weights: Tensor) -> float:
+    return torch.finfo(weights.dtype).eps ** 0.5
 
 
 def _without_scores(p: Problem) -> Problem:

@@ -8,14 +8,15 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from intently.attention_matrix import Attention
 from intently.edits import Edit, Scene
-from intently.edits.rules import as_problem, of_weights
+from intently.edits.rules import are_shares, as_problem, of_weights
 from intently.errors import KernelError, UnverifiedError, build
 from intently.masks import Geometry
-from intently.matrix import LazyMatrix
+from intently.matrix import Dense, LazyMatrix
 from intently.observe.editing.applied import Applied, Part, edited_rows, groups
 from intently.observe.editing.texts import Texts
 from intently.observe.generation.call_masks import trimmed
@@ -28,6 +29,7 @@ from intently.observe.watching.naming import Names, matches
 from intently.observe.watching.plain_check import confirmed
 
 NO_DOOR = "this call leaves no place to put another output"
+NO_SHARES = "an edit made weights that are negative or sum to more than 1, which is not kept: {}"
 
 
 class Editor(Changing):
@@ -93,6 +95,7 @@ class Editor(Changing):
         self._calls[name] = number
         matrix, k, v = self._read(name, number, call)
         scene = self._texts.scene(name, number, matrix, k, v)
+        scene.dropout = call.how.dropout
         for pattern, edit in found:
             before, scene.touched = scene.touched, torch.zeros_like(scene.touched)
             edit.change(scene)
@@ -104,10 +107,11 @@ class Editor(Changing):
         if call.put is None:
             raise build(KernelError, name, "a call that edits can change", NO_DOOR)
         said = " & ".join(repr(edit) for _, edit in found)
+        told = said if call.edited is None else f"{call.edited} & {said}"
         parts = groups(scene)
         self.applied.setdefault(name, Applied(name, said)).add(scene, parts)
         y, after = _output(call, scene, parts)
-        return call.put(y, scene.matrix), partial(_as_call, call, scene, after, said)
+        return call.put(y, scene.matrix), partial(_as_call, call, scene, after, told)
 
     def _trimmed(self, call: Call) -> tuple[AttentionSpec, Tensor]:
         """The arguments and the keys of a call, without places of a cache that are not written."""
@@ -130,7 +134,9 @@ class Editor(Changing):
         matrix = replace(how, dropout=0.0).attend(operand(call.q), k)
         verdict = self._verdict(replace(call, v=v, how=how), matrix, number)
         if verdict.verified is False and isinstance(call.real, Tensor):
-            return Attention(of_weights(call.real[..., :s])), shown, v
+            real = call.real[..., :s]
+            made = Attention(of_weights(real)) if are_shares(real) else Dense(real)
+            return made, shown, v
         if verdict.verified is False:
             expected = "weights that give the output of the model"
             raise build(UnverifiedError, name, expected, "others", verdict.why)
@@ -152,7 +158,7 @@ def _output(call: Call, scene: Scene, parts: Sequence[Part]) -> tuple[Tensor, Te
     assert call.y is not None
     rows = scene.touched.any((0, 1)).nonzero()[:, 0]
     v = scene.values
-    plain = scene.matrix[..., rows, :]
+    plain = F.dropout(scene.matrix[..., rows, :], scene.dropout)
     mixed = edited_rows(scene, parts, _product(plain, v), rows)
     output = call.y.output.index_copy(-2, rows, call.y.finish(mixed, rows).to(call.y.output.dtype))
     return output, After(output, call.y.finish)
@@ -165,9 +171,11 @@ def _product(weights: Tensor, v: Tensor) -> Tensor:
     return weights.to(v.dtype) @ v
 
 
-def _as_call(call: Call, scene: Scene, y: Tensor | After, said: str) -> Call:
+def _as_call(call: Call, scene: Scene, y: Tensor | After, said: str) -> Call | str:
     """The call as it is after the edits ``said``."""
     given = not isinstance(scene.matrix, Attention)
+    if given and not are_shares(scene.matrix.dense()):
+        return NO_SHARES.format(said)
     p = as_problem(scene.matrix)
     how = AttentionSpec(p.score, p.mask, p.bias, p.scale, p.softcap, p.sinks, call.how.dropout)
     made = replace(call, q=p.q, k=p.k, v=scene.values, y=y, how=how, edited=said)

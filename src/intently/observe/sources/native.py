@@ -8,7 +8,7 @@ for weights. None of them exposes q, k and v: they are computed from the input a
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from inspect import signature
 from typing import Any
 
