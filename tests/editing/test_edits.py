@@ -330,11 +330,11 @@ def test_weights_that_a_model_returns_are_the_edited_ones(name: str) -> None:
         torch.testing.assert_close(seen[layer].dense(), w)
 
 
-def test_dropout_acts_on_edited_rows() -> None:
+@pytest.mark.parametrize("rows", [[4], None])
+def test_dropout_acts_on_rows_that_no_edit_names(rows: list[int] | None) -> None:
     attend, (q, k, _) = Attend(), qkv()
     attend.dropout, v = 0.5, torch.ones(2, H, T, D)
-    for rows in ([4], None):
-        torch.manual_seed(0)
-        with it.edit(attend, edits.uniform(rows=rows)):
-            found = torch.stack([attend(q, k, v)[..., 4, :] for _ in range(200)])
-        assert found.std() > 0.2 and abs(float(found.mean()) - 1) < 0.1
+    with it.edit(attend, edits.uniform(rows=rows)):
+        y = attend(q, k, v)
+    torch.testing.assert_close(y[..., 4, :], torch.ones(2, H, D))
+    assert float(y[..., :4, :].std()) > 0.2 or rows is None

@@ -22,7 +22,6 @@ class Scene:
     ``name`` is that of the module, ``index`` the number of its call. Query i stands at position
     ``first + i`` of its text, key j at ``first_key + j``; ``across`` says that these are two texts.
     The queries of beams that share their keys are as many ``texts``, one after the other.
-    ``dropout`` is that of the model, which acts on the weights that meet values.
     ``touched`` (b, h, t) collects the rows that edits changed, b = 1 if in all batch rows alike;
     ``outputs`` are rows of A @ v that an edit gives itself: which (b, h, t), and what (…, h, t, e).
     """
@@ -37,7 +36,6 @@ class Scene:
     across: bool = False
     row_tokens: Sequence[str] | None = None
     key_tokens: Sequence[str] | None = None
-    dropout: float = 0.0
     touched: Tensor = field(init=False)
     outputs: list[tuple[Tensor, Tensor]] = field(default_factory=list)
 

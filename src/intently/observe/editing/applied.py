@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from intently.attention_matrix import Attention
@@ -97,7 +96,7 @@ def _computed(scene: Scene, batch: Tensor, heads: Tensor, rows: Tensor) -> Tenso
         v = v.index_select(-3, heads // (scene.heads.total // v.shape[-3]))
     if many:
         return (matrix @ v).index_select(-2, rows)
-    return F.dropout(matrix[..., rows, :].to(v.dtype), scene.dropout) @ v
+    return matrix[..., rows, :].to(v.dtype) @ v
 
 
 def of_part(matrix: LazyMatrix, batch: Tensor, heads: Tensor) -> LazyMatrix:

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from intently.attention_matrix import Attention
@@ -95,7 +94,6 @@ class Editor(Changing):
         self._calls[name] = number
         matrix, k, v = self._read(name, number, call)
         scene = self._texts.scene(name, number, matrix, k, v)
-        scene.dropout = call.how.dropout
         for pattern, edit in found:
             before, scene.touched = scene.touched, torch.zeros_like(scene.touched)
             edit.change(scene)
@@ -158,7 +156,7 @@ def _output(call: Call, scene: Scene, parts: Sequence[Part]) -> tuple[Tensor, Te
     assert call.y is not None
     rows = scene.touched.any((0, 1)).nonzero()[:, 0]
     v = scene.values
-    plain = F.dropout(scene.matrix[..., rows, :], scene.dropout)
+    plain = scene.matrix[..., rows, :]
     mixed = edited_rows(scene, parts, _product(plain, v), rows)
     output = call.y.output.index_copy(-2, rows, call.y.finish(mixed, rows).to(call.y.output.dtype))
     return output, After(output, call.y.finish)
