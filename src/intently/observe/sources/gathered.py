@@ -132,6 +132,7 @@ class Gathered:
         except Exception as error:  # whatever a model hands to its attention
             call = f"{type(error).__name__}: {error}"
         if isinstance(call, Call):
+            call.put = None  # when the module ends, it has used the output
             if isinstance(call.y, Tensor):
                 call.y = call.y.clone()
             if isinstance(call.real, Tensor):
