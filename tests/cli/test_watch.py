@@ -30,7 +30,6 @@ from intently.translation.translator import Translator
 from ..command_line import Command, refused
 
 TEXT = "The cat sat on the mat"
-WORDS = ["<unk>", "</s>", "<pad>", *TEXT.split()]
 GREEDY = SearchOptions(beam=1)
 
 
@@ -43,46 +42,6 @@ def table(out: str) -> list[list[str]]:
     """The cells of the rows that name a layer and a head, of the first block."""
     rows = [line.split() for line in out.splitlines()]
     return [row for row in rows if len(row) > 5 and row[1].isdigit() and row[2].isdigit()]
-
-
-@pytest.fixture(scope="session")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Tiny transformers models with a tokenizer, as save_pretrained writes them."""
-    import tokenizers
-    import transformers
-    from tokenizers import models, pre_tokenizers
-
-    folder = tmp_path_factory.mktemp("transformers")
-    known = {word: n for n, word in enumerate(WORDS)}
-    backend = tokenizers.Tokenizer(models.WordLevel(known, unk_token="<unk>"))
-    backend.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=backend, unk_token="<unk>", eos_token="</s>", pad_token="<pad>"
-    )
-    ids: dict[str, Any] = {"eos_token_id": 1, "bos_token_id": 1, "pad_token_id": 2}
-    ids["vocab_size"] = len(WORDS)
-    size: dict[str, Any] = {
-        **{"hidden_size": 16, "num_attention_heads": 4, "num_hidden_layers": 2},
-        **{"intermediate_size": 16, **ids},
-    }
-    t5: dict[str, Any] = {"d_model": 16, "d_kv": 8, "num_heads": 2, "num_layers": 1, "d_ff": 16}
-    torch.manual_seed(0)
-    for name, model in {
-        "gpt2": transformers.GPT2LMHeadModel(
-            transformers.GPT2Config(n_embd=16, n_head=2, n_layer=2, n_positions=8, **ids)
-        ),
-        "llama": transformers.LlamaForCausalLM(
-            transformers.LlamaConfig(**size, num_key_value_heads=2)
-        ),
-        "bert": transformers.BertModel(transformers.BertConfig(**size)),
-        "t5": transformers.T5ForConditionalGeneration(
-            transformers.T5Config(**t5, **ids, decoder_start_token_id=2)
-        ),
-        "t5-bare": transformers.T5Model(transformers.T5Config(**t5, **ids)),
-    }.items():
-        model.save_pretrained(folder / name)
-        tokenizer.save_pretrained(folder / name)
-    return folder
 
 
 # --- what runs ------------------------------------------------------------------------------------

@@ -33,16 +33,9 @@ PICTURES = "a vision model of transformers in safetensors, with preprocessor_con
 
 def run_text(folder: Path, text: str, layers: list[str] | None, beam: int) -> Watched:
     """One pass over a text, or a generation if the model has a decoder that can generate."""
-    with _quiet() as transformers:
-        with _reading(folder, TEXTS):
-            kind = _kind(transformers, folder, TEXTS)
-            tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder, **HERE)
-            if len(tokenizer.get_vocab()) <= len(tokenizer.all_special_tokens):
-                raise build(DataError, str(folder), TEXTS, "no vocabulary of a tokenizer")
-            model = kind.from_pretrained(folder, use_safetensors=True, **HERE).eval()
+    model, tokenizer, limit = open_reader(folder)
+    with _quiet():
         config = model.config
-        known = (tokenizer.model_max_length, getattr(config, "max_position_embeddings", None))
-        limit = min((n for n in known if isinstance(n, int) and n > 0), default=None)
         ids, told = fitting(tokenizer(text)["input_ids"], limit)
         given = torch.tensor([ids])
         both = getattr(config, "is_encoder_decoder", False)
@@ -66,6 +59,19 @@ def run_text(folder: Path, text: str, layers: list[str] | None, beam: int) -> Wa
         )
         seen.tokens = (source, target) if both else source
     return Watched(seen, told)
+
+
+def open_reader(folder: Path) -> tuple[Any, Any, int | None]:
+    """The model of a transformers folder, its tokenizer, and how many tokens it takes at most."""
+    with _quiet() as transformers, _reading(folder, TEXTS):
+        kind = _kind(transformers, folder, TEXTS)
+        tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder, **HERE)
+        if len(tokenizer.get_vocab()) <= len(tokenizer.all_special_tokens):
+            raise build(DataError, str(folder), TEXTS, "no vocabulary of a tokenizer")
+        model = kind.from_pretrained(folder, use_safetensors=True, **HERE).eval()
+    longest = getattr(model.config, "max_position_embeddings", None)
+    known = (tokenizer.model_max_length, longest)
+    return model, tokenizer, min((n for n in known if isinstance(n, int) and n > 0), default=None)
 
 
 def open_model(folder: Path) -> Any:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
@@ -16,12 +17,17 @@ from intently.runners.watched import Watched, fitting
 from intently.show.labels import visible
 from intently.translation.translator import Translator
 
+T = TypeVar("T")
+
 
 def runner(folder: Path | None) -> Callable[..., Watched]:
     """Return the function that runs the model in a folder."""
     kinds = {"translator.json": _translation, "language.json": _language, "config.json": run_text}
-    if folder is None:
-        return _translation
+    return _translation if folder is None else in_folder(folder, kinds)
+
+
+def in_folder(folder: Path, kinds: Mapping[str, T]) -> T:
+    """Return what ``kinds`` has for the file that a folder holds; raise `DataError` for none."""
     for name, run in kinds.items():
         inside = () if name == "config.json" else (folder / "model",)
         if any((path / name).is_file() for path in (folder, *inside)):
