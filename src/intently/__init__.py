@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         window,
     )
     from intently.matrix import Dense, LazyMatrix, Merged, rollout, stack_rows
-    from intently.observe import edit, effects, load_recording, watch
+    from intently.observe import edit, effects, load_recording, path_effects, watch
     from intently.positions import Learned, Rotary, sinusoidal
     from intently.scores import Additive, Cosine, Dot, General, Score, concat
 
@@ -70,6 +70,7 @@ __all__ = [  # noqa: RUF022 - in the order of learning
     "load_recording",
     "edit",
     "effects",
+    "path_effects",
     "edits",
     "check",
     "show",
@@ -91,7 +92,7 @@ _HOMES = {
     "scores": ("Score", "Dot", "Additive", "concat", "General", "Cosine"),
     "biases": ("Bias", "alibi", "relative_buckets"),
     "positions": ("sinusoidal", "Learned", "Rotary"),
-    "observe": ("watch", "load_recording", "edit", "effects"),
+    "observe": ("watch", "load_recording", "edit", "effects", "path_effects"),
     "examiner": ("check",),
 }
 """Module: what it holds of the names above."""

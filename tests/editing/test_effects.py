@@ -13,9 +13,9 @@ from torch import Tensor, nn
 import intently as it
 from intently import edits
 from intently.errors import ArgumentError, KindError
-from intently.observe.effects.deferred import Deferred
-from intently.observe.effects.replays import Replays
-from intently.observe.effects.table import Effects
+from intently.observe.measuring.deferred import Deferred
+from intently.observe.measuring.replays import Replays
+from intently.observe.measuring.table import Effects
 
 IDS = torch.tensor([[3, 14, 15, 9, 2, 6, 5]])
 HEADS, WIDTH, LAYERS = 4, 8, 3

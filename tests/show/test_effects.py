@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from intently.errors import ArgumentError, KindError
-from intently.observe.effects.table import Effects
+from intently.observe.measuring.table import Effects
 from intently.show import effects
 
 

@@ -3,11 +3,12 @@
 from typing import Any
 
 from intently.observe.editing.edit import edit
-from intently.observe.effects.effects import effects
+from intently.observe.measuring.effects import effects
+from intently.observe.measuring.paths import path_effects
 from intently.observe.recording.recording import Recording
 from intently.observe.watching.watch import watch
 
-__all__ = ["Recording", "edit", "effects", "load_recording", "watch"]
+__all__ = ["Recording", "edit", "effects", "load_recording", "path_effects", "watch"]
 
 
 def load_recording(path: Any, *, whole: bool = False) -> Recording:

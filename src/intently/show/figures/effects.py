@@ -65,7 +65,7 @@ def effects(
     Raises KindError for anything but a table with columns, ArgumentError for a table without the
     columns "layer" and "difference", or without rows, and an unknown suffix.
 
-    >>> from intently.observe.effects.table import Effects
+    >>> from intently.observe.measuring.table import Effects
     >>> rows = [{"layer": f"h.{n // 2}", "head": n % 2, "difference": n - 1.0} for n in range(4)]
     >>> panel, bar = effects(Effects(rows, ("layer", "head", "difference"))).axes
     >>> panel.images[0].get_clim()

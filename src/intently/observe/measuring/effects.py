@@ -15,8 +15,8 @@ from intently.edits.each import Placed
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.progress import late_bar
 from intently.observe.editing.edit import edit
-from intently.observe.effects.replays import Replays
-from intently.observe.effects.table import Effects
+from intently.observe.measuring.replays import Replays
+from intently.observe.measuring.table import Effects
 from intently.observe.recording.labels import Tokens
 from intently.observe.recording.recording import Recording
 from intently.observe.watching.naming import Names, matches
@@ -58,9 +58,9 @@ def effects(
     """
     with torch.no_grad(), late_bar() as tell:
         with watch(model, store="reference") as seen:
-            plain = _number(score(run()))
+            plain = as_number(score(run()))
         placed = _placed(model, seen, each_head(model) if edits is None else edits)
-        runs = _Runs(model, seen, lambda: _number(score(run())), plain, [x for _, x in placed])
+        runs = _Runs(model, seen, lambda: as_number(score(run())), plain, [x for _, x in placed])
         rows = []
         for n, (place, given) in enumerate(placed):
             tell("running edits", n, len(placed))
@@ -137,7 +137,7 @@ class _Runs:
             self.plain = found
 
 
-def _number(found: Any) -> float:
+def as_number(found: Any) -> float:
     """A score as a number."""
     if (isinstance(found, Tensor) and found.numel() != 1) or not hasattr(found, "__float__"):
         got = shape_of(found) if isinstance(found, Tensor) else type(found).__name__

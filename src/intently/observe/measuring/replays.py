@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from intently.observe.effects.deferred import Deferred
+from intently.observe.measuring.deferred import Deferred
 
 PLAIN = (type(None), bool, int, float, str)
 """Types of values beside tensors that a replay hands out."""
