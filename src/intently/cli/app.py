@@ -35,7 +35,7 @@ COMMANDS = {
     "train-lm": ("train_lm", "Train a language model on any text."),
     "watch": ("watch", "Run a model on a text and print what each head attends to."),
     "look": ("look", "Run a model and write a page with every head of every layer."),
-    "effects": ("effects", "Say which heads an output rests on, and what it becomes without them."),
+    "effects": ("effects", "Say which heads an output needs, and what it is without them."),
     "explore": ("explore", "Look at a recording of any length in the browser."),
     "check": ("check", "Say which mistake an attention makes, if any."),
 }

@@ -72,7 +72,7 @@ def effects(
         Path | None, typer.Option(metavar="FILE", help="draw the table: PNG, SVG or PDF")
     ] = None,
 ) -> None:
-    """Say which heads an output rests on, and what it becomes without them.
+    """Say which heads an output needs, and what it is without them.
 
     Without --forbid heads are switched off. A translator translates; a language model writes its
     next token. The table has one row for each head that is changed alone, the strongest first.
@@ -208,6 +208,6 @@ def _changed(
         with edit(found.model, given):
             made = found.write()
     fell = before - after
-    how = f"{fell:.4g} nats lower" if fell >= 0 else f"{-fell:.4g} nats higher"
-    numbers = f"{before:.5g} → {after:.5g}, {how}"
+    how = f"{fell:.4f} nats lower" if fell >= 0 else f"{-fell:.4f} nats higher"
+    numbers = f"{before:z.4f} → {after:z.4f}, {how}"
     return [f"becomes: {visible(made, PRINTED)}", f"log-probability of what it was: {numbers}"]

@@ -12,13 +12,13 @@ class Effects(Table):
 
     >>> row = {"layer": "layers.0", "head": 1, "without": -1.0, "with": -3.5, "difference": -2.5}
     >>> print(Effects([row], tuple(row)))
-    layer     head  without  with  difference
-    layers.0     1       -1  -3.5        -2.5
+    layer     head  without     with  difference
+    layers.0     1  -1.0000  -3.5000     -2.5000
     """
 
     names = place = ("edit", "layer", "head", "key", "sender", "receiver")
     words = ("edit", "layer", "sender", "receiver")
-    form = ".5g"
+    form = "z.4f"
 
     def strongest(self) -> Effects:
         """Return the rows by the size of their difference, the largest first."""
