@@ -12,7 +12,10 @@ import torch
 import intently as it
 from intently import edits
 from intently.decoding import SearchOptions
+from intently.language.settings import language_options
+from intently.language.text_model import TextModel, Variant, new_model
 from intently.runners.outputs import output
+from intently.text import Tokenizer
 from intently.translation.translator import Translator
 
 from ..command_line import Command, refused
@@ -116,6 +119,22 @@ def test_words_of_a_language_model(asked: Command, folders: Path) -> None:
         want = float(made.log_probability(made.logits()))
     [row] = [r for r in rows(Path("t.csv")) if (r["layer"], r["head"]) == (*off, "0")]
     assert float(row["with"]) == pytest.approx(want, abs=1e-5)
+
+
+def test_our_language_model(asked: Command, tmp_path: Path) -> None:
+    text = "The cat sat on the mat"
+    options = language_options(text * 50, width=16, heads=2, layers=2, window=32)
+    tokenizer = Tokenizer.train([text], "character")
+    model = new_model(options, tokenizer.size, Variant()).eval()
+    TextModel(model, tokenizer, options, Variant()).save(tmp_path / "lm")
+    outcome = asked(tmp_path / "lm", text, "--forbid", "cat", "--csv", "t.csv")
+    assert outcome.status == 0, outcome.err
+    assert len(rows(Path("t.csv"))) == 4
+    with torch.no_grad():
+        logits = model(torch.tensor([tokenizer.encode(text)]))[0, -1]
+    assert outcome.out.startswith(tokenizer.decode([int(logits.argmax())]).strip() or "∅")
+    before, _ = fell(outcome.out)
+    assert before == pytest.approx(float(logits.log_softmax(-1).max()), abs=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -146,44 +146,54 @@ def test_a_generation_runs_whole(gpt2: Any) -> None:
     assert table["with"] == by_hooks(gpt2, lambda: score(run()))
 
 
-class Sharing(nn.Module):
-    """Layers that leave something behind: the second reads what the first one attended."""
+class Leaving(nn.Module):
+    """A layer that leaves its output in a list, too."""
 
     def __init__(self) -> None:
         super().__init__()
-        made = (nn.MultiheadAttention(8, 2, batch_first=True) for _ in range(4))
-        self.layers = nn.ModuleList(made)
-        self.left: Tensor | None = None
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x: Tensor, left: list[Tensor]) -> Tensor:
+        left.append(self.attention(x, x, x)[0])
+        return x + left[-1]
+
+
+class Sharing(nn.Module):
+    """Layers of which the third reads what the first one left; outputs are changed in place."""
+
+    def __init__(self, reads: int) -> None:
+        super().__init__()
+        self.layers, self.reads = nn.ModuleList(Leaving() for _ in range(4)), reads
 
     def forward(self, x: Tensor) -> Tensor:
-        for n, layer in enumerate(self.layers):
-            y = layer(x, x, x)[0]
-            if n == 1:
-                self.left = y
-            x = x + y
-            if n == 3:
-                x = x * self.left
-            x += 1
-        self.left = None
+        left: list[Tensor] = []
+        for layer in self.layers:
+            x = layer(x, left)
+            if len(left) == 3 and self.reads:
+                x = x * left[0]
+            x += x[:, :1]
         return x
 
 
+@pytest.mark.parametrize("reads", [0, 1])
 @pytest.mark.parametrize("training", [False, True])
-def test_what_layers_leave_behind_and_change_in_place(training: bool) -> None:
+def test_what_layers_leave_behind_and_change_in_place(training: bool, reads: int) -> None:
     torch.manual_seed(1)
-    model = Sharing().train(training)
+    model = Sharing(reads).train(training)
     for layer in model.layers:
-        layer.dropout = 0.2 if training else 0.0
+        layer.attention.dropout = 0.2 if training else 0.0  # pyright: ignore
     given = torch.randn(1, 5, 8)
 
     def run() -> Tensor:
         torch.manual_seed(2)
         return model(given)
 
-    table = it.effects(model, run, lambda y: y[0, -1].sum())
-    assert table["layer"] == [f"layers.{n}" for n in range(4) for _ in range(2)]
-    found = one_by_one(model, lambda: run()[0, -1].sum(), table)
-    assert table["with"] == pytest.approx(found, abs=1e-5)
+    table = it.effects(model, run, lambda y: y[0, -1].sum(), edits=edits.each_key(model))
+    assert len(table) == 4 * 5
+    for row in table:
+        with torch.no_grad(), it.edit(model, {row["layer"]: edits.forbid(keys=[row["key"]])}):
+            want = float(run()[0, -1].sum())
+        assert row["with"] == pytest.approx(want, rel=1e-5, abs=1e-5)
 
 
 def test_random_inputs_are_not_mixed() -> None:

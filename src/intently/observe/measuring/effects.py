@@ -15,10 +15,12 @@ from intently.edits.each import Placed
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.progress import late_bar
 from intently.observe.editing.edit import edit
+from intently.observe.editing.editor import Editor
 from intently.observe.measuring.replays import Replays
 from intently.observe.measuring.table import Effects
 from intently.observe.recording.labels import Tokens
 from intently.observe.recording.recording import Recording
+from intently.observe.watching.doors import listen
 from intently.observe.watching.naming import Names, matches
 from intently.observe.watching.watch import watch
 
@@ -56,11 +58,12 @@ def effects(
     >>> table["head"]
     [0, 1]
     """
-    with torch.no_grad(), late_bar() as tell:
+    with torch.no_grad(), late_bar() as tell, ExitStack() as doors:
         with watch(model, store="reference") as seen:
             plain = as_number(score(run()))
         placed = _placed(model, seen, each_head(model) if edits is None else edits)
         runs = _Runs(model, seen, lambda: as_number(score(run())), plain, [x for _, x in placed])
+        listen(Editor(model, {}, None), doors)  # once: each edit finds them open
         rows = []
         for n, (place, given) in enumerate(placed):
             tell("running edits", n, len(placed))

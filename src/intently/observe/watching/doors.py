@@ -35,8 +35,10 @@ def listen(listener: Listener, undo: ExitStack) -> None:
     """
     _refuse_compiled(listener.names.modules)
     undo.callback(_compiler_forgets, _compiler_knows())
-    targets = _targets(Searched.of(listener.names.modules))
-    undo.callback(patches.remove, patches.install(targets))
+    modules = listener.names.modules
+    same = (other.targets for other in current() if other.names.modules == modules)
+    listener.targets = next(same, None) or _targets(Searched.of(modules))
+    undo.callback(patches.remove, patches.install(listener.targets))
     undo.callback(leave, listener)
     begin(listener)
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from intently.observe.watching.call import Call
 from intently.observe.watching.naming import Names, Running
+from intently.observe.watching.patches import Target
 from intently.observe.watching.unseen import Ran, Softmax
 
 Made: TypeAlias = "Callable[[], Call | str]"
@@ -20,12 +21,13 @@ Made: TypeAlias = "Callable[[], Call | str]"
 class Listener(ABC):
     """Knows which modules run and which of them it wants; a watch keeps calls, edits change them.
 
-    ``plain`` are modules whose code does not attend by hand.
+    ``plain`` are modules whose code does not attend by hand, ``targets`` the doors that are open.
     """
 
     def __init__(self, names: Names) -> None:
         self.names, self.running, self.ran = names, Running(), Ran()
         self.plain: set[nn.Module] = set()
+        self.targets: list[Target] = []
         self._open, self.closed = True, False
 
     @abstractmethod
