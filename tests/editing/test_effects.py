@@ -171,7 +171,7 @@ class Sharing(nn.Module):
             x = layer(x, left)
             if len(left) == 3 and self.reads:
                 x = x * left[0]
-            x += x[:, :1]
+            x += 0.5
         return x
 
 
