@@ -305,6 +305,18 @@ def test_rules_in_one_batch_row(unet: Any, edit: Any) -> None:
         assert close(run(unet), expected)
 
 
+def test_a_processor_that_may_attend_in_blocks_is_refused(unet: Any) -> None:
+    unet.set_attn_processor(AttnProcessor())
+    plain = run(unet)
+    with (
+        torch.no_grad(),
+        pytest.raises(KernelError, match="only after the module went on with it"),
+        it.edit(unet, {CROSS: edits.forbid([CAT])}),
+    ):
+        run(unet)
+    assert torch.equal(run(unet), plain)
+
+
 # --- what names what ------------------------------------------------------------------------------
 
 

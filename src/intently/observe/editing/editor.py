@@ -27,7 +27,7 @@ from intently.observe.watching.mask_inference import KnownMasks
 from intently.observe.watching.naming import Names, matches
 from intently.observe.watching.plain_check import confirmed
 
-NO_DOOR = "this call leaves no place to put another output"
+NO_DOOR = "one whose output is known only after the module went on with it, or not at all"
 NO_SHARES = "an edit made weights that are negative or sum to more than 1, which is not kept: {}"
 
 
