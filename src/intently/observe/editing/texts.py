@@ -86,12 +86,13 @@ class Texts:
     def _crosses(self, name: str, t: int, s: int) -> bool:
         """Whether a module attends to another text, judged by its name and those beside it.
 
-        Where no name says cross-attention, what is beside an encoder attends to it.
+        Beside an encoder and outside of a decoder, it does if no text attends to itself before.
         """
         known = crosses(name, self._names)
         if known is not None:
             return known
-        return t > s or (self._encodes and not self._crossing and side(name) != "encoder")
+        alone = self._encodes and not self._crossing and self._last is None
+        return t > s or (alone and side(name) is None)
 
     def _across(self, t: int, k: Tensor, before: Before | None) -> Place:
         if self._last is not None:
