@@ -58,7 +58,7 @@ def test_keys_that_are_forbidden() -> None:
 def test_layers_that_return_their_scores_are_refused() -> None:
     """Whether their code attends in blocks is known when it has ended, too late for an edit."""
     layer = built(LAYERS["MultiHeadAttention"](), X.shape, MEMORY.shape)
-    with pytest.raises(KernelError, match="no place"), it.edit(layer, edits.off(heads=[0])):
+    with pytest.raises(KernelError, match="went on with it"), it.edit(layer, edits.off(heads=[0])):
         layer(X, MEMORY, return_attention_scores=True)
 
 

@@ -223,8 +223,8 @@ def follow_from(module: nn.Module, weights: Tensor, softmax: Softmax) -> None:
         _here.mode.keep(weights, replace(given, softmax=softmax, why=NO_PRODUCT))
 
 
-def ended(module: nn.Module) -> None:
-    """The forward of a module ended."""
+def ended(module: nn.Module, result: Any) -> None:
+    """The forward of a module ended with a result; None if it raised."""
     followed = _here.mode
     if not (_here.late or followed.lost or followed.mixtures.waiting or followed.gathered):
         return
@@ -246,7 +246,7 @@ def ended(module: nn.Module) -> None:
             else:
                 gathered.hold(weights, make)
     if gathered is not None:
-        gathered.tell()
+        gathered.tell(result)
 
 
 def told(weights: Tensor) -> None:

@@ -19,13 +19,14 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from intently.observe.sources.block_rows import Piece, Product, Softmax, piece_of, plain
 from intently.observe.sources.joined_blocks import planned
 from intently.observe.sources.laid_blocks import Plan, Unfit
 from intently.observe.sources.origins import BITS, Memory, Origins, View, replaced
 from intently.observe.watching.call import Call
-from intently.observe.watching.listener import Listener
+from intently.observe.watching.listener import Changing, Listener
 from intently.observe.watching.scope import current, inside, tell
 
 COUNT = (1 << BITS) - 1
@@ -73,7 +74,7 @@ class Gathered:
         self._softmaxes: dict[int, Softmax] = {}
         self._mixed: dict[int, tuple[View, int, int]] = {}
         """By the number of a product with values: its weights, their softmax, and its width."""
-        self._held: list[tuple[frozenset[int], Call | str]] = []
+        self._held: list[tuple[frozenset[int], Call | str, Tensor | None]] = []
         self._failed = False
 
     def saw(self, name: str, func: Any, args: Any, kwargs: Any, result: Any) -> None:
@@ -126,23 +127,28 @@ class Gathered:
 
     def hold(self, weights: Tensor, make: Callable[[], Call | str]) -> None:
         """Hold back a call of weights, with its output and its weights as they are now."""
+        output: Tensor | None = None
         try:
             with torch._C.DisableTorchFunction(), inside(), torch.no_grad():
                 call = make()
         except Exception as error:  # whatever a model hands to its attention
             call = f"{type(error).__name__}: {error}"
         if isinstance(call, Call):
-            call.put = None  # when the module ends, it has used the output
             if isinstance(call.y, Tensor):
-                call.y = call.y.clone()
+                output, call.y = call.y, call.y.clone()
             if isinstance(call.real, Tensor):
                 call.real = call.real.clone()
-        self._held.append((self._origins.view(weights).memory.numbers, call))
+        self._held.append((self._origins.view(weights).memory.numbers, call, output))
 
-    def tell(self) -> None:
-        """Tell the calls of the module: one for blocks that share keys, and those held back."""
+    def tell(self, result: Any) -> None:
+        """Tell the calls of the module: one for blocks that share keys, and those held back.
+
+        The module has ended: it has used an output that is not in its ``result``.
+        """
         whole: list[tuple[set[int], Call]] = []
         listeners = current()
+        if result is None:  # it raised, so that there is nothing to edit
+            listeners = tuple(x for x in listeners if not isinstance(x, Changing))
         with torch._C.DisableTorchFunction(), inside(), torch.no_grad():
             try:
                 whole = self._joined()
@@ -151,8 +157,13 @@ class Gathered:
                 for listener in listeners:
                     listener.apart(self.module, why)
         known = set[int]().union(*(numbers for numbers, _ in whole))
-        calls = [call for _, call in whole]
-        calls += [call for numbers, call in self._held if max(numbers, default=0) not in known]
+        calls: list[Call | str] = [call for _, call in whole]
+        given = {x.untyped_storage()._cdata for x in tree_leaves(result) if isinstance(x, Tensor)}
+        for numbers, call, output in self._held:
+            if max(numbers, default=0) not in known:
+                if output is None or output.untyped_storage()._cdata not in given:
+                    _leave(call)
+                calls.append(call)
         for call in calls:
             tell(listeners, "by hand", self.module, partial(_made, call))
 
@@ -230,6 +241,12 @@ class Gathered:
                         rows.append(row[(x[here] & COUNT) // width])
                     found.append(torch.stack(rows).unique(dim=1).cpu())
         return torch.cat(found, 1)
+
+
+def _leave(call: Call | str) -> None:
+    """Leave no place to put another output."""
+    if isinstance(call, Call):
+        call.put = None
 
 
 def _made(call: Call | str) -> Call | str:

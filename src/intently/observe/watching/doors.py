@@ -86,10 +86,12 @@ def _named(original: Function) -> Function:
             listener.ran.here.add(self)
         try:
             with by_hand.around(self, listeners, (*args, *kwargs.values())) or as_before:
+                result = None
                 try:
-                    return original(self, *args, **kwargs)
+                    result = original(self, *args, **kwargs)
                 finally:
-                    by_hand.ended(self)
+                    by_hand.ended(self, result)
+                return result
         finally:
             for listener in listeners:
                 listener.running.pop()
