@@ -80,7 +80,7 @@ def test_no_name_stands_in_two_chapters() -> None:
 def test_every_finding_has_an_entry() -> None:
     folder = Path(str(checking.__file__)).parent
     named = set()
-    for path in folder.glob("*.py"):
+    for path in folder.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
                 continue

@@ -198,7 +198,7 @@ def _is_causal(x: Examined) -> bool:
     if x.intent is None:
         return False
     t, s = x.intent.sizes[2:]
-    return s > 1 and not bool(x.intent.by_position.triu(1 + s - t).any())
+    return min(t, s) > 1 and not bool(x.intent.by_position.triu(1 + s - t).any())
 
 
 def _hides_later(mask: Mask | None, b: int, y: Tensor) -> bool:

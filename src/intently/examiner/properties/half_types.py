@@ -7,6 +7,7 @@ made longer where nothing fixes its length.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -37,6 +38,8 @@ MOST = 1e3
 """Outputs beyond this may not fit a half type, and tell nothing."""
 NUMBERS = 4_000_000
 """Parameters from which longer examples take too long."""
+SLOW = 0.2
+"""Seconds of a call from which longer examples are left out."""
 CLOSE = 0.3
 """What differs by more is another function in the type, not the same with errors."""
 
@@ -113,6 +116,10 @@ def _over_many(core: Examined, whole: Whole, long: Subject, longer: Subject) -> 
         return None
     scores = _extended(core.scores, LONG)
     with suppress(Exception):  # code with a length of its own
+        start = time.perf_counter()
+        long.output()
+        if time.perf_counter() - start > SLOW:  # a loop over keys, which takes minutes to follow
+            return None
         exact = _parted(core, whole, long, LONG, LONG)
         made = _parted(core, whole, longer, LONG, LONG)
         if exact is None or made is None:

@@ -69,7 +69,7 @@ def _unused_values(trial: Trial) -> str:
         idle = torch.zeros_like(weight) if g is None else g
         rows = (idle == 0).all(-1)
         owner = subject.module.get_submodule(name.rpartition(".")[0])
-        fused = name in names and int(rows.sum()) * 2 in (len(rows), 2 * len(rows) / 3)
+        fused = name in names and _is_part(rows)
         if not (fused or bool(rows.all())) or isinstance(owner, nn.Embedding):
             continue
         kept = weight.detach().clone()
@@ -81,6 +81,21 @@ def _unused_values(trial: Trial) -> str:
         if moved <= trial.same:
             return name
     return ""
+
+
+def _is_part(rows: Tensor) -> bool:
+    """Whether the chosen rows (n,) of a fused projection are those of k or v: a half or a third.
+
+    They stand together, or in each head: heads that a model leaves out stand elsewhere.
+    """
+    n = len(rows)
+    for parts in (2, 3):
+        if int(rows.sum()) * parts != n:
+            continue
+        for heads in (h for h in range(1, n // parts + 1) if n % (h * parts) == 0):
+            if bool(rows.view(heads, parts, -1).all(-1).all(0).any()):
+                return True
+    return False
 
 
 def left_padding(trial: Trial) -> Property:
