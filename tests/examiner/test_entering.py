@@ -145,3 +145,25 @@ def test_a_norm_of_queries_whose_heads_stand_before_the_steps_leaks_nothing() ->
 
     x = torch.randn(2, 8, 32)  # 8 heads of 8 would hide a confusion of axes
     assert names(check(Normed(), inputs={"x": x}, mask=it.causal())) == []
+
+
+class OnlyPadding(nn.Module):
+    """Attends to nothing but the zeros that it appends to keys and values."""
+
+    def __init__(self, gate: float) -> None:
+        super().__init__()
+        self.qkv, self.gate = nn.Linear(32, 96), nn.Parameter(torch.full((1,), gate))
+        self.inverted = gate != 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (y.unflatten(-1, (4, 8)).transpose(1, 2) for y in self.qkv(x).chunk(3, -1))
+        k, v = (F.pad(y, (0, 0, 0, 2)) for y in (k, v))
+        padding = torch.arange(k.shape[-2])[None] >= x.shape[1]
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=padding == self.inverted)
+        return self.gate * y.transpose(1, 2).flatten(2)
+
+
+@pytest.mark.parametrize(("gate", "expected"), [(1.0, ["mask-inverted"]), (0.0, [])])
+def test_outputs_that_no_input_changes(gate: float, expected: list[str]) -> None:
+    report = check(OnlyPadding(gate), inputs={"x": torch.randn(2, 6, 32)})
+    assert [x.name for x in report.mistakes] == expected, str(report)

@@ -96,7 +96,7 @@ def _cache_name(subject: Subject) -> str | None:
 
 def held_wrongly(steps: Whole, whole: Whole) -> list[Finding]:
     """What caches and positions of steps get wrong, as the products inside read it."""
-    if _mixed(steps) > _mixed(whole):
+    if _mixed(steps, whole):
         said = "keys or values come from the cache of another layer"
         return [Finding("cache-layers-exchanged", said)]
     found = list(misread(steps, whole))
@@ -185,10 +185,17 @@ def _restarted(intent: Intent, calls: Sequence[int]) -> Tensor:
     return out & (torch.arange(out.shape[-1]) <= rows[:, None])
 
 
-def _mixed(whole: Whole) -> int:
-    """How many attentions have keys of several projections."""
-    sources = whole.found.sources
-    return sum(len({sources[i].weight for i in core.right}) > 1 for core in whole.found.cores)
+def _mixed(steps: Whole, whole: Whole) -> bool:
+    """Whether an attention of the steps has keys of projections that belong to several layers.
+
+    One tensor may hold the keys and the values of a layer: values are among its keys then.
+    """
+    layers = [
+        {whole.found.sources[i].weight for i in core.left | core.right | core.values}
+        for core in whole.found.cores
+    ]
+    keys = ({steps.found.sources[i].weight for i in core.right} for core in steps.found.cores)
+    return not all(len(own) < 2 or any(own <= layer for layer in layers) for own in keys)
 
 
 def _first_embedding(steps: Whole, whole: Whole) -> bool:

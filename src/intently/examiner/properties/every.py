@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from intently.examiner.calling.changes import another, changed_at, changed_rows
 from intently.examiner.properties.axes import axis_of_time, first_row, padded_by, real_keys
@@ -257,7 +257,7 @@ def inputs_matter(trial: Trial) -> Property:
     image = off.ndim == 4 and subject.roles[subject.main] == "x"
     off = off.amax(1).flatten(1) if image else by_position(off).amax(-1)
     still = (off <= trial.same).all(0)
-    if bool(still.all()):
+    if bool(still.all()) and (subject.module is None or _holds_zeros(subject.module)):
         said = "outputs are the same for any input, as behind a projection of zeros"
         return Property("inputs matter", None, said)
     if not bool(still.any()):
@@ -265,6 +265,14 @@ def inputs_matter(trial: Trial) -> Property:
     at = int(still.nonzero()[0])
     said = f"output {at} is the same for any input: only padding has weight, so a mask is inverted"
     return broken("inputs matter", said, "mask-inverted")
+
+
+def _holds_zeros(module: nn.Module) -> bool:
+    """Whether a weight or a gate is all zero, as it is where a layer begins without effect."""
+    return any(
+        not bool(p.any()) and not name.rpartition(".")[2].endswith("bias")
+        for name, p in module.named_parameters()
+    )
 
 
 def strides(trial: Trial) -> Property:
