@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from intently.errors import StaleError
 from intently.observe import watch
 from intently.observe.sources import followed
+from intently.observe.watching import revealed
 from intently.observe.watching.unseen import LAST_BITS
 
 from .attending import Softmaxes, close, watched
@@ -359,3 +360,10 @@ def test_modules_within_modules_leave_no_mode_behind(
             assert not _get_current_dispatch_mode_stack()
         assert torch.equal(y, model(x))
         assert set(seen) == {"0", "0.inside" if direct else "0.inside.1"}, str(seen.coverage())
+
+
+def test_the_frames_of_modules_are_found_on_the_stack() -> None:
+    with watch(nn.Linear(2, 2)):
+        replacement = nn.Module._call_impl
+    assert replacement.__code__.co_name == "call"
+    assert replacement.__globals__["__name__"] == revealed.DOORS

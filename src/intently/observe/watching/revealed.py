@@ -62,7 +62,7 @@ INDIRECT: dict[type, str] = {
 }
 """By the type of what stands for a function: its attribute that is the function."""
 
-WATCH = "intently.observe.watching.watch"
+DOORS = "intently.observe.watching.doors"
 PASSED = ("torch", "intently.observe")
 """Packages whose own code says nothing about a model."""
 
@@ -101,7 +101,7 @@ def still_to_come(modules: int) -> set[str]:
     frame = sys._getframe(1)
     while frame is not None and modules:
         name = str(frame.f_globals.get("__name__", ""))
-        if name == WATCH and frame.f_code.co_name == "call":
+        if name == DOORS and frame.f_code.co_name == "call":
             modules -= 1
         elif name.split(".")[0] != PASSED[0] and not name.startswith(PASSED[1]):
             here = Word("", frame.f_lasti, frame.f_lineno or 0)
