@@ -20,6 +20,7 @@ from intently.examiner.calling.fewer import OF_PADDING, without_context, without
 from intently.examiner.calling.subject import Subject
 from intently.examiner.comparing.likeness import Inside, Whole, parted
 from intently.examiner.comparing.side_by_side import with_matrices
+from intently.examiner.paths.generating import beams
 from intently.examiner.paths.stepping import cache_shifts, held_wrongly, stepped
 from intently.examiner.properties.back_ends import autocast, kernels
 from intently.examiner.properties.derivatives import gradients, gradients_apart
@@ -65,10 +66,15 @@ def compared(
 ) -> Iterator[tuple[Property, list[Finding]]]:
     """Each path of a subject: whether its output is the same, and what differs inside."""
     told: set[tuple[str, str]] = set()
+    steps: list[bool] = []
     for path in _paths(whole, trial, same):
         held, found = _one(path, trial, whole, inside, told)
         told |= {(f.name, f.where) for f in found}
+        if path.kind == "a cache":
+            steps.append(held.holds is True)
         yield held, found
+    if steps:
+        yield beams(trial, all(steps))
     yield from _with_fewer(trial, whole, inside, told)
 
 

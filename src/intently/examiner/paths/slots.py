@@ -73,6 +73,8 @@ def _read(steps: Whole, whole: Whole) -> Iterator[tuple[str, list[Step]]]:
     for a, w in pairs:
         for mine, other in ((a.q, w.q[0]), (a.k, w.k[0]), (a.v, w.v[0])):
             parts = [steps.found.sources[i].value for i in mine]
+            if sum(x.numel() for x in parts) != rows[other].numel():
+                return  # steps that run earlier ones again
             given |= dict(zip(mine, scattered(rows[other], parts, b)))
     calls = steps.subject.calls(steps.found, given, _operations(a for a, _ in pairs))
     moves = range(t) if whole.found.turned and t <= LONGEST else range(1)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from intently.examiner.calling.applying import about
 from intently.examiner.calling.subject import Subject, output_of
 from intently.examiner.comparing.likeness import Whole
 from intently.examiner.computing.cores import Examined
@@ -36,9 +37,11 @@ def stepped(subject: Subject, pieces: tuple[int, ...]) -> Subject | None:
 
     def call(**given: Any) -> Tensor:
         x, past, out = given.pop(whole), None, []
+        own = {m: y for m, y in given.items() if _goes_on(subject, m)}
         start = 0
         for n in pieces:
-            known = {m: _so_far(y, start, start + n, x.shape[1]) for m, y in given.items()}
+            known = {m: _so_far(y, start, start + n, x.shape[1]) for m, y in own.items()}
+            known = {m: known.get(m, y) for m, y in given.items()}
             piece = {**known, whole: x[:, start : start + n], name: past}
             made = subject.call(**piece)
             out.append(output_of(made))
@@ -53,6 +56,17 @@ def stepped(subject: Subject, pieces: tuple[int, ...]) -> Subject | None:
     except Exception:
         return None
     return made if cache_of(ran) is not None else None
+
+
+def _goes_on(subject: Subject, name: str) -> bool:
+    """Whether an input is as long as the text so far: not the context, nor its mask."""
+    if subject.roles.get(name) == "context":
+        return False
+    return (
+        not subject.of("context")
+        or subject.roles.get(name) != "mask"
+        or "self" in about(subject, name)
+    )
 
 
 def _so_far(x: Any, start: int, stop: int, t: int) -> Any:

@@ -26,6 +26,8 @@ SAME = 1e-2
 """How far float32 may be off."""
 LEAST = 0.1
 """Differences under autocast that are rounding, whatever the rounding of weights does."""
+OTHER = {"eager": "sdpa", "sdpa": "eager"}
+"""The other function of transformers' models that claim both."""
 FAST = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
 """Modules of PyTorch with a fused fast path."""
 
@@ -37,6 +39,11 @@ def kernels(subject: Subject, found: Found) -> Iterator[tuple[str, Subject]]:
     if any(core.scored[0].startswith(f"aten::{FUSED}") for core in found.cores):
         plain = partial(sdpa_kernel, [SDPBackend.MATH])
         yield "with the math kernel of scaled_dot_product_attention", _within(subject, plain)
+    config = getattr(subject.module, "config", None)
+    other = OTHER.get(getattr(config, "_attn_implementation", None) or "")
+    if subject.module is not None and other and getattr(subject.module, "_supports_sdpa", False):
+        within = partial(_with_implementation, subject.module, other)
+        yield f"with attn_implementation={other!r}", _within(subject, within)
 
 
 def autocast(trial: Trial) -> tuple[Subject, float] | None:
@@ -78,3 +85,21 @@ def _without_fast_path() -> Iterator[None]:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(known)
+
+
+@contextmanager
+def _with_implementation(module: nn.Module, name: str) -> Iterator[None]:
+    """Every configuration of a model of transformers asks for another attention function."""
+    every: dict[int, Any] = {
+        id(x): x for m in module.modules() if (x := getattr(m, "config", None))
+    }
+    known = [(x, getattr(x, "_attn_implementation", None)) for x in every.values()]
+    try:
+        for config, before in known:
+            if before in OTHER:
+                config._attn_implementation = name
+        yield
+    finally:
+        for config, before in known:
+            if before in OTHER:
+                config._attn_implementation = before
