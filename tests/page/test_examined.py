@@ -35,7 +35,7 @@ def examined(tmp_path_factory: Any) -> Path:
 def test_what_was_expected_stands_beside_what_was_found(examined: Path, opened: Opened) -> None:
     page = opened(examined)
     until(page, PAINTED, ".finding canvas")
-    assert page.locator(".finding").count() == 2
+    assert page.locator(".finding").count() == 3
     assert page.locator(".finding canvas").count() == 4
     assert page.text_content(".verdict").startswith("2 mistakes: no-scale, causal-off-by-one")
     boxes = [page.locator(".finding canvas").nth(n).bounding_box() for n in (0, 1)]

@@ -17,7 +17,7 @@ import torch
 
 import intently as it
 from intently.errors import ArgumentError, DataError, KindError, MemoryRefused
-from intently.examiner import page as examination
+from intently.examiner.report import page as examination
 from intently.matrix import LazyMatrix
 from intently.show.page import Highlight, Text, packed, save_page, script, writing
 from intently.show.page.items import items_of

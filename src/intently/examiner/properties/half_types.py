@@ -7,13 +7,14 @@ made longer where nothing fixes its length.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from intently.examiner.calling.subject import Subject
 from intently.examiner.comparing.likeness import Whole
@@ -38,8 +39,8 @@ MOST = 1e3
 """Outputs beyond this may not fit a half type, and tell nothing."""
 NUMBERS = 4_000_000
 """Parameters from which longer examples take too long."""
-SLOW = 0.2
-"""Seconds of a call from which longer examples are left out."""
+OPERATIONS = 20_000
+"""Operations of a call from which longer examples are left out."""
 CLOSE = 0.3
 """What differs by more is another function in the type, not the same with errors."""
 
@@ -116,10 +117,8 @@ def _over_many(core: Examined, whole: Whole, long: Subject, longer: Subject) -> 
         return None
     scores = _extended(core.scores, LONG)
     with suppress(Exception):  # code with a length of its own
-        start = time.perf_counter()
-        long.output()
-        if time.perf_counter() - start > SLOW:  # a loop over keys, which takes minutes to follow
-            return None
+        with _Counted():  # a loop over blocks takes minutes to follow
+            long.output()
         exact = _parted(core, whole, long, LONG, LONG)
         made = _parted(core, whole, longer, LONG, LONG)
         if exact is None or made is None:
@@ -128,6 +127,20 @@ def _over_many(core: Examined, whole: Whole, long: Subject, longer: Subject) -> 
         if part(exact[3], right) <= 1e-3:  # no window, say, that short examples do not reach
             return _compared(*made, scores)
     return None
+
+
+class _Counted(TorchDispatchMode):
+    """Raises where a call has too many operations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._count += 1
+        if self._count > OPERATIONS:
+            raise RuntimeError("too many operations")
+        return func(*args, **(kwargs or {}))
 
 
 def _fits(scores: Scores, weights: Weights) -> bool:
