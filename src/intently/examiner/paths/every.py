@@ -74,7 +74,7 @@ def compared(
             steps.append(held.holds is True)
         yield held, found
     if steps:
-        yield beams(trial, all(steps))
+        yield from beams(trial, all(steps))
     yield from _with_fewer(trial, whole, inside, told)
 
 

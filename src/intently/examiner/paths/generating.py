@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ NAME = "beam search with a cache"
 BEAMS, STEPS = 3, 4
 
 
-def beams(trial: Trial, steps_hold: bool) -> tuple[Property, list[Finding]]:
+def beams(trial: Trial, steps_hold: bool) -> Iterator[tuple[Property, list[Finding]]]:
     """A beam search finds sequences of the same scores with a cache as without.
 
     Where the steps of the cache are right, what is wrong is how its rows follow the beams.
@@ -27,15 +27,16 @@ def beams(trial: Trial, steps_hold: bool) -> tuple[Property, list[Finding]]:
         with torch.no_grad():
             with_cache, without = (_scores(subject, cached) for cached in (True, False))
     except Exception:  # models that do not generate, or not from these inputs
-        return Property(NAME, None), []
+        return
     if with_cache is None or without is None or with_cache.shape != without.shape:
-        return Property(NAME, None), []
+        return
     off = float(((with_cache - without).abs() / without.abs().clamp(min=1e-6)).max())
     if off <= 10 * trial.same:
-        return Property(NAME, True), []
+        yield Property(NAME, True), []
+        return
     said = f"the scores of {BEAMS} beams after {STEPS} steps differ by {off:.2g} from those without"
     found = Finding("cache-rows-exchanged" if steps_hold else "cached-step-differs", said)
-    return Property(NAME, False, said), [found]
+    yield Property(NAME, False, said), [found]
 
 
 def _scores(subject: Subject, cached: bool) -> Tensor | None:
