@@ -37,7 +37,7 @@ def test_what_was_expected_stands_beside_what_was_found(examined: Path, opened: 
     until(page, PAINTED, ".finding canvas")
     assert page.locator(".finding").count() == 3
     assert page.locator(".finding canvas").count() == 4
-    assert page.text_content(".verdict").startswith("2 mistakes: no-scale, causal-off-by-one")
+    assert page.text_content(".verdict").startswith("2 mistakes, 1 hazard: no-scale")
     boxes = [page.locator(".finding canvas").nth(n).bounding_box() for n in (0, 1)]
     assert boxes[0]["y"] == boxes[1]["y"] and boxes[0]["x"] + boxes[0]["width"] < boxes[1]["x"]
     label = page.locator(".finding canvas").nth(3).get_attribute("aria-label")
