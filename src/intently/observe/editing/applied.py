@@ -85,18 +85,23 @@ def edited_rows(
 
 
 def _computed(scene: Scene, batch: Tensor, heads: Tensor, rows: Tensor) -> Tensor:
-    """The rows (…, k, n, m, e); many rows at once by a kernel, few by their weights."""
-    matrix, v, t = of_part(scene.matrix, batch, heads), scene.values, scene.touched.shape[-1]
-    many = len(rows) > t // 2
+    """The rows (…, k, n, m, e) of some heads and batch rows."""
+    v = scene.values
     if v.ndim > 3 and v.shape[-4] > len(batch):
         v = v.index_select(-4, batch)
-    if many and len(heads) == scene.heads.total:
-        return (matrix @ v).index_select(-2, rows)
-    if v.ndim > 2 and v.shape[-3] > 1:
+    if v.ndim > 2 and v.shape[-3] > 1 and len(heads) < scene.heads.total:
         v = v.index_select(-3, heads // (scene.heads.total // v.shape[-3]))
-    if many:
+    return mixed_rows(of_part(scene.matrix, batch, heads), v, rows)
+
+
+def mixed_rows(matrix: LazyMatrix, v: Tensor, rows: Tensor) -> Tensor:
+    """Return rows of matrix @ v; many at once by a kernel, few by their weights."""
+    if len(rows) > matrix.shape[-2] // 2:
         return (matrix @ v).index_select(-2, rows)
-    return matrix[..., rows, :].to(v.dtype) @ v
+    weights = matrix[..., rows, :]
+    if v.ndim > 2 and v.shape[-3] not in (1, weights.shape[-3]):
+        v = v.repeat_interleave(weights.shape[-3] // v.shape[-3], -3)
+    return weights.to(v.dtype) @ v
 
 
 def of_part(matrix: LazyMatrix, batch: Tensor, heads: Tensor) -> LazyMatrix:

@@ -16,7 +16,7 @@ from intently.edits.rules import are_shares, as_problem, of_weights
 from intently.errors import KernelError, UnverifiedError, build
 from intently.masks import Geometry
 from intently.matrix import Dense, LazyMatrix
-from intently.observe.editing.applied import Applied, Part, edited_rows, groups
+from intently.observe.editing.applied import Applied, Part, edited_rows, groups, mixed_rows
 from intently.observe.editing.texts import Texts
 from intently.observe.generation.call_masks import trimmed
 from intently.observe.recording.labels import Tokens
@@ -155,18 +155,9 @@ def _output(call: Call, scene: Scene, parts: Sequence[Part]) -> tuple[Tensor, Te
         return y, y
     assert call.y is not None
     rows = scene.touched.any((0, 1)).nonzero()[:, 0]
-    v = scene.values
-    plain = scene.matrix[..., rows, :]
-    mixed = edited_rows(scene, parts, _product(plain, v), rows)
+    mixed = edited_rows(scene, (), mixed_rows(scene.matrix, scene.values, rows), rows)
     output = call.y.output.index_copy(-2, rows, call.y.finish(mixed, rows).to(call.y.output.dtype))
     return output, After(output, call.y.finish)
-
-
-def _product(weights: Tensor, v: Tensor) -> Tensor:
-    """Dense weights (…, h, n, s) @ v (…, g, s, e)."""
-    if v.ndim > 2 and v.shape[-3] not in (1, weights.shape[-3]):
-        v = v.repeat_interleave(weights.shape[-3] // v.shape[-3], -3)
-    return weights.to(v.dtype) @ v
 
 
 def _as_call(call: Call, scene: Scene, y: Tensor | After, said: str) -> Call | str:
