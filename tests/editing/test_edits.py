@@ -206,6 +206,22 @@ def test_factors(make: Callable[[], edits.Edit]) -> None:
         make()
 
 
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: edits.favour([0], "3"), "factor: expected a positive number; got '3'"),
+        (lambda: edits.sharpen(None), "power: expected a positive number; got None"),
+        (lambda: edits.weights(3), "function: expected a function of the dense weights"),
+        (lambda: edits.replace(None), "recording: expected what it.watch"),
+        (lambda: it.effects(Two(), 3, float), "run: expected a function; got int"),
+        (lambda: it.path_effects(Two(), print, print, 3), "score: expected a function; got int"),
+    ],
+)
+def test_arguments_of_another_kind(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises((ArgumentError, KindError), match=message):
+        make()
+
+
 def test_recordings_that_do_not_fit() -> None:
     attend, (q, k, v) = Attend(), qkv()
     with it.watch(attend) as short:
@@ -219,7 +235,7 @@ def test_recordings_that_do_not_fit() -> None:
     outputs = edits.replace(plain, "outputs")
     with pytest.raises(ArgumentError, match="gradients=True"), it.edit(attend, outputs):
         attend(q, k, v)
-    with pytest.raises(ArgumentError, match="part: expected one of weights"):
+    with pytest.raises(ArgumentError, match='part: expected one of "weights"'):
         edits.replace(plain, "scores")  # type: ignore[arg-type]
 
 

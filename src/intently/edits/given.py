@@ -12,7 +12,8 @@ from torch import Tensor
 from intently.attention_matrix import Attention
 from intently.edits.edit import OnRows, Scene, fit
 from intently.edits.matrices import Chosen
-from intently.errors import ArgumentError, build, shape_of
+from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.foundation.checks import check_word
 from intently.matrix import Dense, LazyMatrix
 
 Part: TypeAlias = Literal["weights", "queries", "keys", "values", "outputs"]
@@ -45,8 +46,10 @@ class replace(OnRows):  # noqa: N801 - written as a function: edits.replace(seen
     part: Part = "weights"
 
     def __post_init__(self) -> None:
-        if self.part not in PARTS:
-            raise build(ArgumentError, "part", f"one of {', '.join(PARTS)}", repr(self.part))
+        check_word(self.part, "part", PARTS)
+        if not hasattr(self.recording, "entries"):
+            expected = "what it.watch(model) kept of another run"
+            raise build(KindError, "recording", expected, type(self.recording).__name__)
 
     def change(self, scene: Scene) -> None:
         """Take the part from the other run."""
@@ -102,6 +105,11 @@ class weights(OnRows):  # noqa: N801
     """
 
     function: Callable[[Tensor], Tensor]
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            expected = "a function of the dense weights (…, h, t, s)"
+            raise build(KindError, "function", expected, type(self.function).__name__)
 
     def change(self, scene: Scene) -> None:
         """Hand the dense weights to the function."""

@@ -16,6 +16,7 @@ from intently.edits.edit import OnRows, Scene, fit
 from intently.edits.matrices import Chosen, Sharpened
 from intently.edits.places import Steps
 from intently.errors import ArgumentError, build
+from intently.foundation.checks import is_number
 from intently.kernels.problem import Problem
 from intently.masks import Mask, allowed, causal, window
 from intently.matrix import LazyMatrix
@@ -88,9 +89,7 @@ class favour(OnRows):  # noqa: N801
     factor: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.factor < math.inf:
-            fix = "forbid(keys) leaves keys no weight"
-            raise build(ArgumentError, "factor", "a positive number", self.factor, fix=fix)
+        _check_positive(self.factor, "factor", "to leave keys no weight, use forbid(keys)")
 
     def change(self, scene: Scene) -> None:
         """Add log factor to the scores of the keys."""
@@ -115,9 +114,7 @@ class sharpen(OnRows):  # noqa: N801
     power: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.power < math.inf:
-            fix = "uniform() spreads a row evenly"
-            raise build(ArgumentError, "power", "a positive number", self.power, fix=fix)
+        _check_positive(self.power, "power", "to spread a row evenly, use uniform()")
 
     def change(self, scene: Scene) -> None:
         """Multiply the scores by the power."""
@@ -164,6 +161,11 @@ class previous(OnRows):  # noqa: N801
         _take(scene, _changed(scene.matrix, follow), over)
 
 
+def _check_positive(value: float, name: str, fix: str) -> None:
+    if not is_number(value) or not 0 < value < math.inf:
+        raise build(ArgumentError, name, "a positive number", repr(value), fix=fix)
+
+
 def _hide(scene: Scene, over: Tensor, cells: Mask | None = None) -> None:
     """Hide ``cells`` (all of them unless given) in the rows ``over`` (b, h, t)."""
     rows = allowed(fit(over, scene.matrix.ndim - 1)[..., None])
@@ -193,12 +195,8 @@ def _changed(matrix: LazyMatrix, change: Callable[[Problem], Problem]) -> LazyMa
     """The matrix with its problem changed; what no queries give becomes a problem first."""
     if isinstance(matrix, Chosen):
         return Chosen(_changed(matrix.matrix, change), _changed(matrix.other, change), matrix.over)
-    return Attention(change(as_problem(matrix)))
-
-
-def as_problem(matrix: LazyMatrix) -> Problem:
-    """The problem of a matrix: scores log w of queries and keys that are zero if it has none."""
-    return matrix.problem if isinstance(matrix, Attention) else of_weights(matrix.dense())
+    plain = isinstance(matrix, Attention)
+    return Attention(change(matrix.problem if plain else of_weights(matrix.dense())))
 
 
 def of_weights(weights: Tensor) -> Problem:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from intently.attention_matrix import Attention
 from intently.edits import Edit, Scene
-from intently.edits.rules import are_shares, as_problem, of_weights
+from intently.edits.rules import are_shares, of_weights
 from intently.errors import KernelError, UnverifiedError, build
 from intently.masks import Geometry
 from intently.matrix import Dense, LazyMatrix
@@ -163,9 +163,13 @@ def _output(call: Call, scene: Scene, parts: Sequence[Part]) -> tuple[Tensor, Te
 def _as_call(call: Call, scene: Scene, y: Tensor | After, said: str) -> Call | str:
     """The call as it is after the edits ``said``."""
     given = not isinstance(scene.matrix, Attention)
-    if given and not are_shares(scene.matrix.dense()):
-        return NO_SHARES.format(said)
-    p = as_problem(scene.matrix)
+    if isinstance(scene.matrix, Attention):
+        p = scene.matrix.problem
+    else:
+        weights = scene.matrix.dense()
+        if not are_shares(weights):
+            return NO_SHARES.format(said)
+        p = of_weights(weights)
     how = AttentionSpec(p.score, p.mask, p.bias, p.scale, p.softcap, p.sinks, call.how.dropout)
     made = replace(call, q=p.q, k=p.k, v=scene.values, y=y, how=how, edited=said)
     made.real = made.as_weights = None

@@ -58,6 +58,7 @@ def effects(
     >>> table["head"]
     [0, 1]
     """
+    check_functions(run=run, score=score)
     with torch.no_grad(), late_bar() as tell, ExitStack() as doors:
         with watch(model, store="reference") as seen:
             plain = as_number(score(run()))
@@ -138,6 +139,13 @@ class _Runs:
             self._replays.defers = False
         else:
             self.plain = found
+
+
+def check_functions(**given: object) -> None:
+    """Raise `KindError` unless every argument can be called."""
+    for name, function in given.items():
+        if not callable(function):
+            raise build(KindError, name, "a function", type(function).__name__)
 
 
 def as_number(found: Any) -> float:

@@ -14,7 +14,7 @@ from intently.errors import ArgumentError, build
 from intently.foundation.checks import check_word
 from intently.foundation.progress import late_bar
 from intently.observe.editing.edit import edit
-from intently.observe.measuring.effects import as_number
+from intently.observe.measuring.effects import as_number, check_functions
 from intently.observe.measuring.table import Effects
 from intently.observe.recording.recording import Recording
 from intently.observe.watching.naming import matches
@@ -64,6 +64,7 @@ def path_effects(
     """
     for part in parts:
         check_word(part, "parts", READ)
+    check_functions(clean=clean, corrupted=corrupted, score=score)
     with torch.no_grad(), late_bar() as tell:
         with watch(model, gradients=True) as own:
             plain = as_number(score(clean()))
