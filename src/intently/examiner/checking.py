@@ -191,7 +191,7 @@ def _inside(
 ) -> tuple[list[Examined], list[Finding]]:
     """Each attention inside, and what is wrong with it."""
     cores = examined(subject, mask, bias)
-    return cores, [f for x in cores if x.explained for f in x.explained.findings]
+    return cores, [f for x in cores for f in x.findings]
 
 
 def _is_causal(x: Examined) -> bool:

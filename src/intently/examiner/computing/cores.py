@@ -69,6 +69,17 @@ class Examined:
         """What it computes, in words, or why that is not known."""
         return f"{self.where}: {'; '.join(self.explained.says) if self.explained else self.why}"
 
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What was found inside it."""
+        return self.explained.findings if self.explained else ()
+
+    def saying(self, *findings: Finding) -> Examined:
+        """The same with other findings, where it could be explained."""
+        if self.explained is None:
+            return self
+        return replace(self, explained=replace(self.explained, findings=findings))
+
 
 def examined(
     subject: Subject, mask: Mask | None = None, bias: Bias | Tensor | None = None
@@ -179,20 +190,15 @@ def _one(
         filled = with_filled(weights, scores, said.intent, found, group.where)
         if filled is not None:
             said = explained(filled[0])
-            assert said.explained is not None
-            findings = (filled[1], *said.explained.findings)
-            said = replace(said, explained=replace(said.explained, findings=findings))
+            said = said.saying(filled[1], *said.findings)
     said = _overpowered(said, subject, found, group) if mask is not None else said
-    if found.joined and said.explained is not None:  # each product has a part of every row
-        findings = tuple(f for f in said.explained.findings if f.name != "not-normalised")
-        said = replace(said, explained=replace(said.explained, findings=findings))
+    if found.joined:  # each product has a part of every row
+        said = said.saying(*(f for f in said.findings if f.name != "not-normalised"))
     width = best[0].values.reading.width
     more = scaled_before(subject, found, group.q[0], group.k[0], width, group.where)
-    if more is not None and said.explained is not None:
-        known = said.explained.findings
-        scaled = [f for f in known if f.name == "no-scale"]  # once is right
-        findings = tuple(f for f in known if f not in scaled) if scaled else (more, *known)
-        said = replace(said, explained=replace(said.explained, findings=findings))
+    if more is not None:
+        others = [f for f in said.findings if f.name != "no-scale"]  # once is right
+        said = said.saying(*([more] if len(others) == len(said.findings) else []), *others)
     return replace(said, end=group.cores[0].end)
 
 
@@ -206,7 +212,7 @@ def _padded_again(
     side: Side,
 ) -> Examined:
     """What was found; where padding is attended, what other padding says of it."""
-    attended = [f for f in _findings(said) if f.name == "padding-attended"]
+    attended = [f for f in said.findings if f.name == "padding-attended"]
     if said.explained is None or len(attended) != 1:
         return said
     better: Finding | None = None
@@ -216,17 +222,13 @@ def _padded_again(
             other = None if better else repadded(subject, name)
             if other is not None:
                 stated = None if isinstance(mask, Padding) else mask
-                again = _findings(_one(other, found, group, stated, bias, side))
+                again = _one(other, found, group, stated, bias, side).findings
                 better = next((f for f in again if f.name == "mask-of-other-rows"), None)
     if better is None:
         return said
     findings = tuple(better if f is attended[0] else f for f in said.explained.findings)
     says = tuple(x.replace(attended[0].name, better.name) for x in said.explained.says)
     return replace(said, explained=replace(said.explained, findings=findings, says=says))
-
-
-def _findings(said: Examined) -> tuple[Finding, ...]:
-    return said.explained.findings if said.explained else ()
 
 
 def _late(found: Finding) -> Examined:
@@ -250,8 +252,7 @@ def _overpowered(said: Examined, subject: Subject, found: Found, group: Group) -
             text = f"query {i} gives hidden key {j} the weight {float(now[b, h, i, j]):.2g}"
             text += " in the example: large scores outdo what the mask adds"
             more = Finding("mask-too-weak", text, where=said.where, cell=(b, h, i, j))
-            findings = (*said.explained.findings, more)
-            return replace(said, explained=replace(said.explained, findings=findings))
+            return said.saying(*said.findings, more)
     return said
 
 

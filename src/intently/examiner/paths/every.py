@@ -207,7 +207,7 @@ def _of_steps(
     steps: Whole, whole: Whole, named: list[Finding], wrong: list[Finding]
 ) -> list[Finding]:
     """What steps get wrong: what their caches hold, or ``wrong`` of one path alone."""
-    plain = {f.name for x in whole.cores if x.explained for f in x.explained.findings}
+    plain = {f.name for x in whole.cores for f in x.findings}
     new = [f for f in wrong if f.name not in plain]
     held = cache_shifts(steps, whole, named)
     told = {f.where for f in held if f.name.startswith(HELD_WRONGLY)}
