@@ -74,7 +74,7 @@ def alone(given: dict[str, Any]) -> dict[str, Any]:
 
 def released(work: Callable[[str, str], Row], name: str, variant: str) -> Row:
     """A row with the release of a case on the path of this process."""
-    os.environ["WILD_VARIANT"] = variant
+    os.environ |= {"WILD_VARIANT": variant, "KERAS_BACKEND": "torch"}
     warnings.filterwarnings("ignore")
     sys.path[:0] = [str(HOME / x) for x in needs(name)[variant]]
     with torch.no_grad():

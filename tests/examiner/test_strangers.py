@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import intently as it
-from intently.errors import IntentlyError
+from intently.errors import ArgumentError, IntentlyError
 from intently.examiner import check
 
 
@@ -73,6 +73,16 @@ def silent(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 def rows(x: Tensor) -> Tensor:
     assert x.ndim == 2
     return (x @ x.mT * x.shape[-1] ** -0.5).softmax(-1) @ x
+
+
+def test_a_stated_mask_of_other_lengths_is_refused() -> None:
+    layer = nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    with pytest.raises(ArgumentError, match="mask: expected a mask for b=2, h=2, t=6, s=9"):
+        check(layer, mask=it.segments([[0, 0, 1]]))
+    x = torch.randn(1, 3, 8)
+    given = {"query": x, "key": x, "value": x}
+    names = [f.name for f in check(layer, inputs=given, mask=it.segments([[0, 0, 1]])).mistakes]
+    assert names == ["mask-missing"]
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from intently.examiner.calling.understanding import understood
 from intently.examiner.comparing.alongside import against
 from intently.examiner.comparing.likeness import Whole
 from intently.examiner.computing.cores import Examined, examined
+from intently.examiner.computing.intent import Unfit, dense_mask
 from intently.examiner.computing.tracing import Found
 from intently.examiner.paths.every import Same, compared
 from intently.examiner.properties.entering import BESIDE
@@ -29,7 +30,6 @@ from intently.examiner.report.by_design import by_design
 from intently.examiner.report.finding import Finding, merged
 from intently.examiner.report.report import Report
 from intently.masks import Mask, as_mask
-from intently.masks.geometry import Geometry
 
 SYMPTOMS = frozenset(
     (
@@ -203,10 +203,17 @@ def _is_causal(x: Examined) -> bool:
 
 def _hides_later(mask: Mask | None, b: int, y: Tensor) -> bool:
     """Whether a stated mask allows no later key to any query of an output."""
+    seen = _of_outputs(mask, b, y)
+    return seen is not None and seen.shape[-1] > 1 and not bool(seen.triu(1).any())
+
+
+def _of_outputs(mask: Mask | None, b: int, y: Tensor) -> Tensor | None:
+    """A stated mask (b, 1, t, t) over the positions of an output; None for one of other lengths."""
     t = by_position(y).shape[1]
-    if mask is None or t < 2:
-        return False
-    return not bool(mask.dense(Geometry((b, 1), t, t, y.device)).triu(1).any())
+    try:
+        return None if mask is None else dense_mask(mask, (b, 1, t, t))
+    except Unfit:  # it is about an attention inside
+        return None
 
 
 def _leaks(properties: list[Property], findings: list[Finding]) -> bool:
@@ -223,11 +230,11 @@ def _about_masks(f: Finding) -> bool:
 
 def _nan_with_keys(mask: Mask | None, seen: Subject, first: Tensor) -> list[Finding]:
     """Outputs that are NaN although the stated mask leaves keys, and no argument hides any."""
-    if mask is None or seen.of("mask") or not bool(first.isnan().any()):
-        return []
     y = by_position(first)
-    b, t = y.shape[:2]
-    keys = mask.dense(Geometry((b, 1), t, t, y.device)).expand(b, 1, t, t).any(-1)[:, 0]
+    stated = None if seen.of("mask") else _of_outputs(mask, len(y), first)
+    if stated is None or not bool(first.isnan().any()):
+        return []
+    keys = stated.any(-1)[:, 0]
     bad = y.isnan().any(-1) & keys
     if not bool(bad.any()):
         return []

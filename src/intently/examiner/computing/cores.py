@@ -22,6 +22,7 @@ from intently.examiner.computing.groups import Group, entering, gathered, groups
 from intently.examiner.computing.inside import INSIDE, seen_inside, weights_now, weights_of_nan
 from intently.examiner.computing.intent import (
     Intent,
+    Unfit,
     added_by,
     dense_bias,
     in_calls,
@@ -86,6 +87,7 @@ def examined(
 ) -> list[Examined]:
     """Each attention of a run of the subject."""
     out: list[Examined] = []
+    unfit: Unfit | None = None
     try:
         found = subject.traced()
     except Exception as error:  # code that refuses to be followed
@@ -106,8 +108,11 @@ def examined(
                 said = _one(subject, found, group, stated, bias, at)
                 out.append(_padded_again(said, subject, found, group, stated, bias, at))
             except Exception as error:  # whatever the code does with other values
+                unfit = error if isinstance(error, Unfit) else unfit
                 why = f"it cannot be measured: {type(error).__name__}: {error}".split("\n")[0]
                 out.append(Examined(group.where, None, why=why))
+    if unfit is not None and not any(x.explained for x in out):
+        raise unfit
     if not any(x.explained for x in out) and len(subject.of("q", "k", "v")) == 3:
         whole = _function(subject)
         if whole is not None:

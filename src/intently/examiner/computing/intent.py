@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from intently.biases import Bias, as_bias
+from intently.errors import ArgumentError, build
 from intently.masks import Mask, causal, window
 from intently.masks.by_position import _Causal, _Window
 from intently.masks.first_keys import Padding
@@ -153,7 +154,7 @@ def inferred(seen: Tensor, stated: Intent, cross: bool) -> Intent:
     if stated.explained(seen, 0) is not None:
         return stated
     if cross and sizes[2] != sizes[3]:
-        across = {ACROSS: _dense(causal(offset=0), sizes)}
+        across = {ACROSS: dense_mask(causal(offset=0), sizes)}
         every = Part("every key", torch.ones(sizes, dtype=torch.bool), across)
         intent = Intent((every, *stated.parts), sizes)
         if intent.explained(seen, 1) is not None:
@@ -211,9 +212,20 @@ def _flat(mask: Mask) -> Iterator[Mask]:
         yield mask
 
 
-def _dense(mask: Mask, sizes: tuple[int, int, int, int]) -> Tensor:
+class Unfit(ArgumentError):  # noqa: N818 - it is a refusal
+    """A stated mask that is of other lengths than an attention."""
+
+
+def dense_mask(mask: Mask, sizes: Sizes) -> Tensor:
+    """Return a mask as booleans (b, h, t, s); raises `Unfit` for one of other lengths."""
     g = Geometry(sizes[:2], *sizes[2:], torch.device("cpu"))
-    return mask.dense(g).expand(sizes)
+    try:
+        return mask.dense(g).expand(sizes)
+    except (IndexError, RuntimeError, ArgumentError):
+        b, h, t, s = sizes
+        expected = f"a mask for b={b}, h={h}, t={t}, s={s}"
+        fix = "hand in inputs= of the lengths that the mask is for"
+        raise build(Unfit, "mask", expected, repr(mask), fix=fix) from None
 
 
 def dense_bias(bias: Bias | Tensor, sizes: Sizes) -> Tensor:
@@ -239,21 +251,21 @@ def added_by(given: Given, sizes: Sizes) -> Tensor | None:
 
 def _of_mask(mask: Mask, sizes: tuple[int, int, int, int]) -> Part:
     t, s = sizes[2:]
-    right = _dense(mask, sizes)
+    right = dense_mask(mask, sizes)
     variants: dict[str, Tensor] = {}
     start = s - t
     if isinstance(mask, _Causal):
         own = mask.parts[0] if mask.parts and isinstance(mask.parts[0], int) else start
         variants = {  # the nearest first: of equal explanations it is the one that is told
-            "one key too far": _dense(causal(offset=own + 1), sizes),
-            "one key too few": _dense(causal(offset=own - 1), sizes),
+            "one key too far": dense_mask(causal(offset=own + 1), sizes),
+            "one key too few": dense_mask(causal(offset=own - 1), sizes),
             "missing": torch.ones_like(right),
             "transposed": _across(right),
         }
         if own != 0:
-            variants["top-left"] = _dense(causal(offset=0), sizes)
+            variants["top-left"] = dense_mask(causal(offset=0), sizes)
             for name, more in (("one key too far", 1), ("one key too few", -1)):
-                variants[f"top-left with {name}"] = _dense(causal(offset=more), sizes)
+                variants[f"top-left with {name}"] = dense_mask(causal(offset=more), sizes)
         variants["inverted"] = ~right
         return Part("causal", right, variants)
     if isinstance(mask, _Window):
@@ -268,11 +280,11 @@ def _of_mask(mask: Mask, sizes: tuple[int, int, int, int]) -> Part:
             widths[f"one key {n} before and one {m} after"] = before + x, after + y
         for name, (x, y) in widths.items():
             if x >= 0 and y >= 0:
-                variants[name] = _dense(window(x, y), sizes)
+                variants[name] = dense_mask(window(x, y), sizes)
         if before != after:
             variants["transposed"] = _across(right)
         if start:
-            variants["top-left"] = _dense(window(before, after, offset=0), sizes)
+            variants["top-left"] = dense_mask(window(before, after, offset=0), sizes)
         for n in {before, before + 1} - {0}:
             steps = torch.arange(s) // n - (torch.arange(t)[:, None] + start) // n
             variants[f"in blocks of {n}"] = ((steps >= -1) & (steps <= (after > 0))).expand(sizes)
