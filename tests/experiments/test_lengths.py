@@ -121,6 +121,19 @@ def test_the_experiment_writes_numbers_and_a_figure(
     assert "then BLEU with its 95 % interval in brackets" in " ".join(printed.split())
 
 
+@pytest.mark.parametrize(("corpus", "panels"), [("language", 2), ("multi30k", 1)])
+def test_exact_match_is_drawn_where_a_sentence_has_one_right_translation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, corpus: str, panels: int
+) -> None:
+    drawn = []
+    monkeypatch.setattr(lengths, "by_length", lambda scores, *_, **__: drawn.append(list(scores)))
+    scores = {"label": "fixed", "exact_match": [(0.5, 0.4, 0.6)], "bleu": [(30, 25, 35)]}
+    bucket = {"words": "1–5", "sentences": 9, "in_training": 1}
+    about = {"corpus": corpus, "direction": "de-en", "beam": 1}
+    lengths.draw({**about, "buckets": [bucket], "models": [scores]}, tmp_path / "x.png")
+    assert drawn == [["exact match", "BLEU"][-panels:]]
+
+
 def test_only_buckets_at_the_end_are_called_longer_than_in_training(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -235,11 +235,14 @@ def compare(
 
 
 def draw(result: dict[str, Any], save: Path) -> None:
-    """Draw the figure of a result."""
-    panels = {"exact match": "exact_match", "BLEU": "bleu"}
+    """Draw the figure of a result; exact match only where a sentence has one right translation."""
+    panels = {"BLEU": "bleu"}
+    if result["corpus"] == "language":
+        panels = {"exact match": "exact_match", **panels}
     longest = [not bucket["in_training"] for bucket in result["buckets"]]
     unseen = next((i for i, new in enumerate(reversed(longest)) if not new), len(longest))
     names = {"language": "the built-in language", "multi30k": "Multi30k"}
+    beam = f", beam {result['beam']}" if result["beam"] > 1 else ""
     by_length(
         {
             panel: {model["label"]: [tuple(at) for at in model[key]] for model in result["models"]}
@@ -247,8 +250,8 @@ def draw(result: dict[str, Any], save: Path) -> None:
         },
         {bucket["words"]: bucket["sentences"] for bucket in result["buckets"]},
         unseen=unseen,
-        title=f"{names.get(result['corpus'], result['corpus'])}, {result['direction']}, "
-        f"beam {result['beam']}: what becomes of long sentences",
+        title=f"{names.get(result['corpus'], result['corpus'])}, {result['direction']}{beam}: "
+        "what becomes of long sentences",
         save=save,
     )
 
