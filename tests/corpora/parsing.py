@@ -11,6 +11,7 @@ from intently.corpora.language.phrases import Phrase
 from intently.corpora.language.sentences import MismatchError
 from intently.corpora.language.verbs import ObjectPronoun, Verb
 from intently.corpora.language.words import Adjective
+from intently.text import words as cut
 
 Runs = frozenset[tuple[str, ...]]
 
@@ -37,8 +38,7 @@ def translations(source: str) -> list[Pair]:
 
 def occurring(source: str) -> Runs:
     """Return all runs of words in a sentence, its first word also without the capital."""
-    spaced = source.replace("'s ", " 's ")
-    words = [*spaced[:-1].split(), spaced[-1]]
+    words = cut(source)
     lower = [words[0][0].lower() + words[0][1:], *words[1:]]
     return frozenset(
         tuple(w[i:j]) for w in (words, lower) for i in range(len(w)) for j in range(i, len(w) + 1)

@@ -6,6 +6,14 @@ from collections.abc import Callable
 from functools import partial
 
 from intently.corpora.language.because import because, sake
+from intently.corpora.language.greetings import (
+    answer,
+    being_well,
+    greeting,
+    introduction,
+    question_of,
+    small_question,
+)
 from intently.corpora.language.pair import Draft
 from intently.corpora.language.predicates import being_somewhere, command, doing, state, there_is
 from intently.corpora.language.questions import (
@@ -40,6 +48,9 @@ from intently.corpora.language.sentences import (
 
 Family = Callable[[Choose], Draft]
 
+GREETING = "greeting"
+"""The kind of the set phrases, all of which training shows."""
+
 # Kind, family, weight.
 FAMILIES: tuple[tuple[str, Family, int], ...] = (
     ("because", because, 155),
@@ -67,6 +78,12 @@ FAMILIES: tuple[tuple[str, Family, int], ...] = (
     ("relative", knows_who, 10),
     ("relative", that_was, 35),
     ("relative", that_did, 20),
+    (GREETING, greeting, 10),
+    (GREETING, small_question, 14),
+    (GREETING, question_of, 3),
+    (GREETING, being_well, 5),
+    (GREETING, answer, 5),
+    (GREETING, introduction, 4),
 )
 DEEPER: tuple[tuple[str, Family, int], ...] = (
     ("because", because_that, 500),

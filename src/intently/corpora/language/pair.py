@@ -109,6 +109,17 @@ def capitalised(word: str) -> str:
     return word[0].upper() + word[1:]
 
 
+def attached(text: str) -> str:
+    """Return the text without spaces before its commas and inner stops.
+
+    >>> attached("I am fine , thank you . And you?")
+    'I am fine, thank you. And you?'
+    """
+    if " ," in text:
+        text = text.replace(" ,", ",")
+    return text.replace(" . ", ". ") if " . " in text else text
+
+
 def english_side(draft: Draft) -> tuple[str, list[str]]:
     """Return the English sentence and its words.
 
@@ -119,7 +130,7 @@ def english_side(draft: Draft) -> tuple[str, list[str]]:
     words = [*chain.from_iterable([phrase.english for phrase in draft.phrases])]
     words[0] = capitalised(words[0])
     text = " ".join(words[:-1]) + words[-1]
-    return (text.replace(" 's", "'s") if " 's" in text else text), words
+    return attached(text.replace(" '", "'") if " '" in text else text), words
 
 
 def french_side(draft: Draft) -> tuple[str, list[str]]:
@@ -139,7 +150,7 @@ def french_side(draft: Draft) -> tuple[str, list[str]]:
     words[0] = capitalised(words[0])
     end = words[-1]
     text = " ".join(words[:-1]) + (end if end == "." else " " + end)
-    return text.replace("' ", "'"), words
+    return attached(text.replace("' ", "'")), words
 
 
 def realise(draft: Draft, kind: str) -> Pair:

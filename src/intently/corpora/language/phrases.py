@@ -69,13 +69,18 @@ Slot = tuple[tuple[Phrase, ...], ...]
 NOTHING = Phrase((), ())
 
 
-def phrase(english: str, french: str) -> Phrase:
-    """Return a fixed phrase, all of its words linked to all.
+def phrase(english: str, french: str, links: str = "", head: int = 0) -> Phrase:
+    """Return a fixed phrase with its links, sure (``0-1``) or possible (``0?1``).
+
+    Without links all of its words are linked to all.
 
     >>> phrase("because", "parce que").french
     ('parce', 'que')
+    >>> phrase("I drink milk", "je bois du lait", "0-0 1-1 2?2 2-3").links[2:]
+    ((2, 2, False), (2, 3, True))
     """
-    return Phrase(tuple(english.split()), tuple(french.split()))
+    pairs = tuple((int(link[0]), int(link[2]), link[1] == "-") for link in links.split())
+    return Phrase(tuple(english.split()), tuple(french.split()), pairs or None, head=head)
 
 
 # The French of an English determiner: masculine and feminine, the same before a vowel, and plural.

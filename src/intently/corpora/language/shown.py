@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from intently.corpora.language.pair import Draft, Pair, realise
-from intently.corpora.language.phrases import Phrase
+from intently.corpora.language.phrases import Phrase, phrase
 
 
 def _phrase(english: str, french: str, links: str = "", head: int = 0) -> Phrase:
-    """Return a phrase whose ``links`` are sure (``0-1``) or possible (``0?1``).
-
-    Without ``links``, word i is linked to word i.
-    """
-    words = tuple(english.split()), tuple(french.split())
-    pairs = links.split() or [f"{i}-{i}" for i in range(len(words[0]))]
-    return Phrase(
-        *words, tuple((int(link[0]), int(link[2]), link[1] == "-") for link in pairs), head=head
-    )
+    """Return a phrase; without ``links``, word i is linked to word i."""
+    one_to_one = " ".join(f"{i}-{i}" for i in range(len(english.split())))
+    return phrase(english, french, links or one_to_one, head)
 
 
 def _pair(kind: str, english: str, french: str, links: str = "") -> Pair:
