@@ -20,7 +20,7 @@ OPTIONS = VisionOptions(image=(8, 12), patch=4, classes=5, channels=2, width=16,
 def test_patches_stand_row_after_row() -> None:
     model = VisionTransformer(OPTIONS).eval()
     images = torch.randn(3, 2, 8, 12)
-    seen = model._embed(images) - model.positions
+    seen = model.states(images)["encoder.embedding"]
     for row, (y, x) in enumerate([(0, 0), (0, 4), (0, 8), (4, 0), (4, 4), (4, 8)], 1):
         patch = images[:, :, y : y + 4, x : x + 4].flatten(1)
         weight, bias = model.patches.weight.flatten(1), model.patches.bias

@@ -8,8 +8,10 @@ positions, RMS norms and gated feed-forwards handed in.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +23,7 @@ from intently.errors import ArgumentError, KindError, build
 from intently.foundation.checks import divisor, whole_number
 from intently.masks import as_mask, causal
 from intently.models.layers import FOURFOLD, Factory, check_options
-from intently.models.seq2seq import check_cache, check_ids
+from intently.models.seq2seq import States, check_cache, check_ids, kept
 from intently.modules.attended import attended, attention_blocks
 from intently.modules.blocks import EncoderLayer
 from intently.modules.caches.cache import AsBefore
@@ -203,20 +205,24 @@ class LanguageModel(AllOrNothing):
         return linear(self.hidden(ids, cache), self.output_weight)
 
     def hidden(
-        self, ids: Int[Tensor, "b t"], cache: LanguageCache | None = None
+        self,
+        ids: Int[Tensor, "b t"],
+        cache: LanguageCache | None = None,
+        keep: States | None = None,
     ) -> Float[Tensor, "b t c"]:
-        """Return the states (b, t, c) before the output projection."""
-        if cache is None:
-            x = self._embed(ids, 0)
-            for layer in self.decoder:
-                x = layer(x)
-            return self.norm(x)
-        check_cache(cache, LanguageCache, len(self.decoder))
-        x = self._embed(ids, cache.offset)
-        with AsBefore(cache.layers):
-            for layer, own in zip(self.decoder, cache.layers):
-                x = layer(x, cache=own)
-            return self.norm(x)
+        """Return the states (b, t, c) before the output projection.
+
+        ``keep``, a dict, keeps those of every layer, see `states`.
+        """
+        layers: Sequence[Any] = (None,) * len(self.decoder)
+        if cache is not None:
+            check_cache(cache, LanguageCache, len(layers))
+            layers = cache.layers
+        x = self._embed(ids, 0 if cache is None else cache.offset, keep)
+        with nullcontext() if cache is None else AsBefore(layers):
+            for i, (layer, own) in enumerate(zip(self.decoder, layers)):
+                x = kept(keep, f"decoder.{i}", layer(x, cache=own))
+            return kept(keep, "decoder.output", self.norm(x))
 
     def new_cache(
         self, make: Callable[[], KeyValueCache | WindowCache] = KeyValueCache
@@ -227,6 +233,21 @@ class LanguageModel(AllOrNothing):
         """
         return LanguageCache(self.options.layers, make)
 
+    def states(self, ids: Int[Tensor, "b t"]) -> States:
+        """Return the states (b, t, c) of every layer by name, in order.
+
+        "decoder.embedding" holds the embeddings of the tokens alone, "decoder.input" what the first
+        layer reads, "decoder.0", … the states after each layer, and "decoder.output" what is
+        projected to the logits. They are the tensors of `forward`, with its gradients.
+
+        >>> model = LanguageModel(LanguageOptions(vocabulary=20, layers=1))
+        >>> list(model.states(torch.tensor([[5, 6, 7]])))
+        ['decoder.embedding', 'decoder.input', 'decoder.0', 'decoder.output']
+        """
+        found: States = {}
+        self.hidden(ids, keep=found)
+        return found
+
     @torch.no_grad()
     def attentions(self, ids: Int[Tensor, "b t"]) -> dict[str, Attention]:
         """Return every layer's attention as lazy matrices (b, h, t, t): "decoder.0.self", …
@@ -235,12 +256,12 @@ class LanguageModel(AllOrNothing):
         """
         return attended(attention_blocks(decoder=self.decoder), lambda: self.hidden(ids))
 
-    def _embed(self, ids: Tensor, offset: int | Tensor) -> Tensor:
+    def _embed(self, ids: Tensor, offset: int | Tensor, keep: States | None) -> Tensor:
         check_ids(ids, "ids", self.options.vocabulary)
-        x = self.embedding(ids)
+        x = kept(keep, "decoder.embedding", self.embedding(ids))
         if self.positions is not None:
             x = x + Learned(self.positions)(ids.shape[1], offset)
-        return F.dropout(x, self.options.dropout, self.training)
+        return kept(keep, "decoder.input", F.dropout(x, self.options.dropout, self.training))
 
 
 def _attends(o: LanguageOptions) -> AttentionOptions:

@@ -23,12 +23,14 @@ from intently.models.recurrent_steps import CELLS, Attentional, Carried, Fixed, 
 from intently.models.seq2seq import (
     EncoderCache,
     Seq2Seq,
+    States,
     TargetCache,
     check_cache,
     check_ids,
     check_joint,
     check_memory,
     check_rows,
+    kept,
     rows_read,
 )
 from intently.models.transformer import SHARES
@@ -215,16 +217,18 @@ class RecurrentSeq2Seq(Seq2Seq):
         source: Int[Tensor, "b s"],
         lengths: Int[Tensor, " b"] | None = None,
         cache: EncoderCache | None = None,
+        keep: States | None = None,
     ) -> RecurrentMemory:
         """Read source ids (b, s); ``lengths`` (b,) where rows are padded.
 
         ``cache`` is that of `new_encoder_cache`: the encoder does not attend, so the cache stays
-        empty.
+        empty. ``keep``, a dict, keeps the states, see `states`.
         """
         lengths = self._read(source, lengths)
         if cache is not None:
             check_cache(cache, EncoderCache, 0)
-        states, summary = self.encoder(self._embedded(self.source_embedding, source), lengths)
+        states, summary = self.encoder(self._embedded("source", source, keep), lengths)
+        kept(keep, "encoder.output", states)
         read = None if self.attention is None else self.attention.remember(states, lengths)
         return RecurrentMemory(summary, read)
 
@@ -233,16 +237,20 @@ class RecurrentSeq2Seq(Seq2Seq):
         target: Int[Tensor, "b t"],
         memory: RecurrentMemory,
         cache: RecurrentCache | None = None,
+        keep: States | None = None,
     ) -> Float[Tensor, "b t c"]:
-        """Return the states (b, t, c) before the output projection."""
+        """Return the states (b, t, c) before the output projection.
+
+        ``keep``, a dict, keeps them and the embeddings, see `states`.
+        """
         check_ids(target, "target", self.options.target_vocabulary)
         self._check_memory(memory)
         check_rows(target, len(memory.summary))
         if cache is not None:
             self._check_cache(cache, len(target))
-        x = self._embedded(self.target_embedding, target)
+        x = self._embedded("target", target, keep)
         if not x.numel():
-            return x
+            return kept(keep, "decoder.output", x)
         carried = None if cache is None else cache.carried
         beams = len(target) // len(memory.summary)
         looked: list[Attention] | None = [] if cache is not None and cache.keeps else None
@@ -253,7 +261,8 @@ class RecurrentSeq2Seq(Seq2Seq):
         )
         if cache is not None:
             cache.keep(carried, target.shape[1], looked or [])
-        return F.dropout(made, self.options.dropout, self.training)
+        made = F.dropout(made, self.options.dropout, self.training)
+        return kept(keep, "decoder.output", made)
 
     def new_cache(self, *, keep_queries: bool = False) -> RecurrentCache:
         """Return an empty cache for `decode`, one token or many at a time."""

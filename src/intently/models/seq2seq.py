@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,10 @@ from intently.modules.caches.key_value import KeyValueCache
 from intently.modules.caches.rows import row_lengths
 from intently.modules.linear import linear
 from intently.modules.weights.loading import AllOrNothing
+
+Side = Literal["source", "target"]
+States = dict[str, Tensor]
+"""States (b, t, c) by name, in the order in which a model computes them."""
 
 
 class EncoderCache:
@@ -65,11 +69,11 @@ class Seq2Seq(AllOrNothing):
         """The output projection (V, c), tied to the target's embedding."""
         return self.target_embedding.weight
 
-    def encode(self, source: Any, lengths: Any = None, cache: Any = None) -> Any:
+    def encode(self, source: Any, lengths: Any = None, cache: Any = None, keep: Any = None) -> Any:
         """Read source ids (b, s); ``lengths`` (b,) where rows are padded."""
         raise NotImplementedError
 
-    def hidden(self, target: Any, memory: Any, cache: Any = None) -> Any:
+    def hidden(self, target: Any, memory: Any, cache: Any = None, keep: Any = None) -> Any:
         """Return the states (b, t, c) before the output projection."""
         raise NotImplementedError
 
@@ -93,15 +97,58 @@ class Seq2Seq(AllOrNothing):
         """Return the logits (b, t, V): `encode`, then `decode`."""
         return self.decode(target, self.encode(source, lengths))
 
+    def states(
+        self,
+        source: Int[Tensor, "n s"],
+        target: Int[Tensor, "b t"] | None = None,
+        lengths: Int[Tensor, " n"] | None = None,
+    ) -> States:
+        """Return the states of every layer by name, in order: (n, s, c), of a target (b, t, c).
+
+        "encoder.embedding" holds the scaled embeddings of the words alone, "encoder.input" what the
+        first layer reads (with the positions that are added), "encoder.0", … the states after each
+        layer, and "encoder.output" what the decoder reads. With a target, the same of the decoder
+        follow: row i of "decoder.output" is the step that reads ``target[:, i]`` and is projected
+        to the logits of the token after it. The cell of a recurrent model runs all its layers in
+        one call: it has no states between input and output. They are the tensors of `forward`, with
+        its dropout and its gradients; states after a row's length mean nothing.
+
+        >>> from intently.models import Transformer, TransformerOptions
+        >>> model = Transformer(TransformerOptions(20, 30, width=16, encoder_layers=1))
+        >>> states = model.states(torch.tensor([[5, 6, 2]]))
+        >>> list(states)
+        ['encoder.embedding', 'encoder.input', 'encoder.0', 'encoder.output']
+        >>> states["encoder.0"].shape
+        torch.Size([1, 3, 16])
+        """
+        found: States = {}
+        memory = self.encode(source, lengths, keep=found)
+        if target is not None:
+            self.hidden(target, memory, keep=found)
+        return found
+
     def _read(self, source: Tensor, lengths: Any) -> Tensor | None:
         """Check the input of `encode`; return the lengths as a tensor."""
         check_ids(source, "source", self.options.source_vocabulary)
         return None if lengths is None else row_lengths(lengths, source, "source")
 
-    def _embedded(self, embedding: nn.Module, ids: Tensor, added: Tensor | float = 0.0) -> Tensor:
+    def _embedded(
+        self, side: Side, ids: Tensor, keep: States | None, added: Tensor | float = 0.0
+    ) -> Tensor:
         """Embeddings (b, t, c) scaled by √c, plus ``added``."""
-        x = embedding(ids) * math.sqrt(self.options.width)
-        return F.dropout(x + added, self.options.dropout, self.training)
+        embedding, stack = self.source_embedding, "encoder"
+        if side == "target":
+            embedding, stack = self.target_embedding, "decoder"
+        x = kept(keep, f"{stack}.embedding", embedding(ids) * math.sqrt(self.options.width))
+        x = F.dropout(x + added, self.options.dropout, self.training)
+        return kept(keep, f"{stack}.input", x)
+
+
+def kept(keep: States | None, name: str, x: Tensor) -> Tensor:
+    """Return x, after keeping it under its name if there is a dict to keep it in."""
+    if keep is not None:
+        keep[name] = x
+    return x
 
 
 def check_joint(options: Any) -> None:

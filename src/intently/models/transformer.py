@@ -24,12 +24,15 @@ from intently.masks import causal, padding
 from intently.models.seq2seq import (
     EncoderCache,
     Seq2Seq,
+    Side,
+    States,
     TargetCache,
     check_cache,
     check_ids,
     check_joint,
     check_memory,
     check_rows,
+    kept,
     rows_read,
 )
 from intently.modules.attended import attended, attention_blocks
@@ -105,9 +108,6 @@ class TransformerOptions:
                 "rotary positions rotate pairs of numbers",
                 "choose other heads or another width",
             )
-
-
-Side = Literal["source", "target"]
 
 
 @dataclass(frozen=True)
@@ -230,10 +230,12 @@ class Transformer(Seq2Seq):
         source: Int[Tensor, "b s"],
         lengths: Int[Tensor, " b"] | None = None,
         cache: EncoderCache | None = None,
+        keep: States | None = None,
     ) -> Memory:
         """Read source ids (b, s); ``lengths`` (b,) where rows are padded.
 
-        ``cache`` keeps the queries and keys, see `new_encoder_cache`.
+        ``cache`` keeps the queries and keys, see `new_encoder_cache`; ``keep``, a dict, the states
+        of every layer, see `states`.
         """
         lengths = self._read(source, lengths)
         layers: tuple[Any, ...] = (None,) * len(self.encoder)
@@ -243,17 +245,24 @@ class Transformer(Seq2Seq):
             if layers and layers[0].length:
                 got = f"one of {layers[0].length} steps"
                 raise build(ArgumentError, "cache", "an empty one for each source", got)
-        x = self._embed("source", source, 0)
+        x = self._embed("source", source, 0, keep)
         mask = None if lengths is None else padding(lengths)
         with nullcontext() if cache is None else AsBefore(layers):
-            for layer, own in zip(self.encoder, layers):
-                x = layer(x, mask=mask, cache=own)
-            return Memory(self.encoder_norm(x), lengths)
+            for i, (layer, own) in enumerate(zip(self.encoder, layers)):
+                x = kept(keep, f"encoder.{i}", layer(x, mask=mask, cache=own))
+            return Memory(kept(keep, "encoder.output", self.encoder_norm(x)), lengths)
 
     def hidden(
-        self, target: Int[Tensor, "b t"], memory: Memory, cache: DecoderCache | None = None
+        self,
+        target: Int[Tensor, "b t"],
+        memory: Memory,
+        cache: DecoderCache | None = None,
+        keep: States | None = None,
     ) -> Float[Tensor, "b t c"]:
-        """Return the decoder's states (b, t, c) before the output projection."""
+        """Return the decoder's states (b, t, c) before the output projection.
+
+        ``keep``, a dict, keeps those of every layer, see `states`.
+        """
         check_ids(target, "target", self.options.target_vocabulary)
         check_memory(memory, Memory)
         check_rows(target, len(memory.states))
@@ -261,12 +270,13 @@ class Transformer(Seq2Seq):
         if cache is not None:
             check_cache(cache, DecoderCache, len(layers))
             layers = cache.layers
-        x = self._embed("target", target, 0 if cache is None else cache.length)
+        x = self._embed("target", target, 0 if cache is None else cache.length, keep)
         mask, states_mask = causal(), memory.mask
         with nullcontext() if cache is None else AsBefore(chain.from_iterable(layers)):
-            for layer, own in zip(self.decoder, layers):
+            for i, (layer, own) in enumerate(zip(self.decoder, layers)):
                 x = layer(x, memory.states, mask=mask, states_mask=states_mask, cache=own)
-            return self.decoder_norm(x)
+                kept(keep, f"decoder.{i}", x)
+            return kept(keep, "decoder.output", self.decoder_norm(x))
 
     def new_cache(self, *, keep_queries: bool = False) -> DecoderCache:
         """Return an empty cache for `decode`, one token or many at a time."""
@@ -305,11 +315,11 @@ class Transformer(Seq2Seq):
     def _blocks(self) -> list[tuple[str, Any]]:
         return attention_blocks(encoder=self.encoder, decoder=self.decoder)
 
-    def _embed(self, side: Side, ids: Tensor, offset: int) -> Tensor:
-        embedding = self.source_embedding if side == "source" else self.target_embedding
+    def _embed(self, side: Side, ids: Tensor, offset: int, keep: States | None) -> Tensor:
         if self.options.positions == "rotary":
-            return self._embedded(embedding, ids)
-        return self._embedded(embedding, ids, self._added(side, offset, offset + ids.shape[1]))
+            return self._embedded(side, ids, keep)
+        added = self._added(side, offset, offset + ids.shape[1])
+        return self._embedded(side, ids, keep, added)
 
     def _added(self, side: Side, first: int, last: int) -> Tensor:
         """Positions added to the embeddings of the steps ``first`` … ``last`` − 1."""

@@ -18,6 +18,7 @@ from intently.errors import ArgumentError, build, shape_of
 from intently.foundation.arrays import check_floats
 from intently.foundation.checks import divisor, whole_number
 from intently.models.layers import FOURFOLD, Factory, check_options
+from intently.models.seq2seq import States, kept
 from intently.modules.attended import attended, attention_blocks
 from intently.modules.blocks import EncoderLayer
 from intently.modules.checks import check_dtype
@@ -121,12 +122,32 @@ class VisionTransformer(AllOrNothing):
         states = self.hidden(images)[:, 0]
         return states if self.head is None else self.head(states)
 
-    def hidden(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b t k"]:
-        """Return the states (b, 1 + patches, c): the class token, then patches row after row."""
-        x = self._embed(images)
-        for layer in self.encoder:
-            x = layer(x)
-        return self.norm(x)
+    def hidden(
+        self, images: Float[Tensor, "b c height width"], keep: States | None = None
+    ) -> Float[Tensor, "b t k"]:
+        """Return the states (b, 1 + patches, c): the class token, then patches row after row.
+
+        ``keep``, a dict, keeps those of every layer, see `states`.
+        """
+        x = self._embed(images, keep)
+        for i, layer in enumerate(self.encoder):
+            x = kept(keep, f"encoder.{i}", layer(x))
+        return kept(keep, "encoder.output", self.norm(x))
+
+    def states(self, images: Float[Tensor, "b c height width"]) -> States:
+        """Return the states (b, 1 + patches, c) of every layer by name, in order.
+
+        "encoder.embedding" holds the class token and the projected patches, "encoder.input" adds
+        their positions, "encoder.0", … are the states after each layer, and "encoder.output" is
+        normed. They are the tensors of `forward`, with its gradients.
+
+        >>> model = VisionTransformer(VisionOptions(image=(32, 32), patch=8, classes=0, layers=1))
+        >>> list(model.states(torch.randn(2, 3, 32, 32)))
+        ['encoder.embedding', 'encoder.input', 'encoder.0', 'encoder.output']
+        """
+        found: States = {}
+        self.hidden(images, found)
+        return found
 
     @torch.no_grad()
     def attentions(self, images: Float[Tensor, "b c height width"]) -> dict[str, Attention]:
@@ -136,7 +157,7 @@ class VisionTransformer(AllOrNothing):
         """
         return attended(attention_blocks(encoder=self.encoder), lambda: self.hidden(images))
 
-    def _embed(self, images: Tensor) -> Tensor:
+    def _embed(self, images: Tensor, keep: States | None) -> Tensor:
         o = self.options
         expected, fix = "floating-point images (b, c, height, width)", "scale bytes first: "
         check_floats(images, "images", expected, fix=fix + "images.float() / 255")
@@ -151,5 +172,6 @@ class VisionTransformer(AllOrNothing):
             )
         check_dtype(images, "images", self.class_token)
         x = self.patches(images).flatten(2).mT
-        x = torch.cat([self.class_token.expand(len(x), 1, -1), x], 1) + self.positions
-        return F.dropout(x, o.dropout, self.training)
+        x = torch.cat([self.class_token.expand(len(x), 1, -1), x], 1)
+        x = kept(keep, "encoder.embedding", x) + self.positions
+        return kept(keep, "encoder.input", F.dropout(x, o.dropout, self.training))
