@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from xml.etree import ElementTree
 
 import matplotlib
 import numpy as np
@@ -121,6 +122,16 @@ def test_files_are_whole_and_equal_for_equal_input(tmp_path, name, suffix):
     assert first.read_bytes().startswith(HEADER[suffix])
     assert len(first.read_bytes()) > 2500
     assert first.read_bytes() == second.read_bytes()
+
+
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_an_svg_holds_its_texts_as_texts_and_its_heading_as_title(tmp_path, name):
+    figure = DRAWINGS[name](title="a < heading", save=tmp_path / "a.svg")
+    page = ElementTree.parse(tmp_path / "a.svg").getroot()
+    found = {name: page.iter(f"{{http://www.w3.org/2000/svg}}{name}") for name in ("text", "title")}
+    assert next(found["title"]).text == "a < heading"
+    said = {text.text for text in found["text"]}
+    assert said >= {line for text in written(figure) for line in text.split("\n")}
 
 
 @pytest.mark.parametrize("name", DRAWINGS)

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from intently.foundation import files
+from intently.show.dark import dress
+from intently.show.style import on_dark
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,6 +20,9 @@ METADATA: dict[str, dict[str, None]] = {
     ".svg": {"Date": None},
     ".pdf": {"CreationDate": None},
 }
+
+SUBSTITUTES = b"'DejaVu Sans', Verdana, sans-serif"
+"""Fonts of nearly the same widths, for readers of an SVG who do not have the first."""
 
 
 def destination(
@@ -36,15 +41,28 @@ def write(path: Path, content: bytes) -> None:
 
 
 def finish(figure: Figure, path: Path | None) -> Figure:
-    """Finish the figure's layout, and write the figure if a path is given.
+    """Finish the figure's colours and layout, and write the figure if a path is given.
 
     The picture is complete before the file is opened: an error never destroys an older picture.
     """
+    if on_dark():
+        dress(figure)
     if path is None:
         figure.draw_without_rendering()
     else:
         suffix = path.suffix.lower()
         buffer = io.BytesIO()
-        figure.savefig(buffer, format=suffix[1:], metadata=METADATA[suffix])
-        write(path, buffer.getvalue())
+        told: dict[str, str | None] = {**METADATA[suffix], **_title(figure)}
+        figure.savefig(buffer, format=suffix[1:], metadata=told)
+        content = buffer.getvalue()
+        if suffix == ".svg":
+            content = content.replace(b"'DejaVu Sans'", SUBSTITUTES)
+        write(path, content)
     return figure
+
+
+def _title(figure: Figure) -> dict[str, str]:
+    """Return the topmost text of a figure, its heading, which readers aloud announce."""
+    top = max(figure.texts, key=lambda text: text.get_position()[1], default=None)
+    heading = top.get_text() if top is not None else ""
+    return {"Title": heading.replace("\n", " ")} if heading else {}

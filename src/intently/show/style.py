@@ -2,7 +2,9 @@
 
 White is weight 0 and dark blue weight 1, a single hue of falling lightness that every reader and
 every printer can distinguish; annotations (gold links, highlights) are vermilion, the colour of
-Okabe and Ito's set that stays distinct from blue in every kind of colour blindness.
+Okabe and Ito's set that stays distinct from blue in every kind of colour blindness. Where
+matplotlib's settings ask for a dark figure, as ``plt.style.use("dark_background")`` does, the
+colours are those of the page in the dark: weight 0 is the paper, and weight 1 nearly white.
 """
 
 from __future__ import annotations
@@ -31,11 +33,39 @@ WEIGHTS = ("#ffffff", "#e3eef9", "#c0daf0", "#8cc0e2", "#539ecd", "#2575b7", "#0
 BELOW = ("#5a3d0c", "#8f6a1e", "#c3a35a", "#e9dcb8")
 """Numbers below 0, from the lowest: sand, which everyone can tell from blue."""
 
+DARK_PAPER = "#14171c"
+DARK = {
+    INK: "#e7ebf0",
+    QUIET: "#9da7b3",
+    FRAME: "#3a434e",
+    GRID: "#272d35",
+    HOLE: "#2a2f37",
+    HATCH: "#59636f",
+    SIDES: "#62748a",
+    ACCENT: "#ff8a3d",
+    LINES[0]: "#7fbaf0",
+    LINES[2]: "#4cc79f",
+    "white": DARK_PAPER,
+    **dict(
+        zip(
+            (*WEIGHTS, *BELOW),
+            (
+                *(DARK_PAPER, "#1a2c41", "#1b4468", "#1f6293"),
+                *("#2f84bf", "#62a8db", "#a5cff0", "#eaf5fe"),
+                *("#f6dfb0", "#cfa04a", "#8a6a2e", "#43371f"),
+            ),
+            strict=True,
+        )
+    ),
+}
+"""What each colour becomes on dark paper."""
+
 SHEET: dict[str, object] = {
     "figure.dpi": 100,
     "savefig.dpi": 200,
     "figure.facecolor": "white",
     "savefig.facecolor": "white",
+    "axes.facecolor": "white",
     "text.color": INK,
     "axes.labelcolor": INK,
     "axes.edgecolor": FRAME,
@@ -57,9 +87,12 @@ SHEET: dict[str, object] = {
     "hatch.linewidth": 0.7,
     "text.usetex": False,
     "svg.hashsalt": "intently",
-    "svg.fonttype": "path",
+    "svg.fonttype": "none",
     "pdf.fonttype": 3,
 }
+
+DIM = 0.18
+"""Luminance under which a figure counts as dark: black and white contrast with it equally."""
 
 BASE = "DejaVu Sans"
 LAST = "Last Resort High-Efficiency"
@@ -80,10 +113,27 @@ PREFERRED = (
 
 @contextmanager
 def style(texts: Iterable[str] = ()) -> Iterator[None]:
-    """Apply our style over matplotlib's own defaults inside this context.
+    """Apply our style over matplotlib's own defaults inside this context, light or dark.
 
-    ``texts`` are the words to draw; fonts are added until every character has one.
+    ``texts`` are the words to draw; fonts are added until every character has one. The paper is
+    dark if the figures of matplotlib are.
     """
+    from matplotlib import rcParams
+    from matplotlib.colors import to_rgb
+
+    with _applied(texts, luminance(to_rgb(rcParams["figure.facecolor"])) < DIM):
+        yield
+
+
+@contextmanager
+def light(texts: Iterable[str] = ()) -> Iterator[None]:
+    """Apply our style on white paper, whatever the settings of matplotlib: for animations."""
+    with _applied(texts, False):
+        yield
+
+
+@contextmanager
+def _applied(texts: Iterable[str], dark: bool) -> Iterator[None]:
     import matplotlib.style
 
     log = logging.getLogger("matplotlib.font_manager")
@@ -91,10 +141,21 @@ def style(texts: Iterable[str] = ()) -> Iterator[None]:
     log.setLevel(logging.ERROR)  # a font without a normal weight is good enough
     try:
         sheet = {**SHEET, "font.family": families("".join(texts))}
+        if dark:
+            sheet |= {
+                name: DARK[x] for name, x in SHEET.items() if isinstance(x, str) and x in DARK
+            }
         with matplotlib.style.context(["default", sheet]):
             yield
     finally:
         log.setLevel(level)
+
+
+def on_dark() -> bool:
+    """Whether the paper is dark in this `style`."""
+    from matplotlib import rcParams
+
+    return rcParams["figure.facecolor"] == DARK_PAPER
 
 
 def families(text: str) -> list[str]:
@@ -137,32 +198,53 @@ def _characters(family: str) -> frozenset[int]:
     return frozenset(get_font(findfont(FontProperties(family=[family]))).get_charmap())
 
 
+def luminance(colour: Sequence[float]) -> float:
+    """Return the relative luminance of a colour, from 0 for black to 1 for white (WCAG 2.2)."""
+    linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in colour[:3]]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
 def ink_on(colour: Sequence[float]) -> str:
     """Return the first of our ink, white and black with enough contrast, 4.5 : 1 (WCAG 2.2, 1.4.3).
 
     >>> ink_on((1, 1, 1)), ink_on((0.03, 0.19, 0.42)), ink_on((0.2, 0.5, 0.75))
     ('#222222', 'white', 'black')
     """
-    linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in colour[:3]]
-    light = 0.05 + 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-    dark = 0.05 + 0.0159  # the luminance of INK
-    return INK if light / dark >= 4.5 else "white" if 1.05 / light >= 4.5 else "black"
+    from matplotlib.colors import to_rgb
+
+    own = DARK[INK] if on_dark() else INK
+    shade = luminance(colour)
+    for ink in (own, "white"):
+        darker, lighter = sorted((shade, luminance(to_rgb(ink))))
+        if (lighter + 0.05) / (darker + 0.05) >= 4.5:
+            return ink
+    return "black"
 
 
-@cache
 def weight_map() -> Colormap:
     """Return the map from weights to colours: white to blue; non-finite values are clear."""
-    from matplotlib.colors import LinearSegmentedColormap
-
-    colours = LinearSegmentedColormap.from_list("intently", WEIGHTS, N=512)
-    return colours.with_extremes(bad=(0, 0, 0, 0), under="white", over=WEIGHTS[-1])
+    return _weight_map(on_dark())
 
 
 @cache
-def signed_map() -> Colormap:
-    """Return the map for numbers of either sign: sand below 0, white at 0, blue above."""
+def _weight_map(dark: bool) -> Colormap:
     from matplotlib.colors import LinearSegmentedColormap
 
-    above = WEIGHTS[1::2]
-    colours = LinearSegmentedColormap.from_list("signed", (*BELOW, WEIGHTS[0], *above), N=513)
+    ramp = [DARK[shade] for shade in WEIGHTS] if dark else WEIGHTS
+    colours = LinearSegmentedColormap.from_list("intently", ramp, N=512)
+    return colours.with_extremes(bad=(0, 0, 0, 0), under=ramp[0], over=ramp[-1])
+
+
+def signed_map() -> Colormap:
+    """Return the map for numbers of either sign: sand below 0, white at 0, blue above."""
+    return _signed_map(on_dark())
+
+
+@cache
+def _signed_map(dark: bool) -> Colormap:
+    from matplotlib.colors import LinearSegmentedColormap
+
+    ramp = (*BELOW, WEIGHTS[0], *WEIGHTS[1::2])
+    ramp = [DARK[shade] for shade in ramp] if dark else ramp
+    colours = LinearSegmentedColormap.from_list("signed", ramp, N=513)
     return colours.with_extremes(bad=(0, 0, 0, 0))

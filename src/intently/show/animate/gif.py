@@ -17,7 +17,7 @@ from intently.show.animate.stage import MARGIN
 from intently.show.animate.tween import between
 from intently.show.pictures import encoded as encoded_image
 from intently.show.sheet import wrapped
-from intently.show.style import style
+from intently.show.style import light
 
 SCALE = 1.25
 BETWEEN, STEP = 6, 50
@@ -32,7 +32,7 @@ def frames(
     title: str, scenes: Sequence[Scene], size: tuple[float, float]
 ) -> list[tuple[np.ndarray, int]]:
     """Return every frame (height, width, 3) with its duration in milliseconds."""
-    with style(_written(title, scenes)):
+    with light(_written(title, scenes)):
         sheet = _Sheet(title, scenes, size)
         found = []
         for n, scene in enumerate(scenes):
@@ -48,7 +48,7 @@ def frames(
 
 def still(title: str, scenes: Sequence[Scene], size: tuple[float, float], n: int) -> np.ndarray:
     """Return one scene as a picture (height, width, 3)."""
-    with style(_written(title, scenes)):
+    with light(_written(title, scenes)):
         return _Sheet(title, scenes, size).painted(scenes[n].shapes, n)
 
 

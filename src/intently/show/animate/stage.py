@@ -13,7 +13,7 @@ from intently.show.animate.numerals import Numerals, alone
 from intently.show.animate.shapes import Curve, Grid, Scene, Shape, Text
 from intently.show.labels import visible
 from intently.show.sheet import widths_of
-from intently.show.style import style
+from intently.show.style import light
 
 SHORT, USUAL, LONG = 0.45, 1.6, 2.6
 MARGIN = 18.0
@@ -87,7 +87,7 @@ def widths(texts: Sequence[str], size: float) -> list[float]:
 
 @lru_cache(maxsize=512)
 def _widths(texts: tuple[str, ...], size: float) -> tuple[float, ...]:
-    with style(texts):
+    with light(texts):
         return tuple(72 * width for width in widths_of(texts, size))
 
 

@@ -87,7 +87,7 @@ def mask(
             "a rule looks the same at smaller sizes: t=1024, s=1024",
         )
     panels = [_share(moved, g, at) for at in places]
-    notes = [*_differ(g.lead), "blue attends, white does not"]
+    notes = [*_differ(g.lead), "blue attends, blank does not"]
     if max(t, s) > CELLS:
         notes[-1:] = [pooled((t, s), CELLS, "share", "entries"), "blue attends"]
     return _draw(panels, (t, s), words, None, (title or repr(shown), notes), path)

@@ -18,7 +18,7 @@ from intently.show.labels import titled, visible
 from intently.show.pictures import read
 from intently.show.reading import looked, missing, names
 from intently.show.sheet import HEADING, NOTES, Sheet, captions, few_ticks, height_of
-from intently.show.style import ACCENT, FRAME, QUIET, style, weight_map
+from intently.show.style import ACCENT, FRAME, QUIET, on_dark, style, weight_map
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -226,7 +226,7 @@ def _draw(
 
     sheet = Sheet.of(width, below + height_of(foot, NOTES) + 0.08)
     grey = image @ np.array([0.299, 0.587, 0.114])
-    pale = np.repeat(0.6 + 0.4 * grey[..., None], 3, -1)
+    pale = np.repeat((0 if on_dark() else 0.6) + 0.4 * grey[..., None], 3, -1)
     for n, layer in enumerate((None, *layers)):
         row, column = divmod(n, across)
         axes = sheet.axes(
