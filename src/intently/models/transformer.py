@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from intently.attention_matrix import Attention
 from intently.errors import ArgumentError, build
 from intently.foundation.checks import check_word, divisor, probability, whole_number
+from intently.foundation.parts import Part
 from intently.masks import causal, padding
 from intently.models.seq2seq import (
     EncoderCache,
@@ -35,6 +36,7 @@ from intently.models.seq2seq import (
     kept,
     rows_read,
 )
+from intently.models.trees import transformer_tree
 from intently.modules.attended import attended, attention_blocks
 from intently.modules.blocks import DecoderLayer, EncoderLayer
 from intently.modules.caches.cache import AsBefore
@@ -311,6 +313,10 @@ class Transformer(Seq2Seq):
     def replays(self) -> dict[str, Replay]:
         """Return the settings of every attention, named as in `attentions`."""
         return {name: Replay.of(block) for name, block in self._blocks()}
+
+    def tree(self) -> Part:
+        """Return the tree of its parts, for `intently.show.architecture`."""
+        return transformer_tree(self)
 
     def _blocks(self) -> list[tuple[str, Any]]:
         return attention_blocks(encoder=self.encoder, decoder=self.decoder)
