@@ -129,7 +129,7 @@ def test_an_svg_holds_its_texts_as_texts_and_its_heading_as_title(tmp_path, name
     figure = DRAWINGS[name](title="a < heading", save=tmp_path / "a.svg")
     page = ElementTree.parse(tmp_path / "a.svg").getroot()
     found = {name: page.iter(f"{{http://www.w3.org/2000/svg}}{name}") for name in ("text", "title")}
-    assert next(found["title"]).text == "a < heading"
+    assert (next(found["title"]).text or "").startswith("a < heading")
     said = {text.text for text in found["text"]}
     assert said >= {line for text in written(figure) for line in text.split("\n")}
 

@@ -22,7 +22,7 @@ def test_heads_stand_layers_down_and_heads_across():
     drawn = panels(figure)
     titles = [axes.get_title() for axes in drawn]
     assert titles == [f"{layer}·{head}" for layer in (0, 1) for head in (0, 1, 2)] * 2
-    assert written(figure) == ["encoder self", "decoder cross"]
+    assert written(figure) == ["encoder.*.self", "decoder.*.cross", "one scale for all heads"]
     expected = [matrix.dense()[head] for matrix in model().values() for head in range(3)]
     for axes, values in zip(drawn, expected, strict=True):
         np.testing.assert_array_equal(shaded(axes), values.numpy())
@@ -56,12 +56,12 @@ def test_heads_sort_by_statistics_of_the_library():
     rising = show.heads(matrices, sort="entropy")
     numbers = [float(axes.get_title().split()[-1]) for axes in panels(rising)]
     assert numbers == sorted(numbers)
-    assert "beside each name its entropy, by which heads are sorted" in written(rising)
+    assert "beside each name its entropy, by which heads are sorted" in written(rising)[-1]
 
 
 def test_layers_of_other_sizes_stand_in_groups_of_their_own():
     figure = show.heads({"a.0": Dense(weights(1, 4, 4)), "a.1": Dense(weights(1, 5, 4))})
-    assert written(figure) == ["a (4 × 4)", "a (5 × 4)"]
+    assert written(figure)[:2] == ["a.0 (4 × 4)", "a.1 (5 × 4)"]
 
 
 def test_heads_of_a_recording_leave_out_what_is_not_verified():
@@ -72,7 +72,7 @@ def test_heads_of_a_recording_leave_out_what_is_not_verified():
     seen.calls[1].verified = False
     figure = show.heads(seen)
     assert len(panels(figure)) == 2
-    assert written(figure)[-1] == "left out, not verified: 1 of 2"
+    assert written(figure)[-1].endswith("left out, not verified: 1 of 2")
     seen.calls[0].verified = False
     refuses(
         ArgumentError,
@@ -124,7 +124,7 @@ def test_one_head_is_framed():
     figure = show.heads(model(), highlight=("decoder.1.cross", 2), caption="AER 0.08")
     framed = [axes.spines["left"].get_linewidth() > 1 for axes in panels(figure)]
     assert framed == [False] * 11 + [True]
-    assert written(figure)[-1] == "framed: decoder.1.cross, head 2, AER 0.08"
+    assert written(figure)[-1].startswith("framed: decoder.1.cross, head 2, AER 0.08")
 
 
 BATCH = Dense(weights(2, 3, 4, 4))
@@ -148,6 +148,9 @@ test_heads_refuse_what_they_cannot_draw = refusals(
                 {"a.0": Dense(weights(2, 5, 4))}, sort="induction"
             ),
             r"sort: expected the name of a statistic.*got 3": lambda: show.heads(model(), sort=3),
+            r"""scale: expected "shared" or "own"; got 'log'""": lambda: show.heads(
+                model(), scale="log"
+            ),
             r"highlight: .*encoder.0.self \(h=3\)": lambda: show.heads(
                 model(), highlight=("encoder.0.self", 3)
             ),
@@ -171,6 +174,32 @@ def test_a_model_of_any_depth_fits_the_width_of_a_page():
     for layers, h in ((1, 1), (4, 4), (3, 12)):
         width, _ = show.heads(model(layers, h)).get_size_inches()
         assert 2 < width < 7.5
+
+
+def test_a_common_scale_says_how_many_heads_look_blank_on_it_and_an_own_one_shows_them():
+    pale, sharp = torch.full((1, 20, 20), 0.05), torch.eye(20)[None]
+    matrices = {"a.0": Dense(torch.cat([pale, pale, sharp])), "a.1": Dense(sharp)}
+    figure = show.heads(matrices)
+    assert {axes.images[0].get_clim() for axes in panels(figure)} == {(0, 1)}
+    assert written(figure)[-1] == (
+        'one scale for all heads; 2 of 4 stay below a tenth of it: scale="own" shows them'
+    )
+    own = show.heads(matrices, scale="own")
+    tops = [axes.images[0].get_clim()[1] for axes in panels(own)]
+    np.testing.assert_allclose(tops, [0.05, 0.05, 1, 1])
+    titles = [axes.get_title() for axes in panels(own)]
+    assert titles == ["0·0  ≤ 0.05", "0·1  ≤ 0.05", "0·2  ≤ 1", "1·0  ≤ 1"]
+    assert own.axes[-1].get_ylabel() == "share of its largest weight"
+
+
+@pytest.mark.parametrize("s", [12, 60, 96])
+def test_no_cell_falls_between_two_dots_however_many_heads_there_are(s):
+    labels = (tuple(f"w{n}" for n in range(s)),) * 2
+    figure = show.heads({f"a.{n}": Dense(weights(12, s, s), labels=labels) for n in range(2)})
+    wide = panels(figure)[0].get_position().width * figure.get_size_inches()[0] * figure.dpi
+    assert wide >= s
+    named = [bool(ticks(axes, "x")) for axes in panels(figure)]
+    assert named == [False] * 12 + [True] + [s == 96] * 11
 
 
 def test_layers_may_have_different_numbers_of_heads():

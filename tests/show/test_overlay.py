@@ -37,37 +37,40 @@ def test_a_patch_and_cls_show_their_rows():
     picture, cls, patch, bar = figure.axes
     np.testing.assert_allclose(shaded(cls), W[1, 0, 1:].reshape(4, 4))
     np.testing.assert_allclose(shaded(patch), W[1, 1 + 4 + 2, 1:].reshape(4, 4))
-    titles = [axes.get_title() for axes in (picture, cls, patch)]
+    titles = [axes.get_title("left") for axes in (picture, cls, patch)]
     assert titles == ["picture", "token 0", "patch (1, 2)"]
     assert frames(picture) == frames(patch) == [(6, 2, 3, 2)]  # 12 × 8 pixels, 4 × 4 patches
     assert frames(cls) == []
     np.testing.assert_allclose(picture.images[0].get_array(), PICTURE)
-    assert bar.get_ylabel() == "weight"
+    assert bar.get_ylabel() == "share of its largest weight"
     texts = written(figure)
     assert texts[0] == "ours, head 1"
     low, high = sorted(f"{float(W[1, n, 0]):.2f}" for n in (0, 7))
-    first, second = (f"{float(W[1, n, 1:].max()):.2g}" for n in (0, 7))
+    tops = [axes.get_title("right") for axes in (cls, patch)]
+    assert tops == [f"≤ {float(W[1, n, 1:].max()):.2g}" for n in (0, 7)]
     assert texts[1].replace("\n", " ") == (
         f"4 × 4 patches; the 1 token before them takes {low} to {high} of the weight"
-        f" largest weights, panel by panel: {first}, {second}"
+        " an even row would give each 0.059"
     )
 
 
-def test_all_panels_share_one_scale_that_ends_at_the_largest_weight():
+def test_panels_may_share_one_scale_that_ends_at_the_largest_weight():
     W = weights(16, 16, seed=2)
-    figure = show.overlay(Dense(W), PICTURE, [0, 5])
+    figure = show.overlay(Dense(W), PICTURE, [0, 5], scale="shared")
+    assert figure.axes[-1].get_ylabel() == "weight"
     limits = {axes.images[-1].get_clim() for axes in figure.axes[1:3]}
     assert limits == {(0, float(W[[0, 5]].max()))}
 
 
-def test_each_panel_may_have_a_scale_of_its_own():
+def test_each_panel_has_a_scale_of_its_own():
     W = weights(16, 16, seed=2)
     W[5] = 1 / 16
-    figure = show.overlay(Dense(W), PICTURE, [0, 5], scale="own")
+    figure = show.overlay(Dense(W), PICTURE, [0, 5])
     limits = [axes.images[-1].get_clim() for axes in figure.axes[1:3]]
     assert limits == [(0, float(W[0].max())), (0, 1 / 16)]
     assert figure.axes[-1].get_ylabel() == "share of its largest weight"
-    assert written(figure)[-1].endswith(f"panel by panel: {float(W[0].max()):.2g}, 0.062")
+    assert figure.axes[2].get_title("right") == "≤ 0.062"
+    assert written(figure)[-1].endswith("an even row would give each 0.062")
 
 
 def test_who_looks_at_a_patch_is_a_column():
@@ -84,7 +87,7 @@ def test_words_of_a_prompt_are_looked_at_by_pixels():
     mean = W.mean(0)
     for axes, n in zip(figure.axes[1:3], (1, 4)):
         np.testing.assert_allclose(shaded(axes), mean[:, n].reshape(8, 8), rtol=1e-6)
-        assert axes.get_title() == f"‘{words[n]}’"
+        assert axes.get_title("left") == f"‘{words[n]}’"
         assert axes.images[-1].get_interpolation() == "nearest"
         assert frames(axes) == []
     wide = show.overlay(A, PICTURE, 1, grid=(4, 16))

@@ -119,6 +119,24 @@ def test_pieces_of_words_are_joined_and_long_texts_break_into_lines():
     assert not [text for text in figure.axes[0].texts if text.get_size() < 10]
 
 
+def test_of_a_long_text_only_what_matters_is_written_and_gaps_say_what_they_hold():
+    tokens = tuple(f"t{n}" for n in range(3000))
+    row = torch.full((1, 3000), 0.3 / 2998)
+    row[0, 1000], row[0, 2900] = 0.5, 0.2
+    figure = show.text(Dense(row.expand(3000, -1), labels=(tokens, tokens)), 2000)
+    said = words(figure)
+    assert len(said) < 60
+    for place in (1000, 2000, 2900):
+        assert {f"t{n}" for n in range(place - 8, place + 9)} <= set(said)
+    gaps = [word for word in said if word.startswith("[…")]
+    assert gaps == [said[0], said[18], said[36], said[54]]
+    assert gaps[0] == "[… 992 tokens, 0.099 of the weight …]"
+    assert sum(int(gap.split()[1].replace(",", "")) for gap in gaps) == 3000 - 3 * 17
+    assert framed(figure) == [said.index("t2000")]
+    even = torch.full((1, 3000), 1 / 3000).expand(3000, -1)
+    assert len(words(show.text(Dense(even), 2999))) <= 401 + 1
+
+
 @pytest.mark.parametrize(("text", "leftward"), [(("שלום", "עולם", "טוב"), True), (WORDS, False)])
 def test_right_to_left_texts_run_from_the_right(text, leftward):
     figure = show.text(Dense(torch.eye(len(text)), labels=(text, text)), 0)
@@ -149,9 +167,6 @@ test_what_cannot_be_shaded_is_named = refusals(
             ),
             r"""looks: expected "at" or "from"; got 'to'""": lambda: show.text(
                 REPEATED, 1, looks="to"
-            ),
-            r"at most 2,000 rows.*heatmap": lambda: show.text(
-                it.attend(torch.zeros(2001, 2), torch.zeros(2001, 2)), 1
             ),
             r"head: expected a number, or None.*got 'a'": lambda: show.text(REPEATED, 1, head="a"),
         },

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol, SupportsIndex, TypeAlias, runtime_checkable
+from typing import Literal, Protocol, SupportsIndex, TypeAlias, runtime_checkable
 
 import torch
 
@@ -52,6 +52,10 @@ Weights: TypeAlias = LazyMatrix | Numbers
 
 Source: TypeAlias = Weights | Mapping[str, Weights] | Recording
 """A matrix, matrices by name, or a recording."""
+
+Scale: TypeAlias = Literal["shared", "own"]
+SCALES = ("shared", "own")
+"""Whether the panels of a figure share one scale, or each runs from 0 to its largest weight."""
 
 Choice: TypeAlias = int | str | tuple[str, int] | None
 """A head of a matrix; the name of a matrix of a source, or that and a head; None: their mean."""

@@ -14,11 +14,12 @@ import numpy as np
 import torch
 
 from intently.errors import ArgumentError, build, shape_of
+from intently.foundation.checks import check_word
 from intently.matrix import LazyMatrix
 from intently.matrix.labelling import as_numbers, follows
 from intently.matrix.patterns import measure
 from intently.show.cells import Header, header, limits, name_columns, name_rows, paint
-from intently.show.choosing import Source, matrices_of, whole
+from intently.show.choosing import SCALES, Scale, Source, matrices_of, whole
 from intently.show.files import destination, finish
 from intently.show.labels import lines, shown, titled, visible
 from intently.show.reading import (
@@ -44,6 +45,12 @@ Statistic = Callable[[LazyMatrix], torch.Tensor]
 CELLS = 192
 PAPER, PAGE = 7.2, 9.4
 WIDEST, NARROWEST = 1.6, 0.4
+DOT = 0.0125
+"""Least width of a cell in inches: at a hundred dots an inch, none falls between two dots."""
+LABELLED = 1.0
+"""Width in inches from which each panel of the last row names its columns, not only the first."""
+PALE = 0.1
+"""Share of a common scale under which a head looks blank."""
 BAR, BETWEEN = 0.7, 0.15
 MARGIN = 0.12
 GAP = 0.1
@@ -59,6 +66,11 @@ class Head:
     title: str
     values: np.ndarray
     highlighted: bool
+
+    @property
+    def top(self) -> float:
+        """Its largest weight; 0 if none is finite."""
+        return float(self.values[np.isfinite(self.values)].max(initial=0.0))
 
 
 @dataclass(frozen=True)
@@ -76,6 +88,7 @@ def heads(
     *,
     sort: str | Statistic | None = None,
     highlight: tuple[str, int] | None = None,
+    scale: Scale = "shared",
     how: Pooling = "mean",
     caption: str | None = None,
     title: str | None = None,
@@ -90,12 +103,14 @@ def heads(
     `intently.matrix.patterns.measure` gives it, or one number for each head (h,), such as
     ``lambda A: A.entropy().mean(-1)``: panels are then sorted in ascending order and show their
     number; a minus before the name reverses the order. ``highlight`` frames one head, such as
-    ``("decoder.1.cross", 2)``, and ``caption`` says why. More than 192 rows or columns are pooled
+    ``("decoder.1.cross", 2)``, and ``caption`` says why. All heads share one scale, and a note says
+    how many look blank on it; ``scale="own"`` shades each head from 0 to its largest weight, which
+    stands in its title. More than 192 rows or columns are pooled
     as ``A.pool(…, how)`` does, and the figure says so: a mean hides single weights, which
     ``how="max"`` shows. Returns the figure, written to ``save`` if given.
 
     Raises ArgumentError for no matrices, other shapes, a highlighted head that does not exist, a
-    statistic that these heads do not have, and an unknown suffix.
+    statistic that these heads do not have, an unknown scale and an unknown suffix.
 
     >>> import torch
     >>> from intently.matrix import Dense
@@ -104,16 +119,20 @@ def heads(
     ['0·0', '0·1', '1·0', '1·1']
     """
     path = destination(save)
+    check_word(scale, "scale", SCALES)
     found, left_out = matrices_of(matrices)
     highlight = _check(matrices, found, sort, highlight)
     groups = [
-        _group(kind, members, sort, highlight, how) for kind, members in _kinds(found).items()
+        _group(kind, members, sort, highlight, (how, scale))
+        for kind, members in _kinds(found).items()
     ]
     large = list(dict.fromkeys(g.shape for g in groups if max(g.shape) > CELLS))
     heading = titled(title)
-    every = np.concatenate([h.values.ravel() for g in groups for r in g.panels for h in r])
-    ends = limits(every)
+    drawn = [head for group in groups for row in group.panels for head in row]
+    every = np.concatenate([head.values.ravel() for head in drawn])
+    ends = limits(every) if scale == "shared" else None
     foot = [*(pooled(shape, CELLS, how) for shape in large), missing(every), left_out]
+    foot.insert(0, _scales(drawn, ends))
     if isinstance(sort, str):
         foot.insert(0, f"beside each name its {sort.removeprefix('-')}, by which heads are sorted")
     if highlight is not None:
@@ -122,6 +141,7 @@ def heads(
     texts = [word for group in groups for side in group.labels for word in side]
     with style((*texts, heading, *foot, *found)):
         label = measured(how if large else None)
+        label = label if ends else f"share of its largest {label.split()[-1]}"
         return finish(_draw(groups, (heading, "\n".join(filter(None, foot))), ends, label), path)
 
 
@@ -161,17 +181,33 @@ def _check(
     return name, head
 
 
+def _scales(drawn: Sequence[Head], ends: tuple[float, float] | None) -> str:
+    """Return a note on the scale of the heads; "" for a single one."""
+    if ends is None:
+        return "each head has its own scale, from 0 to its largest weight, the number after ≤"
+    if len(drawn) == 1:
+        return ""
+    pale = sum(head.top < PALE * ends[1] for head in drawn)
+    verb = "stays" if pale == 1 else "stay"
+    rest = f'; {pale} of {len(drawn)} {verb} below a tenth of it: scale="own" shows them'
+    return "one scale for all heads" + (rest if pale else "")
+
+
 def _kinds(matrices: Mapping[str, LazyMatrix]) -> dict[str, dict[str, LazyMatrix]]:
-    """Group matrices of one size whose names differ only in their number, in order."""
+    """Group matrices of one size whose names differ only in their number, in order.
+
+    A group is named by the pattern of its names: ``decoder.*.cross``.
+    """
     kinds: dict[tuple[str, tuple[int, ...]], dict[str, LazyMatrix]] = {}
     for name, matrix in matrices.items():
-        kind = " ".join(part for part in re.split(r"[.\s]+", name) if not part.isdecimal())
-        kinds.setdefault((kind or name, matrix.shape[-2:]), {})[name] = matrix
+        kind = re.sub(r"(?<![^.\s])\d+(?![^.\s])", "*", name)
+        kinds.setdefault((kind, matrix.shape[-2:]), {})[name] = matrix
     often = Counter(kind for kind, _ in kinds)
-    return {
-        f"{kind} ({size[0]} × {size[1]})" if often[kind] > 1 else kind: members
-        for (kind, size), members in kinds.items()
-    }
+    found = {}
+    for (kind, size), members in kinds.items():
+        name = kind if len(members) > 1 else next(iter(members))
+        found[f"{name} ({size[0]} × {size[1]})" if often[kind] > 1 else name] = members
+    return found
 
 
 def _group(
@@ -179,12 +215,12 @@ def _group(
     members: Mapping[str, LazyMatrix],
     sort: str | Statistic | None,
     highlight: tuple[str, int] | None,
-    how: Pooling,
+    look: tuple[Pooling, Scale],
 ) -> Group:
     rows: list[list[Head]] = []
     order: list[float] = []
     for name, matrix in members.items():
-        values = picture(matrix, CELLS, how)
+        values = picture(matrix, CELLS, look[0])
         values = values if matrix.ndim == 3 else values[None]
         layer = next((f"{part}·" for part in name.split(".") if part.isdecimal()), "")
         titles = [f"{layer}{head}" for head in range(len(values))]
@@ -192,8 +228,11 @@ def _group(
             found = _statistic(sort, matrix, name)
             titles = [f"{place}  {_short(x)}" for place, x in zip(titles, found, strict=True)]
             order += found.tolist()
-        row = zip(titles, values, strict=True)
-        rows.append([Head(*of, (name, head) == highlight) for head, of in enumerate(row)])
+        made = zip(titles, values, strict=True)
+        row = [Head(*of, (name, head) == highlight) for head, of in enumerate(made)]
+        if look[1] == "own":
+            row = [replace(head, title=f"{head.title}  ≤ {head.top:.2g}") for head in row]
+        rows.append(row)
     if sort:
         flat = [head for row in rows for head in row]
         widest = max(map(len, rows))
@@ -272,19 +311,22 @@ def _plan(groups: Sequence[Group]) -> Plan:
     """Choose the arrangement with the widest panels that fits a page, if any does."""
     across = max(len(row) for group in groups for row in group.panels)
     label = 0.05 + max(width_of(group.labels.rows, SIZE) for group in groups)
+    titles = [head.title for group in groups for row in group.panels for head in row]
+    cells = max(min(group.shape[1], CELLS / 2) for group in groups)
+    least = max(NARROWEST, DOT * cells, width_of(titles, SIZE) - GAP / 2)
     plans = []
     for columns in range(1, len(groups) + 1):
         room = PAPER - BAR - MARGIN - columns * label - (columns - 1) * BETWEEN
         panel = (room - columns * (across - 1) * GAP) / (columns * across)
-        plan = Plan(columns, min(WIDEST, max(NARROWEST, panel)), across, label)
-        while plan.panel > NARROWEST and sum(high for _, high in plan.bands(groups)) > PAGE:
-            plan = replace(plan, panel=max(NARROWEST, plan.panel - 0.02))
+        plan = Plan(columns, min(WIDEST, max(least, panel)), across, label)
+        while plan.panel > least and sum(high for _, high in plan.bands(groups)) > PAGE:
+            plan = replace(plan, panel=max(least, plan.panel - 0.02))
         plans.append(plan)
     return max(plans, key=lambda plan: (plan.panel, -plan.columns))
 
 
 def _draw(
-    groups: Sequence[Group], texts: tuple[str, str], ends: tuple[float, float], label: str
+    groups: Sequence[Group], texts: tuple[str, str], ends: tuple[float, float] | None, label: str
 ) -> Figure:
     from matplotlib.colors import Normalize
 
@@ -296,7 +338,7 @@ def _draw(
     height = top + sum(high for _, high in bands) + 0.06 + height_of(foot, NOTES, 0.08)
 
     sheet = Sheet.of(width, height)
-    norm = Normalize(*ends)
+    norm = Normalize(*ends) if ends else None
     sheet.write(MARGIN, MARGIN, heading)
     for band, high in bands:
         for column, group in enumerate(band):
@@ -305,7 +347,8 @@ def _draw(
         top += high
     high = max(_panel_height(groups[0], plan.panel), 1.0)
     place = MARGIN + plan.width + 0.15, first + NAME + TITLE, 0.1, high
-    sheet.colour_bar(place, norm, size=7, label=label)
+    bar = sheet.colour_bar(place, norm or Normalize(0, 1), size=7)
+    bar.set_ylabel(label, size=8)
     sheet.note(MARGIN, top + 0.04, foot)
     return sheet.figure
 
@@ -327,8 +370,10 @@ def _height(group: Group, panel: float) -> float:
 
 
 def _draw_group(
-    sheet: Sheet, group: Group, corner: tuple[float, float], panel: float, norm: Normalize
+    sheet: Sheet, group: Group, corner: tuple[float, float], panel: float, norm: Normalize | None
 ) -> None:
+    from matplotlib.colors import Normalize
+
     left, top = corner
     high = _panel_height(group, panel)
     word = SIZE * WORD
@@ -338,13 +383,15 @@ def _draw_group(
     for line, row in enumerate(group.panels):
         for column, head in enumerate(row):
             axes = sheet.axes(left + column * (panel + GAP), top + TITLE, panel, high)
-            paint(axes, head.values, group.shape, norm, aspect="auto")
+            own = norm or Normalize(0, head.top or 1.0)
+            paint(axes, head.values, group.shape, own, aspect="auto")
             ink = ACCENT if head.highlighted else QUIET
             axes.set_title(head.title, size=SIZE, pad=3, color=ink, parse_math=False)
             axes.set(xticks=[], yticks=[])
             if column == 0:
                 name_rows(axes, group.labels.rows, high / word, SIZE)
-            if line == len(group.panels) - 1 or column >= len(group.panels[line + 1]):
+            last = line == len(group.panels) - 1 or column >= len(group.panels[line + 1])
+            if last and (panel >= LABELLED or column == 0):
                 name_columns(axes, group.labels.columns, panel / word, SIZE, turn, side="bottom")
             if head.highlighted:
                 axes.spines[:].set(color=ACCENT, linewidth=2, zorder=5)

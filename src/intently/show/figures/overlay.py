@@ -12,7 +12,7 @@ import numpy as np
 from intently.errors import ArgumentError, RangeError, build
 from intently.foundation.checks import check_word
 from intently.matrix import LazyMatrix
-from intently.show.choosing import Choice, Source, one_of, place, whole
+from intently.show.choosing import SCALES, Choice, Scale, Source, one_of, place, whole
 from intently.show.files import destination, finish
 from intently.show.labels import titled, visible
 from intently.show.pictures import read
@@ -27,9 +27,8 @@ if TYPE_CHECKING:
 
 Token = int | str | tuple[int, int]
 Smoothing = Literal["blocks", "bilinear"]
-Scale = Literal["shared", "own"]
 
-SMOOTHING, SCALES = ("blocks", "bilinear"), ("shared", "own")
+SMOOTHING = ("blocks", "bilinear")
 MOST = 11
 ACROSS = 4
 PANEL = 1.75
@@ -69,7 +68,7 @@ def overlay(
     looks: Literal["at", "from"] | None = None,
     head: Choice = None,
     smooth: Smoothing = "bilinear",
-    scale: Scale = "shared",
+    scale: Scale = "own",
     title: str | None = None,
     save: str | os.PathLike[str] | None = None,
 ) -> Figure:
@@ -83,9 +82,10 @@ def overlay(
     side of the matrix is the picture, the direction is known: pixels look at the words of a prompt,
     the keys of a diffusion model. ``smooth="blocks"`` shows patches without smoothing. Of (h, t, s)
     ``head`` chooses one, else their mean is drawn; of a recording it is ``"name"`` or ``("name",
-    head)``. All tokens share one scale, so a token that looks everywhere stays pale;
-    ``scale="own"`` gives each token its own scale, from 0 to its largest weight. The scales of
-    several tokens are drawn below. Returns the figure, written to ``save`` if given.
+    head)``. Each token has its own scale, from 0 to its largest weight, which stands above its
+    panel; on a common one, ``scale="shared"``, a token that looks everywhere stays pale. What every
+    patch would get of an even row is written below. Returns the figure, written to ``save`` if
+    given.
 
     Raises ArgumentError for a picture, a grid or a token that does not fit, RangeError for a patch
     outside. The picture of a token's row is that of Dosovitskiy et al. 2021, "An Image is Worth
@@ -94,7 +94,7 @@ def overlay(
     >>> import torch, intently as it
     >>> A = it.attend(torch.randn(17, 8), torch.randn(17, 8))       # CLS and 4 × 4 patches
     >>> figure = overlay(A, torch.rand(32, 32, 3), [0, (1, 2)])
-    >>> [axes.get_title() for axes in figure.axes[:3]]
+    >>> [axes.get_title("left") for axes in figure.axes[:3]]
     ['picture', 'token 0', 'patch (1, 2)']
     """
     path = destination(save)
@@ -111,13 +111,14 @@ def overlay(
     places = _grid(lazy.shape[looks == "at"], grid)
     layers = [_layer(lazy, one, looks, places) for one in tokens]
     foot = [_beside(layers, places, looks)]
-    if len(layers) > 1:
-        each = ", ".join(f"{layer.top:.2g}" for layer in layers)
-        foot.append(f"largest weights, panel by panel: {each}")
+    if looks == "at":
+        foot.append(f"an even row would give each {1 / lazy.shape[1]:.2g}")
     foot.append(missing(np.stack([one.values for one in layers])))
     texts = titled(title, chosen), "\n".join(filter(None, foot))
     with style((*(layer.name for layer in layers), texts[0])):
-        return finish(_draw(image, layers, places, (smooth, scale == "own"), texts), path)
+        return finish(
+            _draw(image, layers, places, (smooth, scale == "own" and len(layers) > 1), texts), path
+        )
 
 
 def _side(lazy: LazyMatrix, grid: tuple[int, int] | None) -> Literal["at", "from"]:
@@ -187,7 +188,7 @@ def _layer(lazy: LazyMatrix, token: Token, looks: str, grid: Grid) -> Layer:
     patch = divmod(at - grid.before, grid.columns) if inside and at >= grid.before else None
     name = f"patch {patch}" if patch else f"token {at}"
     if lazy.labels[looks == "from"] is not None:
-        name = f"‘{visible(labels[at])}’"
+        name = f"‘{visible(labels[at], 16)}’"
     values = looked(lazy, at, looks)[grid.before :]
     return Layer(name, values.reshape(grid.rows, grid.columns), patch)
 
@@ -234,7 +235,7 @@ def _draw(
         )
         if layer is None:
             _lay(axes, image, image)
-            axes.set_title("picture", size=8.5, pad=4, color=QUIET)
+            axes.set_title("picture", size=8.5, pad=4, loc="left", color=QUIET)
         else:
             _lay(axes, pale, image)
             norm = Normalize(0, (layer.top if own else highest) or 1.0)
@@ -247,7 +248,8 @@ def _draw(
                 interpolation="nearest" if smooth == "blocks" else "bilinear",
                 interpolation_stage="data",
             )
-            axes.set_title(layer.name, size=8.5, pad=4, parse_math=False)
+            axes.set_title(layer.name, size=8.5, pad=4, loc="left", parse_math=False)
+            axes.set_title(f"≤ {layer.top:.2g}", size=7.5, pad=4, loc="right", color=QUIET)
         for one in layers if layer is None else [layer]:
             if one.patch is not None:
                 _frame(axes, image, one.patch, grid)

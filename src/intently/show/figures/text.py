@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from intently.show.cells import limits
 from intently.show.choosing import Choice, Source, one_of, place
 from intently.show.files import destination, finish
 from intently.show.labels import mostly_right_to_left, shown, spaced, titled, visible
-from intently.show.reading import at_most, looked, missing, names, shown_names
+from intently.show.reading import looked, missing, names, shown_names
 from intently.show.sheet import (
     HEADING,
     LINE,
@@ -38,7 +39,12 @@ if TYPE_CHECKING:
 Looks = Literal["at", "from"]
 
 LOOKS = ("at", "from")
-LARGEST = 2000
+LARGEST = 400
+"""Tokens written of one text; of a longer one, parts are left out."""
+AROUND = 8
+"""Tokens written on each side of one that matters in a longer text."""
+FAINT = 0.05
+"""Share of the largest weight up to which a token does not matter in a longer text."""
 FEW = 32
 """Texts of at most so many tokens show the numbers too."""
 
@@ -61,7 +67,7 @@ class Word(NamedTuple):
 
 
 class Passage(NamedTuple):
-    """Words in reading order under a small heading."""
+    """Words in reading order under a small heading; gaps of a long text are words too."""
 
     name: str
     words: list[Word]
@@ -83,11 +89,13 @@ def text(
     a recording it is ``"name"`` or ``("name", head)``. If rows and columns name the same text, or
     rows the next token, the text is written once; in cross-attention, both texts are written. A
     decoder row is named after the token that it reads, as in "and (writes softmax)". Texts of at
-    most 32 tokens also show the weights as numbers. Tokenizer marks become blanks, and
+    most 32 tokens also show the weights as numbers; of more than 400, those around the token and
+    around the largest weights are written, and each gap says how much weight it holds. Tokenizer
+    marks become blanks, and
     right-to-left text runs from right to left. Returns the figure, written to ``save`` if given.
 
-    Raises ArgumentError for a token that is not there or there twice, an unknown ``looks``, more
-    than 2,000 tokens, RangeError for a position outside.
+    Raises ArgumentError for a token that is not there or there twice, an unknown ``looks``,
+    RangeError for a position outside.
 
     >>> import torch
     >>> from intently.matrix import Dense
@@ -99,8 +107,6 @@ def text(
     path = destination(save)
     check_word(looks, "looks", LOOKS)
     lazy, chosen = one_of(matrix, head)
-    expected, cause = f"{LARGEST:,} rows and columns", "a text is written out in full"
-    at_most(lazy, LARGEST, expected, cause, "draw it with intently.show.heatmap, which pools")
     at = place(token, names(lazy)[looks == "from"])
     values = looked(lazy, at, looks)
     passages = _passages(lazy, at, looks, values)
@@ -130,10 +136,42 @@ def _passages(lazy: LazyMatrix, at: int, looks: Looks, values: np.ndarray) -> li
 
 
 def _words(tokens: Sequence[str], weights: dict[int, float], framed: int | None) -> list[Word]:
-    return [
+    written = [
         Word(visible(token), blank, weights.get(n), n == framed)
         for n, (token, blank) in enumerate(spaced(tokens))
     ]
+    if len(written) <= LARGEST:
+        return written
+    kept = _kept(len(written), weights, framed)
+    found: list[Word] = []
+    for stays, places in groupby(range(len(written)), kept.__getitem__):
+        words = [written[n] for n in places]
+        found += words if stays else [_gap(words)]
+    return found
+
+
+def _kept(count: int, weights: dict[int, float], framed: int | None) -> np.ndarray:
+    """Return which of many tokens are written: those around the framed one and the most looked at.
+
+    Where no token matters, the text is written from its beginning.
+    """
+    kept = np.zeros(count, dtype=bool)
+    least = FAINT * max(weights.values(), default=0.0)
+    heavy = sorted((n for n in weights if weights[n] > least), key=lambda n: (-weights[n], n))
+    for n in ([] if framed is None else [framed]) + (heavy or [0]):
+        around = slice(max(0, n - AROUND), n + AROUND + 1)
+        if kept.sum() + (~kept[around]).sum() > LARGEST:
+            break
+        kept[around] = True
+    return kept
+
+
+def _gap(words: Sequence[Word]) -> Word:
+    """Return what stands for words that are not written: how many they are, and their weight."""
+    known = [word.weight for word in words if word.weight is not None]
+    held = f", {sum(known):.2g} of the weight" if known else ""
+    many = f"{len(words):,} token{'s' * (len(words) > 1)}"
+    return Word(f"[… {many}{held} …]", True, None, False)
 
 
 def _draw(passages: Sequence[Passage], ends: tuple[float, float], texts: tuple[str, str]) -> Figure:
