@@ -30,31 +30,20 @@ GREETINGS = table("""
 hello          | bonjour
 hi             | salut
 good morning   | bonjour
-good afternoon | bonjour
 good evening   | bonsoir
 good night     | bonne nuit
 goodbye        | au revoir
-bye            | au revoir
-see you soon     | à bientôt | 0-0 1-0 2-1
 see you tomorrow | à demain  | 0-0 1-0 2-1
-have a nice day  | bonne journée | 0?0 1?1 2-0 3-1
 welcome        | bienvenue
-thanks         | merci
 thank you      | merci
 thank you very much | merci beaucoup | 0-0 1-0 2-1 3-1
-you are welcome | de rien
-you 're welcome | de rien
 please         | s' il vous plaît
 yes            | oui
 no             | non
 excuse me      | excusez-moi
-sorry          | désolé
 I am sorry     | je suis désolé | 0-0 1-1 2-2
-I 'm sorry     | je suis désolé | 0-0 1-1 2-2
 nice to meet you | enchanté
 happy birthday | joyeux anniversaire | 0-0 1-1
-congratulations | félicitations
-good luck      | bonne chance | 0-0 1-1
 I love you     | je t' aime | 0-0 1-2 2-1
 """)
 # What may come before more, or before a name and more: "Hello, how are you?"
@@ -69,46 +58,25 @@ how are you     | comment allez-vous | 0-0 1-1 2-1
 how is he       | comment va-t-il    | 0-0 1-1 2-1
 how is she      | comment va-t-elle  | 0-0 1-1 2-1
 how are they    | comment vont-ils   | 0-0 1-1 2-1
-how are you doing | comment allez-vous | 0-0 1?1 2-1 3-1
-where am I      | où suis-je         | 0-0 1-1 2-1
 where are you   | où êtes-vous       | 0-0 1-1 2-1
 where is he     | où est-il          | 0-0 1-1 2-1
 where is she    | où est-elle        | 0-0 1-1 2-1
-where are we    | où sommes-nous     | 0-0 1-1 2-1
 where are they  | où sont-ils        | 0-0 1-1 2-1
-where are you from  | de où venez-vous | 0-1 1-2 2-2 3-0
-where are you going | où allez-vous    | 0-0 1-1 2-1 3-1
 who are you     | qui êtes-vous      | 0-0 1-1 2-1
 who is he       | qui est-il         | 0-0 1-1 2-1
 who is she      | qui est-elle       | 0-0 1-1 2-1
 who is this     | qui est-ce         | 0-0 1-1 2-1
-who are they    | qui sont-ils       | 0-0 1-1 2-1
 how old are you  | quel âge avez-vous | 0-0 1-1 2-2 3-2
 how old is he    | quel âge a-t-il    | 0-0 1-1 2-2 3-2
 how old is she   | quel âge a-t-elle  | 0-0 1-1 2-2 3-2
-how old are they | quel âge ont-ils   | 0-0 1-1 2-2 3-2
 what is your name | comment vous appelez-vous | 0-0 1?1 1-2 2-1 2?2 3-2
 what 's your name | comment vous appelez-vous | 0-0 1?1 1-2 2-1 2?2 3-2
 what is his name  | comment se appelle-t-il   | 0-0 1?1 1-2 2?1 2-2 3-2
 what is her name  | comment se appelle-t-elle | 0-0 1?1 1-2 2?1 2-2 3-2
 what is this    | que est-ce que ce est | 0-0 0-1 0-2 1-4 2-3
 what is that    | que est-ce que ce est | 0-0 0-1 0-2 1-4 2-3
-what is it      | que est-ce que ce est | 0-0 0-1 0-2 1-4 2-3
-what 's this    | que est-ce que ce est | 0-0 0-1 0-2 1-4 2-3
 what time is it | quelle heure est-il | 0-0 1-1 2-2 3-2
-what are you doing | que est-ce que vous faites | 0-0 0-1 0-2 1?4 2-3 3-4
-where do you live  | où est-ce que vous habitez | 0-0 1-1 1-2 1?4 2-3 3-4
-do you speak English | est-ce que vous parlez anglais | 0-0 0-1 0?3 1-2 2-3 3-4
-do you speak French  | est-ce que vous parlez français | 0-0 0-1 0?3 1-2 2-3 3-4
-do you understand    | est-ce que vous comprenez | 0-0 0-1 0?3 1-2 2-3
-can you help me | est-ce que vous pouvez me aider | 0?0 0?1 0-3 1-2 2-5 3-4
-are you ready   | est-ce que vous êtes prêt | 0?0 0?1 0-3 1-2 2-4
 and you         | et vous | 0-0 1-1
-who    | qui
-where  | où
-when   | quand
-why    | pourquoi
-what   | quoi
 """)
 WELL = table("""
 I am fine  | je vais bien | 0-0 1-1 2-2
@@ -117,28 +85,18 @@ I am well  | je vais bien | 0-0 1-1 2-2
 I 'm well  | je vais bien | 0-0 1-1 2-2
 he is fine | il va bien   | 0-0 1-1 2-2
 she is fine   | elle va bien   | 0-0 1-1 2-2
-we are fine   | nous allons bien | 0-0 1-1 2-2
 they are fine | ils vont bien  | 0-0 1-1 2-2
 """)
 THANKS = table("""
 , thank you | , merci | 0-0 1-1 2-1
-, thanks    | , merci | 0-0 1-1
 """)
 AND_YOU = table("""
 , and you ? | , et vous ? | 0-0 1-1 2-2 3-3
 . And you ? | . Et vous ? | 0-0 1-1 2-2 3-3
 """)
 ANSWERS = table("""
-I am ready | je suis prêt | 0-0 1-1 2-2
-I 'm ready | je suis prêt | 0-0 1-1 2-2
-I am hungry   | je ai faim | 0-0 1-1 2-2
-I am thirsty  | je ai soif | 0-0 1-1 2-2
-I am here     | je suis ici | 0-0 1-1 2-2
 I don't know  | je ne sais pas | 0-0 1-1 1-3 2-2
 I don't understand | je ne comprends pas | 0-0 1-1 1-3 2-2
-I understand  | je comprends | 0-0 1-1
-I speak English | je parle anglais | 0-0 1-1 2-2
-I speak French  | je parle français | 0-0 1-1 2-2
 """)
 
 # --- talk of somebody or something --------------------------------------------------------------
@@ -155,7 +113,6 @@ how old is | quel âge a | 0-0 1-1 2-2
 """)
 NAMED_BY = table("""
 my name is  | je me appelle   | 0-0 0-1 1-2 2?2
-my name 's  | je me appelle   | 0-0 0-1 1-2 2?2
 I am        | je suis         | 0-0 1-1
 I 'm        | je suis         | 0-0 1-1
 """)
@@ -163,8 +120,8 @@ FEMININE_NAMES, MASCULINE_NAMES = (
     tuple(p for p in NAMES if p.agreement == gender) for gender in (SHE, HE)
 )
 INTRODUCTIONS: tuple[tuple[tuple[Phrase, ...], Slot], ...] = (
-    (NAMED_BY[:2], (NAMES,)),
-    (NAMED_BY[2:], (NAMES,)),
+    (NAMED_BY[:1], (NAMES,)),
+    (NAMED_BY[1:], (NAMES,)),
     (table("his name is | il se appelle | 0-0 0-1 1-2 2?2"), (MASCULINE_NAMES,)),
     (table("her name is | elle se appelle | 0-0 0-1 1-2 2?2"), (FEMININE_NAMES,)),
     (table("this is | ce est | 0-0 1-1"), (NAMES, RELATIVES, THINGS)),
