@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from importlib.resources import files
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 import torch
 
@@ -24,6 +24,7 @@ from intently.show.labels import visible
 from intently.text import UNK, Tokenizer, word_spans, words
 from intently.text.checks import not_text
 from intently.translation import model_folder
+from intently.translation.states import Side, States
 
 KIND = "intently translator"
 ABOUT, TOKENIZERS = "translator.json", ("source.json", "target.json")
@@ -51,14 +52,6 @@ class AlignmentHead(NamedTuple):
 
     layer: str
     head: int
-
-
-class Side(NamedTuple):
-    """One side of a translation: token ids, words, and the positions of each word's tokens."""
-
-    ids: Sequence[int] = ()
-    words: list[str] | tuple[str, ...] = ()
-    groups: Sequence[Sequence[int]] = ()
 
 
 @dataclass(frozen=True)
@@ -242,6 +235,37 @@ class Translator:
         """
         return self._stream(sentences, options, chunk, stacklevel=2)
 
+    @overload
+    def states(self, text: str, output: str | None = None) -> States: ...
+    @overload
+    def states(self, text: list[str], output: list[str] | None = None) -> list[States]: ...
+    def states(
+        self, text: str | list[str], output: str | list[str] | None = None
+    ) -> States | list[States]:
+        """Return the states of every layer for a text and its translation; a list for a list.
+
+        The decoder reads ``output``, by default what `translate` writes. Warns as `translate` does.
+        Raises `KindError` for anything but strings, `ArgumentError` for a text without words and
+        lists of different lengths.
+
+        >>> Translator.load().states("The road was too wide.", "La route")["decoder.1"].shape
+        torch.Size([3, 128])
+        """
+        texts = [text] if isinstance(text, str) else text
+        outputs = [output] if isinstance(output, str) else output
+        if outputs is None:
+            made = list(self._stream(texts, None, CHUNK, stacklevel=3))
+            sides = [translation.sides for translation in made]
+        elif len(outputs) == len(texts):
+            read = self._read_all(texts, "text", self.source_tokenizer, 0, 3)
+            written = self._read_all(outputs, "output", self.target_tokenizer, 0, 3)
+            sides = [(one, two) for (one, _), (two, _) in zip(read, written)]
+        else:
+            raise build(ArgumentError, "output", f"{len(texts)}, one for each text", len(outputs))
+        tokenizers = self.source_tokenizer, self.target_tokenizer
+        found = [States.of(self.model, tokenizers, *pair) for pair in sides]
+        return found[0] if isinstance(text, str) else found
+
     def _stream(
         self, sentences: Iterable[str], options: SearchOptions | None, chunk: int, stacklevel: int
     ) -> Iterator[Translation]:
@@ -254,10 +278,8 @@ class Translator:
             options = dataclasses.replace(options, forbid=(*options.forbid, UNK))
         lines, done = iter(sentences), 0
         while batch := list(islice(lines, chunk)):
-            read = [self._read(line, done + i) for i, line in enumerate(batch)]
-            for i, (_, notes) in enumerate(read, done + 1):
-                for note in notes:
-                    warnings.warn(f"line {i}: {note}", TranslationWarning, stacklevel=stacklevel)
+            tokenizer = self.source_tokenizer
+            read = self._read_all(batch, "sentences", tokenizer, done, stacklevel + 1)
             full = [side.ids for side, _ in read if side.ids]
             found = iter(search(self.model, full, options))
             for line, (side, notes) in zip(batch, read):
@@ -269,13 +291,23 @@ class Translator:
             done += len(batch)
             del read, full, found, batch  # free their memory before the next search
 
-    def _read(self, line: str, index: int) -> tuple[Side, tuple[str, ...]]:
+    def _read_all(
+        self, lines: Sequence[str], name: str, tokenizer: Tokenizer, done: int, stacklevel: int
+    ) -> list[tuple[Side, tuple[str, ...]]]:
+        """Return `_read` of lines ``done``, …, and warn of each note."""
+        read = [self._read(line, f"{name}[{i}]", tokenizer) for i, line in enumerate(lines, done)]
+        for i, (_, notes) in enumerate(read, done + 1):
+            for note in notes:
+                warnings.warn(f"line {i}: {note}", TranslationWarning, stacklevel=stacklevel)
+        return read
+
+    def _read(self, line: str, argument: str, tokenizer: Tokenizer) -> tuple[Side, tuple[str, ...]]:
         """Return the tokens and words of a line, cut if it is too long, and its warnings."""
         try:
             line.encode()
         except (AttributeError, UnicodeEncodeError):
-            raise not_text(f"sentences[{index}]", line) from None
-        tokenizer, text, notes = self.source_tokenizer, line.strip(), []
+            raise not_text(argument, line) from None
+        text, notes = line.strip(), []
         ids, groups = tokenizer.encode_words(text)
         if len(ids) > self.max_length:
             notes.append(f"{len(ids):,} tokens, cut after {self.max_length}")
