@@ -34,7 +34,7 @@ from intently.modules import (
 )
 
 B, S, T = 3, 7, 5
-SIZES = {"b": B, "s": S, "t": T, "height": 4, "width": 6, "height·width": 24}
+SIZES = {"b": B, "s": S, "t": T, "height": 4, "width": 6, "pixels": 24}
 IDS, TARGETS = torch.arange(B * S).view(B, S) % 20, torch.arange(B * T).view(B, T) % 30
 STEP = TARGETS[:, :1]
 IMAGE, WORDS = torch.randn(B, 32, 4, 6), torch.randn(B, S, 8)

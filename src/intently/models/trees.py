@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from intently.foundation.parts import Part, Place, shape
-from intently.modules.trees import count, linear, of_module, recurrent_attention_parts
+from intently.modules.trees import alone, count, linear, of_module, recurrent_attention_tree
 
 if TYPE_CHECKING:
     from intently.models.language import LanguageModel
@@ -39,13 +39,13 @@ def recurrent_tree(model: RecurrentSeq2Seq) -> Part:
     cells = _cells(steps.cell, "decoder.cell", "t")
     looks: list[Part] = []
     if model.attention is not None:
-        attention = recurrent_attention_parts(model.attention, Place("t", reads=("encoder", "s")))
+        attention = recurrent_attention_tree(model.attention, Place("t", reads=("encoder", "s")))
         looks = [attention.under("attention")]
     if hasattr(steps, "vector"):
         last = linear(steps.vector.join, "tanh(W [context; state])", "decoder.vector", "b", "t")
         order = [*cells, *looks, last]
     else:
-        said = "max of two maps of [state; word; context]"
+        said = "Max of two maps of [state; word; context]"
         last = linear(steps.output.join, said, "decoder.output", "b", "t")
         order = [*looks, *cells] if steps.feeding else [*cells, *looks]
         order.append(replace(last, gives=x))
@@ -72,7 +72,7 @@ def language_tree(model: LanguageModel) -> Part:
     ]
     if model.positions is not None:
         parts.append(_learned_positions("positions", x, model.positions.numel()))
-    parts += _layers(model.decoder, "decoder", x, Place("t"))
+    parts += [alone(part) for part in _layers(model.decoder, "decoder", x, Place("t"))]
     parts += of_module(model.norm, "norm", x)
     logits = shape("b", "t", o.vocabulary)
     if model.output is None:
@@ -99,11 +99,9 @@ def vision_tree(model: VisionTransformer) -> Part:
             count(model.patches),
         ),
         Part("reshape", "Patches as a sequence", "", grid, cut),
-        Part(
-            "embedding", "Class token before them", "class_token", cut, x, model.class_token.numel()
-        ),
+        Part("embedding", "Class token in front", "class_token", cut, x, model.class_token.numel()),
         _learned_positions("positions", x, model.positions.numel()),
-        *_layers(model.encoder, "encoder", x, Place(str(o.patches + 1))),
+        *map(alone, _layers(model.encoder, "encoder", x, Place(str(o.patches + 1)))),
         *of_module(model.norm, "norm", x),
         Part("reshape", "Class token alone", "", x, shape("b", o.width)),
     ]

@@ -14,6 +14,7 @@ from intently.foundation.parts import HasTree, Part, Place, shape
 if TYPE_CHECKING:
     from intently.modules.blocks import _Residual
     from intently.modules.feed_forward import _Maps
+    from intently.modules.image.attention import ImageAttention, SpatialTransformer
     from intently.modules.projected import Projected
     from intently.modules.recurrent import AdditiveAttention, LuongAttention
 
@@ -61,7 +62,8 @@ def attention_tree(block: Projected, place: Place) -> Part:
         origin, s = place.reads or ("context", "s")
         context = shape("b", s, k)
         reads = ((origin, context),)
-    many, few = ("b", h), ("b", g)
+    many: tuple[str | int, ...] = ("b",) if single else ("b", h)
+    few: tuple[str | int, ...] = ("b",) if single else ("b", g)
     made = [
         _projection(block, 0, "Queries", x, shape(*many, t, d)),
         _projection(block, 1, "Keys", context, shape(*few, s, d)),
@@ -71,7 +73,7 @@ def attention_tree(block: Projected, place: Place) -> Part:
     for name, norm, whose in (("q_norm", block.q_norm, many), ("k_norm", block.k_norm, few)):
         if norm is not None:
             steps = t if name == "q_norm" else s
-            [part] = of_module(norm, name, shape("b", steps, whose[1], d))
+            [part] = of_module(norm, name, shape("b", steps, *whose[1:], d))
             before.append(part)
     masks = (*filter(None, [place.mask]), *([] if block.mask is None else [repr(block.mask)]))
     grouped = () if g == h else (f"{g} key/value {'head' if g == 1 else 'heads'}",)
@@ -185,7 +187,12 @@ def named(part: Part, name: str) -> Part:
     return replace(part, title=title)
 
 
-def recurrent_attention_parts(block: AdditiveAttention | LuongAttention, place: Place) -> Part:
+def alone(part: Part) -> Part:
+    """Return the layer of a model that has no encoder and decoder."""
+    return replace(part, title="Layer") if part.kind == "layer" else part
+
+
+def recurrent_attention_tree(block: AdditiveAttention | LuongAttention, place: Place) -> Part:
     """Return the tree of a recurrent decoder's attention: keys once, then weights and context."""
     c, k, t = block.width, block.context_width, place.steps
     origin, s = place.reads or ("states", "s")
@@ -215,23 +222,21 @@ def recurrent_attention_parts(block: AdditiveAttention | LuongAttention, place: 
 
 
 def image_tree(
-    norm: nn.Module, inside: Iterable[Part], channels: int, out: int, residual: bool
+    block: ImageAttention | SpatialTransformer, inside: Iterable[Part], out: int, residual: bool
 ) -> Part:
     """Return the tree of a block over pixels: norm, pixels, ``inside``, image, residual."""
-    image, pixels = (
-        lambda c: shape("b", c, "height", "width"),
-        lambda c: shape("b", "height·width", c),
-    )
+    c = block.channels
+    image, pixels = (lambda c: shape("b", c, "height", "width"), lambda c: shape("b", "pixels", c))
     parts = (
-        *of_module(norm, "norm", image(channels)),
-        Part("reshape", "Pixels as a sequence", "", image(channels), pixels(channels)),
+        *of_module(block.norm, "norm", image(c)),
+        Part("reshape", "Pixels as a sequence", "", image(c), pixels(c)),
         *inside,
         Part("reshape", "Back to an image", "", pixels(out), image(out)),
     )
-    whole = Part("residual", "Residual", "", image(channels), image(out), parts=parts)
+    whole = Part("residual", "Residual", "", image(c), image(out), parts=parts)
     return Part(
         "layer",
-        "Attention over pixels",
+        _words(type(block)),
         "",
         whole.takes,
         whole.gives,

@@ -6,7 +6,8 @@ size. Each takes a lazy matrix or plain weights, matrices by name, or a recordin
 what edits do to a score, layers × heads. Values: `mask`,
 `bias`, `positions`, `embeddings` (word vectors on a map), `tokens` (a sentence under several
 tokenizers), `training` (the curves of a run), `by_length` (scores by length of sentence), `bars`
-(numbers with their intervals). All return a matplotlib ``Figure`` and write it to ``save=`` (PNG,
+(numbers with their intervals). Models: `architecture` draws the parts of a model and their shapes.
+All return a matplotlib ``Figure`` and write it to ``save=`` (PNG,
 SVG or PDF, by suffix; equal input gives equal bytes).
 
 `blocks` returns text for a terminal, `save_page` writes a page that opens anywhere, `widget` shows
@@ -20,6 +21,7 @@ from intently.foundation.on_demand import names
 if TYPE_CHECKING:
     from intently.show import animate
     from intently.show.figures.alignment import alignment
+    from intently.show.figures.architecture import architecture
     from intently.show.figures.bars import bars
     from intently.show.figures.by_length import by_length
     from intently.show.figures.effects import effects
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = [
     "alignment",
     "animate",
+    "architecture",
     "bars",
     "bias",
     "blocks",
@@ -61,6 +64,7 @@ __all__ = [
 
 _HOMES = {
     "figures.alignment": ("alignment",),
+    "figures.architecture": ("architecture",),
     "figures.bars": ("bars",),
     "figures.training": ("training",),
     "figures.positions": ("positions",),

@@ -38,7 +38,7 @@ from intently.modules.linear import Linear
 from intently.modules.multi_head import MultiHeadAttention
 from intently.modules.options import AttentionOptions
 from intently.modules.projected import Projections
-from intently.modules.trees import image_tree, linear, named, of_module
+from intently.modules.trees import alone, image_tree, linear, named, of_module
 from intently.modules.weights.layouts import Stored, Weights
 from intently.modules.weights.loading import AllOrNothing
 from intently.modules.weights.reading import (
@@ -182,10 +182,10 @@ class ImageAttention(AllOrNothing):
 
     def tree(self) -> Part:
         """Return the tree of its parts, for `intently.show.architecture`."""
-        attention = self.attention.tree(Place("height·width")).under("attention")
+        attention = self.attention.tree(Place("pixels")).under("attention")
         out = len(self.attention.out_weight)
         role = "cross" if attention.reads else "self"
-        return image_tree(self.norm, [named(attention, role)], self.channels, out, self.residual)
+        return image_tree(self, [named(attention, role)], out, self.residual)
 
     def _pixels(self, x: Tensor) -> Tensor:
         check_image(x, self.channels, self.attention.out_weight)
@@ -314,16 +314,16 @@ class SpatialTransformer(AllOrNothing):
 
     def tree(self) -> Part:
         """Return the tree of its parts, for `intently.show.architecture`."""
-        pixels = "height·width"
+        pixels = "pixels"
         first = linear(self.project_in, "Projection in", "project_in", "b", pixels)
         last = linear(self.project_out, "Projection out", "project_out", "b", pixels)
         where = Place(pixels, reads=("context", "s"))
         layers = [
-            part
+            alone(part)
             for i, layer in enumerate(self.layers)
             for part in of_module(layer, f"layers.{i}", first.gives, where)
         ]
-        return image_tree(self.norm, [first, *layers, last], self.channels, self.channels, True)
+        return image_tree(self, [first, *layers, last], self.channels, True)
 
     def _check(self, x: Tensor, context: Tensor | None) -> None:
         check_image(x, self.channels, self.project_in.weight)

@@ -1,0 +1,1 @@
+"""Diagrams of models: boxes, sums and arrows, laid out from the tree of a model's parts."""
