@@ -339,5 +339,5 @@ def test_every_command_explains_itself(intently: Command) -> None:
         outcome = intently(name, "--help")
         assert outcome.status == 0 and f" {name} [OPTIONS]" in outcome.out
         assert summary in outcome.out
-    assert "--label-smoothing" in intently("train", "--help").out
+    assert "--label-smoothing" in intently("train", "--help-all").out
     assert "expected one of them; got both" in intently("demo", "--quick", "--thorough").err

@@ -14,11 +14,14 @@ from typing import Any
 import pytest
 
 from intently import recipes as recipes_module
+from intently.cli import train_lm
 from intently.corpora import Corpus
+from intently.language.settings import language_flags
 from intently.models.kinds import cross_heads
 from intently.recipes import recipe, recipe_text, recipes
 from intently.recipes.origin import Origin
 from intently.training import Stepped, TrainingOptions, progress
+from intently.training.options import Flag
 from intently.training.processes import Processes
 from intently.training.writer import sole_writer
 from intently.translation.runs import WRITES
@@ -211,9 +214,37 @@ def test_going_on_says_where_it_stands(intently: Command, files: tuple[str, str]
 
 
 def test_what_an_option_may_be_stands_in_its_help(intently: Command) -> None:
-    told = " ".join(intently("train", "--help").out.replace("│", " ").split())
+    told = " ".join(intently("train", "--help-all").out.replace("│", " ").split())
     assert "Luong: none, additive (default), dot, general, concat" in told
     assert "what follows: inverse_sqrt (default), cosine, constant" in told
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("train", TrainingOptions.flags()),
+        ("train-lm", {name: language_flags()[name] for name in train_lm.FLAGS}),
+    ],
+)
+def test_help_fits_a_screen_and_all_of_it_describes_every_option(
+    intently: Command, monkeypatch: pytest.MonkeyPatch, command: str, options: dict[str, Flag]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    short = intently(command, "--help").out
+    assert len(short.splitlines()) <= 45
+    assert "--help-all" in short
+    assert f"other {sum(f' --{dashed(name)} ' not in short for name in options)} options" in short
+    whole = intently(command, "--help-all").out
+    told = " ".join(whole.replace("│", " ").split())
+    for name, flag in options.items():
+        assert f" --{dashed(name)} " in told
+        assert " ".join(flag.help.split()[:3]) in told
+        assert f"─ {flag.group.capitalize()} ─" in whole
+    assert intently(command, "--help").out == short
+
+
+def dashed(name: str) -> str:
+    return name.replace("_", "-")
 
 
 def test_of_a_long_dev_set_a_part_is_used_and_told(intently: Command) -> None:

@@ -7,11 +7,13 @@ import os
 import sys
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperOption
 
 from intently.errors import ArgumentError, build
 
@@ -56,11 +58,16 @@ def model_and_text(given: list[str], example: str) -> tuple[Path | None, str | N
     return (Path(given[0]), None) if os.path.isdir(given[0]) else (None, given[0])
 
 
-def with_flags(options: Mapping[str, Flag]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def with_flags(
+    options: Mapping[str, Flag], often: Collection[str]
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that gives a command one flag per option in place of its ``**flags``.
 
-    A flag that is not given is None.
+    A flag that is not given is None. ``--help`` describes the options that are ``often`` used, so
+    that it fits a screen, and ``--help-all`` every one, by group.
     """
+    groups = {name: flag.group.capitalize() for name, flag in options.items()}
+    rest = len(options) - len(often)
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(command, eval_str=True).parameters.values()
@@ -73,26 +80,67 @@ def with_flags(options: Mapping[str, Flag]) -> Callable[[Callable[..., None]], C
                     typer.Option(
                         help=_help(flag),
                         show_default=False,
-                        rich_help_panel=flag.group.capitalize(),
+                        hidden=name not in often,
+                        rich_help_panel="Often used",
                     ),
                 ],
                 default=None,
             )
             for name, flag in options.items()
         ]
+        made.append(
+            inspect.Parameter(
+                "help_all",
+                inspect.Parameter.KEYWORD_ONLY,
+                annotation=Annotated[
+                    bool,
+                    typer.Option(
+                        "--help-all",
+                        help=f"Describe the other {rest} options, too, and exit.",
+                        is_eager=True,
+                        expose_value=False,
+                        callback=_help_all(groups),
+                    ),
+                ],
+                default=False,
+            )
+        )
         every = [*(p for p in own if p.kind is not p.VAR_KEYWORD), *made]
-        command.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
-        command.__annotations__ = {p.name: p.annotation for p in every}
-        return command
+
+        @wraps(command)
+        def run(help_all: None = None, **given: Any) -> None:
+            command(**given)
+
+        run.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
+        run.__annotations__ = {p.name: p.annotation for p in every}
+        return run
 
     return decorate
+
+
+def _help_all(groups: Mapping[str, str]) -> Callable[[typer.Context, bool], None]:
+    """Return what prints the help with every option in the panel of its group, and exits."""
+
+    def print_all(context: typer.Context, asked: bool) -> None:
+        if not asked:
+            return
+        for parameter in context.command.params:
+            if isinstance(parameter, TyperOption) and parameter.name in groups:
+                parameter.hidden = False
+                parameter.rich_help_panel = groups[parameter.name]
+        typer.echo(context.get_help())
+        raise typer.Exit
+
+    return print_all
 
 
 def _help(flag: Flag) -> str:
     """Return the help of an option, with its choices and its default."""
     choices = ", ".join(flag.rule.choices if flag.rule else ())
     choices = choices.replace(f"{flag.default}", f"{flag.default} (default)", 1)
-    return f"{flag.help}: {choices}" if choices else f"{flag.help} (default {flag.default})"
+    if choices or flag.default is None:
+        return f"{flag.help}: {choices}" if choices else flag.help
+    return f"{flag.help} (default {flag.default})"
 
 
 def _plain(kind: Any) -> Any:

@@ -84,7 +84,13 @@ class Work(NamedTuple):
     tests: Mapping[str, ParallelText]
 
 
-@with_flags(TrainingOptions.flags())
+OFTEN = (
+    *("model", "width", "encoder_layers", "decoder_layers", "dropout", "steps", "seconds"),
+    *("learning_rate", "batch_tokens", "device", "threads"),
+)
+
+
+@with_flags(TrainingOptions.flags(), OFTEN)
 def train(
     source: Annotated[Path | None, typer.Argument(help="source sentences, or a TSV")] = None,
     target: Annotated[Path | None, typer.Argument(help="target sentences")] = None,

@@ -32,8 +32,13 @@ FLAGS = (
 )
 """Options with a flag; a file may hold all options."""
 
+OFTEN = (
+    *("window", "tokenizer", "width", "heads", "layers", "steps", "seconds", "batch_tokens"),
+    *("learning_rate", "threads"),
+)
 
-@with_flags({name: language_flags()[name] for name in FLAGS})
+
+@with_flags({name: language_flags()[name] for name in FLAGS}, OFTEN)
 def train_lm(
     file: Annotated[Path, typer.Argument(help="any text in UTF-8, or gzip of it")],
     out: Annotated[Path, typer.Option(parser=out_folder, help="the folder of the run")],
