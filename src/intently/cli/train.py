@@ -43,27 +43,16 @@ def recipes(
         print(known.recipe_text(name), end="")
         return
     console = Console(soft_wrap=not sys.stdout.isatty())
-    sizes, texts = (Table(box=None, pad_edge=False) for _ in range(2))
-    for heading in ("recipe", "model", "corpus"):
-        sizes.add_column(heading, no_wrap=True)
-    for heading in ("parameters", "steps"):
-        sizes.add_column(heading, justify="right", no_wrap=True)
-    texts.add_column("recipe", no_wrap=True)
-    texts.add_column("about")
+    listed = Table(box=None, pad_edge=False)
+    listed.add_column("recipe", no_wrap=True)
+    listed.add_column("parameters", justify="right", no_wrap=True)
+    listed.add_column("steps", justify="right", no_wrap=True)
+    listed.add_column("about", no_wrap=not sys.stdout.isatty())
     for each in known.recipes():
-        options = each.options
-        recurrent = options.architecture.model == "recurrent"
-        sizes.add_row(
-            each.name,
-            options.architecture.cell if recurrent else options.architecture.model,
-            f"{each.corpus}:{each.source}-{each.target}",
-            f"≈ {_parameters(options) / 1e6:.1f} M",
-            f"{options.schedule.steps:,}",
-        )
-        texts.add_row(each.name, each.about + (f"; {each.result}" if each.result else ""))
-    console.print(sizes)
-    console.print()
-    console.print(texts)
+        size = f"≈ {_parameters(each.options) / 1e6:.1f} M"
+        listed.add_row(each.name, size, f"{each.options.schedule.steps:,}", each.about)
+    console.print(listed)
+    console.print("\nintently recipes NAME prints one: its corpus, its options and what it reached")
 
 
 def _parameters(options: TrainingOptions) -> int:
