@@ -10,17 +10,20 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 
 import pytest
 import torch
 
 from intently.cli.train_lm import report
+from intently.corpora import stories
 from intently.errors import ArgumentError, CheckpointError, DataError, KindError
+from intently.experiments.contexts import measure
 from intently.language.runs import fit, read_text
 from intently.language.settings import DEFAULTS, WARMUP, language_options, read_config
 from intently.language.text_model import TextModel, Variant
-from intently.language.windows import Windows, by_context, losses_by_position
+from intently.language.windows import Windows, contexts, losses_of_windows
 from intently.models.language import LanguageModel, LanguageOptions
 from intently.training import TrainingOptions
 from intently.training.schedule import settled
@@ -53,7 +56,7 @@ def test_a_run_learns_saves_and_loads(tmp_path: Path) -> None:
     run = fit(source, options(source), tmp_path)
     scores = [e.scores["loss"] for e in run.history.evaluations]
     assert run.history.stopped == "finished" and scores[-1] < scores[0] < 6
-    assert run.losses.shape == (12,) and float(run.losses.mean()) < math.log(20)
+    assert run.losses.shape[1] == 12 and float(run.losses.mean()) < math.log(20)
     assert source.endswith(run.held_out) and len(run.held_out) == len(source) // 10
     loaded = TextModel.load(tmp_path)
     how = {"temperature": 0.9, "top_p": 0.9}
@@ -74,7 +77,7 @@ def test_other_tokenizers(tmp_path: Path, kind: str) -> None:
     beginning = run.held_out[:7]
     assert run.text_model.write(beginning, 3, top_k=1).startswith(beginning)
     assert run.text_model.write("", 0) == ""
-    assert "sample 1" in report(run, 1)
+    assert "sample 1" in report(measure([run], "a text"), [run], 1)
 
 
 def test_a_run_that_is_stopped_and_resumed_takes_the_same_steps(tmp_path: Path) -> None:
@@ -116,7 +119,8 @@ def test_a_long_window_foretells_what_a_short_one_cannot(tmp_path: Path) -> None
     source = "".join(letters)
     flags = {"steps": 220, "width": 32, "layers": 2, "batch_tokens": 640, "dropout": 0.0}
     short, long = (
-        fit(source, options(source, window=n, **flags), tmp_path / str(n)).losses for n in (4, 16)
+        fit(source, options(source, window=n, **flags), tmp_path / str(n)).losses.mean(0)
+        for n in (4, 16)
     )
     assert float(short.min()) > 1.8
     assert float(long[:5].min()) > 1.8 and float(long[10:].mean()) < 1.2
@@ -128,7 +132,7 @@ def test_a_window_longer_than_what_is_measured(tmp_path: Path, monkeypatch) -> N
         monkeypatch.setattr(f"intently.language.runs.{name}", 9)
     source = text()
     run = fit(source, options(source, steps=2), tmp_path)
-    assert len(run.history.evaluations) == 1 and run.losses.shape == (12,)
+    assert len(run.history.evaluations) == 1 and run.losses.shape == (1, 12)
 
 
 def test_windows_cover_the_text() -> None:
@@ -142,15 +146,30 @@ def test_windows_cover_the_text() -> None:
 def test_losses_are_those_of_each_window_alone() -> None:
     model = LanguageModel(LanguageOptions(11, width=16)).eval()
     ids = torch.randint(11, (23,))
-    losses = losses_by_position(model, ids, 5)
-    expected = torch.zeros(5)
-    for start in (0, 5, 10, 15):
+    losses = losses_of_windows(model, ids, 5)
+    for row, start in enumerate((0, 5, 10, 15)):
         logits = model(ids[None, start : start + 5])[0]
-        expected += torch.nn.functional.cross_entropy(
+        alone = torch.nn.functional.cross_entropy(
             logits, ids[start + 1 : start + 6], reduction="none"
-        ).detach()
-    torch.testing.assert_close(losses, expected / 4)
-    assert by_context(torch.ones(9)) == [(1, 1, 1), (2, 2, 1), (3, 4, 1), (5, 8, 1), (9, 9, 1)]
+        )
+        torch.testing.assert_close(losses[row], alone.detach())
+
+
+def test_ranges_of_context_end_where_a_window_does() -> None:
+    assert contexts(9) == [(1, 1), (2, 2), (3, 4), (5, 8), (9, 9)]
+    assert contexts(3, 8) == [(1, 1), (2, 2), (3, 3), (4, 4), (5, 8)]
+    assert contexts(1) == [(1, 1)]
+
+
+def test_stories_are_a_text_of_that_name_unless_there_is_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("intently.language.runs.STORIES", 3)
+    made = read_text("stories")
+    assert made.splitlines() == list(islice(stories(), 3))
+    Path("stories").write_text("mine")
+    assert read_text("stories") == "mine\n"
 
 
 def test_learned_positions_write_on_beyond_the_window(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -70,6 +71,8 @@ def test_the_command(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     for said in ("the last tenth is held out", "step 5/5", "tokens before", "9–10", "sample 2"):
         assert said in done.output
+    assert "warning: window 10 is undertrained: too few steps" in done.output
+    assert {"context.json", "context.png"} <= {file.name for file in (tmp_path / "run").iterdir()}
     again = command(*given, "--steps", 8, "--resume")
     assert again.exit_code == 0 and "step 8/8" in again.output
     said = again.output.splitlines()[-1].strip()
@@ -93,7 +96,7 @@ def test_a_small_window_against_a_large_one(tmp_path: Path) -> None:
     done = command(*given, "--samples", 1)
     assert done.exit_code == 0, done.output
     samples = ("sample 1 of window 10", "of window 3")
-    for said in ("window 10      window 3\n", "9–10", "–\n", *samples):
+    for said in ("window 10        window 3\n", "9–10", "–\n", "with all of its", *samples):
         assert said in done.output
     small = TextModel.load(tmp_path / "run" / "window-3")
     assert small.options.text.max_length == 3
@@ -106,6 +109,21 @@ def test_a_small_window_against_a_large_one(tmp_path: Path) -> None:
     wrong = command(*given[:-1], 10)
     assert isinstance(wrong.exception, ArgumentError)
     assert str(wrong.exception).startswith("--against: expected a window smaller than 10; got 10.")
+    for more in (3, 5, 4), (3,):
+        wrong = command(*given, *(x for window in more for x in ("--against", window)))
+        expected = "--against: expected at most 2 different windows; got "
+        assert str(wrong.exception).startswith(expected)
+
+
+def test_the_result_is_in_the_folder(tmp_path: Path) -> None:
+    given = [book(tmp_path), "--out", tmp_path / "run", *SHORT, "--steps", 3, "--samples", 0]
+    done = command(*given, "--against", 2, "--against", 4)
+    assert done.exit_code == 0, done.output
+    result = json.loads((tmp_path / "run" / "context.json").read_text(encoding="utf-8"))
+    assert [model["window"] for model in result["models"]] == [10, 4, 2]
+    assert result["text"] == "book.txt"
+    for warning in result["warnings"]:
+        assert f"warning: {warning}" in " ".join(done.output.split())
 
 
 @pytest.mark.parametrize("positions", ["rotary", "learned"])
@@ -178,6 +196,6 @@ def test_a_killed_command_goes_on_from_its_last_checkpoint(tmp_path: Path) -> No
     run("cut", signal.SIGKILL)
     assert "interrupted" in run("cut", signal.SIGINT, "--resume")
     last = run("cut", None, "--resume")
-    table = whole[whole.index("held-out loss") : whole.index("the model is in")]
+    table = whole[whole.index("held-out loss") : whole.index(str(tmp_path / "whole/context.png"))]
     assert table in last
     assert "sample 2" in table

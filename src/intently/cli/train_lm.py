@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,11 +11,12 @@ import typer
 
 from intently.cli.arguments import out_folder, plain_console, with_flags
 from intently.errors import ArgumentError, build
+from intently.experiments import contexts
 from intently.language.runs import LanguageRun, fit, read_text
 from intently.language.settings import language_flags, language_options, read_config, split
 from intently.language.text_model import Variant
-from intently.language.windows import by_context
 from intently.show.labels import visible
+from intently.show.style import LINES
 from intently.text import Tokenizer
 from intently.training import TrainingOptions, display
 
@@ -40,11 +42,13 @@ OFTEN = (
 
 @with_flags({name: language_flags()[name] for name in FLAGS}, OFTEN)
 def train_lm(
-    file: Annotated[Path, typer.Argument(help="any text in UTF-8, or gzip of it")],
+    text: Annotated[
+        str, typer.Argument(help="a file in UTF-8, or gzip of it; or stories: generated text")
+    ],
     out: Annotated[Path, typer.Option(parser=out_folder, help="the folder of the run")],
     against: Annotated[
-        int | None,
-        typer.Option(min=1, help="train a smaller window too, and print both side by side"),
+        list[int] | None,
+        typer.Option(min=1, help="train a smaller window too, and compare; up to two of them"),
     ] = None,
     config: Annotated[Path | None, typer.Option(help="these options and more, as TOML")] = None,
     samples: Annotated[int, typer.Option(min=0, max=100, help="texts written at the end")] = 2,
@@ -53,30 +57,43 @@ def train_lm(
 ) -> None:
     """Train a language model on any text.
 
-    The end of the text is held out. Afterwards, its loss is printed by position: how well a token
-    is predicted from 1, 2, 4, … tokens before it. With --against 8, a second model is trained that
-    never sees more than 8 tokens, and both write samples. Each takes one to three minutes by
-    default.
+    The end of the text is held out. Afterwards, its loss is printed by context: how well a token
+    is predicted from 1, 2, 4, … tokens before it; context.json and context.png hold the same. With
+    --against 8, a second model is trained that never sees more than 8 tokens, and both write
+    samples. The command warns of models that are undertrained or contradict each other. Each takes
+    one to three minutes by default.
     """
     given: dict[str, Any] = {} if config is None else read_config(config)
     given |= {name: value for name, value in flags.items() if value is not None}
     variant, rest = split(given)
-    text = read_text(file)
-    options = language_options(text, **rest)
-    large = options.text.max_length
-    if against is not None and against >= large:
-        raise build(ArgumentError, "--against", f"a window smaller than {large}", against)
+    content = read_text(text)
+    options = language_options(content, **rest)
+    large, smaller = options.text.max_length, sorted(against or (), reverse=True)
+    _check_smaller(smaller, large)
     console = plain_console()
-    console.print(f"{len(text):,} characters from {file}; the last tenth is held out")
-    run = _fit(text, options, out, variant, console, resume)
-    small = None
-    if against is not None:
-        console.print(f"\nthe same with a window of {against}")
-        few = language_options(text, **{**rest, "window": against})
-        folder, known = out / f"window-{against}", run.text_model.tokenizer
-        small = _fit(text, few, folder, variant, console, resume, known)
-    console.print(report(run, samples, small))
-    console.print(f"\nthe model is in {out}/model. In Python:\n  {_in_python(out)}")
+    console.print(f"{len(content):,} characters from {text}; the last tenth is held out")
+    run = _fit(content, options, out, variant, console, resume)
+    runs = [run]
+    for window in smaller:
+        console.print(f"\nthe same with a window of {window}")
+        few = language_options(content, **{**rest, "window": window})
+        folder, known = out / f"window-{window}", run.text_model.tokenizer
+        runs.append(_fit(content, few, folder, variant, console, resume, known))
+    result = contexts.measure(runs, Path(text).name)
+    contexts.write(result, out)
+    console.print(report(result, runs, samples))
+    console.print(f"\n{out}/context.png is the figure, context.json holds the numbers")
+    console.print(f"the model is in {out}/model. In Python:\n  {_in_python(out)}")
+
+
+def _check_smaller(smaller: list[int], large: int) -> None:
+    """Raise unless up to two different smaller windows are compared with the large one."""
+    for window in smaller:
+        if window >= large:
+            raise build(ArgumentError, "--against", f"a window smaller than {large}", window)
+    if len(set(smaller)) < len(smaller) or len(smaller) >= len(LINES):
+        expected = f"at most {len(LINES) - 1} different windows"
+        raise build(ArgumentError, "--against", expected, ", ".join(map(str, smaller)))
 
 
 def _fit(
@@ -112,55 +129,51 @@ def _in_python(out: Path) -> str:
     return f'from intently.language import TextModel; print({load}.write("The ", 200))'
 
 
-def report(run: LanguageRun, samples: int = 2, small: LanguageRun | None = None) -> str:
-    """Return the final report of the command: loss by position, and samples.
+def report(result: Mapping[str, Any], runs: Sequence[LanguageRun], samples: int = 2) -> str:
+    """Return the final report of the command: loss by context, samples, and warnings.
 
-    A run with a ``small`` window is compared with it.
+    ``result`` is that of `intently.experiments.contexts.measure` for these ``runs``.
     """
-    tokens = run.text_model.tokenizer
-    kind = f"{tokens.kind} tokens, a vocabulary of {tokens.size:,}"
-    said = [f"\nheld-out loss by position, in nats per token ({kind}, window {_window(run)}):", ""]
-    said += _table(run) if small is None else _two_tables(run, small)
-    for one in (run,) if small is None else (run, small):
-        said += _samples(one, samples)
-    return "\n".join(said)
+    kind = f"{result['tokenizer']} tokens, a vocabulary of {result['vocabulary']:,}"
+    said = [f"\nheld-out loss by context, in nats per token ({kind}):", ""]
+    said += _table(result) if len(runs) == 1 else _tables(result)
+    for run in runs:
+        said += _samples(run, samples)
+    warnings = [f"warning: {warning}" for warning in result["warnings"]]
+    return "\n".join([*said, *([""] if warnings else []), *warnings])
 
 
-def _window(run: LanguageRun) -> int:
-    return run.text_model.options.text.max_length
-
-
-def _named(first: int, last: int) -> str:
-    return str(first) if first == last else f"{first}–{last}"
-
-
-def _table(run: LanguageRun) -> list[str]:
-
-    table = by_context(run.losses)
-    most = max(loss for *_, loss in table)
+def _table(result: Mapping[str, Any]) -> list[str]:
+    [model] = result["models"]
+    most = max(loss for loss, *_ in model["losses"])
     said = ["  tokens before    loss"]
-    for first, last, loss in table:
+    for ends, (loss, *_) in zip(result["contexts"], model["losses"], strict=True):
         bar = "█" * round(40 * loss / most)
-        said.append(f"  {_named(first, last):>13}  {loss:6.3f}  {bar}")
-    return [*said, f"  {'all':>13}  {float(run.losses.mean()):6.3f}"]
+        said.append(f"  {contexts.span(*ends):>13}  {loss:6.3f}  {bar}")
+    return said
 
 
-def _two_tables(run: LanguageRun, small: LanguageRun) -> list[str]:
-    """Return the losses of both windows by position; the small one ends earlier."""
-    names = [f"window {_window(one)}" for one in (run, small)]
-    said = [f"  tokens before  {names[0]:>12}  {names[1]:>12}"]
-    for first, last, loss in by_context(run.losses):
-        part = small.losses[first - 1 : last]
-        other = f"{float(part.mean()):12.3f}" if len(part) else f"{'–':>12}"
-        said.append(f"  {_named(first, last):>13}  {loss:12.3f}  {other}")
-    ends = [by_context(one.losses)[-1][2] for one in (run, small)]
-    choices = [f"{math.exp(loss):.1f}" for loss in ends]
-    return [
-        *said,
-        "",
-        f"  at the end of its window the larger one has {ends[0]:.3f}, the smaller {ends[1]:.3f}:",
-        f"  a choice among {choices[0]} tokens as likely as each other, or among {choices[1]}",
-    ]
+def _tables(result: Mapping[str, Any]) -> list[str]:
+    """Return the losses of all windows by context, ± their 95 % intervals; small ones end early."""
+    models = result["models"]
+    said = ["  tokens before" + "".join(f"  {_name(model):>14}" for model in models)]
+    for row, ends in enumerate(result["contexts"]):
+        line = f"  {contexts.span(*ends):>13}"
+        for model in models:
+            known = model["losses"][row : row + 1]
+            cell = "".join(f"{loss:.3f} ± {high - loss:.3f}" for loss, _, high in known) or "–"
+            line += f"  {cell:>14}"
+        said.append(line)
+    said += ["", "  with all of its context, a model has"]
+    for model in models:
+        loss = model["losses"][-1][0]
+        choice = f"{math.exp(loss):.1f} equally likely tokens"
+        said.append(f"  {_name(model):>13}  {loss:6.3f}, like a choice among {choice}")
+    return said
+
+
+def _name(model: Mapping[str, Any]) -> str:
+    return f"window {model['window']}"
 
 
 def _samples(run: LanguageRun, samples: int) -> list[str]:
@@ -170,10 +183,11 @@ def _samples(run: LanguageRun, samples: int) -> list[str]:
     lines = run.held_out.strip().splitlines(keepends=True)
     beginning = "".join(lines[1:2] or lines)[:40]  # the first line is cut by the split
     said: list[str] = []
+    window = run.text_model.options.text.max_length
     for number in range(samples):
         text = run.text_model.write(
             beginning, WRITTEN, temperature=0.8, top_p=0.95, generator=generator
         )
-        said += ["", f"sample {number + 1} of window {_window(run)} (temperature 0.8, top-p 0.95):"]
+        said += ["", f"sample {number + 1} of window {window} (temperature 0.8, top-p 0.95):"]
         said += [f"  {visible(line, 1000)}" if line.strip() else "" for line in text.splitlines()]
     return said

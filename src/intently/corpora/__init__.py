@@ -8,6 +8,7 @@ from intently.corpora.language.pair import Pair, Pronoun
 from intently.corpora.language.shown import SHOWN
 from intently.corpora.language.splits import SPLITS, language, sample, vocabulary
 from intently.corpora.named import CORPORA, Corpus, load_corpus
+from intently.corpora.stories import stories
 
 __all__ = [
     "CORPORA",
@@ -23,5 +24,6 @@ __all__ = [
     "load_corpus",
     "read_parallel",
     "sample",
+    "stories",
     "vocabulary",
 ]

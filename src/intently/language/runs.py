@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from intently.corpora.files import TextFile
+from intently.corpora.stories import stories
 from intently.errors import ArgumentError, DataError, build
 from intently.foundation.files import File, replace_file, sealed
 from intently.foundation.memory import check_fits
@@ -30,7 +32,7 @@ from intently.language.text_model import (
     new_model,
     sliding,
 )
-from intently.language.windows import Windows, losses_by_position, window_loss
+from intently.language.windows import Windows, losses_of_windows, window_loss
 from intently.models.language import LanguageModel
 from intently.models.weights import load_weights, weights
 from intently.text import Tokenizer
@@ -58,6 +60,9 @@ TOLD = 2
 MEASURED = 2**18
 """Held-out tokens scored by position at the end."""
 
+STORIES = 8000
+"""Stories of the text of that name."""
+
 
 @dataclass(frozen=True)
 class LanguageRun:
@@ -70,11 +75,11 @@ class LanguageRun:
     folder: Path
 
     @cached_property
-    def losses(self) -> Float[Tensor, " window"]:
-        """Mean held-out cross-entropy (window,) in nats of tokens preceded by 1, 2, … tokens."""
+    def losses(self) -> Float[Tensor, "windows window"]:
+        """Cross-entropy (windows, window) in nats of held-out tokens after 1, 2, … tokens."""
         window = self.text_model.options.text.max_length
         some = self.held_ids[: max(MEASURED, window + 1)]
-        return losses_by_position(self.text_model.model, some, window)
+        return losses_of_windows(self.text_model.model, some, window)
 
 
 def fit(
@@ -139,7 +144,7 @@ def fit(
 
         def validate(_: Any) -> dict[str, float]:
             some = held[: max(EVALUATED, t.max_length + 1)]
-            return {"loss": losses_by_position(model, some, t.max_length).mean().item()}
+            return {"loss": losses_of_windows(model, some, t.max_length).mean().item()}
 
         net = nn.ModuleDict({"language": model})  # checkpoints use this name for its weights
         history = train(
@@ -199,9 +204,14 @@ def _check_variant(folder: Path, variant: Variant) -> None:
 def read_text(path: Path | str) -> str:
     """Return the text of a UTF-8 file, which may be gzip; line ends become LF.
 
+    "stories", if there is no such file, are the first `STORIES` of `intently.corpora.stories`,
+    about two million tokens.
+
     Raises `DataError` that lists the problems of the file.
     """
     file = TextFile(Path(path))
+    if str(path) == "stories" and not file.path.exists():
+        return "\n".join(islice(stories(), STORIES)) + "\n"
     lines = [line.rstrip("\r\n") for _, line in file.lines() if line is not None]
     if file.problems:
         told = "; ".join(file.problems[:TOLD])

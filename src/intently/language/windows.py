@@ -1,8 +1,9 @@
-"""Windows of a text, the loss of a batch of them, and the loss by position."""
+"""Windows of a text, the loss of a batch of them, and the loss of each of their tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -60,41 +61,42 @@ def window_loss(net: Any, batch: Batch, smoothing: float) -> tuple[Tensor, int]:
 
 
 @torch.no_grad()
-def losses_by_position(
+def losses_of_windows(
     model: LanguageModel, ids: Int[Tensor, " n"], window: int
-) -> Float[Tensor, " window"]:
-    """Return the mean cross-entropy (window,) in nats of tokens that 1 … window tokens precede.
+) -> Float[Tensor, "windows window"]:
+    """Return the cross-entropy (windows, window) in nats of each token of a text.
 
-    The text ``ids`` is read in adjacent windows, so position i has seen i + 1 tokens: the curve
-    shows the value of a longer context. The mode of the model does not change.
+    The text ``ids`` is read in adjacent windows, so the token at position i is preceded by i + 1
+    tokens. The mode of the model does not change. Raises `DataError` for a text without a window.
 
     >>> from intently.models.language import LanguageOptions
     >>> model = LanguageModel(LanguageOptions(vocabulary=8, width=16))
     >>> _ = torch.nn.init.zeros_(model.embedding.weight)
-    >>> losses_by_position(model, torch.arange(8), window=2)  # log 8
-    tensor([2.0794, 2.0794])
+    >>> losses_of_windows(model, torch.arange(5), window=2)  # log 8
+    tensor([[2.0794, 2.0794],
+            [2.0794, 2.0794]])
     """
     windows = cut(ids, window, window).long()
     device = next(model.parameters()).device
-    total = torch.zeros(window, dtype=torch.float64)
+    found = []
     for batch in windows.split(max(1, 8192 // window)):
         batch = batch.to(device)
         logits = model(batch[:, :-1]).mT
-        total += F.cross_entropy(logits, batch[:, 1:], reduction="none").double().sum(0).cpu()
-    return (total / len(windows)).float()
+        found.append(F.cross_entropy(logits, batch[:, 1:], reduction="none").float().cpu())
+    return torch.cat(found)
 
 
-def by_context(losses: Float[Tensor, " window"]) -> list[tuple[int, int, float]]:
-    """Return (first, last, mean loss) for 1, 2, 3–4, 5–8, 9–16, … tokens of context.
+def contexts(*windows: int) -> list[tuple[int, int]]:
+    """Return ranges of tokens of context: 1, 2, 3–4, 5–8, 9–16, …, cut at the end of each window.
 
-    >>> by_context(torch.tensor([3.0, 2.0, 1.5, 0.5, 0.25]))
-    [(1, 1, 3.0), (2, 2, 2.0), (3, 4, 1.0), (5, 5, 0.25)]
+    >>> contexts(5)
+    [(1, 1), (2, 2), (3, 4), (5, 5)]
+    >>> contexts(5, 3)
+    [(1, 1), (2, 2), (3, 3), (4, 4), (5, 5)]
     """
-    found, last = [], 0
-    while last < len(losses):
-        first, last = last + 1, min(max(1, 2 * last), len(losses))
-        found.append((first, last, float(losses[first - 1 : last].mean())))
-    return found
+    largest = max(windows)
+    ends = sorted({*windows, *(2**n for n in range(largest.bit_length()))})
+    return [(before + 1, end) for before, end in pairwise([0, *ends])]
 
 
 def cut(ids: Tensor, window: int, step: int) -> Tensor:

@@ -3,9 +3,9 @@
 Weights: `alignment` draws one sentence, `lines` joins its words, `text` shades it by what one token
 looks at, `overlay` shades a picture, `heads` draws every head of a model, `heatmap` a matrix of any
 size. Each takes a lazy matrix or plain weights, matrices by name, or a recording. `effects` draws
-what edits do to a score, layers × heads. Values: `mask`,
-`bias`, `positions`, `embeddings` (word vectors on a map), `tokens` (a sentence under several
-tokenizers), `training` (the curves of a run), `by_length` (scores by length of sentence), `bars`
+what edits do to a score, layers × heads. Values: `mask`, `bias`, `positions`, `embeddings` (word
+vectors on a map), `tokens` (a sentence under several tokenizers), `training` (the curves of a run),
+`by_length` (scores by length of sentence), `by_context` (losses by tokens of context), `bars`
 (numbers with their intervals). Models: `architecture` draws the parts of a model and their shapes.
 All return a matplotlib ``Figure`` and write it to ``save=`` (PNG,
 SVG or PDF, by suffix; equal input gives equal bytes).
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from intently.show.figures.alignment import alignment
     from intently.show.figures.architecture import architecture
     from intently.show.figures.bars import bars
+    from intently.show.figures.by_context import by_context
     from intently.show.figures.by_length import by_length
     from intently.show.figures.effects import effects
     from intently.show.figures.embeddings import embeddings
@@ -46,6 +47,7 @@ __all__ = [
     "bars",
     "bias",
     "blocks",
+    "by_context",
     "by_length",
     "effects",
     "embeddings",
@@ -70,6 +72,7 @@ _HOMES = {
     "figures.positions": ("positions",),
     "figures.heads": ("heads",),
     "figures.heatmap": ("heatmap",),
+    "figures.by_context": ("by_context",),
     "figures.by_length": ("by_length",),
     "figures.lines": ("lines",),
     "figures.effects": ("effects",),
