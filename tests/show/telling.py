@@ -13,7 +13,8 @@ def random(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def shapes(story: animate.Animation, scene: int = -1) -> dict:
-    return {shape.key: shape for shape in story.scenes[scene].shapes}
+    """The shapes of a scene by key; 0 is the first after the opening."""
+    return {shape.key: shape for shape in story.scenes[1:][scene].shapes}
 
 
 def written(story: animate.Animation, prefix: str, scene: int = -1) -> list[str]:

@@ -51,7 +51,7 @@ def test_nothing_drops_out_of_a_block_in_training_and_its_mode_stays(tell):
     assert block.training
     assert story.scenes == tell(block.eval(), random(4, 8)).scenes
     if tell is animate.permutation:
-        assert story.captions[-1].startswith("The same rows in another order")
+        assert story.captions[4].startswith("The same rows in another order")
 
 
 def test_every_part_gets_its_mode_back_also_after_an_error():
@@ -140,4 +140,4 @@ def test_of_many_keys_the_first_four_are_met_one_by_one():
     story = animate.product(A, random(12, 2))
     assert [written(story, "q · k", n) == [] for n in (0, 1)] == [True, False]
     assert [len(written(story, "q · k", n)) for n in (1, 2, 3, 4, 5)] == [1, 2, 3, 4, 12]
-    assert story.captions[5] == "So it meets all 12 of them."
+    assert story.captions[6] == "So it meets all 12 of them."

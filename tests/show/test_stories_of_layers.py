@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 import intently as it
@@ -24,29 +25,40 @@ from .telling import random, shapes
 
 
 # --- heads ----------------------------------------------------------------------------------------
-def test_heads_show_weights_mixtures_and_outputs():
-    block, x = MultiHeadAttention(8, 2), random(3, 8)
-    story = animate.heads(block, x, labels=("a", "b", "c"))
+def digits(found: dict, key: str) -> np.ndarray:
+    """What is written in a matrix."""
+    grid = found[key]
+    numbers = [float(text.replace("−", "-")) for text in grid.texts]
+    return np.array(numbers).reshape(len(grid.shades), -1)
+
+
+def test_heads_show_every_number_from_the_inputs_to_the_outputs():
+    block, x = MultiHeadAttention(4, 2), random(2, 4)
+    story = animate.heads(block, x[None], labels=("a", "b"))
     found = shapes(story)
-    W = block.attend(x[None])[0].dense().detach()
+    W, y = block.attend(x).dense().detach(), block(x).detach()
     for n in range(2):
-        assert np.array(found[f"weights.{n}"].shades) == pytest.approx(
-            (W[n] / W.max()).numpy(), abs=6e-4
-        )
-    y = block(x[None])[0].detach()
-    assert np.array(found["y"].shades) == pytest.approx((y / y.abs().max()).numpy(), abs=6e-4)
-    parts = np.concatenate([np.array(found[f"joined.{n}"].shades) for n in range(2)], 1)
-    made = parts @ block.out_weight.detach().numpy().T
-    assert made / np.abs(made).max() == pytest.approx((y / y.abs().max()).numpy(), abs=0.01)
+        q, k = digits(found, f"q.{n}"), digits(found, f"k.{n}")
+        scores = torch.tensor(q @ k.T / 2**0.5)
+        assert digits(found, f"weights.{n}") == pytest.approx(scores.softmax(-1).numpy(), abs=0.03)
+        assert digits(found, f"weights.{n}") == pytest.approx(W[n].numpy(), abs=6e-3)
+        mixed = digits(found, f"weights.{n}") @ digits(found, f"v.{n}")
+        assert digits(found, f"mix.{n}") == pytest.approx(mixed, abs=0.03)
+    joined = np.concatenate([digits(found, f"joined.{n}") for n in range(2)], 1)
+    assert joined @ digits(found, "w") == pytest.approx(y.numpy(), abs=0.05)
+    assert digits(found, "y") == pytest.approx(y.numpy(), abs=6e-3)
     assert found["joined.1"].x == pytest.approx(found["joined.0"].x + found["joined.0"].width)
-    assert "2 × 4 = 8 wide" in story.captions[-2]
+    assert "2 × 2 = 4 wide" in story.captions[-2]
 
 
-def test_one_head_and_many_wide_ones():
-    assert len(animate.heads(MultiHeadAttention(4, 1), random(2, 4))) == 5
-    story = animate.heads(MultiHeadAttention(768, 12), random(10, 768))
-    assert "each cell the mean of 8 of 768" in story.captions[0]
-    assert story.size[0] < 1000
+def test_the_split_takes_columns_apart_and_one_head_has_none():
+    block, x = MultiHeadAttention(4, 2), random(2, 4)
+    whole, split = (shapes(animate.heads(block, x), n) for n in (1, 2))
+    assert whole["q.1"].x == whole["q.0"].x + whole["q.0"].width
+    assert split["q.1"].x > split["q.0"].x + split["q.0"].width
+    assert split["q.0"].edge == split["k.0"].edge != split["q.1"].edge
+    captions = animate.heads(MultiHeadAttention(4, 1), x).captions
+    assert len(captions) == 7 and not any("Split" in said for said in captions)
 
 
 BLOCK = MultiHeadAttention(8, 2)
@@ -58,13 +70,13 @@ test_heads_are_checked = refusals(
             )
         },
         ArgumentError: {
-            r"x: expected shape \(t, c\), 1 ≤ t ≤ 24": lambda: animate.heads(BLOCK, random(25, 8)),
+            r"x: expected shape \(t, c\), 1 ≤ t ≤ 6, c ≤ 8": lambda: animate.heads(
+                BLOCK, random(25, 8)
+            ),
             "labels: expected t=2 labels; got 1": lambda: animate.heads(
                 BLOCK, random(2, 8), labels=("a",)
             ),
-            "at most 16 heads; got 17": lambda: animate.heads(
-                MultiHeadAttention(34, 17), random(2, 34)
-            ),
+            "at most 4 heads; got 8": lambda: animate.heads(MultiHeadAttention(8, 8), random(2, 8)),
         },
     }
 )
@@ -74,20 +86,38 @@ test_heads_are_checked = refusals(
 def test_permuted_inputs_permute_outputs():
     block, x, order = MultiHeadAttention(8, 2), random(4, 8), [2, 1, 0, 3]
     story = animate.permutation(block, x, order=order, labels=("Mary", "gave", "Susan", "roses"))
-    before, after = shapes(story, 2), shapes(story)
-    W = block.attend(x[None])[0].mean_heads().dense().detach()
-    for i in range(4):
-        row = [before[f"w.{i}.{j}"].shades[0][0] for j in range(4)]
-        assert row == pytest.approx((W[i] / W.max()).tolist(), abs=6e-4)
+    before, turning, after = (shapes(story, n) for n in (0, 1, 3))
+    W = block.attend(x).mean_heads().dense().detach()
+    found = np.array([[before[f"w.{i}.{j}"].shades[0][0] for j in range(4)] for i in range(4)])
+    assert found / found.max() == pytest.approx((W / W.max()).numpy(), abs=2e-3)
     for row, n in enumerate(order):
         assert after[f"x.{n}"].y == before[f"x.{row}"].y
         assert after[f"y.{n}"].shades[0] == pytest.approx(before[f"y.{n}"].shades[0], abs=2e-3)
         assert after[f"y.{n}"].y == before[f"y.{row}"].y
+        assert after[f"changed.{n}"].text == "0"
         for column, m in enumerate(order):
             moved, old = after[f"w.{n}.{m}"], before[f"w.{row}.{column}"]
             assert (moved.x, moved.y) == (old.x, old.y)
-    assert story.captions[3] == "Now they change places: Susan gave Mary roses."
-    assert story.captions[-1].startswith("The same rows in another order")
+    assert story.captions[2] == "Mary and Susan change places around ‘gave’: Susan gave Mary roses."
+    assert turning["word.0"].y < turning["word.1"].y < turning["word.2"].y
+    assert story.captions[4].startswith("The same rows in another order")
+
+
+def test_positions_repair_it():
+    block, x, order = MultiHeadAttention(4, 2), random(3, 4), [2, 1, 0]
+    positions = it.sinusoidal(3, 4)
+    story = animate.permutation(block, x, order=order)
+    first, second = block(x + positions), block(x[order] + positions)
+    apart = (second - first[order]).abs().amax(-1)
+    found = shapes(story)
+    for row, n in enumerate(order):
+        assert found[f"changed.{n}"].text == number(float(apart[row]))
+    assert story.captions[-1] == (
+        f"Now outputs differ, by up to {number(float(apart.max()))}: "
+        "the block can tell the orders apart."
+    )
+    other = animate.permutation(block, x, order=order, positions=torch.zeros(3, 4))
+    assert {shapes(other)[f"changed.{n}"].text for n in range(3)} == {"0"}
 
 
 def test_a_block_that_knows_the_order_is_told_so():
@@ -103,6 +133,9 @@ test_permutations_are_checked = refusals(
         ArgumentError: {
             "order: expected each number from 0 to 2 once": lambda: animate.permutation(
                 HEAD, X, order=[0, 0, 1]
+            ),
+            r"positions: expected shape \(t=3, c=8\); got shape \(2, 8\)": lambda: (
+                animate.permutation(HEAD, X, positions=X[:2])
             ),
             "labels: expected t=3 labels; got 2": lambda: animate.permutation(
                 HEAD, X, labels=("a", "b")
@@ -148,7 +181,7 @@ def test_strides_and_bare_images():
     layer = convolution_as_attention(nn.Conv2d(1, 1, 2, stride=2))
     story = animate.convolution(layer, random(1, 6, 6))
     assert len(shapes(story)["output"].shades) == 3
-    assert story.captions[1].startswith("Output pixel (0, 0): 4 of the 4 heads look")
+    assert story.captions[2].startswith("Output pixel (0, 0): 4 of the 4 heads look")
 
 
 LAYER = convolution_as_attention(nn.Conv2d(1, 1, 3, padding=1))

@@ -34,6 +34,9 @@ def test_two_readings_of_one_word():
             [w / 0.7 for w in weights], abs=6e-4
         )
     assert story.captions[-1] == (
+        "The largest difference: ‘tired’ gets 0.70 in head 0 and 0 in head 3."
+    )
+    assert story.captions[0] == (
         "head 0: ‘it’ looks most at ‘tired’ (0.70); head 3: ‘it’ looks most at ‘because’ (0.60)."
     )
     kept = shapes(story)
@@ -45,12 +48,39 @@ def test_two_sentences_and_rows_that_are_the_next_words():
     W = torch.tensor([[1.0, 0, 0], [0.5, 0.5, 0], [0.2, 0.1, 0.7]])
     other = Dense(W, labels=(("was", "wide", "."), words))
     story = animate.readings({"a": reading(0, 0, 0, 1), "b": other}, "it")
-    assert "looks most at itself (1.00)" in story.captions[2]
+    assert "looks most at itself (1.00)" in story.captions[3]
+
+
+def test_a_query_outside_of_the_text_stands_above_it():
+    words = ("it", "was", "wide")
+    W = torch.tensor([[1.0, 0, 0], [0.5, 0.5, 0]])
+    other = Dense(W, labels=(("elle", "large"), words))
+    with pytest.raises(ArgumentError, match="got 'it'. There is none"):
+        animate.readings({"a": reading(0, 0, 0, 1), "b": other}, "it")
+    story = animate.readings({"a": reading(0, 0, 0, 1), "b": other}, {"a": "it", "b": "elle"})
+    assert story.captions[3] == "b: ‘elle’ looks most at ‘it’ (1.00)."
+    found = shapes(story, 2)
+    assert found["query"].texts == ("elle",) and found["arc.0"].width == 11
+    assert found["query"].y + found["query"].height == found["arc.0"].y < found["word.0"].y
+
+
+def test_readings_are_compared_by_word_and_not_by_place():
+    tired, wide = ("too", "tired"), ("too", "wide")
+    W = torch.tensor([[0.1, 0.9]])
+    told = {"il": Dense(W, labels=(("il",), tired)), "elle": Dense(W, labels=(("elle",), wide))}
+    story = animate.readings(told, 0)
+    assert story.captions[-1] == (
+        "The largest difference: ‘tired’ gets 0.90 in il; elle has no such word."
+    )
+    assert shapes(story)["kept.0.1"].edge == shapes(story)["kept.1.1"].edge == "accent"
+    same = animate.readings({"one": reading(0, 0, 0, 1), "other": reading(0, 0, 0.02, 0.98)}, "it")
+    assert same.captions[-1].startswith("The readings hardly differ: at most by 0.02, at ‘was’")
+    assert not any(
+        shape.edge == "accent" for key, shape in shapes(same).items() if key == "kept.0.3"
+    )
 
 
 READING = reading(0, 0, 0, 1)
-CROSSED = Dense(torch.ones(2, 4) / 4)
-OTHER = Dense(torch.eye(4), labels=(("a", "b", "c", "d"), TEXT))
 WIDE = Dense(torch.eye(60), labels=(("attention",) * 60,) * 2)
 test_readings_are_checked = refusals(
     {
@@ -62,10 +92,9 @@ test_readings_are_checked = refusals(
             "token: expected a position, or the text": lambda: animate.readings(
                 {"a": READING, "b": READING}, "road"
             ),
-            r"matrices\['b'\]: expected one text.*animate.writing": lambda: animate.readings(
-                {"a": READING, "b": CROSSED}, 1
+            "token: expected a row for every reading; got none for 'b'": lambda: animate.readings(
+                {"a": READING, "b": READING}, {"a": "it"}
             ),
-            "rows named like columns": lambda: animate.readings({"a": READING, "b": OTHER}, "it"),
             "at most 1,180 pixels wide": lambda: animate.readings({"a": WIDE, "b": WIDE}, 3),
         },
     }
@@ -76,7 +105,7 @@ def test_a_decoder_writes_word_by_word():
     W = torch.tensor([[0.9, 0.1, 0.0], [0.02, 0.08, 0.9]])
     A = Dense(W, labels=(("Je", "bois"), ("I", "drink", "milk")))
     story = animate.writing(A)
-    assert len(story) == 4
+    assert len(story) == 5
     first = shapes(story, 1)
     assert "made.1" not in first and first["made.0"].texts == ("Je",)
     assert [first[f"source.{j}"].shades[0][0] for j in range(3)] == pytest.approx([0.9, 0.1, 0])
@@ -102,9 +131,9 @@ test_writing_is_checked = refusals(
 
 def test_who_looks_at_nothing_is_said_to():
     A = empty()
-    assert animate.writing(A).captions[1] == "‘a’ is written, looking at nothing."
+    assert animate.writing(A).captions[2] == "‘a’ is written, looking at nothing."
     story = animate.readings({"x": A, "y": A}, "a")
-    assert story.captions[-1] == "x: ‘a’ looks at nothing; y: ‘a’ looks at nothing."
+    assert story.captions[0] == "x: ‘a’ looks at nothing; y: ‘a’ looks at nothing."
     q, hidden = random(3, 4), torch.zeros(3, 3, dtype=torch.bool)
     captions = animate.product(it.attend(q, q, mask=hidden), q).captions
     assert captions[-1] == "‘2’ looks at nothing: its output is 0."

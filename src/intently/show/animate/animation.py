@@ -12,7 +12,7 @@ from intently.errors import RangeError, build
 from intently.show import files
 from intently.show.animate import gif, player
 from intently.show.animate.shapes import Scene
-from intently.show.animate.stage import Stage
+from intently.show.animate.stage import USUAL, Stage
 from intently.show.labels import titled
 
 if TYPE_CHECKING:
@@ -91,9 +91,14 @@ def destination(save: str | os.PathLike[str] | None) -> Path | None:
     return files.destination(save, SUFFIXES, "story")
 
 
-def told(stage: Stage, title: str, path: Path | None) -> Animation:
-    """Return the story on the stage, written to ``path`` if there is one."""
-    animation = Animation(titled(title), tuple(stage.scenes), stage.size())
+def told(stage: Stage, title: str, path: Path | None, opening: str, scene: int = -1) -> Animation:
+    """Return the story on the stage, written to ``path`` if there is one.
+
+    It opens with the picture of one of its scenes, by default the last, under a caption of its own:
+    the first frame, which stands for the whole wherever nothing moves, is never empty.
+    """
+    first = Scene(opening, stage.scenes[scene].shapes, USUAL)
+    animation = Animation(titled(title), (first, *stage.scenes), stage.size())
     if path is not None:
         animation.save(path)
     return animation

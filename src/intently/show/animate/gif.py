@@ -41,8 +41,7 @@ def frames(
                 for step in range(1, steps):
                     shapes = between(scenes[n - 1], scene, step / steps)
                     found.append((sheet.painted(shapes, n), STEP))
-            hold = scene.hold + (1.5 if n == len(scenes) - 1 else 0.0)
-            found.append((sheet.painted(scene.shapes, n), round(100 * hold) * 10))
+            found.append((sheet.painted(scene.shapes, n), round(100 * scene.hold) * 10))
         return found
 
 

@@ -19,6 +19,9 @@ SHORT, USUAL, LONG = 0.45, 1.6, 2.6
 MARGIN = 18.0
 NUMBERED = 6
 """Most numbers of a vector that are written out."""
+CELL, HIGH = 36.0, 20.0
+"""The width of a cell with a number, if no number needs more, and its height."""
+FIGURE = 10.5
 STRIP, MOST = 190.0, 96
 """The width of a vector without numbers, and the most cells of it."""
 
@@ -138,7 +141,7 @@ def strips(values: np.ndarray, most: int = MOST) -> tuple[np.ndarray, str]:
 
 def cell_width(d: int) -> float:
     """Return the cell width of a vector of width d, with room for numbers where d is small."""
-    return 36.0 if d <= NUMBERED else min(16.0, STRIP / d)
+    return CELL if d <= NUMBERED else min(16.0, STRIP / d)
 
 
 def numerals(*vectors: np.ndarray) -> Numerals | None:
@@ -163,8 +166,36 @@ def vector(
 ) -> Grid:
     """Return a vector (d,) as a row of cells 20 pixels high, with its numbers where ``written``."""
     texts = () if written is None else tuple(map(written, values))
-    size = (cell_width(len(values)) if cell is None else cell, 20.0)
+    size = (cell_width(len(values)) if cell is None else cell, HIGH)
     return Grid(key, x, y, size, shades(values[None], largest), texts, **more)
+
+
+def room(*values: np.ndarray) -> float:
+    """Return the width of a cell that holds the longest of these numbers."""
+    written = Numerals.of(*values)
+    texts = {written(value) for part in values for value in part.flat}
+    return max(CELL, widest(sorted(texts), FIGURE) + 8)
+
+
+def lettered(
+    key: str,
+    x: float,
+    y: float,
+    values: np.ndarray,
+    largest: float,
+    written: Numerals,
+    cell: float | None = None,
+    **more: Any,
+) -> Grid:
+    """Return a matrix (rows, columns) with all its numbers; NaN is a row yet to come, −∞ hidden."""
+    texts = tuple("" if v != v else "−∞" if v == -np.inf else written(v) for v in values.flat)
+    shaded = shades(np.where(np.isfinite(values), values, 0.0), largest)
+    shaded = tuple(
+        tuple(None if v != v else float("nan") if v == -np.inf else shade for v, shade in both)
+        for both in (zip(row, own, strict=True) for row, own in zip(values, shaded, strict=True))
+    )
+    size = (room(values) if cell is None else cell, HIGH)
+    return Grid(key, x, y, size, shaded, texts, **more)
 
 
 def bar(

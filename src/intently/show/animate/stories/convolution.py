@@ -68,7 +68,7 @@ def convolution(
     >>> import torch
     >>> from intently.modules import convolution_as_attention
     >>> layer = convolution_as_attention(torch.nn.Conv2d(1, 1, 3, padding=1))
-    >>> convolution(layer, torch.rand(1, 4, 4)).captions[1][:42]
+    >>> convolution(layer, torch.rand(1, 4, 4)).captions[2][:42]
     'Output pixel (0, 0): 4 of the 9 heads look'
     """
     path = destination(save)
@@ -120,7 +120,9 @@ def convolution(
         stage.scene(said, LONG if n < 2 else 0.7)
     sheet.finish()
     stage.scene(f"All {t:,} pixels: what the convolution gives{within(facts.apart)}.", LONG)
-    return told(stage, title or f"A {high} × {wide} convolution is {taps} one-hot heads", path)
+    opening = f"What a {high} × {wide} convolution gives, {taps} heads of attention give too."
+    title = title or f"A {high} × {wide} convolution is {taps} one-hot heads"
+    return told(stage, title, path, opening)
 
 
 class _Told:

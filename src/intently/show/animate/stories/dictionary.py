@@ -109,7 +109,8 @@ def dictionary(
             said = f"gets {got}, mostly from ‘{keys[best]}’ ({number(float(one.weights[best]))})"
         stage.scene(f"‘{queries[i]}’ {said}.", LONG)
     stage.scene("Each row is one query's weights over all keys: the attention matrix.", LONG)
-    return told(stage, title or "A dictionary that answers softly", path)
+    opening = "Every query asks every key, and gets a mixture of their values."
+    return told(stage, title or "A dictionary that answers softly", path, opening)
 
 
 def _turn(stage: Stage, table: Table, query: np.ndarray, name: str, largest: float) -> None:

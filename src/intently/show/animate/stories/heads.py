@@ -1,4 +1,4 @@
-"""One head, many heads, their concatenation, and the projection that mixes them."""
+"""Two heads, digit by digit: split, attend, join, and the projection that mixes them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from intently.attention_matrix import Attention
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.arrays import Numbers
-from intently.matrix import LazyMatrix
 from intently.show.animate.animation import Animation, destination, told
+from intently.show.animate.numerals import Numerals
 from intently.show.animate.operands import finite, token_names, without_dropout
-from intently.show.animate.shapes import Grid, Text
-from intently.show.animate.stage import LONG, MARGIN, MOST, Stage, shades, strips, widest
+from intently.show.animate.shapes import Colour, Text
+from intently.show.animate.stage import CELL, HIGH, LONG, MARGIN, Stage, lettered, widest
 from intently.show.given import one_item
 from intently.show.reading import numbers
 
-TOKENS, HEADS = 24, 16
-WIDE = 860.0
-HIGH = 11.0
+TOKENS, WIDE, HEADS = 6, 8, 4
+GAP, LINE = 24.0, 34.0
+EDGES: tuple[Colour, ...] = ("blue", "accent", "ink", "quiet")
+"""The frame of each head."""
 
 
 class Block(Protocol):
@@ -33,7 +35,7 @@ class Block(Protocol):
 
     def _matrix_and_values(
         self, x: Tensor, context: None, mask: None, cache: None, /
-    ) -> tuple[LazyMatrix, Tensor]: ...
+    ) -> tuple[Attention, Tensor]: ...
 
 
 def heads(
@@ -44,24 +46,22 @@ def heads(
     title: str | None = None,
     save: str | os.PathLike[str] | None = None,
 ) -> Animation:
-    """Explain multi-head attention of x (t, c): one head → many → concatenation → projection.
+    """Explain multi-head attention of x (t, c), digit by digit: split → attend → join → projection.
 
-    x may have a batch axis of 1, and be an array or nested lists.
-    ``block`` is an `intently.modules.MultiHeadAttention`; convert weights from other code with its
-    ``from_weights``, and PyTorch modules with ``intently.interop.torch.load``. Vectors wider than
-    96 are drawn as means of neighbours; dropout is off. Returns the story, written to ``save`` if
-    given.
+    x may have a batch axis of 1, and be an array or nested lists. ``block`` is an
+    `intently.modules.MultiHeadAttention`; convert weights from other code with its
+    ``from_weights``. Dropout is off. Returns the story, written to ``save`` if given.
 
-    Raises KindError for other blocks, ArgumentError for more than 24 tokens or 16 heads, for inputs
-    that are not finite and labels that do not fit.
+    Raises KindError for other blocks, ArgumentError for more than 6 tokens, 8 numbers or 4 heads,
+    for inputs that are not finite and labels that do not fit.
 
     Source: Vaswani et al. 2017, section 3.2.2.
 
     >>> import torch
     >>> from intently.modules import MultiHeadAttention
-    >>> story = heads(MultiHeadAttention(8, 2), torch.randn(3, 8))
-    >>> story.captions[-1]
-    'The projection mixes all heads: every output may take from each of them.'
+    >>> story = heads(MultiHeadAttention(4, 2), torch.randn(2, 4))
+    >>> story.captions[3]
+    'Split: columns 0–1 belong to head 0, 2–3 to head 1.'
     """
     path = destination(save)
     if not hasattr(block, "_matrix_and_values") or not hasattr(block, "out_weight"):
@@ -74,131 +74,159 @@ def heads(
             "intently.interop.torch.load(module)",
         )
     x = one_item(x, "x", 2, block)
-    if x.ndim != 2 or not 1 <= len(x) <= TOKENS:
-        raise build(ArgumentError, "x", f"shape (t, c), 1 ≤ t ≤ {TOKENS}", shape_of(x))
+    if x.ndim != 2 or not 1 <= len(x) <= TOKENS or x.shape[1] > WIDE:
+        raise build(
+            ArgumentError,
+            "x",
+            f"shape (t, c), 1 ≤ t ≤ {TOKENS}, c ≤ {WIDE}",
+            shape_of(x),
+            "the story shows every number",
+            "the weights of a large layer: intently.show.heads(block.attend(x))",
+        )
     names = token_names(labels, len(x))
     inputs = finite(numbers(x), "x")
     with torch.no_grad(), without_dropout(block):
+        facts = _Told(block, x)
+    h, wide = len(facts.weights), facts.parts.shape[-1]
+    sheet = _Sheet(names, inputs, facts)
+    stage = sheet.stage
+    sheet.inputs()
+    stage.scene(f"{len(x)} tokens, each a vector of width {x.shape[1]}.")
+    sheet.projected(apart=False)
+    stage.scene("Three learned maps give each of them a query, a key and a value.", LONG)
+    if h > 1:
+        sheet.projected(apart=True)
+        stage.scene(f"Split: columns {_columns(h, facts.q.shape[-1])}.", LONG)
+    for n in range(h):
+        sheet.weights(n)
+        said = "every query meets every key, divided by √d, then softmax: weights."
+        said = "the same with its own columns: other weights." if n else said
+        stage.scene(f"Head {n} attends: {said}", LONG)
+        sheet.mixture(n)
+        stage.scene(f"With them it averages its own values, width {wide}.", LONG)
+    sheet.join()
+    stage.scene(f"Join: side by side again, {h} × {wide} = {h * wide} wide.", LONG)
+    sheet.project()
+    stage.scene("The projection mixes all heads: every output may take from each of them.", LONG)
+    count = f"{h} head{'s' * (h > 1)}"
+    opening = f"Multi-head attention, {count}: split, attend, join, project."
+    return told(stage, title or f"Multi-head attention, {count}", path, opening)
+
+
+def _columns(h: int, d: int) -> str:
+    said = [f"{n * d}–{(n + 1) * d - 1}" if d > 1 else f"{n}" for n in range(h)]
+    every = [f"{columns} to head {n}" for n, columns in enumerate(said)]
+    return ", ".join([every[0].replace(" to", " belong to"), *every[1:]])
+
+
+class _Told:
+    """The numbers of every head, (h, t, …), and of the projection."""
+
+    def __init__(self, block: Block, x: Tensor) -> None:
         matrix, values = block._matrix_and_values(x[None], None, None, None)
         h = matrix.shape[1]
         if h > HEADS:
-            raise build(
-                ArgumentError,
-                "block",
-                f"at most {HEADS} heads",
-                h,
-                fix="draw all of them with intently.show.heads",
-            )
-        found = matrix[0].matmul(values[0])
-        weights = finite(numbers(matrix[0].dense()), "weights of the block")
-        parts = finite(numbers(found), "outputs of the block")
-        weight = numbers(block.out_weight).astype(np.float64)
+            raise build(ArgumentError, "block", f"at most {HEADS} heads", h)
+        self.q, self.k, self.v = (
+            np.repeat(finite(numbers(part[0]), "queries, keys and values"), h // part.shape[1], 0)
+            for part in (matrix.problem.q, matrix.problem.k, values)
+        )
+        self.weights = finite(numbers(matrix[0].dense()), "weights of the block")
+        self.parts = finite(numbers(matrix[0].matmul(values[0])), "outputs of the block")
+        self.joined = self.parts.transpose(1, 0, 2).reshape(len(x), -1)
+        self.map = numbers(block.out_weight).astype(np.float64).T
         bias = 0.0 if block.out_bias is None else numbers(block.out_bias).astype(np.float64)
-    joined = parts.transpose(1, 0, 2).reshape(len(x), -1)
-    sheet = _Sheet(names, inputs, weights, parts)
-    stage = sheet.stage
-    sheet.inputs()
-    stage.scene(f"{len(x)} tokens, each a vector of width {x.shape[1]}{sheet.note}.")
-    sheet.matrices([0])
-    stage.scene("One head: its own queries (rows), keys (columns), and so weights.", LONG)
-    sheet.mixtures([0])
-    stage.scene(f"With them it averages its own values, width {parts.shape[-1]}.", LONG)
-    if h > 1:
-        sheet.matrices(range(1, h))
-        stage.scene(f"Many heads: {h} times the same, each with other weights.", LONG)
-        sheet.mixtures(range(1, h))
-        stage.scene("Every head gives its own mixture of values.")
-    sheet.join()
-    said = f"Concatenation: side by side, {h} × {parts.shape[-1]} = {joined.shape[1]} wide."
-    stage.scene(said, LONG)
-    sheet.project(weight, joined @ weight.T + bias)
-    stage.scene("The projection mixes all heads: every output may take from each of them.", LONG)
-    return told(stage, title or f"Multi-head attention, {h} head{'s' * (h > 1)}", path)
+        self.bias = bias + np.zeros(self.map.shape[1])
+        self.y = self.joined @ self.map + self.bias
 
 
 class _Sheet:
-    """Heads in a row, weights above, mixtures below; then their concatenation and projection."""
+    """Four lines: inputs; queries, keys and values; each head; what is joined and projected."""
 
-    def __init__(
-        self, names: Sequence[str], x: np.ndarray, weights: np.ndarray, parts: np.ndarray
-    ) -> None:
+    def __init__(self, names: Sequence[str], x: np.ndarray, facts: _Told) -> None:
         self.stage = Stage()
-        self.names, self.weights = names, weights
-        self.x, self.note = strips(x)
-        h, t, e = parts.shape
-        cells = max(1, min(e, MOST // h))
-        self.parts = np.stack([strips(part, cells)[0] for part in parts])
-        self.most = float(np.abs(self.parts).max(initial=0.0))
-        self.line = max(HIGH, min(16.0, 190 / t))
-        self.left = MARGIN + widest(names, 11.0) + 8
-        self.first = self.left + 150 + 46
-        each = (WIDE - self.first) / h
-        self.side = min(self.line * t, each - 10)
-        self.each = min(each, max(self.side, 40) + 26)
-        self.top = MARGIN + 24
-        self.below = self.top + self.line * t + 34
-        self.last = self.below + self.line * t + 58
+        self.names, self.x, self.told = names, x, facts
+        self.left = MARGIN + widest(names, 12.0) + 10
+        self.high = HIGH * len(x)
+        self.lines = [MARGIN + 24 + n * (self.high + LINE + 8) for n in range(4)]
+        self.put("x", self.left, 0, x, "inputs x")
+        self.stage.drop("x", "head")
 
-    def _tokens(self, key: str, top: float) -> None:
+    def put(
+        self,
+        key: str,
+        x: float,
+        line: int,
+        values: np.ndarray,
+        heading: str = "",
+        edge: Colour = "frame",
+        like: np.ndarray | None = None,
+    ) -> float:
+        """Put a matrix on a line, with its heading; return where it ends."""
+        every = values if like is None else like
+        written, top = Numerals.of(every), self.lines[line]
+        largest = float(np.abs(every).max(initial=0.0))
+        grid = lettered(key, x, top, values, largest, written, edge=edge)
+        self.stage.put(grid)
+        if heading:
+            place = x, top - 12
+            self.stage.put(Text(f"head.{key}", *place, written.heading(heading), 11, "quiet"))
+        return x + grid.width
+
+    def _names(self, line: int) -> None:
         for i, name in enumerate(self.names):
-            y = top + (i + 0.5) * self.line
-            self.stage.put(Text(f"{key}.{i}", self.left - 8, y, name, 11, "ink", "end"))
+            y = self.lines[line] + (i + 0.5) * HIGH
+            self.stage.put(Text(f"name.{line}.{i}", self.left - 10, y, name, 12, "ink", "end"))
 
     def inputs(self) -> None:
-        shaded = shades(self.x, float(np.abs(self.x).max(initial=0.0)))
-        cell = 150 / self.x.shape[1], self.line
-        self._tokens("token", self.top)
-        self.stage.put(
-            Text("head.x", self.left, self.top - 12, "inputs", 11, "quiet"),
-            Grid("x", self.left, self.top, cell, shaded),
-        )
+        self._names(0)
+        self.put("x", self.left, 0, self.x, "inputs x")
 
-    def matrices(self, which: Sequence[int]) -> None:
-        cell, largest = (self.side / len(self.names), self.line), float(self.weights.max())
-        for n in which:
-            x = self.first + n * self.each
-            self.stage.put(
-                Text(f"head.{n}", x, self.top - 12, f"head {n}", 11, "quiet"),
-                Grid(f"weights.{n}", x, self.top, cell, shades(self.weights[n], largest)),
-            )
+    def projected(self, apart: bool) -> None:
+        """Queries, keys and values, the columns of a head framed and apart from the next."""
+        self._names(1)
+        x = self.left
+        for name, heads in (("q", self.told.q), ("k", self.told.k), ("v", self.told.v)):
+            heading = {"q": "queries", "k": "keys", "v": "values"}[name]
+            for n, values in enumerate(heads):
+                edge = EDGES[n] if apart else "frame"
+                x = self.put(f"{name}.{n}", x, 1, values, "" if n else heading, edge, heads)
+                x += 6 * apart
+            x += GAP + 6 * (not apart) * len(heads)
 
-    def mixtures(self, which: Sequence[int]) -> None:
-        cell = self.side / self.parts.shape[-1], self.line
-        for n in which:
-            x, shaded = self.first + n * self.each, shades(self.parts[n], self.most)
-            self.stage.put(Grid(f"mix.{n}", x, self.below, cell, shaded))
-        middle = self.below + self.line * len(self.names) / 2
-        self.stage.put(
-            Text("averages", self.first - 12, middle, "weights × values", 11, "quiet", "end")
-        )
+    def _head(self, n: int) -> float:
+        one = (len(self.names) + self.told.parts.shape[-1]) * CELL + 2 * GAP + 14
+        return self.left + n * one
+
+    def weights(self, n: int) -> None:
+        self._names(2)
+        W = self.told.weights
+        self.put(f"weights.{n}", self._head(n), 2, W[n], f"head {n}: weights", EDGES[n], W)
+
+    def mixture(self, n: int) -> None:
+        x, parts = self._head(n) + len(self.names) * CELL + GAP, self.told.parts
+        self.put(f"mix.{n}", x, 2, parts[n], "× values", EDGES[n], parts)
 
     def join(self) -> None:
-        """Move all mixtures together below, until they touch."""
-        h, _, cells = self.parts.shape
-        wide = min(14.0, 270 / (h * cells))
-        self._tokens("row", self.last)
-        heading = Text("head.joined", self.left, self.last - 12, "concatenated", 11, "quiet")
-        self.stage.put(heading)
-        for n, values in enumerate(self.parts):
-            x, shaded = self.left + n * cells * wide, shades(values, self.most)
-            self.stage.put(Grid(f"joined.{n}", x, self.last, (wide, self.line), shaded))
-        self.right = self.left + h * cells * wide
+        """Move all mixtures below, until they touch."""
+        self._names(3)
+        x = self.left
+        for n, values in enumerate(self.told.parts):
+            heading = "" if n else "joined"
+            x = self.put(f"joined.{n}", x, 3, values, heading, EDGES[n], self.told.parts)
+        self.right = x
 
-    def project(self, weight: np.ndarray, y: np.ndarray) -> None:
-        out = strips(y, 48)[0]
-        narrow, _ = strips(weight, 48)
-        shown, _ = strips(narrow.T, 48)
-        high = self.line * len(self.names)
-        middle, top = self.last + high / 2, self.last - 12
-        x, side = self.right + 34, 130.0
-        right = x + side + 34
-        cell = side / shown.shape[1], max(high, 110.0) / len(shown)
-        shaded = shades(out, float(np.abs(out).max(initial=0.0)))
+    def project(self) -> None:
+        facts, top = self.told, self.lines[3]
+        middle = top + self.high / 2
+        x = self.put("w", self.right + 30, 3, facts.map, "× projection")
+        right = self.put("y", x + 30, 3, facts.y, "outputs", "blue")
+        signs = [("times", self.right + 15, "×"), ("equals", x + 15, "=")]
         self.stage.put(
-            Text("times", self.right + 17, middle, "×", 15, "quiet", "middle"),
-            Text("head.w", x, top, "projection", 11, "quiet"),
-            Grid("w", x, self.last, cell, shades(shown, float(np.abs(shown).max()))),
-            Text("equals", x + side + 17, middle, "=", 15, "quiet", "middle"),
-            Text("head.y", right, top, "outputs", 11, "quiet"),
-            Grid("y", right, self.last, (150 / out.shape[1], self.line), shaded, edge="blue"),
+            *(Text(key, at, middle, said, 15, "quiet", "middle") for key, at, said in signs)
         )
+        if facts.bias.any():
+            written = Numerals.of(facts.y)
+            said = ", ".join(map(written, facts.bias))
+            place = right, top + self.high + 12
+            self.stage.put(Text("bias", *place, f"with the bias {said}", 11, "quiet", "end"))

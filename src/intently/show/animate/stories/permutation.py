@@ -1,4 +1,4 @@
-"""Permuting the inputs only permutes the outputs: attention ignores order."""
+"""Permuting the inputs only permutes the outputs: attention ignores order; positions repair it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from torch import Tensor
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.arrays import Numbers
 from intently.matrix import LazyMatrix
+from intently.positions import sinusoidal
 from intently.show.animate.animation import Animation, destination, told
 from intently.show.animate.operands import finite, token_names, without_dropout
 from intently.show.animate.shapes import Grid, Text
 from intently.show.animate.stage import (
     LONG,
     MARGIN,
+    SHORT,
     Stage,
     cell_width,
     headed,
+    number,
     numerals,
     shades,
     strips,
@@ -30,12 +33,14 @@ from intently.show.animate.stage import (
     within,
 )
 from intently.show.choosing import one_text
-from intently.show.given import one_item
+from intently.show.given import as_numbers, one_item
 from intently.show.reading import numbers
 
 LARGEST = 16
 ROW, CELL = 26.0, 26.0
-GAP = 44.0
+GAP = 34.0
+WORD, TURN = 24.0, 26.0
+"""The height of a word of the sentence, and how far above and below the others it turns."""
 
 
 class Block(Protocol):
@@ -55,29 +60,32 @@ def permutation(
     x: Numbers,
     *,
     order: Sequence[int] | None = None,
+    positions: Numbers | None = None,
     labels: Sequence[str] | None = None,
     title: str | None = None,
     save: str | os.PathLike[str] | None = None,
 ) -> Animation:
     """Explain how the outputs of a block change when its inputs x (t, c) are permuted.
 
-    x may have a batch axis of 1, and be an array or nested lists.
-    The new order, ``order`` (the first and the last change places unless given), goes through the
-    block too, without dropout, and the story shows its outputs. Without positions and mask, rows of
-    the output and rows and columns of the matrix (mean of heads) only change places; with positions
-    or a mask, the story reports by how much they differ. Returns the story, written to ``save`` if
-    given.
+    x may have a batch axis of 1, and be an array or nested lists. The new order, ``order`` (the
+    first and the last change places unless given), goes through the block too, without dropout, and
+    the story shows its outputs. Without positions and mask, rows of the output and rows and columns
+    of the matrix (mean of heads) only change places; then the same is done with ``positions``
+    (t, c), `intently.sinusoidal` unless given, added to the inputs. Of a block with positions or a
+    mask of its own, the story reports by how much the outputs differ. Returns the story, written to
+    ``save`` if given.
 
-    Raises ArgumentError for more than 16 tokens, inputs that are not finite, labels that do not
-    fit, and an ``order`` that is not a permutation; KindError for a block that does not attend.
+    Raises ArgumentError for more than 16 tokens, inputs that are not finite, labels or positions
+    that do not fit, and an ``order`` that is not a permutation; KindError for a block that does not
+    attend.
 
-    Source: Lee et al. 2019, "Set Transformer", section 2.
+    Source: Lee et al. 2019, "Set Transformer", section 2; Vaswani et al. 2017, section 3.5.
 
     >>> import torch
     >>> from intently.modules import AttentionHead
     >>> story = permutation(AttentionHead(8, 4), torch.randn(3, 8), labels=("a", "b", "c"))
-    >>> story.captions[-1][:31]
-    'The same rows in another order,'
+    >>> story.captions[2]
+    'a and c change places around ‘b’: c b a.'
     """
     path = destination(save)
     if not callable(block) or not callable(getattr(block, "attend", None)):
@@ -96,97 +104,176 @@ def permutation(
     if sorted(new) != list(range(t)):
         raise build(ArgumentError, "order", f"each number from 0 to {t - 1} once", repr(order))
     names = token_names(labels, t)
-    inputs = finite(numbers(x), "x")
+    finite(numbers(x), "x")
+    places = _positions(positions, x, block)
     with torch.no_grad(), without_dropout(block):
-        before, after = _run(block, x), _run(block, x[new])
-    stage = Stage()
-    sheet = _Sheet(stage, names, inputs, before[0], (before[1], after[1]))
-    said = " ".join(names)
-    sheet.inputs(range(t))
-    stage.scene(f"In: {said}{sheet.note}.")
-    sheet.matrix(before[0], range(t))
-    stage.scene("Every token looks at every token: a row of weights for each.")
-    sheet.outputs(before[1], range(t))
-    stage.scene("Out: for each token its mixture.", LONG)
-    sheet.inputs(new)
-    stage.scene(f"Now they change places: {' '.join(names[n] for n in new)}.", LONG)
-    sheet.matrix(after[0], new)
-    stage.scene("The weights go along: rows and columns change places.", LONG)
-    sheet.outputs(after[1], new)
-    stage.scene("So do the outputs.", LONG)
-    apart = float(np.abs(after[1] - before[1][new]).max())
-    scale = max(float(np.abs(before[1]).max()), 1e-30)
-    if apart <= 1e-4 * scale:
-        said = f"The same rows in another order{within(apart)}."
-        stage.scene(f"{said} Without positions nobody knows who came first.", LONG)
-    else:
+        runs = [_Run(block, given) for given in (x, x[new], x + places, x[new] + places)]
+    sheet = _Sheet(names, new, runs)
+    stage = sheet.stage
+    old = range(t)
+    sheet.sentence(old)
+    sheet.all(runs[0], old, "inputs x")
+    stage.scene(
+        f"{' '.join(names)}: of every word a vector goes in, and a mixture comes out.", LONG
+    )
+    sheet.turn(old)
+    stage.scene(f"{sheet.moving}: {' '.join(names[n] for n in new)}.", SHORT)
+    sheet.sentence(new)
+    sheet.inputs(runs[1], new, "inputs x")
+    stage.scene(stage.scenes[-1].caption, LONG)
+    sheet.matrix(runs[1], new)
+    sheet.outputs(runs[1], new)
+    sheet.apart(runs[0], runs[1])
+    apart = float(np.abs(runs[1].y - runs[0].y[new]).max())
+    scale = max(float(np.abs(runs[0].y).max()), 1e-30)
+    if apart > 1e-4 * scale:
         stage.change("out", colour="accent")
         said = f"Not the same rows: they differ by up to {apart:.2g}. This block knows the order:"
         stage.scene(f"{said} it has positions or a mask.", LONG)
-    return told(stage, title or "Permuting inputs permutes outputs", path)
+        opening = "The order of the words changes what comes out: this block knows it."
+        return told(stage, title or "A block that knows the order", path, opening)
+    said = f"The same rows in another order{within(apart)}: weights and outputs go along."
+    stage.scene(f"{said} Nobody knows who came first.", LONG)
+    stage.drop("changed")
+    sheet.sentence(old)
+    sheet.all(runs[2], old, "x + positions")
+    stage.scene("Positions repair it: a vector of its own is added at each place.", LONG)
+    sheet.turn(old)
+    stage.scene(f"{sheet.moving} again, but the positions stay.", SHORT)
+    sheet.sentence(new)
+    sheet.all(runs[3], new, "x + positions")
+    sheet.apart(runs[2], runs[3])
+    apart = float(np.abs(runs[3].y - runs[2].y[new]).max())
+    said = f"Now outputs differ, by up to {number(apart)}: the block can tell the orders apart."
+    stage.scene(said, LONG)
+    opening = "With positions, another order gives other outputs; without them, the same ones."
+    return told(stage, title or "Attention needs positions to know the order", path, opening)
 
 
-def _run(block: Block, x: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Return the weights (t, t), mean of heads, and the outputs (t, c)."""
-    matrix = one_text(block.attend(x[None]))
-    while matrix.ndim > 2:
-        matrix = matrix[0] if matrix.shape[0] == 1 else matrix.mean_heads()
-    found = numbers(matrix.dense()), numbers(block(x[None])[0])
-    return finite(found[0], "weights of the block"), finite(found[1], "outputs of the block")
+def _positions(given: Numbers | None, x: Tensor, block: Block) -> Tensor:
+    t, c = x.shape
+    if given is None:
+        return sinusoidal(t, c + c % 2, device=x.device, dtype=x.dtype)[:, :c]
+    found = as_numbers(given, "positions", block)
+    if found.shape != x.shape:
+        raise build(ArgumentError, "positions", f"shape (t={t}, c={c})", shape_of(found))
+    return found
+
+
+class _Run:
+    """What goes into a block (t, c), its weights (t, t), mean of heads, and its outputs."""
+
+    def __init__(self, block: Block, x: Tensor) -> None:
+        matrix = one_text(block.attend(x[None]))
+        while matrix.ndim > 2:
+            matrix = matrix[0] if matrix.shape[0] == 1 else matrix.mean_heads()
+        self.x = finite(numbers(x), "x")
+        self.weights = finite(numbers(matrix.dense()), "weights of the block")
+        self.y = finite(numbers(block(x[None])[0]), "outputs of the block")
 
 
 class _Sheet:
-    """Inputs on the left, weights in the middle, outputs on the right; one row for each token."""
+    """The sentence above; inputs, weights and outputs below, one row for each word."""
 
-    def __init__(
-        self,
-        stage: Stage,
-        names: Sequence[str],
-        x: np.ndarray,
-        weights: np.ndarray,
-        outputs: tuple[np.ndarray, np.ndarray],
-    ) -> None:
-        self.stage, self.names = stage, names
-        self.x, self.note = strips(x)
-        before, after = (strips(y)[0] for y in outputs)
-        self.most = [float(np.abs(part).max(initial=0.0)) for part in (self.x, before)]
-        self.written = numerals(self.x), numerals(before, after)
-        self.heaviest = float(weights.max())
+    def __init__(self, names: Sequence[str], new: Sequence[int], runs: Sequence[_Run]) -> None:
+        self.stage, self.names, self.new = Stage(), names, new
+        self.pivot, self.moving = _pivot(names, new)
+        every = [strips(run.x)[0] for run in runs], [strips(run.y)[0] for run in runs]
+        self.most = [max(float(np.abs(x).max(initial=0.0)) for x in part) for part in every]
+        self.written = [numerals(*part) for part in every]
+        self.heaviest = max(float(run.weights.max()) for run in runs)
+        self.wide = [widest((name,), 13.0) + 16 for name in names]
         self.left = MARGIN + widest(names, 12.0) + 10
-        wide = cell_width(self.x.shape[1]) * self.x.shape[1]
-        heading = headed("inputs x", self.written[0])
-        self.middle = self.left + max(wide, widest((heading,), 11)) + GAP
+        wide, deep = (cell_width(part[0].shape[1]) * part[0].shape[1] for part in every)
+        headings = [headed("x + positions", self.written[0]), headed("outputs", self.written[1])]
+        self.middle = self.left + max(wide, widest(headings[:1], 11)) + GAP
         self.right = self.middle + len(names) * CELL + GAP
-        stage.put(Text("in", self.left, MARGIN + 6, heading, 11, "quiet"))
+        self.end = self.right + max(deep, widest(headings[1:], 11)) + 14
+        self.top = MARGIN + WORD + 2 * TURN + 20
 
     def y(self, row: int) -> float:
-        return MARGIN + 22 + row * ROW
+        return self.top + row * ROW
 
-    def inputs(self, order: Sequence[int]) -> None:
+    def _places(self, order: Sequence[int]) -> dict[int, float]:
+        """Return where each word of the sentence begins."""
+        found, x = {}, self.left
+        for n in order:
+            found[n] = x
+            x += self.wide[n] + 10
+        return found
+
+    def _word(self, n: int, x: float, down: float) -> None:
+        box, y = (self.wide[n], WORD), MARGIN + TURN + down
+        edge = "accent" if n == self.pivot else "frame"
+        shade = 0.25 if self.new[n] != n else 0.0
+        self.stage.put(Grid(f"word.{n}", x, y, box, ((shade,),), (self.names[n],), 13, edge))
+
+    def sentence(self, order: Sequence[int]) -> None:
+        """Write the words in an order."""
+        for n, x in self._places(order).items():
+            self._word(n, x, 0.0)
+
+    def turn(self, order: Sequence[int]) -> None:
+        """Half a turn: words on their way to the right go above, those to the left below."""
+        old, new = self._places(order), self._places(self.new)
+        rows = {n: row for row, n in enumerate(self.new)}
+        for n in order:
+            way = np.sign(rows[n] - n)
+            self._word(n, (old[n] + new[n]) / 2, -TURN * way)
+
+    def all(self, run: _Run, order: Sequence[int], heading: str) -> None:
+        """Show inputs, weights and outputs at once."""
+        self.inputs(run, order, heading)
+        self.matrix(run, order)
+        self.outputs(run, order)
+
+    def inputs(self, run: _Run, order: Sequence[int], heading: str) -> None:
+        shown, note = strips(run.x)
+        heading = headed(heading, self.written[0]) + note
+        self.stage.put(Text("in", self.left, self.top - 14, heading, 11, "quiet"))
         for row, n in enumerate(order):
             y = self.y(row)
             self.stage.put(
                 Text(f"name.{n}", self.left - 10, y + 10, self.names[n], 12, "ink", "end"),
-                vector(f"x.{n}", self.left, y, self.x[n], self.most[0], self.written[0]),
+                vector(f"x.{n}", self.left, y, shown[row], self.most[0], self.written[0]),
             )
 
-    def matrix(self, weights: np.ndarray, order: Sequence[int]) -> None:
+    def matrix(self, run: _Run, order: Sequence[int]) -> None:
         """Each weight keeps its key, (query token, key token), wherever it moves."""
-        self.stage.put(Text("weights", self.middle, MARGIN + 6, "weights", 11, "quiet"))
-        shade = shades(weights, self.heaviest)
+        self.stage.put(Text("weights", self.middle, self.top - 14, "weights", 11, "quiet"))
+        shade = shades(run.weights, self.heaviest)
         for row, i in enumerate(order):
             for column, j in enumerate(order):
                 x, cell = self.middle + column * CELL, (CELL - 2, 20.0)
                 self.stage.put(Grid(f"w.{i}.{j}", x, self.y(row), cell, ((shade[row][column],),)))
 
-    def outputs(self, y: np.ndarray, order: Sequence[int]) -> None:
-        shown, _ = strips(y)
-        wide = cell_width(shown.shape[1]) * shown.shape[1]
-        heading = headed("outputs y", self.written[1])
-        self.stage.put(Text("out", self.right, MARGIN + 6, heading, 11, "quiet"))
+    def outputs(self, run: _Run, order: Sequence[int]) -> None:
+        shown, _ = strips(run.y)
+        heading = headed("outputs", self.written[1])
+        self.stage.put(Text("out", self.right, self.top - 14, heading, 11, "quiet"))
         for row, n in enumerate(order):
-            top = self.y(row)
-            self.stage.put(
-                vector(f"y.{n}", self.right, top, shown[row], self.most[1], self.written[1]),
-                Text(f"of.{n}", self.right + wide + 10, top + 10, self.names[n], 12),
-            )
+            edge = "accent" if n == self.pivot else "frame"
+            place = self.right, self.y(row)
+            values = shown[row], self.most[1], self.written[1]
+            self.stage.put(vector(f"y.{n}", *place, *values, edge=edge))
+
+    def apart(self, before: _Run, after: _Run) -> None:
+        """Write after every output by how much it changed, at most."""
+        self.stage.put(Text("changed", self.end, self.top - 14, "changed by", 11, "quiet"))
+        for row, n in enumerate(self.new):
+            most = float(np.abs(after.y[row] - before.y[n]).max())
+            colour = "accent" if most >= 0.005 else "quiet"
+            place = self.end, self.y(row) + 10
+            self.stage.put(Text(f"changed.{n}", *place, number(most), 12, colour))
+
+
+def _pivot(names: Sequence[str], new: Sequence[int]) -> tuple[int | None, str]:
+    """Return the word around which two others turn, if there is one, and what moves."""
+    moved = [n for n, m in enumerate(new) if n != m]
+    if len(moved) != 2:
+        return None, "They change places"
+    first, last = moved
+    said = f"{names[first]} and {names[last]} change places"
+    if last - first != 2:
+        return None, said
+    return first + 1, f"{said} around ‘{names[first + 1]}’"

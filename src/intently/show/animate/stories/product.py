@@ -76,7 +76,8 @@ def product(
         taken = number(float(found.weights[best]))
         said = f"takes most from ‘{keys[best]}’: {taken} of its weight."
     stage.scene(f"{asked} {said}", LONG)
-    return told(stage, title or f"How {asked} attends", path)
+    opening = f"How {asked} attends: a weight for every word, and the weighted sum of values."
+    return told(stage, title or f"How {asked} attends", path, opening)
 
 
 def _table(

@@ -1,14 +1,15 @@
-"""One word, two readings: what it looks at in two heads, or in two sentences."""
+"""One word, two readings: what it looks at in two heads, or in two sentences, and what differs."""
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.errors import ArgumentError, KindError, build
 from intently.show.animate.animation import Animation, destination, told
 from intently.show.animate.operands import both_names, finite
 from intently.show.animate.shapes import Curve, Grid, Text
@@ -18,49 +19,71 @@ from intently.show.labels import bare, spaced, visible
 from intently.show.reading import numbers
 
 WIDEST = 1180.0
-SIZE, HIGH, ROW = 13.0, 24.0, 58.0
+SIZE, HIGH, ROW = 13.0, 24.0, 74.0
 FIGURE = 10.0
+APART = 96.0
+"""Between a query that is not in the text and the text."""
 SEEN = 0.02
 """Weights below are shaded, but get no arc."""
+SAME = 0.05
+"""Readings with smaller differences are called alike."""
 MOST = 6
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A text, the position of the word in it, and the weights of that word."""
+    """A text, the word that reads it (at a position in it, or outside), and that word's weights."""
 
     name: str
     words: list[str]
     lefts: list[float]
     widths: list[float]
-    at: int
+    query: str
+    at: int | None
     weights: np.ndarray
+
+    def middle(self, j: int) -> float:
+        """Return the middle of word j."""
+        return self.lefts[j] + self.widths[j] / 2
+
+    def numbered(self) -> list[tuple[str, int]]:
+        """Return each word with the number of its occurrence: the same in texts that share it."""
+        seen: Counter[str] = Counter()
+        found = []
+        for word in self.words:
+            found.append((word, seen[word]))
+            seen[word] += 1
+        return found
 
 
 def readings(
     matrices: Mapping[str, Weights],
-    token: int | str,
+    token: int | str | Mapping[str, int | str],
     *,
     title: str | None = None,
     save: str | os.PathLike[str] | None = None,
 ) -> Animation:
-    """Explain how one word is read: what it looks at in several heads, or in several sentences.
+    """Explain how one word reads in several heads or sentences, and where the readings differ most.
 
-    ``matrices`` names two to six readings, each (t, s) of one text with labels, such as
-    ``{"head 0": A[0], "head 3": A[3]}``; for (h, t, s), the mean is used. ``token`` is a position,
-    or a text that occurs once in each. Arcs are as wide as the weight, for weights from 0.02.
-    Returns the story, written to ``save`` if given.
+    ``matrices`` names two to six readings (t, s) with labels, such as ``{"head 0": A[0], "head 3":
+    A[3]}``; for (h, t, s), the mean is used. ``token`` is the row: a position, a text that occurs
+    once among the rows, or one for each name. In self-attention, it is a word of the text; in
+    cross-attention, it stands above. Ribbons are as wide as the weight, for weights from 0.02.
+    Words are compared by their text, not by their position. Returns the story, written to ``save``
+    if given.
 
-    Raises ArgumentError for fewer readings than two, a missing word, texts whose queries and keys
-    differ, texts wider than 1,180 pixels, and weights that are not finite.
+    Raises ArgumentError for fewer readings than two, a missing word, texts wider than 1,180 pixels,
+    and weights that are not finite.
 
     >>> import torch
     >>> from intently.matrix import Dense
     >>> words = ("it", "was", "tired")
     >>> A = Dense(torch.tensor([[0.1, 0.2, 0.7], [0, 1, 0], [0, 0, 1]]), labels=(words, words))
     >>> story = readings({"head 0": A, "head 1": Dense(torch.eye(3), labels=(words, words))}, "it")
-    >>> story.captions[1]
+    >>> story.captions[2]
     'head 0: ‘it’ looks most at ‘tired’ (0.70).'
+    >>> story.captions[-1]
+    'The largest difference: ‘it’ gets 0.10 in head 0 and 1.00 in head 1.'
     """
     path = destination(save)
     if not isinstance(matrices, Mapping):
@@ -73,47 +96,39 @@ def readings(
         )
     if not 2 <= len(matrices) <= MOST:
         raise build(ArgumentError, "matrices", f"two to {MOST} readings", len(matrices))
-    found = [_reading(str(name), matrix, token) for name, matrix in matrices.items()]
-    high = max(_rise(one, j) for one in found for j in range(len(one.words)))
-    top = MARGIN + 0.75 * high + 8
+    chosen = token if isinstance(token, Mapping) else dict.fromkeys(matrices, token)
+    if missing := [name for name in matrices if name not in chosen]:
+        raise build(ArgumentError, "token", "a row for every reading", f"none for {missing[0]!r}")
+    found = [_reading(str(name), matrix, chosen[name]) for name, matrix in matrices.items()]
+    top = MARGIN + max(map(_room, found)) + 8
     stage = Stage()
-    word = found[0].words[found[0].at]
+    words = list(dict.fromkeys(one.query for one in found))
+    asked = " and ".join(f"‘{word}’" for word in words)
+    does = "do" if len(words) > 1 else "does"
     _sentence(stage, found[0], top, looking=False)
-    stage.scene(f"What does ‘{word}’ look at? It depends on who reads.")
+    stage.scene(f"What {does} {asked} look at? It depends on who reads.")
     largest = max(float(one.weights.max()) for one in found) or 1.0
     for n, one in enumerate(found):
-        stage.drop("word", "arc", "weight")
+        stage.drop("word", "arc", "weight", "query")
         _sentence(stage, one, top, looking=True, largest=largest)
         _kept(stage, one, top + HIGH + 44 + n * ROW, largest, n)
         stage.scene(f"{one.name}: {_most(one)}.", 3.2)
-    stage.drop("word", "arc", "weight")
+    stage.drop("word", "arc", "weight", "query")
     high = top + HIGH + 44
     for key, shape in list(stage.shapes.items()):
         stage.change(key, y=shape.y - high / 2)
-    stage.scene("; ".join(f"{one.name}: {_most(one)}" for one in found) + ".", LONG)
+    said = _compared(stage, found)
+    stage.scene(said, LONG)
     count = ("Two", "Three", "Four", "Five", "Six")[len(found) - 2]
-    return told(stage, title or f"{count} readings of ‘{word}’", path)
+    title = title or f"{count} readings of {asked}"
+    opening = "; ".join(f"{one.name}: {_most(one)}" for one in found) + "."
+    return told(stage, title, path, opening)
 
 
 def _reading(name: str, matrix: Weights, token: int | str) -> Reading:
     lazy, _ = one_of(matrix, argument=f"matrices[{name!r}]")
     rows, columns = both_names(lazy)
-    if lazy.shape[0] != lazy.shape[1]:
-        raise build(
-            ArgumentError,
-            f"matrices[{name!r}]",
-            "one text as queries and as keys, shape (t, t)",
-            shape_of(lazy),
-            fix="for a translation there is animate.writing",
-        )
-    at = place(token, columns, "token")
-    if rows != columns:
-        raise build(
-            ArgumentError,
-            f"matrices[{name!r}]",
-            "rows named like columns, or like the next ones",
-            f"rows {rows[:4]!r}, columns {columns[:4]!r}",
-        )
+    row = place(token, rows, "token")
     words = [visible(bare(text), 20) for text, _ in spaced(columns)]
     weight = widest(("0.00",), FIGURE)  # drawn below the word
     wide = [max(width + 12, weight + 2) for width in widths(words, SIZE)]
@@ -129,28 +144,41 @@ def _reading(name: str, matrix: Weights, token: int | str) -> Reading:
             "draw it with intently.show.text, which breaks lines",
         )
     lefts = [MARGIN + float(end) - width for end, width in zip(ends, wide)]
-    looks = finite(numbers(lazy[at, :]), f"matrices[{name!r}]")
-    return Reading(visible(name, 60), words, lefts, wide, at, looks)
+    looks = finite(numbers(lazy[row, :]), f"matrices[{name!r}]")
+    at = row if rows == columns else None
+    query = visible(bare(rows[row]), 20)
+    return Reading(visible(name, 60), words, lefts, wide, query, at, looks)
 
 
-def _middle(one: Reading, j: int) -> float:
-    return one.lefts[j] + one.widths[j] / 2
+def _room(one: Reading) -> float:
+    """Return the room above the text that its ribbons take."""
+    if one.at is None:
+        return HIGH + APART
+    return 0.75 * max(_rise(one, j) for j in range(len(one.words)))
 
 
 def _rise(one: Reading, j: int) -> float:
-    if j == one.at or one.weights[j] < SEEN:
+    if one.at is None or j == one.at or one.weights[j] < SEEN:
         return 40.0
-    return min(190.0, 34 + 0.42 * abs(_middle(one, j) - _middle(one, one.at)))
+    return min(190.0, 34 + 0.42 * abs(one.middle(j) - one.middle(one.at)))
 
 
 def _sentence(stage: Stage, one: Reading, top: float, looking: bool, largest: float = 1.0) -> None:
+    x = (one.lefts[0] + one.lefts[-1] + one.widths[-1]) / 2
+    if one.at is None:
+        wide = widest((one.query,), SIZE) + 16
+        box, above = (wide, HIGH), top - APART - HIGH
+        stage.put(Grid("query", x - wide / 2, above, box, ((0.0,),), (one.query,), SIZE, "accent"))
     for j, weight in enumerate(map(float, one.weights)):
         shade = round(weight / largest, 3) if looking else 0.0
-        seen, middle = looking and weight >= SEEN, _middle(one, j)
-        if seen and j != one.at:
-            ends = _middle(one, one.at), top, middle, top
-            wide, dark = 1 + 10 * weight, 0.35 + 0.5 * shade
-            stage.put(Curve(f"arc.{j}", *ends, wide, dark, _rise(one, j)))
+        seen, middle = looking and weight >= SEEN, one.middle(j)
+        look = 1 + 10 * weight, 0.35 + 0.5 * shade
+        if seen and one.at is None:
+            stage.put(Curve(f"arc.{j}", x, top - APART, middle, top, *look))
+        elif seen and j != one.at:
+            assert one.at is not None
+            ends = one.middle(one.at), top, middle, top
+            stage.put(Curve(f"arc.{j}", *ends, *look, _rise(one, j)))
         stage.put(_word(f"word.{j}", one, j, top, shade))
         if seen:
             y = top + HIGH + 9
@@ -158,10 +186,13 @@ def _sentence(stage: Stage, one: Reading, top: float, looking: bool, largest: fl
 
 
 def _kept(stage: Stage, one: Reading, top: float, largest: float, n: int) -> None:
-    stage.put(Text(f"kept.{n}", one.lefts[0], top + 8, one.name, 11, "quiet"))
-    for j, weight in enumerate(one.weights):
-        shade = round(float(weight) / largest, 3)
-        stage.put(_word(f"kept.{n}.{j}", one, j, top + 20, shade))
+    name = one.name if one.at is not None else f"{one.name}: ‘{one.query}’"
+    stage.put(Text(f"kept.{n}", one.lefts[0], top + 8, name, 11, "quiet"))
+    for j, weight in enumerate(map(float, one.weights)):
+        stage.put(_word(f"kept.{n}.{j}", one, j, top + 20, round(weight / largest, 3)))
+        if weight >= SEEN:
+            place = one.middle(j), top + 20 + HIGH + 9
+            stage.put(Text(f"got.{n}.{j}", *place, number(weight), FIGURE, "quiet", "middle"))
 
 
 def _word(key: str, one: Reading, j: int, top: float, shade: float) -> Grid:
@@ -173,10 +204,37 @@ def _word(key: str, one: Reading, j: int, top: float, shade: float) -> Grid:
 
 def _most(one: Reading) -> str:
     if not one.weights.any():
-        return f"‘{one.words[one.at]}’ looks at nothing"
+        return f"‘{one.query}’ looks at nothing"
     order = [j for j in np.argsort(-one.weights, kind="stable") if j != one.at]
-    best = order[0] if order else one.at
-    own, most = float(one.weights[one.at]), float(one.weights[best])
+    best = order[0] if order else one.at or 0
+    own, most = 0.0 if one.at is None else float(one.weights[one.at]), float(one.weights[best])
     itself = f"itself ({number(own)}), then at " if own > most else ""
-    said = f"‘{one.words[one.at]}’ looks most at {itself}‘{one.words[best]}’"
-    return f"{said} ({number(most)})"
+    return f"‘{one.query}’ looks most at {itself}‘{one.words[best]}’ ({number(most)})"
+
+
+def _compared(stage: Stage, found: list[Reading]) -> str:
+    """Frame the words whose weights differ most, one in each reading; return what differs."""
+    every = [dict(zip(one.numbered(), map(float, one.weights), strict=True)) for one in found]
+    words = list(dict.fromkeys(word for weights in every for word in weights))
+
+    def spread(word: tuple[str, int]) -> float:
+        got = [weights.get(word, 0.0) for weights in every]
+        return max(got) - min(got)
+
+    best = max(words, key=spread)
+    shown = spread(best)
+    if shown < SAME:
+        return f"The readings hardly differ: at most by {number(shown)}, at ‘{best[0]}’."
+    for n, one in enumerate(found):
+        own = one.numbered()
+        j = max(range(len(own)), key=lambda j: spread(own[j]))
+        if spread(own[j]) > 0.5 * shown:
+            stage.change(f"kept.{n}.{j}", edge="accent")
+    got = [
+        f"{number(weights[best])} in {one.name}"
+        for one, weights in zip(found, every, strict=True)
+        if best in weights
+    ]
+    lacking = [one.name for one, weights in zip(found, every, strict=True) if best not in weights]
+    said = f"The largest difference: ‘{best[0]}’ gets {' and '.join(got)}"
+    return f"{said}; {' and '.join(lacking)} has no such word." if lacking else f"{said}."

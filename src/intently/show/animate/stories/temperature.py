@@ -72,7 +72,11 @@ def temperature(
         _weigh(stage, x, weights, heat, (n, len(temperatures)))
         hold = LONG if n in (0, len(temperatures) - 1) or heat == 1 else 1.2
         stage.scene(_said(heat, weights, names), hold)
-    return told(stage, title or f"What ‘{short(queries)[at]}’ looks at, from hot to cold", path)
+    asked = f"‘{short(queries)[at]}’"
+    plain = min(range(len(temperatures)), key=lambda n: abs(temperatures[n] - 1))
+    opening = f"The temperature τ divides the scores of {asked} before the softmax."
+    title = title or f"What {asked} looks at, from hot to cold"
+    return told(stage, title, path, opening, plain)
 
 
 def softened(logits: np.ndarray, heat: float) -> np.ndarray:

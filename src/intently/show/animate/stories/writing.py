@@ -44,7 +44,7 @@ def writing(
     >>> import torch
     >>> from intently.matrix import Dense
     >>> A = Dense(torch.eye(2), labels=(("Je", "bois"), ("I", "drink")))
-    >>> writing(A).captions[2]
+    >>> writing(A).captions[3]
     '‘bois’ is written, looking most at ‘drink’ (1.00).'
     """
     path = destination(save)
@@ -85,7 +85,8 @@ def writing(
     _source(stage, source, above, top, None)
     _received(stage, above, weights, top)
     stage.scene("All of it: what was looked at while each word was written.", LONG)
-    return told(stage, titled(title or "A decoder writes", chosen), path)
+    opening = "Every word that is written looks at words of the source."
+    return told(stage, titled(title or "A decoder writes", chosen), path, opening)
 
 
 Places = list[tuple[float, float]]
