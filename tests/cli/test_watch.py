@@ -39,9 +39,10 @@ def watched(intently: Command) -> Command:
 
 
 def table(out: str) -> list[list[str]]:
-    """The cells of the rows that name a layer and a head, of the first block."""
+    """The cells of the rows that name a layer and a head, below the line that names columns."""
     rows = [line.split() for line in out.splitlines()]
-    return [row for row in rows if len(row) > 5 and row[1].isdigit() and row[2].isdigit()]
+    start = next(n for n, row in enumerate(rows) if row[:2] == ["layer", "head"])
+    return [row for row in rows[start:] if len(row) > 4 and row[1].isdigit()]
 
 
 # --- what runs ------------------------------------------------------------------------------------
@@ -50,9 +51,12 @@ def table(out: str) -> list[list[str]]:
 def test_the_embedded_translator(watched: Command) -> None:
     outcome = watched("The road was too wide.", "--save", "run.safetensors")
     assert outcome.status == 0
-    assert outcome.out.startswith("La route était trop large.\n\nlayer ")
+    assert outcome.out.startswith("La route était trop large.\n\n")
     assert len(table(outcome.out)) == 24
-    assert max(map(len, outcome.out.splitlines())) <= 80
+    lines = outcome.out.splitlines()
+    start = next(n for n, line in enumerate(lines) if line.startswith("layer "))
+    assert sum(line.startswith("layer ") for line in lines) == 1
+    assert max(map(len, lines[start:])) <= 80
     assert "In Python: it.load_recording('run.safetensors')" in outcome.err
     seen = it.load_recording("run.safetensors")
     assert all(entry.verified for entry in seen.calls)
@@ -62,6 +66,19 @@ def test_the_embedded_translator(watched: Command) -> None:
         found = seen[f"{name}_attention"][0]
         torch.testing.assert_close(found.dense(), want.dense(), rtol=0, atol=1e-5)
         assert found.labels == want.labels
+
+
+def test_remarkable_heads_come_first_with_their_statistic(watched: Command) -> None:
+    out = watched("The road was too wide.", "--save", "run.safetensors").out
+    named = re.findall(r"^(\S+) +(\d) +.+: (\w+) (\d\.\d\d), median", out, re.MULTILINE)
+    assert len({(layer, head) for layer, head, *_ in named}) == len(named) == 3
+    assert out.index(named[0][0]) < out.index("\nlayer ")
+    summary = it.load_recording("run.safetensors").summary()
+    for layer, head, statistic, value in named:
+        best = max(summary, key=lambda row: row[statistic])
+        assert (best["layer"], best["head"]) == (layer, int(head))
+        assert f"{best[statistic]:.2f}" == value
+    assert "in Python, print(seen.summary())" in out
 
 
 def test_beams_are_labelled_with_the_source_alone(watched: Command) -> None:

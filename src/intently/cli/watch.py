@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from statistics import median, pstdev
 from typing import Annotated
 
 import typer
@@ -14,12 +16,28 @@ from intently.observe import load_recording
 from intently.observe.recording.coverage import aligned
 from intently.observe.recording.labels import sides
 from intently.observe.recording.recording import Entry
+from intently.observe.recording.summary import Summary
 from intently.runners.texts import runner
 from intently.runners.watched import check_seen, unsure
 from intently.show.labels import visible
 
 SHOWN = 12
 """Tokens of a recording listed."""
+
+REMARKABLE = {
+    "entropy": "spreads its weight most evenly",
+    "confidence": "gives most to a single key",
+    "sink": "looks most at the first key",
+    "self": "looks most at its own position",
+    "previous": "looks most at the position before",
+    "duplicate": "looks most at copies of its token",
+    "induction": "looks most at what followed copies of its token",
+    "distance": "looks farthest",
+    "divergence": "differs most from the other heads of its layer",
+}
+"""What the head with the largest value of a statistic does."""
+NAMED = 3
+"""Heads named above the table."""
 
 
 def watch(
@@ -43,7 +61,8 @@ def watch(
 ) -> None:
     """Run a model on a text and print what each head attends to.
 
-    The model runs unchanged; the table is checked against the model's outputs. From a transformers
+    The three heads that stand out most come first, then a table of all. The model runs unchanged;
+    the table is checked against the model's outputs. From a transformers
     folder, only safetensors are read, and none of its code is run.
     """
     if listed is not None:
@@ -61,7 +80,7 @@ def watch(
     if save is not None:
         found.seen.save(save)
     table = found.seen.summary()
-    for line in (*found.told, table, *unsure(found.seen, table.left_out)):
+    for line in (*found.told, *_measured(table), *unsure(found.seen, table.left_out)):
         print(line)
     if save is not None:
         again = f"it.load_recording({str(save)!r})"
@@ -69,6 +88,45 @@ def watch(
 
 
 # --- what is printed ------------------------------------------------------------------------------
+
+
+def _measured(table: Summary) -> Iterator[str]:
+    """Return the remarkable heads, and one block of the table: the columns that fit its width."""
+    named = list(_remarkable(table))
+    if named:
+        yield from (*aligned(named, right=(1,)), "")
+    left_out: list[str] = []
+    narrow = table
+    for name in ("queries", "confidence", *reversed(table.columns)):
+        if "\n\n" not in str(narrow):
+            break
+        if name in narrow.columns and name not in ("layer", "item", "head"):
+            columns = [column for column in narrow.columns if column != name]
+            narrow = Summary(
+                ({n: row[n] for n in columns} for row in narrow), columns, table.left_out
+            )
+            left_out.insert(0, name)
+    yield str(narrow)
+    if left_out:
+        yield f"\nno room for {', '.join(left_out)}: in Python, print(seen.summary())"
+
+
+def _remarkable(table: Summary) -> Iterator[tuple[str, ...]]:
+    """Return the heads farthest above the middle head in some statistic, in standard deviations."""
+    found = []
+    for name, does in REMARKABLE.items():
+        known = [row for row in table if name in row and row[name] == row[name]]
+        values = [row[name] for row in known]
+        spread = pstdev(values) if len(values) > NAMED else 0.0
+        if spread > 0:
+            top, middle = max(known, key=lambda row: row[name]), median(values)
+            told = f"{does}: {name} {top[name]:.2f}, median {middle:.2f}"
+            found.append(((top[name] - middle) / spread, (top["layer"], f"{top['head']}"), told))
+    seen = set()
+    for _, place, told in sorted(found, reverse=True):
+        if place not in seen and len(seen) < NAMED:
+            seen.add(place)
+            yield visible(place[0], 200), place[1], told
 
 
 def _listing(path: Path) -> str:
