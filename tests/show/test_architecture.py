@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from xml.etree import ElementTree
 
+import matplotlib
 import pytest
+from matplotlib.colors import to_rgb
 from torch import nn
 
 from intently import show
@@ -149,3 +152,23 @@ def test_what_has_no_tree_is_refused(wrong):
         show.architecture(wrong)
     with pytest.raises(ArgumentError, match="save"):
         show.architecture(FeedForward(2, 2), save="a.gif")
+
+
+def test_an_svg_has_real_text_and_says_what_it_shows(tmp_path):
+    path = tmp_path / "model.svg"
+    show.architecture(Transformer(SMALL), save=path)
+    root = ElementTree.parse(path).getroot()
+    space = "{http://www.w3.org/2000/svg}"
+    assert "Cross-attention" in [text.text for text in root.iter(f"{space}text")]
+    assert root.findtext(f"{space}title") == "Transformer"
+    told = root.findtext(f"{space}desc") or ""
+    assert "Cross-attention: (b, t, 16) → (b, t, 16), 1,088 parameters" in told
+    assert "reads encoder (b, s, 16)" in told
+
+
+def test_dark_paper_is_obeyed():
+    with matplotlib.rc_context({"figure.facecolor": "black"}):
+        figure = show.architecture(FeedForward(4, 8))
+    paper = figure.get_facecolor()[:3]
+    assert max(paper) < 0.2
+    assert all(min(to_rgb(text.get_color())) > 0.5 for text in figure.axes[0].texts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterable
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,9 +41,10 @@ def write(path: Path, content: bytes) -> None:
     files.replace_file(path, content)
 
 
-def finish(figure: Figure, path: Path | None) -> Figure:
+def finish(figure: Figure, path: Path | None, description: str = "") -> Figure:
     """Finish the figure's colours and layout, and write the figure if a path is given.
 
+    ``description`` is what an SVG says to readers who do not see it, besides its heading.
     The picture is complete before the file is opened: an error never destroys an older picture.
     """
     if on_dark():
@@ -57,8 +59,17 @@ def finish(figure: Figure, path: Path | None) -> Figure:
         content = buffer.getvalue()
         if suffix == ".svg":
             content = content.replace(b"'DejaVu Sans'", SUBSTITUTES)
+            content = _described(content, description)
         write(path, content)
     return figure
+
+
+def _described(svg: bytes, description: str) -> bytes:
+    """Add a description behind the title of an SVG."""
+    if not description:
+        return svg
+    said = f"<desc>{escape(description)}</desc>\n ".encode()
+    return svg.replace(b"<metadata>", said + b"<metadata>", 1)
 
 
 def _title(figure: Figure) -> dict[str, str]:

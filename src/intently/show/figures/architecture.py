@@ -53,7 +53,7 @@ def architecture(
             _both(paper, *tree.parts)
         else:
             _one(paper, tree)
-        return finish(paper.finish(heading, _notes(tree)), path)
+        return finish(paper.finish(heading, _notes(tree)), path, _described(tree))
 
 
 def _one(paper: Paper, tree: Part) -> None:
@@ -83,6 +83,15 @@ def _both(paper: Paper, encoder: Part, decoder: Part) -> None:
         paper.arrow(*(points if n == 0 else points[2:]), ink=LINES[0], lw=1.1)
         if n == 0:
             paper.text(between - 5, top + 7, f"memory {shape}", ink=LINES[0], ha="right")
+
+
+def _described(part: Part, depth: int = 0) -> str:
+    """The tree in words, a line for each part: for readers who do not see the picture."""
+    shapes = f": {part.takes} → {part.gives}" if part.takes else ""
+    own = f", {part.total:,} parameters" if part.total else ""
+    reads = "".join(f", reads {name} {shape}" for name, shape in part.reads)
+    line = f"{'  ' * depth}{part.title}{shapes}{own}{reads}"
+    return "\n".join((line, *(_described(each, depth + 1) for each in part.parts)))
 
 
 def _notes(tree: Part) -> str:
