@@ -21,6 +21,15 @@ import numpy as np
 HERE = Path(__file__).resolve().parent / "pictures"
 WIDE = "The animal didn't cross the road because it was too wide."
 TIRED = "The animal didn't cross the road because it was too tired."
+IN_CONTEXT = [
+    ("it", "… too tired", TIRED),
+    ("it", "… too wide", WIDE),
+    ("her", "I see her.", "I see her."),
+    ("her", "I see her dog.", "I see her dog."),
+    ("tired", "The dog was tired.", "The dog was tired."),
+    ("tired", "The cow was tired.", "The cow was tired."),
+]
+"""Words, each in two contexts: what is written on the map, and the sentence."""
 
 SHOTS: dict[str, tuple[str, dict[str, Any]]] = {
     "page-heads": ("#", {}),
@@ -117,7 +126,7 @@ def figures() -> None:
 
 
 def words_and_picture() -> None:
-    """A sentence cut three ways, its words before and after context, and a picture's patches."""
+    """A sentence cut three ways, words in two contexts each, and a picture's patches."""
     import torch
 
     import intently as it
@@ -128,11 +137,14 @@ def words_and_picture() -> None:
     tokenizer = translator.source_tokenizer
     cutters = {"blanks": str.split, "translator": tokenizer, "characters": list}
     show.tokens(WIDE, cutters, save=HERE / "tokens.png")
-    ids = tokenizer.encode(WIDE)
-    with torch.no_grad():
-        made = translator.model.source_embedding.weight[ids]
-        context = it.attend(made, made, scale=4 / made.shape[-1] ** 0.5) @ made
-    show.embeddings(made, tokenizer.tokens(ids), after=context, save=HERE / "embeddings.png")
+    states = translator.states([text for _, _, text in IN_CONTEXT])
+    words, contexts = [word for word, _, _ in IN_CONTEXT], [said for _, said, _ in IN_CONTEXT]
+    before, after = (
+        torch.stack([found[layer, word] for found, word in zip(states, words)])
+        for layer in ("encoder.embedding", "encoder.output")
+    )
+    path = HERE / "embeddings.png"
+    show.embeddings(before, words, after=after, contexts=contexts, save=path)
 
     image = torch.tensor(cat_on_a_mat(448))
     patches = image.reshape(14, 32, 14, 32, 3).mean((1, 3)).reshape(196, 3)

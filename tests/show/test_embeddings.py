@@ -9,7 +9,7 @@ from matplotlib.colors import to_rgba
 
 from intently import show
 from intently.errors import ArgumentError, KindError
-from intently.show.style import ACCENT
+from intently.show.style import ACCENT, LINES, QUIET
 
 from .drawing import written
 from .refusals import refusals
@@ -51,17 +51,58 @@ def test_both_directions_have_one_scale():
 
 
 def test_arrows_lead_from_words_to_what_became_of_them():
-    before, after = plane(), plane() + torch.randn(6, 10) * 0.01 + torch.arange(10) * 0.1
+    before, after = plane(), 7 * plane() + torch.randn(6, 10) * 0.01 + torch.arange(10) * 0.7
     figure = show.embeddings(before, WORDS, after=after)
     arrows = [text for text in figure.axes[0].texts if text.get_text() == ""]
     starts = np.array([arrow.xyann for arrow in arrows])
     ends = np.array([arrow.xy for arrow in arrows])
     np.testing.assert_allclose(starts, dots(figure, 0))
     np.testing.assert_allclose(ends, dots(figure, 1))
-    every = np.concatenate([before, after])
+    every = torch.nn.functional.normalize(torch.cat([before, after]).double(), dim=1).numpy()
     values = np.linalg.svd(every - every.mean(0), compute_uv=False)
     kept = ((np.concatenate([starts, ends])) ** 2).sum()
     assert kept == pytest.approx((values[:2] ** 2).sum(), rel=1e-4)
+
+
+def in_context(**options):
+    """Return a map of a word in two contexts, and of another word in one."""
+    before = torch.eye(8)[[0, 0, 1]]
+    after = before + torch.eye(8)[[2, 3, 4]]
+    contexts = ["too tired", "too wide", "the dog"]
+    return show.embeddings(before, ["it", "it", "her"], after=after, contexts=contexts, **options)
+
+
+def test_a_word_starts_at_one_place_and_ends_where_its_context_takes_it():
+    figure = in_context()
+    start, end = dots(figure, 0), dots(figure, 1)
+    np.testing.assert_allclose(start[0], start[1], atol=1e-12)
+    assert np.linalg.norm(end[0] - end[1]) > 0.3
+    names = ["her", "it", "the dog", "too tired", "too wide"]
+    assert sorted(filter(None, written(figure.axes[0]))) == names
+    colours = [tuple(c) for c in figure.axes[0].collections[1].get_facecolors()]
+    assert colours == [to_rgba(LINES[0])] * 2 + [to_rgba(QUIET)]
+
+
+def test_vectors_before_and_after_context_have_one_scale():
+    before, after = plane(), plane(seed=1)
+    short, long = (show.embeddings(before, WORDS, after=after * n) for n in (0.01, 100.0))
+    np.testing.assert_allclose(dots(short, 1), dots(long, 1), atol=1e-5)
+    assert np.ptp(dots(long, 0), axis=0).max() > 0.05
+    assert "each vector at length 1" in "\n".join(written(long))
+
+
+def test_the_note_says_how_far_contexts_move_a_word():
+    said = "\n".join(written(in_context()))
+    assert "between the contexts of a word: it 0.50" in said  # (a + b)·(a + c) / 2
+    assert "her" not in said.split("of a word:")[1]
+    plain = show.embeddings(plane(), WORDS, after=plane(seed=1))
+    assert "contexts of a word" not in "\n".join(written(plain))
+
+
+def test_dots_of_one_name_at_one_place_are_named_once():
+    x = plane()[[0, 0, 1]]
+    names = written(show.embeddings(x, ["it", "it", "road"], after=x + 1e-4).axes[0])
+    assert sorted(filter(None, names)) == ["it", "road"]
 
 
 def test_neighbours_are_the_nearest_by_cosine_in_all_dimensions():
@@ -106,6 +147,9 @@ test_what_does_not_fit_is_named = refusals(
             ),
             r"vectors: expected finite numbers; got NaN": lambda: show.embeddings(
                 plane() / 0, WORDS
+            ),
+            r"contexts: expected n=6 names of the vectors of after; got 1 names.*missing": (
+                lambda: show.embeddings(plane(), WORDS, contexts=["a"])
             ),
             r"neighbours: .*got 'bus'. There is none": lambda: show.embeddings(
                 plane(), WORDS, neighbours="bus"

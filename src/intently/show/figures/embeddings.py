@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,7 +18,7 @@ from intently.show.given import as_numbers
 from intently.show.labels import bare, titled, visible
 from intently.show.reading import numbers
 from intently.show.sheet import NOTES, Sheet, heading_of, width_of, wrapped
-from intently.show.style import ACCENT, FRAME, GRID, INK, QUIET, WEIGHTS, style
+from intently.show.style import ACCENT, FRAME, GRID, INK, LINES, QUIET, WEIGHTS, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,14 +29,29 @@ NAMED = 60
 WIDE, HIGH, MARGIN = 5.6, 4.4, 0.16
 SIZE = 8.0
 NEAREST = 3
+MENTIONED = 4
+CLOSE = 0.06
+"""Dots of one name that are nearer, in inches, have it once."""
+
+
+class Label(NamedTuple):
+    """A name, the place (2,) of its dot, and its colour."""
+
+    text: str
+    place: np.ndarray
+    colour: str
 
 
 class Plane(NamedTuple):
-    """Positions (n, 2) before and, if there is a context, after; their share of the variance."""
+    """Positions (n, 2) before and, if there is a context, after; their share of the variance.
+
+    ``near`` holds the cosines (n, n) of the vectors after context.
+    """
 
     before: np.ndarray
     after: np.ndarray | None
     share: float
+    near: np.ndarray | None = None
 
     @property
     def every(self) -> np.ndarray:
@@ -48,21 +64,26 @@ def embeddings(
     words: Sequence[str],
     *,
     after: Numbers | None = None,
+    contexts: Sequence[str] | None = None,
     neighbours: str | int | Sequence[str | int] = (),
     title: str | None = None,
     save: str | os.PathLike[str] | None = None,
 ) -> Figure:
     """Draw word vectors (n, c) as a map: the two directions in which they differ most.
 
-    ``vectors`` and ``after`` are tensors, arrays or nested lists.
-    ``after`` holds the same words in context (n, c), such as the states after attention: both
-    share the plane, and an arrow leads from each word to its place in context. ``neighbours`` are
-    words joined to their three nearest neighbours, by cosine in all c dimensions. The axes have no
-    unit; a note below gives their share of the variance. Returns the figure, written to ``save``.
+    ``vectors`` and ``after`` are tensors, arrays or nested lists. ``after`` holds the same words in
+    context (n, c), such as the states of a later layer; an arrow leads from each word to its place
+    in context. Layers differ in the length of their vectors, so that all are then drawn at length
+    1, in one plane. A word may occur several times, each time in another context: the note gives
+    the lowest cosine between its vectors, and the words with the three lowest are coloured.
+    ``contexts`` names the dots after
+    context, by default as the words. ``neighbours`` are words joined to their three nearest
+    neighbours, by cosine in all c dimensions. The axes have no unit; a note below gives their share
+    of the variance. Returns the figure, written to ``save``.
 
-    Raises ArgumentError for other shapes, numbers that are not finite, and words that are missing
-    or occur twice. The plane is that of principal component analysis (Pearson 1901), by a singular
-    value decomposition.
+    Raises ArgumentError for other shapes, numbers that are not finite, contexts without ``after``,
+    and neighbours that are missing or occur twice. The plane is that of principal component
+    analysis (Pearson 1901), by a singular value decomposition.
 
     >>> figure = embeddings(torch.eye(4), ["cat", "dog", "road", "wide"], neighbours="cat")
     >>> len(figure.axes[0].collections[0].get_offsets())
@@ -74,13 +95,20 @@ def embeddings(
     if second is not None and second.shape != first.shape:
         expected = f"the shape of vectors, {first.shape}"
         raise build(ArgumentError, "after", expected, shape_of(second))
+    if contexts is not None and (second is None or len(contexts) != len(words)):
+        expected, got = f"n={len(words)} names of the vectors of after", f"{len(contexts)} names"
+        why = "after is missing" if second is None else None
+        raise build(ArgumentError, "contexts", expected, got, why)
     asked = [neighbours] if isinstance(neighbours, str | int) else list(neighbours)
     centres = [place(word, words, "neighbours") for word in asked]
     joined = [(n, other) for n in centres for other in _nearest(first, n)]
     names = [visible(bare(word)) for word in words]
+    named = None if contexts is None else [visible(context) for context in contexts]
     heading = titled(title or ("Words before and after context" if after is not None else "Words"))
-    with style((*names, heading)):
-        return finish(_draw(_plane(first, second), names, (centres, joined), heading), path)
+    with style((*names, *(named or ()), heading)):
+        return finish(
+            _draw(_plane(first, second), (names, named), (centres, joined), heading), path
+        )
 
 
 def _checked(given: Numbers, name: str, words: Sequence[str]) -> np.ndarray:
@@ -107,7 +135,10 @@ def _nearest(vectors: np.ndarray, n: int) -> list[int]:
 
 
 def _plane(first: np.ndarray, second: np.ndarray | None) -> Plane:
-    every = first if second is None else np.concatenate([first, second])
+    every = first
+    if second is not None:
+        every = np.concatenate([first, second])
+        every = every / np.maximum(np.linalg.norm(every, axis=1, keepdims=True), 1e-12)
     centred = torch.from_numpy(every - every.mean(0))
     _, values, directions = torch.linalg.svd(centred, full_matrices=False)
     axes = directions[:2]
@@ -118,66 +149,102 @@ def _plane(first: np.ndarray, second: np.ndarray | None) -> Plane:
     total = float(values.square().sum())
     share = float(values[:2].square().sum()) / total if total else 1.0
     n = len(first)
-    return Plane(places[:n], None if second is None else places[n:], share)
+    if second is None:
+        return Plane(places, None, share)
+    return Plane(places[:n], places[n:], share, every[n:] @ every[n:].T)
 
 
 def _draw(
     plane: Plane,
-    names: Sequence[str],
+    written: tuple[Sequence[str], Sequence[str] | None],
     marked: tuple[list[int], list[tuple[int, int]]],
     heading: str,
 ) -> Figure:
-    centres, joined = marked
+    (names, contexts), (centres, joined) = written, marked
     heading, tall = heading_of(heading, WIDE)
     top = MARGIN + tall + 0.06
-    sheet = Sheet.of(WIDE + 2 * MARGIN, top + HIGH + 0.42)
+    sheet = Sheet.of(WIDE + 2 * MARGIN, top + HIGH + 0.42 + 0.14 * (plane.near is not None))
     axes = sheet.axes(MARGIN, top, WIDE, HIGH)
-    ends = plane.before if plane.after is None else plane.after
-    _fit(axes, plane.every)
+    widest = width_of(contexts or names, SIZE) if len(names) <= NAMED else 0.0
+    _fit(axes, plane.every, min(max(widest + 0.15, 0.6), 0.9))
     for n, other in joined:
         pair = plane.before[[n, other]]
         axes.plot(pair[:, 0], pair[:, 1], color=ACCENT, lw=1.0, alpha=0.75, zorder=1.5)
-    said = f"the plane shows {plane.share:.0%} of the variance"
     joints = [(plane.before[n], plane.before[other]) for n, other in joined]
+    moved = _moved(plane, names)
+    shades = dict(zip(moved, LINES))
+    rest = QUIET if moved else WEIGHTS[6]
+    colours = [ACCENT if n in centres else shades.get(w, rest) for n, w in enumerate(names)]
+    said = f"the plane shows {plane.share:.0%} of the variance"
     if plane.after is not None:
-        said = f"○ before, ● after context; {said}"
         arrows = list(zip(plane.before, plane.after))
         joints += arrows
-        for start, end in arrows:
-            axes.annotate(
-                "",
-                end,
-                start,
-                zorder=2,
-                arrowprops={
-                    "arrowstyle": "-|>",
-                    "color": WEIGHTS[4],
-                    "lw": 0.9,
-                    "shrinkA": 2,
-                    "shrinkB": 2,
-                    "mutation_scale": 8,
-                },
-            )
-        axes.scatter(*plane.before.T, s=14, facecolor="white", edgecolor=QUIET, lw=0.9, zorder=3)
-    dark = [ACCENT if n in centres else WEIGHTS[6] for n in range(len(names))]
-    axes.scatter(*ends.T, s=16, color=dark, lw=0, zorder=3.5)
-    named = range(len(names))
-    if len(names) > NAMED:
-        named = sorted({*centres, *(other for _, other in joined)}) or range(NAMED)
-    places = max(plane.before, ends, key=lambda places: np.ptp(places, axis=0).sum())
-    _name(axes, places, names, list(named), plane.every, centres, joints)
+        for (start, end), word in zip(arrows, names):
+            _arrow(axes, start, end, shades.get(word, FRAME if moved else WEIGHTS[4]))
+        inside = axes.get_facecolor()
+        axes.scatter(*plane.before.T, s=18, zorder=3, facecolor=inside, edgecolor=colours, lw=0.9)
+        said = f"○ before, ● after context, each vector at length 1; {said}"
+    ends = plane.before if plane.after is None else plane.after
+    axes.scatter(*ends.T, s=18, color=colours, lw=0, zorder=3.5)
+    _name(axes, _labels(plane, written, marked, colours), plane.every, joints)
     if centres:
         said += f"; lines join the {NEAREST} nearest by cosine"
+    if moved:
+        lowest = ", ".join(f"{word} {near:.2f}" for word, near in [*moved.items()][:MENTIONED])
+        said += f"\ncosine between the contexts of a word: {lowest}".replace("-", "−")
     sheet.note(MARGIN, top + HIGH + 0.09, wrapped(said, WIDE, NOTES))
     sheet.write(MARGIN, MARGIN, heading)
     return sheet.figure
 
 
-def _fit(axes: Axes, every: np.ndarray) -> None:
-    """Give both axes one scale, with room for the names."""
+def _arrow(axes: Axes, start: np.ndarray, end: np.ndarray, colour: str) -> None:
+    look = {"arrowstyle": "-|>", "color": colour, "lw": 0.9, "mutation_scale": 8}
+    look |= {"shrinkA": 2, "shrinkB": 2}
+    axes.annotate("", (end[0], end[1]), (start[0], start[1]), zorder=2, arrowprops=look)
+
+
+def _labels(
+    plane: Plane,
+    written: tuple[Sequence[str], Sequence[str] | None],
+    marked: tuple[list[int], list[tuple[int, int]]],
+    colours: Sequence[str],
+) -> list[Label]:
+    """The names on the map, the chosen words' first.
+
+    With contexts, each dot after context has its context's name, and each word one name before it.
+    """
+    names, contexts = written
+    centres, joined = marked
+    shown = list(range(len(names)))
+    if len(names) > NAMED:
+        shown = sorted({*centres, *(other for _, other in joined)}) or shown[:NAMED]
+    shown.sort(key=lambda n: centres.index(n) if n in centres else len(centres))
+    if plane.after is not None and contexts is not None:
+        before = {(names[n], *plane.before[n].round(6)): n for n in reversed(shown)}
+        found = [Label(names[n], plane.before[n], INK) for n in sorted(before.values())]
+        return found + [Label(contexts[n], plane.after[n], colours[n]) for n in shown]
+    ends = plane.before if plane.after is None else plane.after
+    places = max(plane.before, ends, key=lambda places: np.ptp(places, axis=0).sum())
+    return [Label(names[n], places[n], ACCENT if n in centres else INK) for n in shown]
+
+
+def _moved(plane: Plane, names: Sequence[str]) -> dict[str, float]:
+    """The lowest cosine between the contexts of each word that occurs several times, from low."""
+    if plane.near is None:
+        return {}
+    found = {}
+    for word, count in Counter(names).items():
+        own = [n for n, name in enumerate(names) if name == word]
+        if count > 1:
+            found[word] = float(plane.near[np.ix_(own, own)].min())
+    return dict(sorted(found.items(), key=lambda item: item[1]))
+
+
+def _fit(axes: Axes, every: np.ndarray, room: float) -> None:
+    """Give both axes one scale, with ``room`` in inches for names on the left and on the right."""
     low, high = every.min(0), every.max(0)
     middle, span = (low + high) / 2, np.maximum(high - low, 1e-9)
-    unit = max(span[0] / (WIDE - 1.2), span[1] / (HIGH - 0.5))
+    unit = max(span[0] / (WIDE - 2 * room), span[1] / (HIGH - 0.5))
     axes.set_xlim(middle[0] - unit * WIDE / 2, middle[0] + unit * WIDE / 2)
     axes.set_ylim(middle[1] - unit * HIGH / 2, middle[1] + unit * HIGH / 2)
     axes.set(xticks=[], yticks=[])
@@ -189,24 +256,27 @@ def _fit(axes: Axes, every: np.ndarray) -> None:
 
 def _name(
     axes: Axes,
-    places: np.ndarray,
-    names: Sequence[str],
-    shown: list[int],
+    labels: Sequence[Label],
     dots: np.ndarray,
-    centres: Sequence[int],
     joints: Sequence[tuple[np.ndarray, np.ndarray]],
 ) -> None:
     """Write names beside their dots, with the least overlap."""
     (left, right), bottom = axes.get_xlim(), axes.get_ylim()[0]
     low, unit = np.array([left, bottom]), (right - left) / WIDE
+    written: list[Label] = []
     inches = (dots - low) / unit
     taken = [(x - 0.04, y - 0.04, x + 0.04, y + 0.04) for x, y in inches]
     for start, end in joints:
         along = (start + np.linspace(0, 1, 25)[:, None] * (end - start) - low) / unit
         taken += [(x - 0.015, y - 0.015, x + 0.015, y + 0.015) for x, y in along]
-    for n in sorted(shown, key=lambda n: centres.index(n) if n in centres else len(centres)):
-        x, y = (places[n] - low) / unit
-        wide, high = width_of([names[n]], SIZE), SIZE / 72 * 1.1
+    for label in labels:
+        text, middle, colour = label
+        near = [other.place for other in written if other.text == text]
+        if any(np.linalg.norm(middle - other) < CLOSE * unit for other in near):
+            continue
+        written.append(label)
+        x, y = (middle - low) / unit
+        wide, high = width_of([text], SIZE), SIZE / 72 * 1.1
         boxes = [
             (x + right * gap + (right - 1) * wide / 2, y + up * gap + (up - 1) * high / 2)
             for gap in (0.07, 0.13, 0.2)
@@ -219,13 +289,13 @@ def _name(
         axes.text(
             middle[0],
             middle[1],
-            names[n],
+            text,
             size=SIZE,
             ha="center",
             va="center_baseline",
             zorder=4,
             parse_math=False,
-            color=ACCENT if n in centres else INK,
+            color=colour,
         )
 
 
