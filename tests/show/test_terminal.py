@@ -26,8 +26,9 @@ def picture(values: torch.Tensor, rows: list[str], columns: list[str], **options
 def test_shades_stand_under_their_words():
     values = torch.tensor([[0.0, 0.05, 0.95], [0.3, 0.6, 0.1]])
     assert picture(values, ["Je", "bois"], ["I", "go", "."]) == [
-        "       g",
-        "     I o .",
+        "     I",
+        "     │ go",
+        "     │ │ .",
         "  Je   ░░██",
         "bois ▒▒▓▓░░",
         "     ░ 0.05  ▒ 0.25  ▓ 0.5  █ 0.75 and more",
@@ -35,21 +36,30 @@ def test_shades_stand_under_their_words():
 
 
 def test_long_words_are_numbered_and_a_key_follows():
-    lines = picture(torch.eye(2), ["a", "b"], ["internationalisation", "of"])
-    assert lines[0] == "  1 2"
-    assert lines[1] == "a ██"
-    assert lines[-1].replace("\u00a0", " ") == "1 internationalisation  2 of"
+    lines = picture(torch.eye(2), ["a", "b"], ["internationalisation", "of"], width=20)
+    assert lines[:3] == ["  internationalisat…", "  │ of", "a ██"]
+    words = [f"word{n}" for n in range(17)]
+    lines = picture(torch.eye(17), list("abcdefghijklmnopq"), words)
+    assert lines[:2] == [
+        "                    1 1 1 1 1 1 1 1",
+        "  1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7",
+    ]
+    assert " ".join(lines[-3:]).split()[-2:] == ["17", "word16"]
+    lines = picture(torch.eye(6), list("abcdef"), ["translation"] * 6, width=20)
+    assert lines[0] == "  1 2 3 4 5 6"
 
 
 def test_wide_characters_keep_the_columns_in_line():
-    lines = picture(torch.eye(2), ["元気", "か"], ["お元気", "how"])
-    assert lines[:5] == ["     おh", "     元o", "     気w", "元気 ██", "  か   ██"]
-    assert [cell_len(line) for line in lines[3:5]] == [7, 9]
+    lines = picture(torch.eye(2), ["元気", "か"], ["お元", "how"])
+    assert lines[:4] == ["     お元", "     │ how", "元気 ██", "  か   ██"]
+    assert [cell_len(line) for line in lines[2:4]] == [7, 9]
 
 
 def test_marks_stay_with_their_letter():
     lines = picture(torch.eye(1), ["x"], ["e\u0301t"])
-    assert lines[:2] == ["  e\u0301", "  t"]
+    assert lines[:2] == ["  e\u0301t", "x ██"]
+    lines = picture(torch.eye(2), ["x", "y"], ["e\u0301", "a"])
+    assert lines[:2] == ["  e\u0301 a", "x ██"]
 
 
 def test_columns_that_do_not_fit_go_on_below():

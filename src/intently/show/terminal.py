@@ -23,7 +23,10 @@ SHADES = " ░▒▓█"
 PALE_TO_DARK = (255, 195, 153, 117, 75, 33, 26, 19)
 """Colours of the 256-colour palette from white to dark blue: the map of the figures."""
 
-TALLEST = 12
+MOST = 16
+"""Columns whose words are written in full above them, each on a line of its own."""
+SHORTEST = 8
+"""Characters of such a word, unless it is shorter, that have room at least."""
 LARGEST = 200
 NARROWEST = 20
 LEFT_TO_RIGHT_MARK = "\u200e"
@@ -39,14 +42,14 @@ def blocks(
 ) -> str:
     """Return a (t, s) matrix as lines of text: produced words down, source words across.
 
-    Column words are written vertically if none is longer than 12 characters; otherwise they are
-    numbered, and a key follows. A weight is one of five shades, or with ``colour`` a background of
-    the 256-colour palette and, where there is room, its hundredths from 5 on. ``width`` counts
-    terminal cells (the terminal's own by default). With ``colour=None`` colours are used where
-    standard output is a terminal and NO_COLOR is unset. Columns that do not fit continue below;
-    more than 200 rows or columns are pooled as ``A.pool(…, how)`` does; of (h, t, s) ``head``
-    chooses one, else their mean is drawn; of a recording it is ``"name"`` or ``("name", head)``.
-    Control characters in words are made visible and never reach the terminal.
+    Up to 16 column words stand above their columns, each on a line of its own; more of them, or
+    longer ones than fit, are numbered, and a key follows. A weight is one of five shades, or with
+    ``colour`` a background of the 256-colour palette and, where there is room, its hundredths from
+    5 on. ``width`` counts terminal cells (the terminal's own by default). With ``colour=None``
+    colours are used where standard output is a terminal and NO_COLOR is unset. Columns that do not
+    fit continue below; more than 200 rows or columns are pooled as ``A.pool(…, how)`` does; of (h,
+    t, s) ``head`` chooses one, else their mean is drawn; of a recording it is ``"name"`` or
+    ``("name", head)``. Control characters in words are made visible and never reach the terminal.
 
     Raises ArgumentError for an empty matrix and a width under 20.
 
@@ -54,8 +57,8 @@ def blocks(
     >>> from intently.matrix import Dense
     >>> words = (("Je", "bois"), ("I", "go"))
     >>> print(blocks(Dense(torch.eye(2), labels=words), width=60, colour=False))
-           g
-         I o
+         I
+         │ go
       Je ██
     bois   ██
          ░ 0.05  ▒ 0.25  ▓ 0.5  █ 0.75 and more
@@ -109,15 +112,25 @@ def _whole(matrix: LazyMatrix, width: int) -> _Grid:
 
     rows, columns = shown_names(matrix, unmarked)
     margin = min(max(cell_len(visible(row)) for row in rows), width // 3)
-    upright = [_characters(visible(column, TALLEST + 1)) for column in columns]
-    key = ""
-    if max(map(len, upright)) > TALLEST:
-        upright = [list(str(n)) for n in range(1, len(columns) + 1)]
-        words = (_cut(visible(column), width - 5) for column in columns)
-        key = "  ".join(f"{n} {word}" for n, word in enumerate(words, 1))
+    words = tuple(map(visible, columns))
+    upright, key = tuple(map(_characters, words)), ""
+    short = all(len(letters) == 1 or word.isdecimal() for letters, word in zip(upright, words))
+    if not short and not _stairs(words, width - margin - 1):
+        upright = tuple(list(str(n)) for n in range(1, len(columns) + 1))
+        key = "  ".join(f"{n} {_cut(word, width - 5)}" for n, word in enumerate(words, 1))
     left = tuple(_fitted(visible(row), margin) for row in rows)
     values = weights(matrix)
-    return _Grid(values, left, tuple(upright), margin, limits(values)[1], key)
+    stairs = () if short or key else words
+    return _Grid(values, left, upright, margin, limits(values)[1], key, stairs)
+
+
+def _stairs(words: Sequence[str], room: int) -> bool:
+    """Return whether each word has room right of its column's left edge."""
+    from rich.cells import cell_len
+
+    cell = 3 if 3 * len(words) <= room else 2
+    ends = (n * cell + min(cell_len(word), SHORTEST) for n, word in enumerate(words))
+    return len(words) <= MOST and max(ends) <= room
 
 
 def _pooled(matrix: LazyMatrix, width: int, how: Pooling) -> tuple[_Grid, str]:
@@ -140,6 +153,7 @@ class _Grid:
     margin: int
     top: float
     key: str
+    stairs: tuple[str, ...] = ()
 
     def bands(self, painter: _Shades | _Colours, width: int) -> list[list[str]]:
         """Return the lines of each band of columns that fits the width."""
@@ -149,13 +163,19 @@ class _Grid:
         cell = cell if s * cell <= room else 2
         each = max(1, room // cell)
         return [
-            self._header(first, first + each, cell)
+            (self._stairs(cell, room) if self.stairs else self._header(first, first + each, cell))
             + [
                 _anchored(f"{name} {painter.row(row[first : first + each], cell)}".rstrip())
                 for name, row in zip(self.left, self.values, strict=True)
             ]
             for first in range(0, s, each)
         ]
+
+    def _stairs(self, cell: int, room: int) -> list[str]:
+        """Return the words of a single band, one a line, above lines down to their columns."""
+        steps = [" " * (self.margin + 1) + _padded("│", cell) * n for n in range(len(self.stairs))]
+        words = (_cut(word, room - n * cell) for n, word in enumerate(self.stairs))
+        return [_anchored(step + word) for step, word in zip(steps, words)]
 
     def _header(self, first: int, last: int, cell: int) -> list[str]:
         columns = self.upright[first:last]
