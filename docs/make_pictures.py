@@ -1,4 +1,4 @@
-"""Make the pictures of seeing.md, animations.md and checking.md: ``python docs/make_pictures.py``.
+"""Make pictures of the pages and of some results: ``python docs/make_pictures.py``.
 
 Screenshots need Playwright and Chromium; figures need neither.
 """
@@ -125,6 +125,36 @@ def figures() -> None:
     words_and_picture()
 
 
+def tables() -> None:
+    """What experiments measured: drawn from the tables that state it, without training again."""
+    from intently import show
+
+    def rows(page: str, heading: str) -> Iterator[list[str]]:
+        text = (HERE.parent / page).read_text(encoding="utf-8")
+        after = text[text.index(f"| {heading} |") :].split("\n\n")[0].splitlines()
+        for line in (after[0], *after[2:]):
+            yield [cell.strip() for cell in line.strip("|").split("|")]
+
+    def numbers(cell: str) -> tuple[float, float, float]:
+        mean, *ends = map(float, re.findall(r"[\d.]+", cell))
+        return (mean, *ends) if len(ends) == 2 else (mean, mean - ends[0], mean + ends[0])
+
+    (_, _, *models), *buckets = rows("lengths.md", "words | sentences | fixed vector")
+    show.by_length(
+        {"BLEU": {m: [numbers(row[2 + n]) for row in buckets] for n, m in enumerate(models)}},
+        {words: int(count) for words, count, *_ in buckets},
+        title="Multi30k, de-en: what becomes of long sentences",
+        save=HERE / "lengths-multi30k.png",
+    )
+    (_, *models), *ranges = rows("language.md", "tokens before")
+    show.by_context(
+        {m: [numbers(row[n]) for row in ranges if row[n]] for n, m in enumerate(models, 1)},
+        [name for name, *_ in ranges],
+        title="stories: what context is worth",
+        save=HERE / "context.png",
+    )
+
+
 def words_and_picture() -> None:
     """A sentence cut three ways, words in two contexts each, and a picture's patches."""
     import torch
@@ -201,6 +231,7 @@ def main() -> None:
     """Make all of them."""
     HERE.mkdir(exist_ok=True)
     figures()
+    tables()
     animations()
     screenshots()
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from intently.errors import ArgumentError, build
-from intently.show.figures.by_length import ABOVE, BELOW, LEFT, MARGIN, MARKS, Interval, is_interval
+from intently.show.figures.by_length import ABOVE, LEFT, MARGIN, MARKS, Interval, is_interval
 from intently.show.files import destination, finish
 from intently.show.labels import titled, visible
 from intently.show.sheet import (
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDE, HIGH = 4.2, 2.4
+WIDE, HIGH, BELOW = 4.2, 2.4, 0.48
 
 
 def by_context(
