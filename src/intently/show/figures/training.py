@@ -1,4 +1,4 @@
-"""The curves of a training run: loss, quality and pace, by step and by the clock."""
+"""The curves of a training run: loss, quality and pace, by step, with the clock below."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, float | None]
 
-CLOCKS = (("step", "steps"), ("seconds", "seconds"))
 MARGIN = 0.12
-LEFT, WIDE, BETWEEN, RIGHT = 0.55, 2.7, 0.55, 0.8
+LEFT, WIDE, RIGHT = 0.6, 4.2, 0.85
 ABOVE, BELOW = 0.28, 0.12
 
 
@@ -36,16 +35,16 @@ class Panel(NamedTuple):
 
 LOSS = Panel("loss", 2.1, (("loss", "training"), ("validation_loss", "validation")))
 QUALITY = (Panel("exact match", 0.95, (("exact_match", ""),)), Panel("BLEU", 0.95, (("bleu", ""),)))
-PACE = {
-    "step": Panel("learning rate", 0.75, (("learning_rate", ""),)),
-    "seconds": Panel("tokens per second", 0.75, (("tokens_per_second", ""),)),
-}
+PACE = (
+    Panel("learning rate", 0.75, (("learning_rate", ""),)),
+    Panel("tokens per second", 0.75, (("tokens_per_second", ""),)),
+)
 
 
 def training(
     history: Sequence[Row], *, title: str | None = None, save: str | os.PathLike[str] | None = None
 ) -> Figure:
-    """Draw the curves of a run against steps and against seconds.
+    """Draw the curves of a run against steps; below the steps stand the seconds, where known.
 
     ``history`` holds one mapping for each log line: ``step``, ``seconds``, ``loss`` and, where
     known, ``learning_rate``, ``tokens_per_second``, ``validation_loss``, ``exact_match`` (0 to 1)
@@ -57,7 +56,7 @@ def training(
 
     >>> run = [{"step": n, "seconds": n / 10, "loss": 4 / n} for n in range(1, 50)]
     >>> [axes.get_xlabel() for axes in training(run).axes]
-    ['steps', 'seconds']
+    ['steps; below, seconds']
     """
     path = destination(save)
     for number, row in enumerate(history):
@@ -76,16 +75,16 @@ def training(
         return finish(_draw(history, heading, _unfinished(history)), path)
 
 
-def _series(history: Sequence[Row], clock: str, key: str) -> tuple[np.ndarray, np.ndarray]:
-    pairs = [(row.get(clock), row.get(key)) for row in history]
+def _series(history: Sequence[Row], key: str) -> tuple[np.ndarray, np.ndarray]:
+    pairs = [(row.get("step"), row.get(key)) for row in history]
     known = [(float(x), float(y)) for x, y in pairs if x is not None and y is not None]
     points = np.array(known, dtype=float).reshape(-1, 2)
     points = points[np.isfinite(points).all(1)]
     return points[:, 0], points[:, 1]
 
 
-def _drawn(history: Sequence[Row], panel: Panel, clock: str = "step") -> bool:
-    return any(len(_series(history, clock, key)[0]) for key, _ in panel.curves)
+def _drawn(history: Sequence[Row], panel: Panel) -> bool:
+    return any(len(_series(history, key)[0]) for key, _ in panel.curves)
 
 
 def _unfinished(history: Sequence[Row]) -> str:
@@ -97,44 +96,35 @@ def _unfinished(history: Sequence[Row]) -> str:
 
 
 def _draw(history: Sequence[Row], heading: str, foot: str) -> Figure:
-    clocks = [clock for clock in CLOCKS if _drawn(history, LOSS, clock[0])]
-    panels = [LOSS, *(panel for panel in QUALITY if _drawn(history, panel))]
-    paces = {key: panel for key, panel in PACE.items() if _drawn(history, panel, key)}
-    bottom = max((panel.height for panel in paces.values()), default=0.0)
-    heights = [panel.height for panel in panels] + ([bottom] if paces else [])
-
-    width = LEFT + len(clocks) * WIDE + (len(clocks) - 1) * BETWEEN + RIGHT
+    panels = [LOSS, *(panel for panel in (*QUALITY, *PACE) if _drawn(history, panel))]
+    width = LEFT + WIDE + RIGHT
     heading, tall = heading_of(heading, width - 2 * MARGIN)
-    first = MARGIN + tall + (0.0 if heading else -0.04)
-    height = first + sum(heights) + len(heights) * (ABOVE + BELOW) + 0.35 + (0.2 if foot else 0)
+    top = MARGIN + tall + (0.0 if heading else -0.04) + ABOVE
+    below = 0.5 + (0.2 if foot else 0)
+    height = top + sum(panel.height + ABOVE + BELOW for panel in panels) - ABOVE + below
     sheet = Sheet.of(width, height)
 
-    for column, (clock, unit) in enumerate(clocks):
-        left = LEFT + column * (WIDE + BETWEEN)
-        top = first + ABOVE
-        here: list[Axes] = []
-        pace = [paces[clock]] if clock in paces else []
-        for panel in [*panels, *pace]:
-            axes = sheet.axes(left, top, WIDE, panel.height, sharex=here[0] if here else None)
-            ends = _plot(axes, history, clock, panel)
-            if column == len(clocks) - 1:
-                name_ends(axes, ends, axes.transData)
-            here.append(axes)
-            top += panel.height + ABOVE + BELOW
-        for axes in here[:-1]:
-            axes.tick_params(axis="x", labelbottom=False)
-        _clock(here[-1], unit)
+    drawn: list[Axes] = []
+    for panel in panels:
+        shared = drawn[0] if drawn else None
+        axes = sheet.axes(LEFT, top, WIDE, panel.height, sharex=shared)
+        name_ends(axes, _plot(axes, history, panel), axes.transData)
+        drawn.append(axes)
+        top += panel.height + ABOVE + BELOW
+    for axes in drawn[:-1]:
+        axes.tick_params(axis="x", labelbottom=False)
+    _clock(drawn[-1], *_series(history, "seconds"))
     sheet.write(MARGIN, MARGIN, heading)
     sheet.note(LEFT, height - 0.22, foot)
     return sheet.figure
 
 
-def _plot(axes: Axes, history: Sequence[Row], clock: str, panel: Panel) -> list[End]:
+def _plot(axes: Axes, history: Sequence[Row], panel: Panel) -> list[End]:
     """Draw the curves of a panel; return where each ends, with its name or its last value."""
     lowest, highest = np.inf, -np.inf
     ends = []
     for (key, name), colour in zip(panel.curves, LINES, strict=False):
-        x, y = _series(history, clock, key)
+        x, y = _series(history, key)
         if not len(x):
             continue
         lowest, highest = min(lowest, y.min()), max(highest, y.max())
@@ -174,13 +164,19 @@ def _plain(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
-def _clock(axes: Axes, unit: str) -> None:
+def _clock(axes: Axes, steps: np.ndarray, seconds: np.ndarray) -> None:
+    """Number the steps and, below each number, the seconds after which it was reached."""
     from matplotlib.ticker import MaxNLocator
 
-    axes.set_xlabel(unit)
+    def named(step: float, _: float) -> str:
+        known = len(steps) and step <= steps[-1]
+        at = f"\n{_plain(float(np.interp(step, [0, *steps], [0, *seconds])))}" if known else ""
+        return f"{step:,g}{at}"
+
+    axes.set_xlabel("steps; below, seconds" if len(steps) else "steps")
     axes.set_xlim(left=0)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=unit == "steps"))
-    axes.xaxis.set_major_formatter("{x:,g}")
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+    axes.xaxis.set_major_formatter(named)
 
 
 def _running_mean(values: np.ndarray) -> np.ndarray:
