@@ -55,7 +55,7 @@ def test_a_query_outside_of_the_text_stands_above_it():
     words = ("it", "was", "wide")
     W = torch.tensor([[1.0, 0, 0], [0.5, 0.5, 0]])
     other = Dense(W, labels=(("elle", "large"), words))
-    with pytest.raises(ArgumentError, match="got 'it'. There is none"):
+    with pytest.raises(ArgumentError, match=r"got 'it'\. There is none"):
         animate.readings({"a": reading(0, 0, 0, 1), "b": other}, "it")
     story = animate.readings({"a": reading(0, 0, 0, 1), "b": other}, {"a": "it", "b": "elle"})
     assert story.captions[3] == "b: ‘elle’ looks most at ‘it’ (1.00)."
