@@ -1,7 +1,8 @@
 """The demo: an attention model learns to translate, and shows its attention.
 
 The corpus comes from the built-in grammar, the model from training, the pictures from the attention
-of the trained model.
+of the trained model. One encoder head is guided: of *it*, the grammar knows the noun (see
+`intently.training.guide`). All other attention, and all cross-attention, is learned unguided.
 """
 
 from __future__ import annotations
@@ -29,24 +30,25 @@ from intently.recipes.origin import Origin
 from intently.text import Tokenizer, words
 from intently.training import Checkpoints, TrainingOptions, display
 from intently.training.checkpoint import MANIFEST, versions
+from intently.training.events import Event, Listener, Stepped
+from intently.training.progress import clock
 from intently.training.schedule import warmup_of
 from intently.training.writer import sole_writer
 from intently.translation import runs
 from intently.translation.evaluation import (
-    Scores,
     alignment_errors,
     best_alignment_head,
     evaluate_pairs,
     forced,
-    noun_choices,
-    switched_off,
-    telling_choices,
 )
+from intently.translation.pronouns import differing, flips, noun_choices, telling_choices
 from intently.translation.runs import Run, fit
 from intently.translation.translator import AlignmentHead, Translation, Translator
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from intently.show.page import Item
 
 
 @dataclass(frozen=True)
@@ -57,19 +59,36 @@ class Size:
     pairs: int
     steps: int
     sentences: int
-    batch_tokens: int = 2000
-    learning_rate: float = 0.005
+    batch_tokens: int = 1000
+    learning_rate: float = 0.004
 
 
-QUICK = Size("quick", pairs=24_000, steps=150, sentences=200)
-USUAL = Size("usual", pairs=180_000, steps=850, sentences=1_000)
-THOROUGH = Size("thorough", pairs=500_000, steps=2_500, sentences=2_000)
+QUICK = Size("quick", pairs=24_000, steps=240, sentences=200)
+USUAL = Size("usual", pairs=100_000, steps=700, sentences=1_000)
+THOROUGH = Size("thorough", pairs=300_000, steps=2_500, sentences=2_000)
+
+GUIDED = AlignmentHead("encoder.1.self", 0)
+"""The head that looks from *it* at its noun."""
+
+RIGHT, WRONG = 0.9, 0.1
+"""The weights it is taught, of the noun that *it* stands for and of the other one."""
+
+TAUGHT = "taught: guided to look from “it” at its noun; no other head is"
+"""What every picture of the guided head says."""
 
 RARE_NAMES = 0.1
 """Share of the sentences with a man's name in which an invented name replaces it."""
 
-WRITES = (*runs.WRITES, "pictures/", "it.html", "result.json")
+WRITES = (*runs.WRITES, "pictures/", "first.html", "it.html", "result.json")
 """The files and folders of a demo."""
+
+WIDE = "The animal didn't cross the road because it was too wide."
+
+CHANCE = 0.5
+"""A figure up to this is not told as an achievement: a coin would reach it."""
+
+ESTIMATED = 20
+"""Steps after which the time of the training is told."""
 
 MEN = ("Paul", "Lucas", "Thomas")
 
@@ -89,7 +108,10 @@ def options(size: Size) -> TrainingOptions:
         batch_tokens=size.batch_tokens,
         label_smoothing=0.0,
         norm="post",
-        dropout=0.1,
+        positions="rotary",
+        dropout=0.0,  # every sentence is seen about once
+        guided=f"{GUIDED.layer}.{GUIDED.head}",
+        guide_weight=1.0,
         weight_decay=0.0,
         source_tokenizer="word",
         target_tokenizer="word",
@@ -104,11 +126,12 @@ def corpus(size: Size, seed: int = 0) -> tuple[ParallelText, tuple[Tokenizer, To
     """Return the demo's training text and its word tokenizers.
 
     In a few sentences an invented name, outside the vocabulary, teaches the model to copy unknown
-    words.
+    words. A guide teaches `GUIDED` what each *it* stands for.
     """
     chance = random.Random(seed)
     sides: list[tuple[str, str]] = []
     plain: list[tuple[str, str]] = []
+    guides: list[dict[tuple[int, int], float]] = []
     for pair in itertools.islice(language("train", seed), size.pairs):
         source, target = pair[:2]
         if len(plain) < VOCABULARY_FROM:
@@ -118,9 +141,43 @@ def corpus(size: Size, seed: int = 0) -> tuple[ParallelText, tuple[Tokenizer, To
             strange = _strange_name(chance)
             source, target = (side.replace(found[0], strange) for side in (source, target))
         sides.append((source, target))
+        it = pair.pronoun
+        guides.append({(it.source, it.right): RIGHT, (it.source, it.wrong): WRONG} if it else {})
     sources, targets = map(list, zip(*sides))
     one, other = (Tokenizer.train(texts, "word", 5000) for texts in zip(*plain))
-    return ParallelText(sources, targets, report="the built-in language"), (one, other)
+    text = ParallelText(sources, targets, report="the built-in language", guides=guides)
+    return text, (one, other)
+
+
+def first_look(out: Path, console: Console) -> None:
+    """Show the embedded translator while nothing is trained yet: a sentence, a picture, a page."""
+    translator = Translator.load()
+    pair = next(pair for pair in SHOWN if pair.source == WIDE)
+    [made] = translator.translate([pair.source])
+    console.print(f"{made.source}  →  {made.text}", highlight=False)
+    console.print(show.blocks(made.alignment), highlight=False, markup=False)
+    page(translator, out / "first.html")
+    console.print(
+        f"That was the embedded translator, and {out}/first.html is a page of every head of it. "
+        "Now one of your own.",
+        highlight=False,
+    )
+
+
+class _Estimate:
+    """Says after a few steps how long the training will take on this machine."""
+
+    def __init__(self, console: Console, tell: Listener) -> None:
+        self.console, self.tell, self.steps = console, tell, 0
+
+    def __call__(self, event: Event) -> None:
+        """Take an event."""
+        self.tell(event)
+        if isinstance(event, Stepped):
+            self.steps += 1
+            if self.steps == ESTIMATED:
+                left = clock(event.seconds_left)
+                self.console.print(f"  on this machine, about {left} of training are left")
 
 
 def _strange_name(chance: random.Random) -> str:
@@ -140,6 +197,7 @@ def run(size: Size, out: Path, console: Console, *, resume: bool = False) -> dic
         if not resume:
             remove_finished(out)
         began = time.perf_counter()
+        first_look(out, console)
         console.print(f"[bold]1[/] making {size.pairs:,} sentence pairs of the built-in language")
         text, tokenizers = corpus(size)
         dev = sample("validation", 200)  # for the learning curve
@@ -154,7 +212,7 @@ def run(size: Size, out: Path, console: Console, *, resume: bool = False) -> dic
                 out,
                 dev=ParallelText([p.source for p in dev], [p.target for p in dev]),
                 tokenizers=tokenizers,
-                progress=progress,
+                progress=_Estimate(console, progress),
                 resume=resume,
             )
         del text
@@ -171,7 +229,7 @@ def run(size: Size, out: Path, console: Console, *, resume: bool = False) -> dic
         writer.check()
         console.print(f"[bold]5[/] writing pictures and a page to {out}")
         pictures(done, shown, result, out)
-        page(done.translator, result, out / "it.html")
+        page(done.translator, out / "it.html", result["it"])
         done.translator.save(out / "model")
         Origin("language", "en", "fr").save(out)
         taken = memory.peak()
@@ -259,32 +317,37 @@ def _alignment(translator: Translator, sentences: int) -> dict[str, Any]:
 
 
 def _it(translator: Translator, because: Sequence[Pair]) -> dict[str, Any]:
-    """Return how often the best encoder head prefers the right noun, and the score without it.
+    """Return what *it* looks at in unseen sentences, and whether that decides il or elle.
 
-    The same for the cross-attention head that attends most to the word that decides *il* or *elle*
-    as the pronoun is written. Both heads are chosen on validation sentences and measured on
-    ``because``.
+    ``right_noun`` is the share in which the guided head weighs the right noun above the wrong one,
+    of the sentences whose nouns differ in gender; ``flips`` is that of `intently.translation.flips`
+    for it. The unguided cross-attention head that looks most at the word that decides, as the
+    pronoun is written, is chosen on validation sentences. ``differing`` is where *tired* and *wide*
+    part.
     """
-    validation = [pair for pair in sample("validation", 600) if pair.pronoun]
-    choices = noun_choices(translator, validation)
-    head = max(choices, key=lambda h: choices[h])
-    telling = telling_choices(translator, validation)
+    told = [p for p in because if p.pronoun and p.pronoun.expected != p.pronoun.other]
+    head = translator.guided or GUIDED
+    telling = telling_choices(translator, [p for p in sample("validation", 600) if p.pronoun])
     teller = max(telling, key=lambda h: telling[h])
-    with switched_off(translator.model, head):
-        without: Scores = evaluate_pairs(translator, because)
+    try:
+        found = flips(translator, told, head)._asdict()
+    except ArgumentError:  # nothing that it got right could flip
+        found = None
     return {
         "head": list(head),
-        "right_noun": noun_choices(translator, because)[head],
+        "right_noun": noun_choices(translator, told)[head],
+        "flips": found,
         "telling_head": list(teller),
         "telling_word": telling_choices(translator, because)[teller],
         "sentences": len(because),
+        "two_genders": len(told),
         "pronouns_right": evaluate_pairs(translator, because).pronouns,
-        "pronouns_right_without_head": without.pronouns,
+        "differing": differing(translator, *(pair for pair in SHOWN if pair.pronoun))._asdict(),
     }
 
 
 def pictures(done: Run, shown: Sequence[Translation], result: dict[str, Any], out: Path) -> None:
-    """Draw the loss, the alignments, every head, and the word that decides il or elle."""
+    """Draw the loss, the alignments, every head, and what *it* looks at."""
     folder = out / "pictures"
     folder.mkdir(parents=True, exist_ok=True)
     show.training(done.history.rows(), title="Learning to translate", save=folder / "loss.png")
@@ -305,52 +368,70 @@ def pictures(done: Run, shown: Sequence[Translation], result: dict[str, Any], ou
             made.words,
             title=pair.source,
             highlight=(head.layer, head.head),
-            caption="the head that aligns best",
+            caption=f"the head that aligns best; {GUIDED.layer}, head {GUIDED.head}, is {TAUGHT}",
             save=folder / "heads.png",
         )
-    layer, number = result["it"]["telling_head"]
+    guided = done.translator.guided or GUIDED
     sides = [(pair.source, pair.target) for pair, _ in because]
     for (pair, _), matrices in zip(because, forced(done.translator, sides)):
-        matrix = matrices[layer][number]
-        adjective = words(pair.source)[-2]
-        show.alignment(
-            matrix,
-            title=f"What is looked at to write each word: {layer}, head {number}",
-            save=folder / f"it-{adjective}.png",
+        show.lines(
+            matrices[guided.layer][guided.head],
+            "it",
+            title=f"{guided.layer}, head {guided.head}\n{TAUGHT}",
+            save=folder / f"it-{words(pair.source)[-2]}.png",
         )
 
 
-def page(translator: Translator, result: dict[str, Any], path: Path) -> None:
-    """Write a page that compares attention in the because-sentences, at the pronoun.
+def page(translator: Translator, path: Path, it: dict[str, Any] | None = None) -> None:
+    """Write a page that compares what *it* looks at in the two because-sentences.
 
-    It says how often, on unseen sentences, that head attends most to the deciding word.
+    It says what the guided head is and, once measured (``it``), how often it is right.
     """
     from intently.runners.texts import translated
-    from intently.show.page import Highlight, Item, items_of, save_page
+    from intently.show.page import Highlight, items_of, save_page
 
-    it = result["it"]
-    layer, head = f"{it['telling_head'][0]}_attention", it["telling_head"][1]
-    said = (
-        "to write the pronoun this head looks most at the word that tells which, in "
-        f"{it['telling_word']:.0%} of {it['sentences']:,} unseen sentences"
-    )
+    head = translator.guided or GUIDED
     items: list[Item] = []
     for pair in SHOWN:
         if pair.pronoun:
             seen, (text, *_), _ = translated(translator, pair.source)
             items += items_of(seen, pair.source, note=text)
+    layer = f"{head.layer}_attention"
     entry = [each.name for each in items[0].layers].index(layer)
-    rows = [_row_of(item.layers[entry].row_labels or (), ("il", "elle")) for item in items]
-    start: dict[str, Any] = {"view": "text", "entry": entry, "heads": str(head)}
+    rows = [_row_of(item.layers[entry].row_labels or (), ("it",)) for item in items]
+    start: dict[str, Any] = {"view": "text", "entry": entry, "heads": str(head.head)}
     if None not in rows:
-        start |= {"item": 1, "row": rows[1], "other": f"0.{entry}.{head}.at.{rows[0]}"}
+        start |= {"item": 1, "row": rows[1], "other": f"0.{entry}.{head.head}.at.{rows[0]}"}
+    said = "; ".join([TAUGHT, *([] if it is None else _said(it)[:1])])
     save_page(
         items,
         path,
         title="What does it look at?",
-        highlights=[Highlight(n, layer, head, said) for n in range(len(items))],
+        highlights=[Highlight(n, layer, head.head, said) for n in range(len(items))],
         start=start,
     )
+
+
+def _said(it: dict[str, Any]) -> list[str]:
+    """Return what was measured of *it*, in sentences, without a figure that chance would reach."""
+    said, count = [], it["two_genders"]
+    if it["right_noun"] > CHANCE:
+        share = f"{it['right_noun']:.1%} of {count:,} unseen sentences with nouns of two genders"
+        said.append(f"“it” weighs the right noun above the wrong one in {share}")
+        if found := it["flips"]:
+            said.append(
+                f"forbidding that one cell turns il into elle, or back, in {found['noun']:.1%} of "
+                f"them; forbidding another cell of the row, in {found['others']:.1%}"
+            )
+    else:
+        said.append("“it” does not find its noun yet")
+    if it["telling_word"] > CHANCE:
+        layer, head = it["telling_head"]
+        said.append(
+            f"to write the pronoun, head {head} of {layer} looks most at the word that tells which "
+            f"in {it['telling_word']:.1%} of {it['sentences']:,} unseen sentences"
+        )
+    return said
 
 
 def _row_of(written: Sequence[str], wanted: Sequence[str]) -> int | None:
@@ -380,16 +461,16 @@ def table(result: dict[str, Any], console: Console) -> None:
         mark = "[green]✓[/]" if made["output"] == made["reference"] else "[red]✗[/]"
         console.print(f"{mark} {made['source']}  →  {made['output']}", highlight=False)
     it, align = result["it"], result["alignment"]
+    parts = it["differing"]
     console.print(
         f"\nalignment error {align['error_rate']:.3f} "
-        f"({align['head'][0]}, head {align['head'][1]}); "
-        f"to write the pronoun, head {it['telling_head'][1]} of {it['telling_head'][0]} looks "
-        f"most at the word that tells which in {it['telling_word']:.0%} of {it['sentences']} "
-        f"unseen sentences; in head {it['head'][1]} of {it['head'][0]}, it weighs the right noun "
-        f"above the wrong one in {it['right_noun']:.0%}; with that head "
-        f"switched off il/elle is right in {it['pronouns_right_without_head']:.1%}",
+        f"({align['head'][0]}, head {align['head'][1]}, unguided)\n"
+        f"tired or wide: “{parts['query']}” of {parts['layer']}, head {parts['head']}, looks at "
+        f"“{parts['one']}” or “{parts['other']}”; {parts['share']:.0%} of its weight moves",
         highlight=False,
     )
+    for line in _said(it):
+        console.print(line, highlight=False)
     taken = result["peak_memory_mb"]
     console.print(
         f"{result['seconds']:.0f} s, "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -14,7 +15,7 @@ from intently import recipes as known
 from intently import show
 from intently.cli.arguments import out_folder, plain_console, with_flags
 from intently.cli.evaluate import judge, write
-from intently.corpora import Corpus, ParallelText
+from intently.corpora import Corpus, ParallelText, read_links
 from intently.corpora.files import read_parallel
 from intently.errors import ArgumentError, DataError, build
 from intently.models.kinds import new_model
@@ -23,6 +24,7 @@ from intently.training import TrainingOptions, display
 from intently.training.checkpoint import Checkpoints
 from intently.training.processes import Processes, joined
 from intently.training.writer import sole_writer
+from intently.translation.links import links_of
 from intently.translation.runs import DEV_SENTENCES, WRITES, fit
 from intently.translation.translator import Translator
 
@@ -92,6 +94,10 @@ def train(
         Path | None, typer.Option(help="a local copy of its corpus; none: it is downloaded")
     ] = None,
     dev: Annotated[tuple[Path, Path] | None, typer.Option(help="dev SOURCE TARGET")] = None,
+    guide: Annotated[
+        Path | None,
+        typer.Option(help="word links (Pharaoh), or a trained run, that teach one head"),
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="options as TOML")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="resume the run")] = False,
     resume_from: Annotated[
@@ -129,13 +135,13 @@ def train(
                 expected = "source sentences, or --recipe NAME"
                 raise build(ArgumentError, "SOURCE", expected, "neither", fix=fix)
             _refuse({"--data-dir": data_dir}, "none without a recipe: SOURCE is a file")
-            work = _from_files(source, target, dev, config, flags, console)
+            work = _from_files(source, target, dev, config, guide, flags, console)
         else:
             files = {"SOURCE": source, "--dev": dev and dev[0], "--config": config}
             _refuse(files, "none beside a recipe, which names its corpus and its options")
             origin = origin.read_from(data_dir)
             stored = out / "options.json" if again and recipe is None else None
-            work = _from_corpus(here, origin, stored, flags, console)
+            work = _from_corpus(here, origin, stored, guide, flags, console)
         if len(work.dev) > DEV_SENTENCES:
             console.print(f"the first {DEV_SENTENCES} of {len(work.dev):,} dev pairs are used")
         with display(console) as progress:
@@ -192,7 +198,12 @@ def _origin(recipe: str | None, kept: Origin | None) -> Origin | None:
 
 
 def _from_corpus(
-    here: Processes, origin: Origin, stored: Path | None, flags: dict[str, Any], console: Console
+    here: Processes,
+    origin: Origin,
+    stored: Path | None,
+    guide: Path | None,
+    flags: dict[str, Any],
+    console: Console,
 ) -> Work:
     """Read the corpus of a recipe; a resumed run has ``stored`` options."""
 
@@ -208,7 +219,16 @@ def _from_corpus(
     options, corpus = here.from_first(begin)
     console.print(f"recipe {origin.recipe}, {origin}: {len(corpus.train):,} sentence pairs")
     console.print(corpus.credit)
-    return Work(corpus.train, corpus.dev, options, corpus.tests)
+    return Work(_guided(corpus.train, guide), corpus.dev, options, corpus.tests)
+
+
+def _guided(text: ParallelText, guide: Path | None) -> ParallelText:
+    """Return the text with the links of a file, or of a trained translator."""
+    if guide is None:
+        return text
+    if guide.is_dir():
+        return replace(text, guides=links_of(Translator.load(guide), text))
+    return replace(text, guides=read_links(guide, text))
 
 
 def _judge(translator: Translator, origin: Origin, work: Work, out: Path, console: Console) -> None:
@@ -225,13 +245,14 @@ def _from_files(
     target: Path | None,
     dev: tuple[Path, Path] | None,
     config: Path | None,
+    guide: Path | None,
     flags: dict[str, Any],
     console: Console,
 ) -> Work:
     """Read files; without a dev set, hold out pairs."""
     base = TrainingOptions() if config is None else TrainingOptions.from_toml(config)
     options = base.with_flags(**flags)
-    text = read_parallel(source, target)
+    text = _guided(read_parallel(source, target), guide)
     console.print(text.report)
     if dev is not None:
         held_out = read_parallel(*dev)

@@ -31,15 +31,22 @@ class ParallelText:
     """Sentence pairs: ``targets[i]`` translates ``sources[i]``.
 
     ``report`` is one line with the origin of the pairs and their number, ``skipped`` the number of
-    pairs left out since. Raises ArgumentError if the sides differ in number.
+    pairs left out since. ``guides[i]`` teaches a head, see `intently.training.guide`: by query
+    and key, the positions of two words of pair i as `intently.text.words` cuts them, the part of
+    the query's weight that the key is due. Raises ArgumentError if the sides, or the guides, differ
+    in number.
     """
 
     sources: list[str] = field(repr=False)
     targets: list[str] = field(repr=False)
     report: str = ""
     skipped: int = 0
+    guides: list[dict[tuple[int, int], float]] | None = field(repr=False, default=None)
 
     def __post_init__(self) -> None:
+        if self.guides is not None and len(self.guides) != len(self.sources):
+            expected = f"those of each of {len(self.sources):,} pairs"
+            raise build(ArgumentError, "guides", expected, f"those of {len(self.guides):,}")
         if len(self.sources) != len(self.targets):
             expected = f"one for each of {len(self.sources):,} sources"
             raise build(ArgumentError, "targets", expected, f"{len(self.targets):,}")
@@ -59,10 +66,7 @@ class ParallelText:
         if not 0 < count < len(self):
             raise build(ArgumentError, "count", f"1 to {len(self) - 1} pairs", count)
         cut = len(self) - count
-        return (
-            replace(self, sources=self.sources[:cut], targets=self.targets[:cut]),
-            replace(self, sources=self.sources[cut:], targets=self.targets[cut:]),
-        )
+        return self._part(range(cut)), self._part(range(cut, len(self)))
 
     def without_longer_than(
         self, limit: int, source_lengths: Sequence[int], target_lengths: Sequence[int]
@@ -90,11 +94,15 @@ class ParallelText:
                 f"{len(longer):,} pairs, the shortest of length {min(longer)}",
                 fix="raise the limit",
             )
+        return replace(self._part(kept), skipped=self.skipped + len(longer) - len(kept))
+
+    def _part(self, kept: Sequence[int]) -> ParallelText:
+        """Return the text of these pairs only."""
         return replace(
             self,
             sources=[self.sources[index] for index in kept],
             targets=[self.targets[index] for index in kept],
-            skipped=self.skipped + len(longer) - len(kept),
+            guides=None if self.guides is None else [self.guides[index] for index in kept],
         )
 
 
@@ -112,7 +120,7 @@ def read_parallel(source: str | Path, target: str | Path | None = None) -> Paral
     if target is None:
         both = TextFile(Path(source))
         sources, targets = _columns(both)
-        _refuse_problems(str(source), "two texts in each line, with a tab between", [both])
+        refuse_problems(str(source), "two texts in each line, with a tab between", [both])
     else:
         files = [TextFile(Path(source)), TextFile(Path(target))]
         sources, targets = (_sentences(file) for file in files)
@@ -124,7 +132,7 @@ def read_parallel(source: str | Path, target: str | Path | None = None) -> Paral
             ]
         names = f"{source} and {target}"
         apart = list({file.path: file for file in files}.values())  # may be the same file
-        _refuse_problems(names, "a text in each line of each file", apart, unequal)
+        refuse_problems(names, "a text in each line of each file", apart, unequal)
         source = names
     return ParallelText(sources, targets, f"{counted(len(sources))} from {source}")
 
@@ -242,7 +250,7 @@ def _columns(file: TextFile) -> tuple[list[str], list[str]]:
     return sources, targets
 
 
-def _refuse_problems(
+def refuse_problems(
     names: str, expected: str, files: Sequence[TextFile], unequal: Sequence[str] = ()
 ) -> None:
     """Raise DataError if there are problems; each file gets a share of the list."""

@@ -61,3 +61,15 @@ def cross_heads(options: EncoderDecoderOptions) -> dict[str, int]:
     if isinstance(options, RecurrentOptions):
         return {} if options.cross is None else {options.cross: 1}
     return {f"decoder.{i}.cross": options.heads for i in range(options.decoder_layers)}
+
+
+def source_heads(options: EncoderDecoderOptions) -> dict[str, int]:
+    """Return the number of heads of every attention over the source, by name.
+
+    >>> source_heads(TransformerOptions(9, 9, heads=4, encoder_layers=1, decoder_layers=1))
+    {'encoder.0.self': 4, 'decoder.0.cross': 4}
+    """
+    if isinstance(options, RecurrentOptions):
+        return cross_heads(options)
+    own = {f"encoder.{i}.self": options.heads for i in range(options.encoder_layers)}
+    return own | cross_heads(options)

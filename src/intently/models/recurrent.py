@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -308,6 +308,10 @@ class RecurrentSeq2Seq(Seq2Seq):
     def tree(self) -> Part:
         """Return the tree of its parts, for `intently.show.architecture`."""
         return recurrent_tree(self)
+
+    def attention_blocks(self) -> list[tuple[str, Any]]:
+        """Return the module that attends, named as in `attentions`; [] without attention."""
+        return [] if self.options.cross is None else [(self.options.cross, self.attention)]
 
     def _start(self, memory: RecurrentMemory, beams: int) -> Carried:
         """The state before the first step, for ``beams`` targets to each row of the memory."""

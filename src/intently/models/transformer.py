@@ -308,17 +308,18 @@ class Transformer(Seq2Seq):
             memory = self.encode(source, lengths)
             self.hidden(target, memory.expand(rows_read(source, target)))
 
-        return attended(self._blocks(), run)
+        return attended(self.attention_blocks(), run)
 
     def replays(self) -> dict[str, Replay]:
         """Return the settings of every attention, named as in `attentions`."""
-        return {name: Replay.of(block) for name, block in self._blocks()}
+        return {name: Replay.of(block) for name, block in self.attention_blocks()}
 
     def tree(self) -> Part:
         """Return the tree of its parts, for `intently.show.architecture`."""
         return transformer_tree(self)
 
-    def _blocks(self) -> list[tuple[str, Any]]:
+    def attention_blocks(self) -> list[tuple[str, Any]]:
+        """Return the modules that attend, named as in `attentions`."""
         return attention_blocks(encoder=self.encoder, decoder=self.decoder)
 
     def _embed(self, side: Side, ids: Tensor, offset: int, keep: States | None) -> Tensor:

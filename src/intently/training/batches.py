@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -24,13 +25,15 @@ class Batch(NamedTuple):
 
     ``source`` (b, s) ends with EOS, and is None for a model without a source; ``source_lengths``
     (b,) is None where no source is padded. ``target_out`` (b, t) holds the token that follows each
-    of ``target_in`` (b, t): for a pair, they end with EOS and begin with SOS.
+    of ``target_in`` (b, t): for a pair, they end with EOS and begin with SOS. ``guide`` are the
+    weights (b, max(t, s), s), float32, that a guided head should have; a row of zeros is free.
     """
 
     source: Tensor | None
     source_lengths: Tensor | None
     target_in: Tensor
     target_out: Tensor
+    guide: Tensor | None = None
 
     def to(self, device: torch.device | str) -> Batch:
         """Return the batch on ``device``."""
@@ -115,12 +118,59 @@ class Sentences:
         return torch.from_numpy(np.where(inside, tokens, PAD)), torch.from_numpy(lengths)
 
 
+Guide = Mapping[tuple[int, int], float]
+"""What teaches one row: by the positions of a query and a key, the part of its weight that is due.
+
+The parts of a query are divided by their sum.
+"""
+
+
+@dataclass(frozen=True)
+class Guides:
+    """The guides of many rows in flat arrays; row i has those from starts[i] to starts[i + 1]."""
+
+    places: np.ndarray
+    parts: np.ndarray
+    starts: np.ndarray
+
+    @classmethod
+    def of(cls, rows: Iterable[Guide]) -> Guides:
+        """Return the guides of rows.
+
+        >>> Guides.of([{(0, 1): 1.0}, {(2, 0): 3.0, (2, 1): 1.0}]).starts.tolist()
+        [0, 1, 3]
+        """
+        lists = [sorted(row.items()) for row in rows]
+        starts = np.zeros(len(lists) + 1, np.int64)
+        np.cumsum([len(row) for row in lists], out=starts[1:])
+        flat = [entry for row in lists for entry in row]
+        places = np.array([place for place, _ in flat], np.int32).reshape(-1, 2)
+        return cls(places, np.array([part for _, part in flat], np.float32), starts)
+
+    def weights(self, which: np.ndarray, queries: int, keys: int) -> Tensor:
+        """Return the weights (b, queries, keys) that are due in the rows ``which`` (b,).
+
+        >>> Guides.of([{(1, 0): 3.0, (1, 1): 1.0}]).weights(np.array([0]), queries=2, keys=2)
+        tensor([[[0.0000, 0.0000],
+                 [0.7500, 0.2500]]])
+        """
+        found = np.zeros((len(which), queries, keys), np.float32)
+        for row, index in enumerate(which):
+            own = slice(self.starts[index], self.starts[index + 1])
+            query, key = self.places[own].T
+            found[row, query, key] = self.parts[own]
+        total = found.sum(-1, keepdims=True)
+        return torch.from_numpy(found / np.where(total > 0, total, 1.0))
+
+
 class Pairs:
     """Sentence pairs as token ids, ready to be trained on.
 
     ``sources`` and ``targets`` hold ids without special tokens. Pairs with more than
     ``max_length`` tokens on a side, and pairs with an empty side, are left out and counted in
-    ``too_long`` and ``empty``. Raises DataError if the two differ in number or no pair is left.
+    ``too_long`` and ``empty``. ``guides`` teach a head, see `intently.training.guide`; query i of a
+    decoder writes target i. Raises
+    DataError if the sides differ in number or no pair is left.
 
     >>> pairs = Pairs([[5, 6], [7], [4] * 200], [[8], [9, 10], [11]], max_length=100)
     >>> len(pairs), pairs.too_long
@@ -134,13 +184,14 @@ class Pairs:
         sources: Sequence[Sequence[int]],
         targets: Sequence[Sequence[int]],
         max_length: int = 128,
+        guides: Sequence[Guide] | None = None,
     ) -> None:
         if len(sources) != len(targets):
             expected = f"as many as sources, {len(sources)}"
             raise build(DataError, "targets", expected, f"{len(targets)} sentences")
         kept = [
-            (source, target)
-            for source, target in zip(sources, targets, strict=True)
+            row
+            for row, (source, target) in enumerate(zip(sources, targets, strict=True))
             if 0 < len(source) <= max_length and 0 < len(target) <= max_length
         ]
         self.empty = sum(not s or not t for s, t in zip(sources, targets, strict=True))
@@ -149,8 +200,9 @@ class Pairs:
             got = f"{len(sources)} pairs, {self.too_long} too long, {self.empty} with an empty side"
             expected = f"a pair of sentences of 1 to {max_length} tokens"
             raise build(DataError, "sources, targets", expected, got)
-        self.sources = Sentences.of(source for source, _ in kept)
-        self.targets = Sentences.of((target for _, target in kept), before=[SOS])
+        self.sources = Sentences.of(sources[row] for row in kept)
+        self.targets = Sentences.of((targets[row] for row in kept), before=[SOS])
+        self.guides = None if guides is None else Guides.of(guides[row] for row in kept)
 
     def __len__(self) -> int:
         return len(self.sources)
@@ -171,19 +223,25 @@ class Pairs:
 
     @property
     def fingerprint(self) -> str:
-        """A checksum of all tokens."""
-        return fingerprint(self.sources, self.targets)
+        """A checksum of all tokens and guides."""
+        g = self.guides
+        more = () if g is None else (g.places, g.parts, g.starts)
+        return fingerprint(self.sources, self.targets, more=more)
 
     def batch(self, which: np.ndarray) -> Batch:
         """Return the pairs ``which`` (b,) as a batch."""
         source, lengths = self.sources.padded(which)
         target, _ = self.targets.padded(which)
         full = bool((lengths == source.shape[1]).all())
+        guide, (s, t) = None, (source.shape[1], target.shape[1] - 1)
+        if self.guides is not None:  # of queries on either side
+            guide = self.guides.weights(which, max(s, t), s)
         return Batch(
             source,
             None if full else lengths,
             target[:, :-1].contiguous(),
             target[:, 1:].contiguous(),
+            guide,
         )
 
 
@@ -210,12 +268,11 @@ class Epoch:
         return int(((self._cuts[:, 1] - self._cuts[:, 0]) * lengths).max())
 
 
-def fingerprint(*sides: Sentences) -> str:
-    """Return a checksum of the tokens of many sentences."""
+def fingerprint(*sides: Sentences, more: Iterable[np.ndarray] = ()) -> str:
+    """Return a checksum of the tokens of many sentences, and of ``more`` numbers."""
     digest = hashlib.sha256()
-    for side in sides:
-        digest.update(side.ids.tobytes())
-        digest.update(side.starts.tobytes())
+    for array in (*chain.from_iterable((side.ids, side.starts) for side in sides), *more):
+        digest.update(array.tobytes())
     return digest.hexdigest()[:16]
 
 

@@ -105,6 +105,11 @@ class TextOptions(_Group):
     min_frequency: int = option(1, COUNT, "a rarer piece is not taken into a vocabulary")
     max_length: int = option(128, COUNT, "pairs with more tokens on a side are skipped")
     joint: bool = option(False, None, "one tokenizer for both sides; share=all implies it")
+    guided: str | None = option(
+        None,
+        None,
+        "the head that --guide teaches; none: decoder.N.cross.0, N the last layer but one",
+    )
 
 
 @dataclass(frozen=True)
@@ -141,6 +146,7 @@ class OptimiserOptions(_Group):
         Rule("two numbers from 0 up to, but not, 1", lambda b: all(0 <= x < 1 for x in b)),
         "memory of the mean and of the mean square of gradients",
     )
+    guide_weight: float = option(0.05, FROM_0, "of each guided query, beside 1 of each token")
 
 
 @dataclass(frozen=True)

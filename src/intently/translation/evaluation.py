@@ -1,23 +1,20 @@
-"""Scores of a translator: exact match, BLEU, chrF, alignment error, what *it* attends to."""
+"""Scores of a translator: exact match, BLEU, chrF, alignment error."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
-from torch import nn
 
-from intently.corpora import Alignment, Pair, Pronoun, alignment_error_rate
+from intently.corpora import Alignment, Pair, alignment_error_rate
 from intently.decoding import SearchOptions
 from intently.decoding.search import padded
 from intently.errors import ArgumentError, build
 from intently.matrix import Dense, LazyMatrix, Merged
 from intently.models.kinds import cross_heads
-from intently.modules import MultiHeadAttention
 from intently.text import EOS, SOS, words
 from intently.training.metrics import (
     Score,
@@ -207,88 +204,3 @@ def best_alignment_head(
     errors = alignment_errors(translator, pairs)
     head = min(errors, key=lambda h: errors[h])
     return head, errors[head]
-
-
-# --- what *it* looks at ---------------------------------------------------------------------------
-
-
-def noun_choices(translator: Translator, pairs: Sequence[Pair]) -> dict[AlignmentHead, float]:
-    """Return how often *it* prefers the right noun to the wrong one, for every encoder head."""
-
-    def prefers(matrix: LazyMatrix, pair: Pair, p: Pronoun) -> torch.Tensor:
-        row = matrix[..., p.source, :]
-        return row[:, p.right] > row[:, p.wrong]
-
-    return _shares(translator, pairs, "encoder", prefers)
-
-
-def telling_choices(translator: Translator, pairs: Sequence[Pair]) -> dict[AlignmentHead, float]:
-    """Return how often each cross-attention head attends most to the word that decides il or elle.
-
-    That word is the adjective at the end of a because-sentence, seen from the row that writes the
-    pronoun: *tired* means that *it* is the animal, *wide* that it is the road.
-    """
-
-    def tells(matrix: LazyMatrix, pair: Pair, p: Pronoun) -> torch.Tensor:
-        telling = len(pair.source_words) - 2  # before the full stop
-        return matrix[..., p.target, :].argmax(-1) == telling
-
-    return _shares(translator, pairs, "decoder", tells)
-
-
-def _shares(
-    translator: Translator,
-    pairs: Sequence[Pair],
-    side: str,
-    right: Callable[[LazyMatrix, Pair, Pronoun], torch.Tensor],
-) -> dict[AlignmentHead, float]:
-    """Return the share of marked pairs in which a head is right, for every head over the source.
-
-    ``side`` is "encoder" or "decoder"; ``right`` returns a boolean for each head (h,). Raises
-    `ArgumentError` if no pair has a marked pronoun.
-    """
-    marked = [(pair, pair.pronoun) for pair in pairs if pair.pronoun]
-    if not marked:
-        raise build(ArgumentError, "pairs", "because-sentences with a marked pronoun", "none")
-    count: dict[AlignmentHead, int] = defaultdict(int)
-    sides = [(pair.source, pair.target) for pair, _ in marked]
-    for (pair, pronoun), matrices in zip(marked, forced(translator, sides)):
-        for name, matrix in matrices.items():
-            if name.startswith(side):
-                for head, found in enumerate(right(matrix, pair, pronoun).tolist()):
-                    count[AlignmentHead(name, head)] += found
-    return {head: n / len(marked) for head, n in count.items()}
-
-
-@contextmanager
-def switched_off(model: nn.Module, head: AlignmentHead) -> Iterator[None]:
-    """Ablate a head within the block: its columns of the output projection become 0.
-
-    Afterwards, the weights are restored bit for bit. Raises `ArgumentError` if the model has no
-    such head.
-    """
-    module = attention_module(model, head.layer)
-    if not 0 <= head.head < module.heads:
-        raise build(ArgumentError, "head", f"a head from 0 to {module.heads - 1}", head.head)
-    columns = module.out_weight.detach()[:, head.head * module.e : (head.head + 1) * module.e]
-    kept = columns.clone()
-    columns.zero_()
-    try:
-        yield
-    finally:
-        columns.copy_(kept)
-
-
-def attention_module(model: nn.Module, layer: str) -> MultiHeadAttention:
-    """Return the attention module with a name such as "decoder.1.cross".
-
-    Raises `ArgumentError` if the model has no such layer.
-    """
-    try:
-        side, number, kind = layer.split(".")
-        found = model.get_submodule(f"{side}.{number}.{kind}_attention")
-        assert isinstance(found, MultiHeadAttention)
-    except (ValueError, AttributeError, AssertionError):
-        expected = 'a name such as "encoder.0.self" or "decoder.1.cross"'
-        raise build(ArgumentError, "layer", expected, repr(layer)) from None
-    return found

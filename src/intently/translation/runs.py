@@ -37,13 +37,16 @@ from intently.training.averaging import newest
 from intently.training.checkpoint import step_of
 from intently.training.events import Averaging, Listener
 from intently.training.fits import check_model
+from intently.training.guide import guided_head, guided_loss
 from intently.training.history import Averaged
+from intently.training.loss import batch_loss
 from intently.training.processes import current, joined
 from intently.training.randomness import isolated_state
 from intently.training.tensorboard import check_installed
 from intently.training.validation import best_by, check_patience
 from intently.training.writer import Writer, sole_writer
-from intently.translation.translator import Translator
+from intently.translation.links import Encoded, token_guides
+from intently.translation.translator import AlignmentHead, Translator
 
 WRITES = (
     *("checkpoints/", "model/", "tensorboard/", "source.json", "target.json", "options.json"),
@@ -115,11 +118,22 @@ def fit(
 
         source, target = here.from_first(both)
         _check_model(options, source.size, target.size, device)
-        pairs = Pairs(
-            source.encode_batch(text.sources),
-            target.encode_batch(text.targets),
-            options.text.max_length,
-        )
+        shape = options.shape(source.size, target.size)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(options.run.seed)
+            model = new_model(shape).to(device)
+        sides = Encoded.by(source, text.sources), Encoded.by(target, text.targets)
+        loss, guides, guided = batch_loss, None, None
+        if text.guides is not None:
+            head = guided_head(shape, options.text.guided)
+            loss = guided_loss(head, options.optimiser.guide_weight)
+            layer, _, number = head.rpartition(".")
+            guided = AlignmentHead(layer, int(number))
+            guides = token_guides(text.guides, head, *sides)
+        elif options.text.guided is not None:
+            expected = "none for a text without guides"
+            raise build(ArgumentError, "guided", expected, repr(options.text.guided))
+        pairs = Pairs(sides[0].ids, sides[1].ids, options.text.max_length, guides)
         skipped = {
             "an empty side": pairs.empty,
             f"more than {options.text.max_length} tokens on a side": pairs.too_long,
@@ -128,17 +142,23 @@ def fit(
             if count and here.first:
                 told = f"{count:,} of {len(text):,} pairs have {why} and are skipped"
                 warnings.warn(told, stacklevel=2)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(options.run.seed)
-            model = new_model(options.shape(source.size, target.size)).to(device)
-        translator = Translator(model, source, target, max_length=options.text.max_length)
+        translator = Translator(
+            model, source, target, guided=guided, max_length=options.text.max_length
+        )
         validate = None if dev is None else _dev_set(dev, translator)
         if validate is not None and options.run.best_by not in validate.names:
             expected = "one of " + ", ".join(map(repr, validate.names))
             raise build(ArgumentError, "best_by", expected, repr(options.run.best_by))
         with _listening(progress, options, folder) as tell:
             history = train(
-                model, pairs, options, folder, validate=validate, progress=tell, resume=resume
+                model,
+                pairs,
+                options,
+                folder,
+                loss=loss,
+                validate=validate,
+                progress=tell,
+                resume=resume,
             )
             if writer is not None:  # only the first process writes
                 _save_best(translator, history, options, checkpoints, validate, tell, writer)

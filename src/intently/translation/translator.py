@@ -18,7 +18,14 @@ from intently.decoding import Hypothesis, SearchOptions, search
 from intently.decoding.options import checked
 from intently.errors import ArgumentError, IntentlyError, KindError, build
 from intently.matrix import Dense, LazyMatrix, Merged
-from intently.models.kinds import EncoderDecoder, cross_heads, kind_of, new_model, options_of
+from intently.models.kinds import (
+    EncoderDecoder,
+    cross_heads,
+    kind_of,
+    new_model,
+    options_of,
+    source_heads,
+)
 from intently.models.weights import weights
 from intently.show.labels import visible
 from intently.text import UNK, Tokenizer, word_spans, words
@@ -35,8 +42,13 @@ FORMAT_1 = {
     "max_length": range(1, 2**31),
     "alignment_head": ([str, range(2**31)], None),
     "sha256?": (model_folder.SHA256, None),
+    "guided?": ([str, range(2**31)], None),
 }
-SHAPE = {name.strip("?"): shape for name, shape in FORMAT_1.items() if name != "sha256?"}
+SHAPE = {
+    name if name == "guided?" else name.strip("?"): shape
+    for name, shape in FORMAT_1.items()
+    if name != "sha256?"
+}
 """The shape of ``translator.json``; see `intently.foundation.files.fault`."""
 
 CHUNK = 256
@@ -143,13 +155,14 @@ class Translator:
         target_tokenizer: Tokenizer,
         *,
         alignment_head: AlignmentHead | None = None,
+        guided: AlignmentHead | None = None,
         max_length: int = 128,
     ) -> None:
         if max_length < 1:
             raise build(ArgumentError, "max_length", "an int ≥ 1", max_length)
         self.model = model.eval()
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
-        self.alignment_head = alignment_head
+        self.alignment_head, self.guided = alignment_head, guided
         self.max_length = max_length
 
     # --- folders -------------------------------------------------------------------------------
@@ -181,7 +194,12 @@ class Translator:
         head = about["alignment_head"] and AlignmentHead(*about["alignment_head"])
         if head and head.head >= cross_heads(options).get(head.layer, 0):
             raise described.damaged(f"no alignment head {head.layer}, {head.head}")
-        return cls(model, *tokenizers, alignment_head=head, max_length=about["max_length"])
+        guided = about.get("guided") and AlignmentHead(*about["guided"])
+        if guided and not 0 <= guided.head < source_heads(options).get(guided.layer, 0):
+            raise described.damaged(f"no guided head {guided.layer}, {guided.head}")
+        return cls(
+            model, *tokenizers, alignment_head=head, guided=guided, max_length=about["max_length"]
+        )
 
     def save(self, folder: Path | str, *, half: bool = False) -> Path:
         """Write the translator into ``folder``; ``half`` stores float16 weights, at half the size.
@@ -203,6 +221,7 @@ class Translator:
             "model": dataclasses.asdict(self.model.options),
             "max_length": self.max_length,
             "alignment_head": self.alignment_head,
+            "guided": self.guided,
         }
         contents = {model_folder.WEIGHTS: save(tensors), **dict(zip(TOKENIZERS, both))}
         model_folder.write(path, ABOUT, about, contents)

@@ -7,8 +7,11 @@ from itertools import accumulate, chain
 from typing import NamedTuple
 
 from intently.corpora.alignment import Alignment
-from intently.corpora.language.phrases import Phrase
+from intently.corpora.language.phrases import HE, SHE, THEY_F, THEY_M, Phrase
 from intently.corpora.language.words import starts_with_vowel
+
+THIRD = {HE: "il", SHE: "elle", THEY_M: "ils", THEY_F: "elles"}
+"""The French pronoun of a thing, by its agreement."""
 
 
 class Pronoun(NamedTuple):
@@ -16,7 +19,8 @@ class Pronoun(NamedTuple):
 
     `source` is the index of it or they among the source words, `target` that of the French
     pronoun among the target words; `right` and `wrong` are the source indices of the noun it
-    stands for and of the other one; `expected` is il, elle, ils or elles.
+    stands for and of the other one; `expected` is il, elle, ils or elles, `other` what would stand
+    for the wrong noun, the same word where both are of one gender.
     """
 
     source: int
@@ -24,6 +28,7 @@ class Pronoun(NamedTuple):
     right: int
     wrong: int
     expected: str
+    other: str
 
 
 # A link between words of different phrases: English phrase, word; French phrase, word; sure.
@@ -83,7 +88,8 @@ class Pair(NamedTuple):
         (e, f), phrases = starts(self.draft), self.draft.phrases
         it = self.draft.pronoun[0]
         source, right, wrong = (e[index] + phrases[index].head for index in self.draft.pronoun)
-        return Pronoun(source, f[it], right, wrong, phrases[it].french[0])
+        other = THIRD[phrases[self.draft.pronoun[2]].agreement]
+        return Pronoun(source, f[it], right, wrong, phrases[it].french[0], other)
 
 
 def starts(draft: Draft) -> tuple[list[int], list[int]]:

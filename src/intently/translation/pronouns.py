@@ -1,0 +1,170 @@
+"""What *it* looks at, and whether that decides how *it* is translated."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+
+from intently import edits
+from intently.corpora import Pair, Pronoun
+from intently.errors import ArgumentError, build
+from intently.masks import allowed
+from intently.matrix import LazyMatrix
+from intently.observe import edit
+from intently.text import EOS, SOS
+from intently.text.words import word_spans
+from intently.translation.evaluation import forced
+from intently.translation.translator import AlignmentHead, Translator
+
+
+def noun_choices(translator: Translator, pairs: Sequence[Pair]) -> dict[AlignmentHead, float]:
+    """Return how often *it* prefers the right noun to the wrong one, for every encoder head."""
+
+    def prefers(matrix: LazyMatrix, pair: Pair, p: Pronoun) -> torch.Tensor:
+        row = matrix[..., p.source, :]
+        return row[:, p.right] > row[:, p.wrong]
+
+    return _shares(translator, pairs, "encoder", prefers)
+
+
+def telling_choices(translator: Translator, pairs: Sequence[Pair]) -> dict[AlignmentHead, float]:
+    """Return how often each cross-attention head attends most to the word that decides il or elle.
+
+    That word is the adjective at the end of a because-sentence, seen from the row that writes the
+    pronoun: *tired* means that *it* is the animal, *wide* that it is the road.
+    """
+
+    def tells(matrix: LazyMatrix, pair: Pair, p: Pronoun) -> torch.Tensor:
+        telling = len(pair.source_words) - 2  # before the full stop
+        return matrix[..., p.target, :].argmax(-1) == telling
+
+    return _shares(translator, pairs, "decoder", tells)
+
+
+def _shares(
+    translator: Translator,
+    pairs: Sequence[Pair],
+    side: str,
+    right: Callable[[LazyMatrix, Pair, Pronoun], torch.Tensor],
+) -> dict[AlignmentHead, float]:
+    """Return the share of marked pairs in which a head is right, for every head over the source.
+
+    ``side`` is "encoder" or "decoder"; ``right`` returns a boolean for each head (h,). Raises
+    `ArgumentError` if no pair has a marked pronoun.
+    """
+    marked = _marked(pairs)
+    count: dict[AlignmentHead, int] = defaultdict(int)
+    sides = [(pair.source, pair.target) for pair, _ in marked]
+    for (pair, pronoun), matrices in zip(marked, forced(translator, sides)):
+        for name, matrix in matrices.items():
+            if name.startswith(side):
+                for head, found in enumerate(right(matrix, pair, pronoun).tolist()):
+                    count[AlignmentHead(name, head)] += found
+    return {head: n / len(marked) for head, n in count.items()}
+
+
+def _marked(pairs: Sequence[Pair]) -> list[tuple[Pair, Pronoun]]:
+    """Return the pairs with a marked pronoun, and that; raise `ArgumentError` if there are none."""
+    found = [(pair, pair.pronoun) for pair in pairs if pair.pronoun]
+    if not found:
+        raise build(ArgumentError, "pairs", "because-sentences with a marked pronoun", "none")
+    return found
+
+
+class Flips(NamedTuple):
+    """How often one forbidden cell of a head turns *il* into *elle*, or the other way round.
+
+    ``noun`` is the share of ``sentences`` in which the cell (*it*, its noun) does, ``others`` the
+    share of all other cells of the row of *it*.
+    """
+
+    noun: float
+    others: float
+    sentences: int
+
+
+@torch.no_grad()
+def flips(translator: Translator, pairs: Sequence[Pair], head: AlignmentHead) -> Flips:
+    """Forbid each cell in the row of *it*, one at a time, in an encoder head, and count the flips.
+
+    Of ``pairs`` count those whose two nouns differ in gender and whose pronoun the unedited model
+    gets right. The pronoun is that of the two with the larger logit after the reference's words up
+    to there. The forbidden cell's weight goes to the other keys, see `intently.edits.forbid`.
+    Raises `ArgumentError` if there is no such pair.
+    """
+    noun, others = [], []
+    for pair, p in _marked(pairs):
+        if p.expected == p.other:
+            continue
+        read, written = translator.source_tokenizer, translator.target_tokenizer
+        source = [*read.encode(pair.source), EOS]
+        ids = written.encode(pair.target)
+        at = written.word_groups(pair.target, ids)[p.target][0]
+        start, end = word_spans(pair.target)[p.target]
+        other = written.encode(pair.target[:start] + p.other + pair.target[end:])
+        right, wrong = ids[at], other[at]
+        cells = read.word_groups(pair.source, source)
+        rows = len(source)
+        forbidden = torch.zeros(1 + rows, 1, rows, rows, dtype=torch.bool)
+        for key in range(rows):  # the first text of the batch stays as it is
+            forbidden[1 + key, :, cells[p.source], key] = True
+        done = edits.forbid(allowed(forbidden), heads=[head.head])
+        with edit(translator.model, {f"{head.layer}_attention": done}):
+            logits = translator.model(
+                torch.tensor([source]).expand(1 + rows, -1),
+                torch.tensor([[SOS, *ids[:at]]]).expand(1 + rows, -1),
+            )[:, -1]
+        prefers = (logits[:, right] > logits[:, wrong]).tolist()
+        if prefers[0]:
+            for key, stays in enumerate(prefers[1:]):
+                (noun if key in cells[p.right] else others).append(not stays)
+    if not noun:
+        expected = "because-sentences with nouns of two genders that the model gets right"
+        raise build(ArgumentError, "pairs", expected, "none")
+    return Flips(sum(noun) / len(noun), sum(others) / len(others), len(noun))
+
+
+class Differing(NamedTuple):
+    """The head and the query whose weights differ most between two sentences.
+
+    ``one`` and ``other`` are the words that it looks at most in either, ``share`` is the part of
+    its weight that moves.
+    """
+
+    layer: str
+    head: int
+    query: str
+    one: str
+    other: str
+    share: float
+
+
+def differing(translator: Translator, one: Pair, other: Pair) -> Differing:
+    """Return where two sentences of as many words on both sides are read most differently.
+
+    Compared are, by position, the queries that are the same word in both, in every encoder head,
+    and in every cross-attention head under forced decoding. The part that moves is the total
+    variation distance, ½ Σ_s |W − W′|. Raises `ArgumentError` for sentences of other lengths.
+    """
+    sizes = [(len(pair.source_words), len(pair.target_words)) for pair in (one, other)]
+    if sizes[0] != sizes[1]:
+        expected = f"as many words as one, {sizes[0][0]} and {sizes[0][1]}"
+        raise build(ArgumentError, "other", expected, f"{sizes[1][0]} and {sizes[1][1]}")
+    read = list(forced(translator, [(pair.source, pair.target) for pair in (one, other)]))
+    best: Differing | None = None
+    for layer, matrix in read[0].items():
+        weights, others = matrix.dense(), read[1][layer].dense()
+        queries = one.source_words if layer.startswith("encoder") else one.target_words
+        moved = (weights - others).abs().sum(-1) / 2
+        again = other.source_words if layer.startswith("encoder") else other.target_words
+        moved[:, [n for n, pair in enumerate(zip(queries, again)) if pair[0] != pair[1]]] = -1.0
+        head, query = divmod(int(moved.argmax()), moved.shape[1])
+        if best is None or float(moved[head, query]) > best.share:
+            looks = [int(w[head, query].argmax()) for w in (weights, others)]
+            first, second = (p.source_words[key] for p, key in zip((one, other), looks))
+            best = Differing(layer, head, queries[query], first, second, float(moved[head, query]))
+    assert best is not None
+    return best
