@@ -1,8 +1,7 @@
-"""Scores: alignment error by hand, pronouns, and a head that is switched off and on again."""
+"""Scores: alignment error by hand, and pronouns."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,16 +19,12 @@ from intently.training import TrainingOptions
 from intently.training.metrics import bleu, tokenised_bleu
 from intently.translation.evaluation import (
     alignment_errors,
-    attention_module,
     best_alignment_head,
     evaluate,
     evaluate_pairs,
     forced,
     links,
-    noun_choices,
     pronoun,
-    switched_off,
-    telling_choices,
 )
 from intently.translation.translator import AlignmentHead, Translator
 
@@ -193,8 +188,6 @@ def test_every_bleu_has_its_interval(translator: Translator, pairs: list[Pair]) 
         ),
         (evaluate, ([], []), "one for each of 0 references.*got 0 sentences"),
         (best_alignment_head, ([],), "pairs: expected at least one pair.*got none"),
-        (noun_choices, ([],), "pairs: expected because-sentences.*got none"),
-        (telling_choices, ([],), "pairs: expected because-sentences.*got none"),
     ],
 )
 def test_sentences_without_references_are_refused(
@@ -202,62 +195,3 @@ def test_sentences_without_references_are_refused(
 ) -> None:
     with pytest.raises(ArgumentError, match=said):
         measure(translator, *given)
-
-
-def test_it_looks_at_nouns(translator: Translator, because: list[Pair]) -> None:
-    choices = noun_choices(translator, because)
-    assert len(choices) == 8
-    assert all(0 <= share <= 1 for share in choices.values())
-    (own,) = forced(translator, [(because[0].source, because[0].target)])
-    p = because[0].pronoun
-    assert p is not None
-    looks = own[HEAD.layer].dense()[HEAD.head, p.source]
-    assert noun_choices(translator, because[:1])[HEAD] == float(looks[p.right] > looks[p.wrong])
-
-
-def test_one_head_looks_at_the_word_that_tells(translator: Translator, because: list[Pair]) -> None:
-    choices = telling_choices(translator, because)
-    assert len(choices) == 8
-    best = max(choices, key=lambda head: choices[head])
-    assert choices[best] > 0.9 and sorted(choices.values())[-2] < 0.5
-    (own,) = forced(translator, [(because[0].source, because[0].target)])
-    p, words = because[0].pronoun, because[0].source_words
-    assert p is not None
-    looks = own[best.layer].dense()[best.head, p.target]
-    assert words[int(looks.argmax())] == words[-2] != words[p.right]
-
-
-def test_a_head_is_switched_off_and_on(translator: Translator) -> None:
-    model = translator.model
-    before = {name: x.clone() for name, x in model.state_dict().items()}
-    grad = torch.is_grad_enabled()
-    with switched_off(model, HEAD):
-        assert torch.is_grad_enabled() == grad
-        module = attention_module(model, HEAD.layer)
-        columns = slice(HEAD.head * module.e, (HEAD.head + 1) * module.e)
-        assert not module.out_weight[:, columns].any()
-        changed = [n for n, x in model.state_dict().items() if not torch.equal(x, before[n])]
-        assert changed == ["encoder.1.self_attention.out_weight"]
-    with pytest.raises(KeyboardInterrupt), switched_off(model, HEAD):
-        raise KeyboardInterrupt
-    assert all(torch.equal(x, before[name]) for name, x in model.state_dict().items())
-
-
-@pytest.mark.parametrize(
-    ("head", "expected"),
-    [
-        (("encoder.1.self", 4), "head: expected a head from 0 to 3; got 4"),
-        (("encoder.1.self", -1), "head: expected a head from 0 to 3; got -1"),
-        (("encoder.9.self", 0), 'layer: expected a name such as "encoder.0.self"'),
-        (("encoder", 0), "got 'encoder'"),
-        (("encoder.0.cross", 0), "got 'encoder.0.cross'"),
-    ],
-)
-def test_a_head_that_is_not_there(
-    translator: Translator, head: tuple[str, int], expected: str
-) -> None:
-    with (
-        pytest.raises(ArgumentError, match=re.escape(expected)),
-        switched_off(translator.model, AlignmentHead(*head)),
-    ):
-        pass

@@ -18,12 +18,7 @@ from intently.foundation.files import sealed
 from intently.models import RecurrentOptions, RecurrentSeq2Seq
 from intently.text import Tokenizer
 from intently.training import TrainingOptions
-from intently.translation.evaluation import (
-    alignment_errors,
-    attention_module,
-    best_alignment_head,
-    evaluate,
-)
+from intently.translation.evaluation import alignment_errors, best_alignment_head, evaluate
 from intently.translation.runs import fit
 from intently.translation.translator import AlignmentHead, TranslationWarning, Translator
 
@@ -88,8 +83,6 @@ def test_a_translation_says_what_was_looked_at(tmp_path: Path) -> None:
     errors = alignment_errors(translator, PAIRS[:5])
     assert list(errors) == [AlignmentHead("decoder.0.cross", 0)]
     assert best_alignment_head(translator, PAIRS[:5])[0] == AlignmentHead("decoder.0.cross", 0)
-    with pytest.raises(ArgumentError, match=r'a name such as "encoder\.0\.self"'):
-        attention_module(translator.model, "decoder.0.cross")
 
 
 def test_unknown_words_are_copied_from_where_it_looked() -> None:
