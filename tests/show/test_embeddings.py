@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
@@ -81,6 +82,15 @@ def test_a_word_starts_at_one_place_and_ends_where_its_context_takes_it():
     assert sorted(filter(None, written(figure.axes[0]))) == names
     colours = [tuple(c) for c in figure.axes[0].collections[1].get_facecolors()]
     assert colours == [to_rgba(LINES[0])] * 2 + [to_rgba(QUIET)]
+
+
+def test_arrows_have_the_colour_of_their_dots_on_dark_paper_too():
+    with plt.style.context("dark_background"):
+        axes = in_context().axes[0]
+    arrows = [text.arrow_patch.get_edgecolor() for text in axes.texts if text.get_text() == ""]
+    dots = [tuple(colour) for colour in axes.collections[1].get_facecolors()]
+    assert arrows[:2] == dots[:2]
+    assert to_rgba(LINES[0]) not in arrows
 
 
 def test_vectors_before_and_after_context_have_one_scale():

@@ -20,15 +20,17 @@ def dress(figure: Figure) -> None:
     """
     from matplotlib.text import Text
 
-    for artist in figure.findobj():
+    found = figure.findobj()
+    arrows = [getattr(artist, "arrow_patch", None) for artist in found]  # findobj leaves them out
+    for artist in (*found, *filter(None, arrows)):
         light = _counterparts(isinstance(artist, Text))
         for part in PARTS:
             read = getattr(artist, f"get_{part}", None)
             if read is not None:
                 given = read()
-                found = _dark(given, light)
-                if found is not None:
-                    getattr(artist, f"set_{part}")(found)
+                dark = _dark(given, light)
+                if dark is not None:
+                    getattr(artist, f"set_{part}")(dark)
 
 
 @cache
