@@ -15,7 +15,7 @@ from intently import recipes as known
 from intently import show
 from intently.cli.arguments import out_folder, plain_console, with_flags
 from intently.cli.evaluate import judge, write
-from intently.corpora import Corpus, ParallelText, read_links
+from intently.corpora import Corpus, ParallelText
 from intently.corpora.files import read_parallel
 from intently.errors import ArgumentError, DataError, build
 from intently.models.kinds import new_model
@@ -24,7 +24,7 @@ from intently.training import TrainingOptions, display
 from intently.training.checkpoint import Checkpoints
 from intently.training.processes import Processes, joined
 from intently.training.writer import sole_writer
-from intently.translation.links import links_of
+from intently.translation.links import links_of, read_links
 from intently.translation.runs import DEV_SENTENCES, WRITES, fit
 from intently.translation.translator import Translator
 

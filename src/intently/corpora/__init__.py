@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from intently.corpora.alignment import Alignment, alignment_error_rate, read_links
+from intently.corpora.alignment import Alignment, alignment_error_rate
 from intently.corpora.files import ParallelText, read_parallel
 from intently.corpora.language.pair import Pair, Pronoun
 from intently.corpora.language.shown import SHOWN
@@ -22,7 +22,6 @@ __all__ = [
     "alignment_error_rate",
     "language",
     "load_corpus",
-    "read_links",
     "read_parallel",
     "sample",
     "stories",

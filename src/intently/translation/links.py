@@ -1,16 +1,20 @@
-"""What teaches a guided head: links read off a first translator, and guides as tokens."""
+"""What teaches a guided head: word links of a file or of a first translator, as tokens."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
-from intently.corpora.files import ParallelText
+from intently.corpora.files import ParallelText, TextFile, refuse_problems
 from intently.errors import DataError, build
-from intently.text import Tokenizer, words
+from intently.text import Tokenizer, word_spans, words
 from intently.training.batches import Guide
 from intently.translation.evaluation import forced, links
 from intently.translation.translator import Translator
+
+PHARAOH = re.compile(r"(\d{1,9})-(\d{1,9})")
 
 
 class Encoded(NamedTuple):
@@ -28,6 +32,46 @@ class Encoded(NamedTuple):
     def groups(self, row: int) -> list[list[int]]:
         """Return the positions of each word's tokens."""
         return self.tokenizer.word_groups(self.sentences[row], self.ids[row])
+
+
+def read_links(path: Path | str, text: ParallelText) -> list[dict[tuple[int, int], float]]:
+    """Return the links (target word, source word) of each pair from a Pharaoh file, each worth 1.
+
+    It is what fast_align, eflomal and awesome-align write: a line for each pair, ``0-0 1-2 2-1``,
+    with source and target positions of words between white space. Where `intently.text.words`
+    divides such a word, each of its parts is linked. An empty line has no links.
+
+    Raises `DataError` that lists the lines which are not of this format or name words that the
+    sentences lack, or says that the file has another number of lines than there are pairs.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp(), "links.txt")
+    >>> _ = file.write_text("0-0 1-1\\n")
+    >>> [sorted(row) for row in read_links(file, ParallelText(["I sleep."], ["Je dors."]))]
+    [[(0, 0), (1, 1), (1, 2), (2, 1), (2, 2)]]
+    """
+    file, found = TextFile(Path(path)), []
+    for number, line in file.lines():
+        links: dict[tuple[int, int], float] = {}
+        if line is not None and number <= len(text):
+            pair = text.sources[number - 1], text.targets[number - 1]
+            source, target = map(_between_spaces, pair)
+            for link in line.split():
+                one, other = (
+                    map(int, match.groups()) if (match := PHARAOH.fullmatch(link)) else (-1, -1)
+                )
+                if match is None:
+                    file.refuse(f"{link!r} is not a link such as 0-1", number)
+                elif one >= len(source) or other >= len(target):
+                    sizes = f"{len(source)} and {len(target)} words"
+                    file.refuse(f"{link} is none of the pair's {sizes}, counted from 0", number)
+                else:
+                    links |= {(i, j): 1.0 for i in target[other] for j in source[one]}
+        found.append(links)
+    if file.complete and len(found) != len(text):
+        file.refuse(f"{len(found):,} lines for {len(text):,} sentence pairs")
+    refuse_problems(str(path), "word links such as 0-0 1-2, a line for each sentence pair", [file])
+    return found
 
 
 def links_of(translator: Translator, text: ParallelText) -> list[dict[tuple[int, int], float]]:
@@ -66,3 +110,12 @@ def token_guides(
                 raise build(DataError, f"guides[{n}]", expected, (i, j))
             found[n] |= {(query, key): part for query in queries[i] for key in keys[j]}
     return found
+
+
+def _between_spaces(sentence: str) -> list[list[int]]:
+    """Return, for each word between white space, the indices of its parts in ``words``."""
+    spans = word_spans(sentence)
+    return [
+        [n for n, (start, end) in enumerate(spans) if start < word.end() and end > word.start()]
+        for word in re.finditer(r"\S+", sentence)
+    ]

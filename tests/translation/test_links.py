@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from intently.corpora import ParallelText, read_links
+from intently.corpora import ParallelText
 from intently.errors import DataError
+from intently.translation.links import read_links
 
 TEXT = ParallelText(
     ["I sleep.", "The dog's bone"], ["Je dors.", "L'os du chien"], guides=None, report="two"
@@ -55,7 +56,9 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_guides_stay_with_their_pairs() -> None:
-    text = ParallelText(["a b", "c", "d"], ["x", "y", "z"], guides=[{(0, 1): 1.0}, {}, {(0, 0): 2.0}])
+    text = ParallelText(
+        ["a b", "c", "d"], ["x", "y", "z"], guides=[{(0, 1): 1.0}, {}, {(0, 0): 2.0}]
+    )
     first, last = text.split_off(1)
     assert (first.guides, last.guides) == ([{(0, 1): 1.0}, {}], [{(0, 0): 2.0}])
     kept = text.without_longer_than(1, [2, 1, 1], [1, 1, 1])
