@@ -41,7 +41,7 @@ from intently.translation.evaluation import (
     evaluate_pairs,
     forced,
 )
-from intently.translation.pronouns import differing, flips, noun_choices, telling_choices
+from intently.translation.pronouns import flips, noun_choices, telling_choices
 from intently.translation.runs import Run, fit
 from intently.translation.translator import AlignmentHead, Translation, Translator
 
@@ -322,8 +322,8 @@ def _it(translator: Translator, because: Sequence[Pair]) -> dict[str, Any]:
     ``right_noun`` is the share in which the guided head weighs the right noun above the wrong one,
     of the sentences whose nouns differ in gender; ``flips`` is that of `intently.translation.flips`
     for it. The unguided cross-attention head that looks most at the word that decides, as the
-    pronoun is written, is chosen on validation sentences. ``differing`` is where *tired* and *wide*
-    part.
+    pronoun is written, is chosen on validation sentences. ``looks`` says at which word *it* looks
+    most in the two listed sentences, by *tired* and *wide*, and with what weight.
     """
     told = [p for p in because if p.pronoun and p.pronoun.expected != p.pronoun.other]
     head = translator.guided or GUIDED
@@ -342,8 +342,20 @@ def _it(translator: Translator, because: Sequence[Pair]) -> dict[str, Any]:
         "sentences": len(because),
         "two_genders": len(told),
         "pronouns_right": evaluate_pairs(translator, because).pronouns,
-        "differing": differing(translator, *(pair for pair in SHOWN if pair.pronoun))._asdict(),
+        "looks": _looks(translator, head),
     }
+
+
+def _looks(translator: Translator, head: AlignmentHead) -> dict[str, tuple[str, float]]:
+    """Return the word that *it* looks at most in each listed because-sentence, with its weight."""
+    because = [pair for pair in SHOWN if pair.pronoun]
+    sides = [(pair.source, pair.target) for pair in because]
+    found: dict[str, tuple[str, float]] = {}
+    for pair, matrices in zip(because, forced(translator, sides)):
+        assert pair.pronoun is not None
+        row = matrices[head.layer][head.head][pair.pronoun.source]
+        found[pair.source_words[-2]] = pair.source_words[int(row.argmax())], float(row.max())
+    return found
 
 
 def pictures(done: Run, shown: Sequence[Translation], result: dict[str, Any], out: Path) -> None:
@@ -394,8 +406,8 @@ def page(translator: Translator, path: Path, it: dict[str, Any] | None = None) -
     items: list[Item] = []
     for pair in SHOWN:
         if pair.pronoun:
-            seen, (text, *_), _ = translated(translator, pair.source)
-            items += items_of(seen, pair.source, note=text)
+            found = translated(translator, pair.source)
+            items += items_of(found.seen, pair.source, note=found.told[0])
     layer = f"{head.layer}_attention"
     entry = [each.name for each in items[0].layers].index(layer)
     rows = [_row_of(item.layers[entry].row_labels or (), ("it",)) for item in items]
@@ -461,12 +473,11 @@ def table(result: dict[str, Any], console: Console) -> None:
         mark = "[green]✓[/]" if made["output"] == made["reference"] else "[red]✗[/]"
         console.print(f"{mark} {made['source']}  →  {made['output']}", highlight=False)
     it, align = result["it"], result["alignment"]
-    parts = it["differing"]
     console.print(
         f"\nalignment error {align['error_rate']:.3f} "
         f"({align['head'][0]}, head {align['head'][1]}, unguided)\n"
-        f"tired or wide: “{parts['query']}” of {parts['layer']}, head {parts['head']}, looks at "
-        f"“{parts['one']}” or “{parts['other']}”; {parts['share']:.0%} of its weight moves",
+        + "; ".join(f"{why}: “it” looks at “{word}”" for why, (word, _) in it["looks"].items())
+        + f" ({it['head'][0]}, head {it['head'][1]}, guided)",
         highlight=False,
     )
     for line in _said(it):

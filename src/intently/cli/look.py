@@ -14,8 +14,11 @@ from intently.runners.pretrained import run_picture
 from intently.runners.texts import runner
 from intently.runners.watched import check_seen, unsure
 from intently.show.labels import visible
-from intently.show.page import items_of, save_page
+from intently.show.page import Highlight, items_of, save_page
 from intently.show.page.opening import opening
+
+GUIDED = "guided: taught where to look by links between words, beside the translation"
+"""What the page says of a guided head."""
 
 NAMED = 80
 """Characters of a text in its title."""
@@ -63,13 +66,21 @@ def look(
         named = [
             (visible(text, NAMED), runner(model)(model, text, layers, 1)) for text in texts or ()
         ]
-    items, told = [], []
+    items, told, taught = [], [], []
     for name, found in named:
         check_seen("look", found.seen)
         lines = [line for line in (*found.told, *unsure(found.seen)) if line]
-        items += items_of(found.seen, name, found.sides, "; ".join(lines) or None)
+        made = items_of(found.seen, name, found.sides, "; ".join(lines) or None)
+        taught += [
+            Highlight(len(items) + n, *found.guided, GUIDED)
+            for n, item in enumerate(made)
+            if found.guided and found.guided[0] in [layer.name for layer in item.layers]
+        ]
+        items += made
         told += lines
-    path = save_page(items, out, "full" if full else "half", start=opening(items))
+    path = save_page(
+        items, out, "full" if full else "half", highlights=taught, start=opening(items)
+    )
     for line in told:
         print(line)
     heads = sum(layer.heads for layer in items[0].layers)

@@ -18,6 +18,8 @@ class Watched(NamedTuple):
     told: Sequence[str] = ()
     sides: Sequence[Side] = ()
     """The sides of its matrices, if they are not the tokens of the recording."""
+    guided: tuple[str, int] | None = None
+    """The module and the head that were taught by links, see `intently.training.guide`."""
 
 
 def check_seen(command: str, seen: Recording) -> None:
