@@ -190,7 +190,7 @@ def test_what_writes_is_watched_while_it_writes(watched: Command, folders: Path)
 
 def test_long_texts_are_cut(watched: Command, folders: Path) -> None:
     outcome = watched(folders / "gpt2", f"{TEXT} {TEXT}")
-    assert outcome.out.startswith("12 tokens, cut after 8, all the model takes\n\nlayer")
+    assert outcome.out.startswith("12 tokens, cut after 8, all the model takes\n\ntransformer.h.")
 
 
 # --- what a recording holds -----------------------------------------------------------------------

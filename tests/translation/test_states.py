@@ -59,9 +59,10 @@ def test_texts_do_not_disturb_each_other(translator: Translator) -> None:
 
 def test_context_moves_a_word_that_had_one_embedding(translator: Translator) -> None:
     one, other = translator.states([TIRED, "The road was too wide."])
+    turned = translator.model.options.positions == "rotary"  # added to no state
     for layer in ("encoder.embedding", "encoder.input"):
         same = torch.equal(one[layer, "was"], other[layer, "was"])
-        assert same == (layer == "encoder.embedding")
+        assert same == (turned or layer == "encoder.embedding")
     last = one["encoder.output", "was"], other["encoder.output", "was"]
     assert torch.cosine_similarity(*last, dim=0) < 0.99
 

@@ -38,10 +38,7 @@ def test_results_come_in_order_and_empty_lines_stay_empty(translator: Translator
     ("sentence", "expected"),
     [
         ("Mary saw Zxqv.", "Mary a vu Zxqv."),
-        (
-            "The Zxqv drank milk because it was tired.",
-            "Le Zxqv a bu du lait parce qu'il était fatigué.",
-        ),
+        ("Zxqv drank milk because he was tired.", "Zxqv a bu du lait parce qu'il était fatigué."),
         ("Does Zxqv drink milk?", "Est-ce que Zxqv boit du lait ?"),
     ],
 )
