@@ -64,7 +64,7 @@ class Size:
 
 
 QUICK = Size("quick", pairs=24_000, steps=240, sentences=200)
-USUAL = Size("usual", pairs=100_000, steps=800, sentences=1_000)
+USUAL = Size("usual", pairs=100_000, steps=700, sentences=1_000)
 THOROUGH = Size("thorough", pairs=200_000, steps=1_200, sentences=2_000)
 
 GUIDED = AlignmentHead("encoder.1.self", 0)

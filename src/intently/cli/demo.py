@@ -17,8 +17,8 @@ def demo(
     out: Annotated[
         Path, typer.Option(parser=out_folder, help="folder for the model, result.json and pictures")
     ] = Path("intently-demo"),
-    quick: Annotated[bool, typer.Option("--quick", help="40 seconds, lower quality")] = False,
-    thorough: Annotated[bool, typer.Option("--thorough", help="20 minutes, as embedded")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="a minute, lower quality")] = False,
+    thorough: Annotated[bool, typer.Option("--thorough", help="five minutes, as embedded")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="resume an interrupted demo")] = False,
 ) -> None:
     """Train a translator before your eyes; draw what it attends to."""
