@@ -33,18 +33,18 @@ IN_CONTEXT = [
 
 SHOTS: dict[str, tuple[str, dict[str, Any]]] = {
     "page-heads": ("#", {}),
-    "page-matrix": ("#view=head&entry=5&heads=2&row=10&column=10", {}),
-    "page-lines": ("#view=lines&entry=5&heads=2", {}),
-    "page-dark": ("#view=text&entry=5&heads=2&row=10", {"color_scheme": "dark"}),
+    "page-matrix": ("#view=head&entry=1&heads=0&row=7&column=5", {}),
+    "page-lines": ("#view=lines&entry=1&heads=0", {}),
+    "page-dark": ("#view=text&entry=1&heads=0&row=7", {"color_scheme": "dark"}),
     "page-phone": (
-        "#view=text&entry=5&heads=2&row=10",
+        "#view=text&entry=1&heads=0&row=7",
         {"viewport": {"width": 390, "height": 780}},
     ),
 }
 """Of the page of one text: the state that is shown, and what differs in the browser."""
 
-COMPARED = "#view=text&item=1&entry=5&heads=2&row=10&other=0.5.2.at.10"
-"""Of the page of two: what il and elle looked at when they were written."""
+COMPARED = "#view=text&item=1&entry=1&heads=0&row=7&other=0.1.0.at.7"
+"""Of the page of two: what *it* looks at in either."""
 
 
 def look(out: Path, *texts: str) -> Path:
@@ -108,6 +108,7 @@ def figures() -> None:
     """What `intently.show` draws of one translation, of masks and of positions."""
     import intently as it
     from intently import show
+    from intently.corpora import SHOWN
     from intently.runners.texts import translated
     from intently.translation.translator import Translator
 
@@ -115,8 +116,13 @@ def figures() -> None:
     cross = seen["decoder.1.cross_attention"][0]
     show.heads(seen, save=HERE / "heads.png")
     show.heatmap(cross, head=2, title="decoder.1.cross_attention", save=HERE / "heatmap.png")
-    show.lines(cross, "elle", head=2, save=HERE / "lines.png")
-    show.text(cross, "elle", head=2, save=HERE / "text.png")
+    guided = seen["encoder.1.self_attention"][0]
+    said = "encoder.1, guided to look from “it” at its noun"
+    show.lines(guided, "it", head=0, title=said, save=HERE / "lines.png")
+    show.text(guided, "it", head=0, title=said, save=HERE / "text.png")
+    [pair] = (pair for pair in SHOWN if pair.source == WIDE)
+    [made] = Translator.load().translate([WIDE])
+    show.alignment(made.alignment, gold=pair.alignment, save=HERE / "alignment.png")
     show.mask(it.causal() & it.window(5, 0), save=HERE / "mask.png")
     show.bias(it.alibi(8), save=HERE / "bias.png")
     show.positions(
