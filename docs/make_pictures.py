@@ -36,10 +36,7 @@ SHOTS: dict[str, tuple[str, dict[str, Any]]] = {
     "page-matrix": ("#view=head&entry=1&heads=0&row=7&column=5", {}),
     "page-lines": ("#view=lines&entry=1&heads=0", {}),
     "page-dark": ("#view=text&entry=1&heads=0&row=7", {"color_scheme": "dark"}),
-    "page-phone": (
-        "#view=text&entry=1&heads=0&row=7",
-        {"viewport": {"width": 390, "height": 780}},
-    ),
+    "page-phone": ("#view=text&entry=1&heads=0&row=7", {"viewport": {"width": 390, "height": 780}}),
 }
 """Of the page of one text: the state that is shown, and what differs in the browser."""
 
