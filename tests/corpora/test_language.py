@@ -241,12 +241,13 @@ def test_pronouns_name_their_noun(train: list[Pair], deeper: list[Pair]) -> None
     for pair in (*train, *deeper):
         if pair.pronoun is None:
             continue
-        it, target, right, wrong, expected = pair.pronoun
+        it, target, right, wrong, expected, instead = pair.pronoun
         plural = pair.source_words[it] == "they"
         assert pair.source_words[it] == ("they" if plural else "it")
         assert pair.target_words[target] == expected
         noun, other = nouns[pair.source_words[right]], nouns[pair.source_words[wrong]]
         assert expected == ("elle" if noun.feminine else "il") + "s" * plural
+        assert instead == ("elle" if other.feminine else "il") + "s" * plural
         seen[right < wrong, noun.feminine, other.feminine] += 1
     assert len(seen) == 8
     assert min(seen.values()) > 0.04 * seen.total()

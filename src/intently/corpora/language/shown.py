@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from intently.corpora.language.pair import Draft, Pair, realise
-from intently.corpora.language.phrases import Phrase, phrase
+from intently.corpora.language.phrases import SHE, Phrase, phrase
 
 
 def _phrase(english: str, french: str, links: str = "", head: int = 0) -> Phrase:
@@ -22,6 +22,7 @@ def _because(adjective: str, pronoun: str, french: str, right: int, wrong: int) 
         "the animal didn't cross", "le animal ne a pas traversé", "0-0 1-1 2-2 2?3 2-4 3?3 3-5", 1
     )
     road = _phrase("the road because", "la route parce que", "0-0 1-1 2-2 2-3", 1)
+    road.agreement = SHE
     it = _phrase(f"it was too {adjective} .", f"{pronoun} était trop {french} .")
     return realise(Draft((animal, road, it), pronoun=(2, right, wrong)), "because")
 
