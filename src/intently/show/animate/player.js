@@ -119,10 +119,9 @@
     seen = shapes;
   }
 
-  /** As wide as there is room, but no smaller than can be read. */
+  /** The whole scene, however narrow the page. */
   function scale() {
-    const room = element("stage").clientWidth;
-    return Math.max(0.9, Math.min(1.5, room / story.width));
+    return Math.min(1.5, element("stage").clientWidth / story.width);
   }
 
   /** @param {Shape} grid @param {number} zoom */
