@@ -2,8 +2,8 @@
 
 Each story is one call on real tensors, matrices or modules and returns an `Animation`, which
 ``save=`` writes as a GIF or as a page that plays offline. `product`, `temperature` and `dictionary`
-explain one query, `heads`, `permutation` and `convolution` a layer, `readings` and `writing` a
-model.
+explain one query, `projections`, `heads`, `permutation` and `convolution` a layer, `readings` and
+`writing` a model.
 """
 
 from intently.show.animate.animation import Animation
@@ -12,6 +12,7 @@ from intently.show.animate.stories.dictionary import dictionary
 from intently.show.animate.stories.heads import heads
 from intently.show.animate.stories.permutation import permutation
 from intently.show.animate.stories.product import product
+from intently.show.animate.stories.projections import projections
 from intently.show.animate.stories.readings import readings
 from intently.show.animate.stories.temperature import temperature
 from intently.show.animate.stories.writing import writing
@@ -23,6 +24,7 @@ __all__ = [
     "heads",
     "permutation",
     "product",
+    "projections",
     "readings",
     "temperature",
     "writing",
