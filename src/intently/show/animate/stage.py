@@ -198,12 +198,12 @@ def lettered(
 
 
 def bar(
-    j: int, x: float, y: float, high: float, pad: float, room: float, weight: float, shade: float
+    j: int, x: float, y: float, high: float, pad: float, room: float, weight: float
 ) -> tuple[Grid, Text]:
     """Return a weight as a bar in row j, ``room`` pixels wide at 1, and its number behind it."""
     wide = max(1.0, room * weight)
     ink = "ink" if weight >= 0.005 else "quiet"
     return (
-        Grid(f"bar.{j}", x, y + pad, (wide, high - 2 * pad), ((shade,),), edge=""),
+        Grid(f"bar.{j}", x, y + pad, (wide, high - 2 * pad), ((0.62,),), edge=""),
         Text(f"weight.{j}", x + wide + 6, y + high / 2, number(weight), 12, ink),
     )

@@ -16,7 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from intently.show.animate.live import Column, Live, Row, Step, formula
 from intently.show.animate.numerals import Numerals
+from intently.show.animate.operands import Steps
 from intently.show.animate.shapes import Anchor, Grid, Text
 from intently.show.animate.stage import (
     MARGIN,
@@ -151,7 +153,7 @@ class Table:
         """Draw every weight as a bar with its number."""
         self._heading("weights", self.bar, heading)
         for j, weight in enumerate(weights):
-            self.stage.put(*bar(j, self.bar, self.y(j), HIGH, 3, BAR, float(weight), 0.62))
+            self.stage.put(*bar(j, self.bar, self.y(j), HIGH, 3, BAR, float(weight)))
 
     def spread(self, weights: np.ndarray) -> None:
         """Shade every value by its weight, its share of the sum."""
@@ -168,6 +170,36 @@ class Table:
         self.stage.drop("room")
         written = None if self.gives is None else self.gives.like(output)
         self.stage.put(self._value("sum", self.bottom, output, written, edge="blue"))
+
+    def live(
+        self,
+        every: Sequence[Steps],
+        query: int,
+        asked: str,
+        largest: float,
+        columns: Mapping[str, Step],
+        more: Sequence[Row] = (),
+        features: Sequence[str] = (),
+    ) -> Live:
+        """Return what keeps the table alive on a page; ``columns`` holds steps by heading."""
+        d = len(every[0].q)
+        drags = every[0].dragged and self.asks is not None
+        rows = list(more)
+        if drags and self.asks is not None:
+            rows.append(Row("query", "q", query, self.asks, largest))
+        power = self.gives.power if self.gives else 0
+        rows.append(Row("sum", "output", query, Numerals(power, 0), self.largest))
+        return Live(
+            formula(every, self.values),
+            tuple(self.names),
+            query,
+            asked,
+            tuple(features or (f"query[{n}]" for n in range(d))) if drags else (),
+            BAR,
+            tuple(rows),
+            tuple(Column(key, step, self.columns[key][1]) for key, step in columns.items()),
+            left_out=("times", "products", "products.factor", "frame"),
+        )
 
     def _value(
         self, key: str, y: float, values: np.ndarray, written: Numerals | None, **more: Any
