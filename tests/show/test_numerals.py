@@ -177,6 +177,7 @@ STORIES = {
     "permutation of narrow vectors": lambda q, k, v: animate.permutation(
         AttentionHead(1, 1).double(), q[:, :1]
     ),
+    "matrices": lambda q, k, v: animate.matrices(it.attend(q, k, mask=it.causal()), v),
     "projections": lambda q, k, v: animate.projections(q, k.mT, v.mT, k.mT),
     "heads": lambda q, k, v: animate.heads(block(4), q),
     "readings": lambda q, k, v: animate.readings({"a": pieces(q), "b": pieces(k)}, 1),

@@ -82,6 +82,23 @@ test_heads_are_checked = refusals(
 )
 
 
+# --- matrices -------------------------------------------------------------------------------------
+def test_matrices_show_every_row_of_every_product():
+    q, k, v = random(3, 2), random(4, 2, seed=1), random(4, 2, seed=2)
+    A = it.attend(q, k)
+    story = animate.matrices(A, v)
+    found = shapes(story)
+    dots = q @ k.mT
+    for key, values in (("Kᵀ", k.mT), ("Q Kᵀ", dots), ("z", dots / 2**0.5), ("V", v)):
+        assert digits(found, key) == pytest.approx(values.numpy(), abs=6e-3)
+    assert digits(found, "W") == pytest.approx(A.dense().numpy(), abs=6e-3)
+    assert digits(found, "Y") == pytest.approx((A @ v).numpy(), abs=6e-3)
+    second = shapes(story, 5)
+    assert all(second["Q Kᵀ"].texts[:8]) and not any(second["Q Kᵀ"].texts[8:])
+    assert second["to"].y == second["Q Kᵀ"].y + 20
+    assert "W" in second and not any(second["W"].texts[4:])
+
+
 # --- projections ----------------------------------------------------------------------------------
 def test_projections_show_the_three_products_number_by_number():
     x, q, k, v = random(3, 4), random(4, 2), random(4, 2, seed=1), random(4, 3, seed=2)

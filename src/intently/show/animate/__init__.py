@@ -2,14 +2,15 @@
 
 Each story is one call on real tensors, matrices or modules and returns an `Animation`, which
 ``save=`` writes as a GIF or as a page that plays offline. `product`, `temperature` and `dictionary`
-explain one query, `projections`, `heads`, `permutation` and `convolution` a layer, `readings` and
-`writing` a model.
+explain one query, `matrices` all of them, `projections`, `heads`, `permutation` and `convolution` a
+layer, `readings` and `writing` a model.
 """
 
 from intently.show.animate.animation import Animation
 from intently.show.animate.stories.convolution import convolution
 from intently.show.animate.stories.dictionary import dictionary
 from intently.show.animate.stories.heads import heads
+from intently.show.animate.stories.matrices import matrices
 from intently.show.animate.stories.permutation import permutation
 from intently.show.animate.stories.product import product
 from intently.show.animate.stories.projections import projections
@@ -22,6 +23,7 @@ __all__ = [
     "convolution",
     "dictionary",
     "heads",
+    "matrices",
     "permutation",
     "product",
     "projections",
