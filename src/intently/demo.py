@@ -41,6 +41,7 @@ from intently.translation.evaluation import (
     evaluate_pairs,
     forced,
 )
+from intently.translation.familiar import Familiar
 from intently.translation.pronouns import flips, noun_choices, telling_choices
 from intently.translation.runs import Run, fit
 from intently.translation.translator import AlignmentHead, Translation, Translator
@@ -215,9 +216,11 @@ def run(size: Size, out: Path, console: Console, *, resume: bool = False) -> dic
                 progress=_Estimate(console, progress),
                 resume=resume,
             )
-        del text
         if done.history.stopped == "interrupted":
             return None
+        held_out = [pair.source for pair in sample("validation", 600)]
+        done.translator.familiar = Familiar.of(text.sources, tokenizers[0], held_out)
+        del text
         console.print("[bold]3[/] evaluating on sentences it has never seen")
         result = evaluate(done, size)
         console.print("[bold]4[/] translating")

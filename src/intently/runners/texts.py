@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -15,7 +16,7 @@ from intently.observe import watch
 from intently.runners.pretrained import run_text
 from intently.runners.watched import Watched, fitting
 from intently.show.labels import visible
-from intently.translation.translator import Translator
+from intently.translation.translator import TranslationWarning, Translator
 
 T = TypeVar("T")
 
@@ -52,9 +53,10 @@ def translated(
 ) -> Watched:
     """Watch a translator translate a text, labelled with the tokens of both sides.
 
-    With a ``beam`` above 1, only the source is labelled.
+    With a ``beam`` above 1, only the source is labelled. The notes of the translation follow it.
     """
-    with watch(translator.model, layers=layers) as seen:
+    with watch(translator.model, layers=layers) as seen, warnings.catch_warnings():
+        warnings.simplefilter("ignore", TranslationWarning)  # its notes are told
         (made,) = translator.translate([text], SearchOptions(beam=beam))
     fitting(made.sides[0].ids, None)
     source = [*translator.source_tokenizer.tokens(made.sides[0].ids), "</s>"]
@@ -64,7 +66,7 @@ def translated(
     seen.tokens = source, target
     guided = translator.guided
     head = None if guided is None else (f"{guided.layer}_attention", guided.head)
-    return Watched(seen, [visible(made.text, 100_000), ""], guided=head)
+    return Watched(seen, [visible(made.text, 100_000), *made.notes, ""], guided=head)
 
 
 def _language(folder: Path, text: str, layers: list[str] | None, beam: int) -> Watched:

@@ -27,14 +27,15 @@ from intently.models.kinds import (
     source_heads,
 )
 from intently.models.weights import weights
-from intently.show.labels import visible
 from intently.text import UNK, Tokenizer, word_spans, words
-from intently.text.checks import not_text
 from intently.translation import model_folder
+from intently.translation.familiar import Familiar
+from intently.translation.reading import Line, read_line
 from intently.translation.states import Side, States
 
 KIND = "intently translator"
 ABOUT, TOKENIZERS = "translator.json", ("source.json", "target.json")
+FAMILIAR = "familiar.json"
 FORMAT_1 = {
     "kind": {KIND},
     "architecture?": str,
@@ -56,7 +57,7 @@ CHUNK = 256
 
 
 class TranslationWarning(UserWarning):
-    """A line was cut, or has words that the model does not know."""
+    """A line was cut, has unknown words, or is unlike what the model learned from."""
 
 
 class AlignmentHead(NamedTuple):
@@ -72,7 +73,8 @@ class Translation:
 
     ``score`` is the log-probability in nats under the length penalty, ``alternatives`` are the
     other translations of an n-best search, and ``notes`` are the warnings: a cut line, words that
-    the model does not know.
+    the model does not know, a sentence unlike those it learned from. ``read`` is the line as the
+    model read it, with the capital and the end mark that its training text has.
     """
 
     source: str
@@ -83,6 +85,7 @@ class Translation:
     sides: tuple[Side, Side] = (Side(), Side())
     notes: tuple[str, ...] = ()
     alternatives: tuple[Translation, ...] = ()
+    read: str = ""
 
     @cached_property
     def attention(self) -> dict[str, LazyMatrix]:
@@ -146,6 +149,9 @@ class Translator:
     >>> translator = Translator.load()
     >>> print(translator.translate(["The road was too wide."])[0].text)
     La route était trop large.
+
+    ``familiar`` knows the sentences it learned from (see `Familiar.of`); with it, lines are read
+    with their capital and end mark, and a line unlike them is noted. None: lines are read as given.
     """
 
     def __init__(
@@ -157,6 +163,7 @@ class Translator:
         alignment_head: AlignmentHead | None = None,
         guided: AlignmentHead | None = None,
         max_length: int = 128,
+        familiar: Familiar | None = None,
     ) -> None:
         if max_length < 1:
             raise build(ArgumentError, "max_length", "an int ≥ 1", max_length)
@@ -164,6 +171,7 @@ class Translator:
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
         self.alignment_head, self.guided = alignment_head, guided
         self.max_length = max_length
+        self.familiar = familiar
 
     # --- folders -------------------------------------------------------------------------------
 
@@ -174,7 +182,8 @@ class Translator:
         Without a folder: the embedded English–French translator. Raises `CheckpointError` if the
         folder is missing, foreign, damaged or of a newer format.
         """
-        path = _embedded() if folder is None else model_folder.find(Path(folder), ABOUT)
+        embedded = Path(str(files("intently") / "embedded"))
+        path = embedded if folder is None else model_folder.find(Path(folder), ABOUT)
         about = model_folder.about(path / ABOUT, SHAPE, FORMAT_1)
         described = model_folder.file(path / ABOUT)
         try:
@@ -191,15 +200,17 @@ class Translator:
         weights, make = path / model_folder.WEIGHTS, partial(new_model, options)
         layers = options.encoder_layers + options.decoder_layers
         model = model_folder.model(weights, checks[model_folder.WEIGHTS], make, layers)
-        head = about["alignment_head"] and AlignmentHead(*about["alignment_head"])
-        if head and head.head >= cross_heads(options).get(head.layer, 0):
-            raise described.damaged(f"no alignment head {head.layer}, {head.head}")
-        guided = about.get("guided") and AlignmentHead(*about["guided"])
-        if guided and not 0 <= guided.head < source_heads(options).get(guided.layer, 0):
-            raise described.damaged(f"no guided head {guided.layer}, {guided.head}")
-        return cls(
-            model, *tokenizers, alignment_head=head, guided=guided, max_length=about["max_length"]
-        )
+        heads = {}
+        for name, of in {"alignment_head": cross_heads, "guided": source_heads}.items():
+            heads[name] = head = about.get(name) and AlignmentHead(*about[name])
+            if head and not 0 <= head.head < of(options).get(head.layer, 0):
+                kind = name.removesuffix("_head")
+                raise described.damaged(f"no {kind} head {head.layer}, {head.head}")
+        familiar = None
+        if FAMILIAR in checks:
+            familiar = Familiar.load(path / FAMILIAR, checks[FAMILIAR], tokenizers[0].size)
+        most = about["max_length"]
+        return cls(model, *tokenizers, **heads, max_length=most, familiar=familiar)
 
     def save(self, folder: Path | str, *, half: bool = False) -> Path:
         """Write the translator into ``folder``; ``half`` stores float16 weights, at half the size.
@@ -224,6 +235,8 @@ class Translator:
             "guided": self.guided,
         }
         contents = {model_folder.WEIGHTS: save(tensors), **dict(zip(TOKENIZERS, both))}
+        if self.familiar is not None:
+            contents[FAMILIAR] = self.familiar.content()
         model_folder.write(path, ABOUT, about, contents)
         return path
 
@@ -235,9 +248,11 @@ class Translator:
         """Translate sentences; results keep the order given, empty sentences stay empty.
 
         Lines with more than ``max_length`` tokens are cut, and unknown words are copied where the
-        model writes an unknown token; in both cases, a `TranslationWarning` names the line and
-        ``notes`` holds the text. Raises `KindError` for anything but a list of strings,
-        `ArgumentError` for a string that is not Unicode text.
+        model writes an unknown token; in both cases, and for a line unlike those that it is
+        ``familiar`` with, a `TranslationWarning` names the line and ``notes`` holds the text.
+
+        Raises `KindError` for anything but a list of strings, `ArgumentError` for a string that is
+        not Unicode text.
 
         A model without attention cannot copy, and writes no unknown tokens.
 
@@ -276,9 +291,8 @@ class Translator:
             made = list(self._stream(texts, None, CHUNK, stacklevel=3))
             sides = [translation.sides for translation in made]
         elif len(outputs) == len(texts):
-            read = self._read_all(texts, "text", self.source_tokenizer, 0, 3)
-            written = self._read_all(outputs, "output", self.target_tokenizer, 0, 3)
-            sides = [(one, two) for (one, _), (two, _) in zip(read, written)]
+            both = zip(self._read(texts, "text", 0, 3), self._read(outputs, "output", 0, 3))
+            sides = [(one.side, two.side) for one, two in both]
         else:
             raise build(ArgumentError, "output", f"{len(texts)}, one for each text", len(outputs))
         tokenizers = self.source_tokenizer, self.target_tokenizer
@@ -297,66 +311,44 @@ class Translator:
             options = dataclasses.replace(options, forbid=(*options.forbid, UNK))
         lines, done = iter(sentences), 0
         while batch := list(islice(lines, chunk)):
-            tokenizer = self.source_tokenizer
-            read = self._read_all(batch, "sentences", tokenizer, done, stacklevel + 1)
-            full = [side.ids for side, _ in read if side.ids]
+            read = self._read(batch, "sentences", done, stacklevel + 1)
+            full = [line.side.ids for line in read if line.side.ids]
             found = iter(search(self.model, full, options))
-            for line, (side, notes) in zip(batch, read):
-                if side.ids:
-                    best, *rest = (self._translation(line, side, notes, h) for h in next(found))
+            for given, line in zip(batch, read):
+                if line.side.ids:
+                    best, *rest = (self._translation(given, line, h) for h in next(found))
                     yield dataclasses.replace(best, alternatives=tuple(rest))
                 else:
-                    yield Translation(line, "", 0.0, Hypothesis([], 0.0, 0.0), self)
+                    yield Translation(given, "", 0.0, Hypothesis([], 0.0, 0.0), self)
             done += len(batch)
             del read, full, found, batch  # free their memory before the next search
 
-    def _read_all(
-        self, lines: Sequence[str], name: str, tokenizer: Tokenizer, done: int, stacklevel: int
-    ) -> list[tuple[Side, tuple[str, ...]]]:
-        """Return `_read` of lines ``done``, …, and warn of each note."""
-        read = [self._read(line, f"{name}[{i}]", tokenizer) for i, line in enumerate(lines, done)]
-        for i, (_, notes) in enumerate(read, done + 1):
-            for note in notes:
+    def _read(self, lines: Sequence[str], name: str, done: int, stacklevel: int) -> list[Line]:
+        """Return lines ``done``, … of an argument as they are read, and warn of each note."""
+        tokenizer, familiar = self.source_tokenizer, self.familiar
+        if name == "output":
+            tokenizer, familiar = self.target_tokenizer, None
+        found = [
+            read_line(line, f"{name}[{i}]", tokenizer, self.max_length, familiar)
+            for i, line in enumerate(lines, done)
+        ]
+        for i, line in enumerate(found, done + 1):
+            for note in line.notes:
                 warnings.warn(f"line {i}: {note}", TranslationWarning, stacklevel=stacklevel)
-        return read
+        return found
 
-    def _read(self, line: str, argument: str, tokenizer: Tokenizer) -> tuple[Side, tuple[str, ...]]:
-        """Return the tokens and words of a line, cut if it is too long, and its warnings."""
-        try:
-            line.encode()
-        except (AttributeError, UnicodeEncodeError):
-            raise not_text(argument, line) from None
-        text, notes = line.strip(), []
-        ids, groups = tokenizer.encode_words(text)
-        if len(ids) > self.max_length:
-            notes.append(f"{len(ids):,} tokens, cut after {self.max_length}")
-            text = _cut(tokenizer, text, self.max_length)
-            ids, groups = tokenizer.encode_words(text)
-        unknown = tokenizer.unknown(text)
-        if unknown:
-            told = [visible(word) for word in unknown[:8]] + ["…"] * (len(unknown) > 8)
-            notes.append(f"not in the model's vocabulary: {', '.join(told)}")
-        ids = ids[: self.max_length]
-        groups = [[i for i in group if i < len(ids)] for group in groups]
-        s_words = [word for word, group in zip(words(text), groups) if group]
-        return Side(ids, s_words, [group for group in groups if group]), tuple(notes)
-
-    def _translation(
-        self, line: str, source: Side, notes: tuple[str, ...], hypothesis: Hypothesis
-    ) -> Translation:
+    def _translation(self, given: str, line: Line, hypothesis: Hypothesis) -> Translation:
         tokenizer, y = self.target_tokenizer, hypothesis.ids
         if UNK in y:
-            text, groups = self._copied(line, source, hypothesis)
+            text, groups = self._copied(line, hypothesis)
         else:
             text, groups = tokenizer.decode(y), tokenizer.group_ids(y)
-        produced = Side(y, words(text), groups)
+        sides = line.side, Side(y, words(text), groups)
         return Translation(
-            line, text, hypothesis.score, hypothesis, self, (source, produced), notes
+            given, text, hypothesis.score, hypothesis, self, sides, line.notes, read=line.text
         )
 
-    def _copied(
-        self, line: str, source: Side, hypothesis: Hypothesis
-    ) -> tuple[str, list[list[int]]]:
+    def _copied(self, line: Line, hypothesis: Hypothesis) -> tuple[str, list[list[int]]]:
         """Return the text, each unknown token replaced by its aligned source word, and the groups.
 
         A space is added before the word if the source has one, or after a letter. Source: Luong et
@@ -364,18 +356,18 @@ class Translator:
         """
         y = hypothesis.ids
         cross = {
-            name: Merged(matrix, [[i] for i in range(len(y))], source.groups)
+            name: Merged(matrix, [[i] for i in range(len(y))], line.side.groups)
             for name, matrix in hypothesis.attention.items()
             if name.endswith("cross")
         }
         looked = self.align(cross).argmax().tolist()
-        starts = [start for start, _ in word_spans(line)]
+        starts = [start for start, _ in word_spans(line.text)]
         text, spans = "", []
         for token, word in zip(y, looked):
             if token == UNK:
-                apart = line[starts[word] - 1 : starts[word]].isspace() or text[-1:].isalnum()
+                apart = line.text[starts[word] - 1 : starts[word]].isspace() or text[-1:].isalnum()
                 apart = apart and text != "" and not text.endswith(("'", "’"))
-                piece = " " * apart + source.words[word]
+                piece = " " * apart + line.side.words[word]
             else:
                 piece = self.target_tokenizer.tokens([token])[0].replace("▁", " ")
             spans.append((len(text), len(text) + len(piece)))
@@ -404,16 +396,3 @@ class Translator:
             return by_layer[self.alignment_head.layer][self.alignment_head.head]
         cross = [name for name in by_layer if name.endswith("cross")]
         return by_layer[cross[-2] if len(cross) > 1 else cross[-1]].mean_heads()
-
-
-def _cut(tokenizer: Tokenizer, text: str, tokens: int) -> str:
-    """Return the start of a text with about this many tokens, cut between two characters."""
-    offsets = tokenizer.backend.encode(text, add_special_tokens=False).offsets
-    while tokens and offsets[tokens][0] < offsets[tokens - 1][1]:  # bytes of one character
-        tokens -= 1
-    return text[: offsets[tokens - 1][1]] if tokens else ""
-
-
-def _embedded() -> Path:
-    """Return the folder of the translator that is part of the package."""
-    return Path(str(files("intently") / "embedded"))

@@ -78,12 +78,12 @@ FAMILIES: tuple[tuple[str, Family, int], ...] = (
     ("relative", knows_who, 10),
     ("relative", that_was, 35),
     ("relative", that_did, 20),
-    (GREETING, greeting, 16),
-    (GREETING, small_question, 22),
-    (GREETING, question_of, 4),
-    (GREETING, being_well, 6),
-    (GREETING, answer, 4),
-    (GREETING, introduction, 6),
+    (GREETING, greeting, 26),
+    (GREETING, small_question, 36),
+    (GREETING, question_of, 6),
+    (GREETING, being_well, 9),
+    (GREETING, answer, 5),
+    (GREETING, introduction, 9),
 )
 DEEPER: tuple[tuple[str, Family, int], ...] = (
     ("because", because_that, 500),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import html
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from intently.errors import RangeError, build
 from intently.show import files
 from intently.show.animate import gif, player
+from intently.show.animate.live import Live
 from intently.show.animate.shapes import Scene
 from intently.show.animate.stage import USUAL, Stage
 from intently.show.labels import titled
@@ -26,13 +27,14 @@ class Animation:
     """A title, scenes, and their size in pixels.
 
     ``save("x.gif")`` writes frames, ``save("x.html")`` one page that draws them from their numbers,
-    with play, pause and steps, and fetches nothing. ``picture(n)`` is scene n. It plays in a
-    notebook.
+    with play, pause and steps, and fetches nothing; where the story is ``live``, one can drag its
+    numbers there. ``picture(n)`` is scene n. It plays in a notebook.
     """
 
     title: str
     scenes: tuple[Scene, ...]
     size: tuple[float, float]
+    live: Live | None = field(default=None, compare=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.scenes)
@@ -72,10 +74,10 @@ class Animation:
 
     def page(self) -> str:
         """Return the page as HTML."""
-        return player.page(self.title, self.scenes, self.size)
+        return player.page(self.title, self.scenes, self.size, self.live)
 
     def _repr_html_(self) -> str:
-        high = round(self.size[1]) + 190
+        high = round(self.size[1]) + (190 if self.live is None else 400)
         return (
             f'<iframe sandbox="allow-scripts" srcdoc="{html.escape(self.page())}" '
             f'title="{html.escape(self.title)}" width="100%" height="{high}" '
@@ -91,14 +93,22 @@ def destination(save: str | os.PathLike[str] | None) -> Path | None:
     return files.destination(save, SUFFIXES, "story")
 
 
-def told(stage: Stage, title: str, path: Path | None, opening: str, scene: int = -1) -> Animation:
+def told(
+    stage: Stage,
+    title: str,
+    path: Path | None,
+    opening: str,
+    scene: int = -1,
+    live: Live | None = None,
+) -> Animation:
     """Return the story on the stage, written to ``path`` if there is one.
 
     It opens with the picture of one of its scenes, by default the last, under a caption of its own:
-    the first frame, which stands for the whole wherever nothing moves, is never empty.
+    the first frame, which stands for the whole wherever nothing moves, is never empty. On a page it
+    follows what one drags, if the story is ``live``.
     """
     first = Scene(opening, stage.scenes[scene].shapes, USUAL)
-    animation = Animation(titled(title), (first, *stage.scenes), stage.size())
+    animation = Animation(titled(title), (first, *stage.scenes), stage.size(), live)
     if path is not None:
         animation.save(path)
     return animation

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-LONGEST, SIGNED = 9999, 999
-"""The largest whole numbers that fit a cell, without a minus and with one."""
+WHOLE = 999_999
+"""The largest whole number that is written out: a dot product of four 8-bit pixels is."""
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -26,21 +26,20 @@ class Numerals:
     def of(cls, *values: np.ndarray) -> Numerals:
         """Choose a format for all these numbers; non-finite numbers are ignored.
 
-        Whole numbers stay whole. Others keep two or three digits of the largest; where that has
-        more than three digits before the point, or only zeros in two places after it, a common
-        power of ten is factored out.
+        Whole numbers of up to six digits stay whole. Others keep two or three digits of the
+        largest; where that has more than three digits before the point, or only zeros in two places
+        after it, a common power of ten is factored out.
 
-        >>> every = np.array([14630.0, -44.2]), np.array([70.0, 179.0]), np.array([0.5, -2.25])
+        >>> every = np.array([14630.5, -44.2]), np.array([70.0, 65025.0]), np.array([0.5, -2.25])
         >>> [[Numerals.of(x)(y) for y in x] for x in every]
-        [['14.6', '0'], ['70', '179'], ['0.50', '−2.25']]
+        [['14.6', '0'], ['70', '65025'], ['0.50', '−2.25']]
         >>> Numerals.of(every[0]).heading("keys")
         'keys (×10³)'
         """
         every = np.concatenate([np.ravel(x).astype(np.float64) for x in values])
         every = every[np.isfinite(every)]
         largest = float(np.abs(every).max(initial=0.0))
-        room = SIGNED if (every < 0).any() else LONGEST
-        if largest <= room and (every == every.round()).all():
+        if largest <= WHOLE and (every == every.round()).all():
             return cls(0, 0)
         power = 0
         if not 0.1 <= largest < 999.5:

@@ -15,7 +15,7 @@ from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.arrays import Numbers
 from intently.kernels.problem import Problem
 from intently.matrix import LazyMatrix
-from intently.scores import Dot
+from intently.scores import Cosine, Dot
 from intently.show.choosing import among, one_text, whole
 from intently.show.given import as_numbers
 from intently.show.labels import bare, visible
@@ -139,11 +139,15 @@ def short(labels: Sequence[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Steps:
-    """From dot products to weights, each (s,); steps that change nothing are None."""
+    """From dot products to weights, each (s,); steps that change nothing are None.
+
+    ``dragged``: another q may take the place of this one, for its products are the scores.
+    """
 
     q: np.ndarray
     k: np.ndarray
     products: bool
+    dragged: bool
     scores: np.ndarray
     scale: float
     scaled: np.ndarray
@@ -175,6 +179,7 @@ def steps(matrix: Attention, query: int) -> Steps:
             q=q.reshape(-1, q.shape[-1])[query],
             k=k.reshape(-1, k.shape[-1]),
             products=products,
+            dragged=products and type(problem.score) is not Cosine,
             scores=_row(scored.replaced(scale=1.0), query),
             scale=float(torch.as_tensor(problem.scale, dtype=torch.float64).reshape(-1)[0]),
             scaled=_row(scored, query),

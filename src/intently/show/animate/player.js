@@ -20,7 +20,7 @@
   const TWEEN = 420;
   const QUICK = 200;
 
-  /** @type {{left: number, width: number, height: number, shapes: Shape[], scenes: Scene[]}} */
+  /** @type {{left: number, width: number, height: number, shapes: Shape[], scenes: Scene[], live: Live | null}} */
   const story = JSON.parse(element("story").textContent ?? "");
   const canvas = /** @type {HTMLCanvasElement} */ (document.querySelector("canvas"));
   const pen = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
@@ -119,10 +119,9 @@
     seen = shapes;
   }
 
-  /** As wide as there is room, but no smaller than can be read. */
+  /** The whole scene, however narrow the page. */
   function scale() {
-    const room = element("stage").clientWidth;
-    return Math.max(0.9, Math.min(1.5, room / story.width));
+    return Math.min(1.5, element("stage").clientWidth / story.width);
   }
 
   /** @param {Shape} grid @param {number} zoom */
@@ -364,11 +363,26 @@
   slider.addEventListener("input", () => step(Number(slider.value) - 1));
   document.addEventListener("keydown", (event) => {
     const pressed = KEYS[event.key];
-    const own = event.key === " " && event.target instanceof HTMLButtonElement;
+    const target = /** @type {Element} */ (event.target);
+    const own = target.closest?.("#try") || (event.key === " " && target.localName === "button");
     if (!pressed || own || event.ctrlKey || event.altKey || event.metaKey) return;
     event.preventDefault();
     pressed();
   });
+  if (story.live) {
+    const [opening, { caption }] = [scenes[0], story.scenes[0]];
+    const own = trying(story.live, opening, (shapes, said) => {
+      scenes[0] = shapes ?? opening;
+      story.scenes[0].caption = shapes ? said : caption;
+      play(false);
+      go(0, false);
+    });
+    own.follow(canvas, (event) => {
+      const { left, top } = canvas.getBoundingClientRect();
+      const shown = at === 0 ? scenes[0] : scenes[at].filter((shape) => opening.includes(shape));
+      return [shown, (event.clientX - left) / scale() + story.left, (event.clientY - top) / scale()];
+    });
+  }
   new ResizeObserver(() => draw(seen)).observe(element("stage"));
   night.addEventListener("change", () => {
     names.clear();

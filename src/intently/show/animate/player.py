@@ -14,6 +14,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from intently.show.animate.live import Live
 from intently.show.animate.shapes import Curve, Grid, Scene, Shape
 from intently.show.animate.stage import MARGIN
 from intently.show.page.writing import described, head
@@ -31,15 +32,19 @@ BODY = """<body>
 <input id="at" type="range" min="1" max="{count}" value="1" aria-label="step">
 <output id="count" for="at"></output>
 </div>
+<div id="try" role="group" aria-label="your own numbers" hidden></div>
 </main>
 """
 
 
-def page(title: str, scenes: Sequence[Scene], size: tuple[float, float]) -> str:
-    """Return the self-contained page."""
-    code, css = source("player.js"), source("player.css")
+def page(
+    title: str, scenes: Sequence[Scene], size: tuple[float, float], live: Live | None = None
+) -> str:
+    """Return the self-contained page; with ``live``, its first scene follows what one drags."""
+    scripts = ("live.js", "trying.js", "player.js") if live else ("player.js",)
+    code, css = "".join(map(source, scripts)), source("player.css")
     body = BODY.format(title=html.escape(title), count=len(scenes))
-    data = described(stored(scenes, size))
+    data = described({**stored(scenes, size), "live": live and live.plain()})
     return (
         f"{head(title, css, code)}{body}"
         f'<script type="application/json" id="story">{data}</script>\n'

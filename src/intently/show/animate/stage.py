@@ -139,9 +139,10 @@ def strips(values: np.ndarray, most: int = MOST) -> tuple[np.ndarray, str]:
     return np.add.reduceat(values, cuts, -1) / sizes, f" (each cell the mean of {step} of {d})"
 
 
-def cell_width(d: int) -> float:
-    """Return the cell width of a vector of width d, with room for numbers where d is small."""
-    return CELL if d <= NUMBERED else min(16.0, STRIP / d)
+def cell_width(*vectors: np.ndarray) -> float:
+    """Return the cell width of vectors (…, d), with room for their numbers where d is small."""
+    d = vectors[0].shape[-1]
+    return room(*vectors) if d <= NUMBERED else min(16.0, STRIP / d)
 
 
 def numerals(*vectors: np.ndarray) -> Numerals | None:
@@ -161,20 +162,19 @@ def vector(
     values: np.ndarray,
     largest: float,
     written: Numerals | None,
-    cell: float | None = None,
+    cell: float,
     **more: Any,
 ) -> Grid:
     """Return a vector (d,) as a row of cells 20 pixels high, with its numbers where ``written``."""
     texts = () if written is None else tuple(map(written, values))
-    size = (cell_width(len(values)) if cell is None else cell, HIGH)
-    return Grid(key, x, y, size, shades(values[None], largest), texts, **more)
+    return Grid(key, x, y, (cell, HIGH), shades(values[None], largest), texts, **more)
 
 
 def room(*values: np.ndarray) -> float:
-    """Return the width of a cell that holds the longest of these numbers."""
+    """Return the width of a cell that holds the longest of these numbers, in their one format."""
     written = Numerals.of(*values)
-    texts = {written(value) for part in values for value in part.flat}
-    return max(CELL, widest(sorted(texts), FIGURE) + 8)
+    texts = {written(value) for part in values for value in part.flat if np.isfinite(value)}
+    return max(CELL, widest(sorted(texts), FIGURE) + 6)
 
 
 def lettered(
@@ -184,7 +184,7 @@ def lettered(
     values: np.ndarray,
     largest: float,
     written: Numerals,
-    cell: float | None = None,
+    cell: float,
     **more: Any,
 ) -> Grid:
     """Return a matrix (rows, columns) with all its numbers; NaN is a row yet to come, −∞ hidden."""
@@ -194,17 +194,16 @@ def lettered(
         tuple(None if v != v else float("nan") if v == -np.inf else shade for v, shade in both)
         for both in (zip(row, own, strict=True) for row, own in zip(values, shaded, strict=True))
     )
-    size = (room(values) if cell is None else cell, HIGH)
-    return Grid(key, x, y, size, shaded, texts, **more)
+    return Grid(key, x, y, (cell, HIGH), shaded, texts, **more)
 
 
 def bar(
-    j: int, x: float, y: float, high: float, pad: float, room: float, weight: float, shade: float
+    j: int, x: float, y: float, high: float, pad: float, room: float, weight: float
 ) -> tuple[Grid, Text]:
     """Return a weight as a bar in row j, ``room`` pixels wide at 1, and its number behind it."""
     wide = max(1.0, room * weight)
     ink = "ink" if weight >= 0.005 else "quiet"
     return (
-        Grid(f"bar.{j}", x, y + pad, (wide, high - 2 * pad), ((shade,),), edge=""),
+        Grid(f"bar.{j}", x, y + pad, (wide, high - 2 * pad), ((0.62,),), edge=""),
         Text(f"weight.{j}", x + wide + 6, y + high / 2, number(weight), 12, ink),
     )

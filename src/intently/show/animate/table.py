@@ -12,10 +12,13 @@ It reads from left to right, as attention is computed:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from intently.show.animate.live import Column, Live, Row, Step, formula
 from intently.show.animate.numerals import Numerals
+from intently.show.animate.operands import Steps
 from intently.show.animate.shapes import Anchor, Grid, Text
 from intently.show.animate.stage import (
     MARGIN,
@@ -60,7 +63,9 @@ class Table:
         self.asked = MARGIN + ROW / 2
         self.top = self.asked + (3 if features is None else 2) * ROW + 8
         d = keys.shape[-1]
-        self.cell = cell_width(d)
+        self.cell, self.deep = cell_width(keys, queries), cell_width(values)
+        if features is None and queries.shape[-1] == d:
+            self.cell = max(self.cell, *(cell_width(query * keys) for query in queries))
         if features:
             self.cell = max(self.cell, widest(features, HEAD - 1) + 8)
         left = widest([*names, "query × key"], 12.0)
@@ -90,7 +95,7 @@ class Table:
     def make_room(self) -> None:
         """Put an empty frame at the place of the output."""
         d = self.values.shape[-1]
-        size = (cell_width(d) * d, HIGH)
+        size = (self.deep * d, HIGH)
         self.stage.put(Grid("room", self.right, self.bottom, size, ((None,),), opacity=0.6))
 
     def y(self, row: int) -> float:
@@ -107,7 +112,7 @@ class Table:
             self.stage.put(
                 Text(f"name.{j}", self.x - 12, y + HIGH / 2, name, 12, "ink", "end"),
                 vector(f"key.{j}", self.x, y, self.keys[j], largest, self.asks, self.cell),
-                vector(f"value.{j}", self.right, y, self.values[j], self.largest, self.gives),
+                self._value(f"value.{j}", y, self.values[j], self.gives),
             )
 
     def ask(self, name: str, query: np.ndarray, largest: float) -> None:
@@ -148,15 +153,14 @@ class Table:
         """Draw every weight as a bar with its number."""
         self._heading("weights", self.bar, heading)
         for j, weight in enumerate(weights):
-            self.stage.put(*bar(j, self.bar, self.y(j), HIGH, 3, BAR, float(weight), 0.62))
+            self.stage.put(*bar(j, self.bar, self.y(j), HIGH, 3, BAR, float(weight)))
 
     def spread(self, weights: np.ndarray) -> None:
         """Shade every value by its weight, its share of the sum."""
         parts = weights[:, None] * self.values
         written = None if self.gives is None else self.gives.like(parts)
         for j, part in enumerate(parts):
-            y = self.y(j)
-            self.stage.put(vector(f"part.{j}", self.right, y, part, self.largest, written))
+            self.stage.put(self._value(f"part.{j}", self.y(j), part, written))
 
     def add_up(self, output: np.ndarray, name: str = "output") -> None:
         """Let the weighted values fall into their sum."""
@@ -165,5 +169,39 @@ class Table:
         self.stage.change("output", text=name, colour="blue")
         self.stage.drop("room")
         written = None if self.gives is None else self.gives.like(output)
-        y = self.bottom
-        self.stage.put(vector("sum", self.right, y, output, self.largest, written, edge="blue"))
+        self.stage.put(self._value("sum", self.bottom, output, written, edge="blue"))
+
+    def live(
+        self,
+        every: Sequence[Steps],
+        query: int,
+        asked: str,
+        largest: float,
+        columns: Mapping[str, Step],
+        more: Sequence[Row] = (),
+        features: Sequence[str] = (),
+    ) -> Live:
+        """Return what keeps the table alive on a page; ``columns`` holds steps by heading."""
+        d = len(every[0].q)
+        drags = every[0].dragged and self.asks is not None
+        rows = list(more)
+        if drags and self.asks is not None:
+            rows.append(Row("query", "q", query, self.asks, largest))
+        power = self.gives.power if self.gives else 0
+        rows.append(Row("sum", "output", query, Numerals(power, 0), self.largest))
+        return Live(
+            formula(every, self.values),
+            tuple(self.names),
+            query,
+            asked,
+            tuple(features or (f"query[{n}]" for n in range(d))) if drags else (),
+            BAR,
+            tuple(rows),
+            tuple(Column(key, step, self.columns[key][1]) for key, step in columns.items()),
+            left_out=("times", "products", "products.factor", "frame"),
+        )
+
+    def _value(
+        self, key: str, y: float, values: np.ndarray, written: Numerals | None, **more: Any
+    ) -> Grid:
+        return vector(key, self.right, y, values, self.largest, written, self.deep, **more)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,7 +12,8 @@ from intently.attention_matrix import Attention
 from intently.errors import ArgumentError, build
 from intently.foundation.arrays import Numbers
 from intently.show.animate.animation import Animation, destination, told
-from intently.show.animate.numerals import alone
+from intently.show.animate.live import Row
+from intently.show.animate.numerals import Numerals, alone
 from intently.show.animate.operands import one_head, short, steps
 from intently.show.animate.shapes import Grid, Text
 from intently.show.animate.stage import (
@@ -110,7 +112,13 @@ def dictionary(
         stage.scene(f"‘{queries[i]}’ {said}.", LONG)
     stage.scene("Each row is one query's weights over all keys: the attention matrix.", LONG)
     opening = "Every query asks every key, and gets a mixture of their values."
-    return told(stage, title or "A dictionary that answers softly", path, opening)
+    rows = [Row(f"row.{i}", "weights", i, Numerals()) for i in range(len(queries))]
+    asked, last = f"‘{queries[-1]}’", len(queries) - 1
+    live = table.live(every, last, asked, largest, {"match": "logits"}, rows, features)
+    heading = table.columns["match"][1].heading("match/{τ}")
+    live = replace(live, texts=(("head.match", heading),))
+    title = title or "A dictionary that answers softly"
+    return told(stage, title, path, opening, live=live)
 
 
 def _turn(stage: Stage, table: Table, query: np.ndarray, name: str, largest: float) -> None:

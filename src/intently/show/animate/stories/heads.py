@@ -17,7 +17,7 @@ from intently.show.animate.animation import Animation, destination, told
 from intently.show.animate.numerals import Numerals
 from intently.show.animate.operands import finite, token_names, without_dropout
 from intently.show.animate.shapes import Colour, Text
-from intently.show.animate.stage import CELL, HIGH, LONG, MARGIN, Stage, lettered, widest
+from intently.show.animate.stage import CELL, HIGH, LONG, MARGIN, Stage, lettered, room, widest
 from intently.show.given import one_item
 from intently.show.reading import numbers
 
@@ -166,7 +166,7 @@ class _Sheet:
         every = values if like is None else like
         written, top = Numerals.of(every), self.lines[line]
         largest = float(np.abs(every).max(initial=0.0))
-        grid = lettered(key, x, top, values, largest, written, edge=edge)
+        grid = lettered(key, x, top, values, largest, written, room(every), edge=edge)
         self.stage.put(grid)
         if heading:
             place = x, top - 12
@@ -195,7 +195,8 @@ class _Sheet:
             x += GAP + 6 * (not apart) * len(heads)
 
     def _head(self, n: int) -> float:
-        one = (len(self.names) + self.told.parts.shape[-1]) * CELL + 2 * GAP + 14
+        parts = self.told.parts
+        one = len(self.names) * CELL + parts.shape[-1] * room(parts) + 2 * GAP + 14
         return self.left + n * one
 
     def weights(self, n: int) -> None:

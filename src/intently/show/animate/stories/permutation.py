@@ -15,6 +15,7 @@ from intently.foundation.arrays import Numbers
 from intently.matrix import LazyMatrix
 from intently.positions import sinusoidal
 from intently.show.animate.animation import Animation, destination, told
+from intently.show.animate.numerals import Numerals
 from intently.show.animate.operands import finite, token_names, without_dropout
 from intently.show.animate.shapes import Grid, Text
 from intently.show.animate.stage import (
@@ -184,7 +185,8 @@ class _Sheet:
         self.heaviest = max(float(run.weights.max()) for run in runs)
         self.wide = [widest((name,), 13.0) + 16 for name in names]
         self.left = MARGIN + widest(names, 12.0) + 10
-        wide, deep = (cell_width(part[0].shape[1]) * part[0].shape[1] for part in every)
+        self.cells = [cell_width(*part) for part in every]
+        wide, deep = (n * part[0].shape[1] for n, part in zip(self.cells, every, strict=True))
         headings = [headed("x + positions", self.written[0]), headed("outputs", self.written[1])]
         self.middle = self.left + max(wide, widest(headings[:1], 11)) + GAP
         self.right = self.middle + len(names) * CELL + GAP
@@ -235,7 +237,7 @@ class _Sheet:
             y = self.y(row)
             self.stage.put(
                 Text(f"name.{n}", self.left - 10, y + 10, self.names[n], 12, "ink", "end"),
-                vector(f"x.{n}", self.left, y, shown[row], self.most[0], self.written[0]),
+                vector(f"x.{n}", self.left, y, shown[row], *self._of(0)),
             )
 
     def matrix(self, run: _Run, order: Sequence[int]) -> None:
@@ -254,8 +256,11 @@ class _Sheet:
         for row, n in enumerate(order):
             edge = "accent" if n == self.pivot else "frame"
             place = self.right, self.y(row)
-            values = shown[row], self.most[1], self.written[1]
-            self.stage.put(vector(f"y.{n}", *place, *values, edge=edge))
+            self.stage.put(vector(f"y.{n}", *place, shown[row], *self._of(1), edge=edge))
+
+    def _of(self, part: int) -> tuple[float, Numerals | None, float]:
+        """Return the darkest number, the format and the cell of inputs (0) or outputs (1)."""
+        return self.most[part], self.written[part], self.cells[part]
 
     def apart(self, before: _Run, after: _Run) -> None:
         """Write after every output by how much it changed, at most."""

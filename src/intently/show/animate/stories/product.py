@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import numpy as np
 
 from intently.attention_matrix import Attention
 from intently.foundation.arrays import Numbers
 from intently.show.animate.animation import Animation, destination, told
+from intently.show.animate.live import Live, Step
 from intently.show.animate.operands import Steps, most_keys, one_head, short, steps
 from intently.show.animate.stage import LONG, SHORT, Stage, number, numerals, strips
 from intently.show.animate.table import Table
@@ -77,7 +79,19 @@ def product(
         said = f"takes most from ‘{keys[best]}’: {taken} of its weight."
     stage.scene(f"{asked} {said}", LONG)
     opening = f"How {asked} attends: a weight for every word, and the weighted sum of values."
-    return told(stage, title or f"How {asked} attends", path, opening)
+    live = _live(table, found, asked, largest)
+    return told(stage, title or f"How {asked} attends", path, opening, live=live)
+
+
+def _live(table: Table, found: Steps, asked: str, largest: float) -> Live:
+    scaled = f"× {_scale(found)}"
+    every: dict[str, Step] = {_scored(found): "scores", scaled: "scaled"}
+    every |= {"softcap": "capped", "+ bias": "biased", "mask": "logits"}
+    columns: dict[str, Step] = {key: step for key, step in every.items() if key in table.columns}
+    columns[list(columns)[-1]] = "logits"
+    heading = table.columns[scaled][1].heading("× {scale}")
+    live = table.live([found], 0, asked, largest, columns)
+    return replace(live, texts=((f"head.{scaled}", heading),))
 
 
 def _table(

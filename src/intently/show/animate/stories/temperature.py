@@ -11,6 +11,7 @@ import numpy as np
 from intently.attention_matrix import Attention
 from intently.errors import ArgumentError, build
 from intently.show.animate.animation import Animation, destination, told
+from intently.show.animate.live import Live
 from intently.show.animate.numerals import Numerals
 from intently.show.animate.operands import both_names, most_keys, scored, short, steps
 from intently.show.animate.shapes import Grid, Text
@@ -76,7 +77,23 @@ def temperature(
     plain = min(range(len(temperatures)), key=lambda n: abs(temperatures[n] - 1))
     opening = f"The temperature τ divides the scores of {asked} before the softmax."
     title = title or f"What {asked} looks at, from hot to cold"
-    return told(stage, title, path, opening, plain)
+    live = _live(logits, names, asked, temperatures[plain])
+    return told(stage, title, path, opening, plain, live)
+
+
+def _live(logits: np.ndarray, names: Sequence[str], asked: str, heat: float) -> Live | None:
+    if not 0 < heat < math.inf:
+        return None
+    formula = {
+        **dict.fromkeys(("q", "k", "softcap", "bias", "sink")),
+        "scores": [np.where(np.isfinite(logits), logits, 0.0).tolist()],
+        "v": [[]] * len(names),
+        "scale": 1.0,
+        "allowed": [np.isfinite(logits).tolist()],
+    }
+    moved = ("hot", "track", "knob", "cold")
+    texts = (("heat", "τ = {τ}"),)
+    return Live(formula, tuple(names), 0, asked, (), BAR, texts=texts, left_out=moved, tau=heat)
 
 
 def softened(logits: np.ndarray, heat: float) -> np.ndarray:
@@ -126,7 +143,7 @@ def _weigh(stage: Stage, x: float, weights: np.ndarray, heat: float, step: tuple
         Text("heat", x + BAR + 44, MARGIN + 6, _heat(heat), 14, "blue", "end"),
     )
     for j, weight in enumerate(map(float, weights)):
-        stage.put(*bar(j, x, TOP + j * ROW, ROW, 4, BAR, weight, 0.3 + 0.5 * weight))
+        stage.put(*bar(j, x, TOP + j * ROW, ROW, 4, BAR, weight))
 
 
 def _heat(heat: float) -> str:
