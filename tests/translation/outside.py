@@ -1,7 +1,7 @@
 """English sentences that the built-in language does not hold, to try whether a translator says so.
 
-Fifteen were exchanged for their vocabulary, none for its score. A threshold was chosen on them, so they
-are no test of it: docs/translation.md counts others.
+Fifteen were exchanged for their vocabulary, none for its score. A threshold was chosen on them, so
+they are no test of it: docs/translation.md counts others.
 """
 
 from __future__ import annotations
