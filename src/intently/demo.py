@@ -323,13 +323,14 @@ def _it(translator: Translator, because: Sequence[Pair]) -> dict[str, Any]:
     """Return what *it* looks at in unseen sentences, and whether that decides il or elle.
 
     ``right_noun`` is the share in which the guided head weighs the right noun above the wrong one,
-    of the sentences whose nouns differ in gender; ``flips`` is that of `intently.translation.flips`
-    for it. The unguided cross-attention head that looks most at the word that decides, as the
-    pronoun is written, is chosen on validation sentences. ``looks`` says at which word *it* looks
-    most in the two listed sentences, by *tired* and *wide*, and with what weight.
+    of the sentences whose nouns differ in gender; ``flips`` is what forbidding that cell turns. The
+    unguided cross-attention head that looks most at the word that decides, as the pronoun is
+    written, is chosen on validation sentences. ``looks`` says at which word *it* looks most in the
+    two listed sentences, by *tired* and *wide*, and with what weight.
     """
     told = [p for p in because if p.pronoun and p.pronoun.expected != p.pronoun.other]
-    head = translator.guided or GUIDED
+    head = translator.guided
+    assert head is not None
     telling = telling_choices(translator, [p for p in sample("validation", 600) if p.pronoun])
     teller = max(telling, key=lambda h: telling[h])
     try:
@@ -386,7 +387,8 @@ def pictures(done: Run, shown: Sequence[Translation], result: dict[str, Any], ou
             caption=f"the head that aligns best; {GUIDED.layer}, head {GUIDED.head}, is {TAUGHT}",
             save=folder / "heads.png",
         )
-    guided = done.translator.guided or GUIDED
+    guided = done.translator.guided
+    assert guided is not None
     sides = [(pair.source, pair.target) for pair, _ in because]
     for (pair, _), matrices in zip(because, forced(done.translator, sides)):
         show.lines(
@@ -405,7 +407,8 @@ def page(translator: Translator, path: Path, it: dict[str, Any] | None = None) -
     from intently.runners.texts import translated
     from intently.show.page import Highlight, items_of, save_page
 
-    head = translator.guided or GUIDED
+    head = translator.guided
+    assert head is not None
     items: list[Item] = []
     for pair in SHOWN:
         if pair.pronoun:

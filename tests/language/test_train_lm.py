@@ -89,7 +89,7 @@ def test_flags_are_options_with_the_defaults_of_a_language_model() -> None:
     assert len(told) == 16
     for name, help in told.items():
         default = flags[name].default
-        assert default is None or f"{default}" in help, name
+        assert (f"{default}" in help) == (default is not None), name
 
 
 def test_a_small_window_against_a_large_one(tmp_path: Path) -> None:

@@ -102,3 +102,19 @@ def test_a_model_without_attention_has_no_head_to_guide() -> None:
     options = TrainingOptions().with_flags(model="recurrent", attention="none").shape(9, 9)
     with pytest.raises(ArgumentError, match="guided: expected a model with attention; got None"):
         guided_head(options, None)
+
+
+@pytest.mark.parametrize(
+    ("guides", "said"),
+    [
+        ([{(0, 0): 1.0}], "guides: expected one for each of 2 pairs; got 1"),
+        ([{(0, -1): 1.0}, {}], r"guides\[0\]: expected positions from 0.*got \(0, -1\): 1.0"),
+        ([{}, {(0, 0): -1.0}], r"guides\[1\]: .*numbers above 0; got \(0, 0\): -1.0"),
+        ([{}, {(0, 0): float("nan")}], r"guides\[1\]: .*got \(0, 0\): nan"),
+    ],
+)
+def test_guides_that_cannot_be_are_refused(
+    guides: list[dict[tuple[int, int], float]], said: str
+) -> None:
+    with pytest.raises(ArgumentError, match=said):
+        Pairs(SOURCES, TARGETS, guides=guides)

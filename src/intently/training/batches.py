@@ -141,6 +141,11 @@ class Guides:
         [0, 1, 3]
         """
         lists = [sorted(row.items()) for row in rows]
+        for n, row in enumerate(lists):
+            for place, part in row:
+                if min(place) < 0 or not 0 < part < np.inf:
+                    expected = "positions from 0, and parts that are numbers above 0"
+                    raise build(ArgumentError, f"guides[{n}]", expected, f"{place}: {part}")
         starts = np.zeros(len(lists) + 1, np.int64)
         np.cumsum([len(row) for row in lists], out=starts[1:])
         flat = [entry for row in lists for entry in row]
@@ -169,8 +174,9 @@ class Pairs:
     ``sources`` and ``targets`` hold ids without special tokens. Pairs with more than
     ``max_length`` tokens on a side, and pairs with an empty side, are left out and counted in
     ``too_long`` and ``empty``. ``guides`` teach a head, see `intently.training.guide`; query i of a
-    decoder writes target i. Raises
-    DataError if the sides differ in number or no pair is left.
+    decoder writes target i. Raises DataError if the sides differ in number or no pair is left,
+    ArgumentError for a guide of another number of pairs, at a position below 0, or with a part that
+    is no number above 0.
 
     >>> pairs = Pairs([[5, 6], [7], [4] * 200], [[8], [9, 10], [11]], max_length=100)
     >>> len(pairs), pairs.too_long
@@ -189,6 +195,9 @@ class Pairs:
         if len(sources) != len(targets):
             expected = f"as many as sources, {len(sources)}"
             raise build(DataError, "targets", expected, f"{len(targets)} sentences")
+        if guides is not None and len(guides) != len(sources):
+            expected = f"one for each of {len(sources)} pairs"
+            raise build(ArgumentError, "guides", expected, len(guides))
         kept = [
             row
             for row, (source, target) in enumerate(zip(sources, targets, strict=True))

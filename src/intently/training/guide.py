@@ -1,10 +1,9 @@
 """Guided attention: links between words teach one head, beside the loss of the translation.
 
 The loss of a guided query is the cross entropy of its weights W under its guide G: −Σ_s G log W.
-Source: Chen et al. 2016, "Guided Alignment
-Training for Topic-Aware Neural Machine Translation", section 3; Garg et al. 2019, "Jointly Learning
-to Align and Translate with Transformer Models", section 3.2, who guide one head of the last decoder
-layer but one with a weight of 0.05.
+Source: Chen et al. 2016, "Guided Alignment Training for Topic-Aware Neural Machine Translation",
+section 3; Garg et al. 2019, "Jointly Learning to Align and Translate with Transformer Models",
+section 3.2, who guide one head of the last decoder layer but one with a weight of 0.05.
 """
 
 from __future__ import annotations
