@@ -72,7 +72,8 @@ def test_a_row_has_one_name_in_every_view(causal: Path, opened: Opened, view: st
         assert page.text_content(".beside-pair").startswith("and (writes softmax) → causal")
     elif view == "text":
         assert page.text_content(f"{NOW} h2") == "‘and (writes softmax)’ looks at"
-        assert page.text_content(".every h3").startswith("‘and (writes softmax)’ in every head")
+        every = "‘and (writes softmax)’ in every head"
+        until(page, f"document.querySelector('.every h3')?.textContent.startsWith('{every}')")
         page.keyboard.press("f")  # who looks at it
         until(page, f"document.querySelector('{NOW} .top').textContent.includes('(writes ')")
     else:

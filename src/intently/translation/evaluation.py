@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -24,7 +25,7 @@ from intently.training.metrics import (
     exact_match,
     tokenised_bleu,
 )
-from intently.translation.translator import AlignmentHead, Translator
+from intently.translation.translator import AlignmentHead, TranslationWarning, Translator
 
 GREEDY = SearchOptions(beam=1)
 BATCH = 64
@@ -68,10 +69,18 @@ def evaluate(
     """Translate ``sources``, score the outputs against one reference each, and return both.
 
     With ``bootstrap``, a number of resampled corpora, every BLEU has a 95 % interval. Raises
-    `ArgumentError` if the two differ in number or are empty.
+    `ArgumentError` if the two differ in number or are empty. One `TranslationWarning` counts the
+    lines with notes.
     """
     check_references("sources", sources, references)
-    texts = [translation.text for translation in translator.stream(sources, options)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TranslationWarning)
+        made = [(found.text, found.notes) for found in translator.stream(sources, options)]
+    texts = [text for text, _ in made]
+    noted = [f"line {i}: {notes[0]}" for i, (_, notes) in enumerate(made) if notes]
+    if noted:
+        told = f"{len(noted):,} of {len(made):,} lines have notes, the first is {noted[0]}"
+        warnings.warn(told, TranslationWarning, stacklevel=2)
     scores = Scores(
         sentences=len(texts),
         exact=exact_match(texts, references),
@@ -85,9 +94,11 @@ def evaluate(
 
 def evaluate_pairs(translator: Translator, pairs: Sequence[Pair]) -> Scores:
     """Score greedy translations of built-in pairs, including their pronouns."""
-    scores, texts = evaluate(
-        translator, [pair.source for pair in pairs], [pair.target for pair in pairs]
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TranslationWarning)  # novel sentences are unlike the others
+        scores, texts = evaluate(
+            translator, [pair.source for pair in pairs], [pair.target for pair in pairs]
+        )
     right = [
         pronoun(text) == pair.pronoun.expected for pair, text in zip(pairs, texts) if pair.pronoun
     ]
