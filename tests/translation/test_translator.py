@@ -39,10 +39,17 @@ def test_results_come_in_order_and_empty_lines_stay_empty(translator: Translator
     [
         ("Mary saw Zxqv.", "Mary a vu Zxqv."),
         ("Zxqv drank milk because he was tired.", "Zxqv a bu du lait parce qu'il était fatigué."),
+        (
+            "The Zxqv drank milk because it was tired.",
+            "Le Zxqv a bu du lait parce qu'il était fatigué.",
+        ),
         ("Does Zxqv drink milk?", "Est-ce que Zxqv boit du lait ?"),
     ],
 )
-def test_unknown_words_are_copied(translator: Translator, sentence: str, expected: str) -> None:
+def test_unknown_words_are_copied(
+    translator: Translator, sentence: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(translator, "familiar", None)
     with pytest.warns(TranslationWarning, match=r"line 1: not in the model's vocabulary: Zxqv"):
         (made,) = translator.translate([sentence])
     assert made.text == expected

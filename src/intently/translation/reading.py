@@ -30,12 +30,13 @@ def read_line(
     except (AttributeError, UnicodeEncodeError):
         raise not_text(argument, line) from None
     text, notes = line.strip(), []
-    if familiar is not None:
-        text = familiar.tidy(text, tokenizer)
     ids, groups = tokenizer.encode_words(text)
     if len(ids) > most:
         notes.append(f"{len(ids):,} tokens, cut after {most}")
-        text = _cut(tokenizer, text, most)
+        text, familiar = _cut(tokenizer, text, most), None  # the end of no sentence
+        ids, groups = tokenizer.encode_words(text)
+    elif familiar is not None:
+        text = familiar.tidy(text, tokenizer)
         ids, groups = tokenizer.encode_words(text)
     notes += notes_on(text, tokenizer, familiar)
     ids = ids[:most]
