@@ -42,7 +42,8 @@ def lines(
 ) -> Figure:
     """Join queries on the left and keys on the right by lines whose width is the weight.
 
-    The width is proportional to the weight; lines under a hundredth of the scale are left out.
+    The width is proportional to the weight; lines under a hundredth of the scale are left out,
+    which the picture says.
     ``token``, a query by its position or by a text that occurs once, highlights its lines; all
     other lines become grey. Of (h, t, s) ``head`` chooses one, else their mean is drawn; of a
     recording it is ``"name"`` or ``("name", head)``. Returns the figure, written to ``save``.
@@ -67,7 +68,11 @@ def lines(
     sides = ("queries", "keys")
     if None not in lazy.labels and follows(lazy) is None:
         sides = ("produced", "source")
-    foot = missing(values).replace("hatched", "no line"), outside(values, labels.rows)
+    foot = (
+        missing(values).replace("hatched", "no line"),
+        outside(values, labels.rows),
+        _left_out(values),
+    )
     texts = titled(title, chosen), "\n".join(filter(None, foot))
     with style((*labels.rows, *labels.columns, texts[0])):
         return finish(_draw(values, labels, sides, at, texts), path)
@@ -104,6 +109,13 @@ def _draw(
     sheet.write(MARGIN, MARGIN, heading)
     sheet.note(MARGIN, below - 0.02, foot)
     return sheet.figure
+
+
+def _left_out(values: np.ndarray) -> str:
+    """Say how many weights are too small for a line."""
+    least = FAINTEST * limits(values)[1]
+    count = np.count_nonzero((values > 0) & (values <= least))
+    return f"no line: {count:,} weights up to {least:.2g}" if count else ""
 
 
 def _heights(count: int, high: float) -> np.ndarray:
