@@ -40,6 +40,7 @@ def test_a_line_may_have_no_links(tmp_path: Path) -> None:
         ("0-99999999999\n\n", r"is not a link"),
         ("0--1\n\n", r"'0--1' is not a link"),
         ("", r"the file is empty"),
+        ("\n\n", r"no line has a link"),
         ("\xff\n", r"not UTF-8"),
     ],
 )

@@ -42,7 +42,7 @@ def read_links(path: Path | str, text: ParallelText) -> list[dict[tuple[int, int
     divides such a word, each of its parts is linked. An empty line has no links.
 
     Raises `DataError` that lists the lines which are not of this format or name words that the
-    sentences lack, or says that the file has another number of lines than there are pairs.
+    sentences lack, or says that no line has links or that there are not as many lines as pairs.
 
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp(), "links.txt")
@@ -70,6 +70,8 @@ def read_links(path: Path | str, text: ParallelText) -> list[dict[tuple[int, int
         found.append(links)
     if file.complete and len(found) != len(text):
         file.refuse(f"{len(found):,} lines for {len(text):,} sentence pairs")
+    elif file.complete and not any(found):
+        file.refuse("no line has a link")
     refuse_problems(str(path), "word links such as 0-0 1-2, a line for each sentence pair", [file])
     return found
 
