@@ -95,7 +95,7 @@ def test_keys_alone_read_a_weight(story: Path, opened: Opened) -> None:
     page.locator(".matrix-canvas").focus()
     press(page, "0", "ArrowDown", "ArrowUp", "ArrowUp", "ArrowRight")
     said = status(page, "query ‘", "→ key ‘")
-    found = re.search(r"query ‘(.*)’ → key ‘(.*)’: ([\d.]+)", said)
+    found = re.search(r"query ‘(.*)’ → key ‘(.*)’: (?:< )?([\d.]+)", said)
     assert found is not None
     words, w = words_of(read), read.weights(0)[2]
     i, j = words.index(found[1]), words.index(found[2])

@@ -18,7 +18,7 @@ def demo(
         Path, typer.Option(parser=out_folder, help="folder for the model, result.json and pictures")
     ] = Path("intently-demo"),
     quick: Annotated[bool, typer.Option("--quick", help="a minute, lower quality")] = False,
-    thorough: Annotated[bool, typer.Option("--thorough", help="three minutes, as embedded")] = False,
+    thorough: Annotated[bool, typer.Option("--thorough", help="3 minutes, as embedded")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="resume an interrupted demo")] = False,
 ) -> None:
     """Train a translator before your eyes; draw what it attends to."""
