@@ -132,6 +132,8 @@ def test_what_does_not_fit_is_named(translator: Translator) -> None:
         states["encoder.7"]
     with pytest.raises(ArgumentError, match=r"token: .* occurs once; got 'mouse'"):
         states["encoder.1", "mouse"]
+    with pytest.raises(KindError, match=r"text: expected a string, or a list of them; got 3"):
+        translator.states(3)  # type: ignore[call-overload]
     twice = translator.states("The road was too too wide.", "La route")
     with pytest.raises(ArgumentError, match=r"token: .*got 'too'. It stands at 3, 4"):
         twice["encoder.1", "too"]

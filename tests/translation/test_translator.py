@@ -102,12 +102,13 @@ def test_a_stream_reads_one_chunk_ahead_at_most(translator: Translator) -> None:
     ("given", "kind", "said"),
     [
         (["one text"], KindError, "sentences: expected a list of strings; got one string"),
+        ([None], KindError, r"sentences: expected a list of strings; got None"),
         ([b"bytes"], KindError, "sentences: expected a list of strings; got one string"),
         ([["The road."], 3], KindError, r"options: expected SearchOptions or None; got 3\."),
         ([["I drink milk.", 3]], KindError, r"sentences\[1\]: expected a string; got int\."),
         ([["\ud800"]], ArgumentError, r"sentences\[0\]: .*lone surrogate U\+D800"),
     ],
-    ids=["text", "bytes", "beam", "number", "surrogate"],
+    ids=["text", "none", "bytes", "beam", "number", "surrogate"],
 )
 def test_what_is_no_list_of_texts_is_refused(
     translator: Translator, given: list[Any], kind: type[Exception], said: str

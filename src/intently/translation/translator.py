@@ -285,6 +285,8 @@ class Translator:
         >>> Translator.load().states("The road was too wide.", "La route")["decoder.1"].shape
         torch.Size([3, 128])
         """
+        if isinstance(text, bytes) or not isinstance(text, Iterable):
+            raise build(KindError, "text", "a string, or a list of them", text)
         texts = [text] if isinstance(text, str) else text
         outputs = [output] if isinstance(output, str) else output
         if outputs is None:
@@ -305,6 +307,8 @@ class Translator:
         if isinstance(sentences, str | bytes):
             fix = "write translate([text])"
             raise build(KindError, "sentences", "a list of strings", "one string", fix=fix)
+        if not isinstance(sentences, Iterable):
+            raise build(KindError, "sentences", "a list of strings", sentences)
         copies = bool(cross_heads(self.model.options))
         if self.target_tokenizer.complete or not copies:  # it never needs UNK, or cannot copy
             options = checked(options)
