@@ -34,6 +34,7 @@ const SILENT = "the server does not answer: no new numbers can be shown";
  * @param {import("./attention.js").HeadSource} source
  * @param {import("./state.js").Address} address
  * @param {EventTarget} keys what hears the keyboard
+ * @returns {import("./state.js").Store}
  */
 export function mount(root, page, source, address, keys) {
   const store = createStore(page, address);
@@ -278,6 +279,7 @@ export function mount(root, page, source, address, keys) {
   matrixView(section("head"), page, store, source);
   textView(section("text"), page, store, source);
   linesView(section("lines"), page, store, source);
+  return store;
 }
 
 /**
@@ -315,6 +317,7 @@ function shifted(token, by) {
  * @param {import("./data.js").Meta} meta
  */
 function boundOf({ source, precision, bound }) {
+  if (source === "live") return "computed in this browser; tests bound the difference from Python at 10⁻⁴";
   if (source === "server") return "exact weights, computed by the server from the recording";
   const kept = precision === "half" ? "half precision" : "full precision";
   if (!bound) return `kept in ${kept}`;

@@ -77,7 +77,7 @@ export function readingCard(page, source, hears) {
     );
     measured.textContent = said.map(({ text }) => text).join(" · ");
     measured.hidden = !said.length;
-    const next = `${item}.${about.rows}.${about.columns}.${about.t}.${about.s}.${about.row_labels}`;
+    const next = `${page.edition}.${item}.${about.rows}.${about.columns}.${about.t}.${about.s}.${about.row_labels}`;
     both = bothSides(page, item, entry);
     if (next === key) return;
     key = next;

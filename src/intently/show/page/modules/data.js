@@ -26,14 +26,21 @@
 /** @typedef {{name: string, note?: string | null, sides: Side[], entries: Entry[]}} Item */
 /**
  * @typedef {{
- *   format: string, title: string, precision: string, source: "file" | "server",
+ *   format: string, title: string, precision: string, source: "file" | "server" | "live",
  *   bound?: {weights: number | null, nan: boolean} | null, blocks: BlockMeta[], items: Item[],
  *   statistics: string[], state?: Record<string, unknown> | null,
  *   highlights?: {item: number, entry: number, head: number, text: string}[]
  * }} Meta
  */
 /** @typedef {{rows: string[], columns: string[], writes: string[] | null}} Names */
-/** @typedef {{meta: Meta, block: (n: number) => Promise<Numbers>}} Page */
+/**
+ * What is shown. `edition` counts how often its contents were exchanged, as a live translator does;
+ * `hand` changes weights, where that is possible.
+ * @typedef {{
+ *   meta: Meta, block: (n: number) => Promise<Numbers>, edition: number,
+ *   hand?: import("./gestures.js").Hand | null
+ * }} Page
+ */
 
 /** Bytes of decoded blocks that are kept; what was used longest ago goes first. */
 const KEPT = 192 * 2 ** 20;
@@ -97,7 +104,7 @@ export function pageOf(meta, read) {
     }
     return numbers;
   }
-  return { meta, block };
+  return { meta, block, edition: 0 };
 }
 
 /**

@@ -9,8 +9,18 @@
  *   jump: (span: Span) => void, glide: (span: Span) => void,
  *   point: (place: {i: number, j: number} | null) => void,
  *   pin: (place: {i: number, j: number}) => void,
- *   cursor: () => {i: number, j: number}, move: (i: number, j: number) => void, unpin: () => void
+ *   cursor: () => {i: number, j: number}, move: (i: number, j: number) => void, unpin: () => void,
+ *   hand: () => Hand | null
  * }} Handled
+ */
+/**
+ * A hand that changes weights: it takes a cell, turns it by pixels upwards, and releases it, `still`
+ * if it never moved; some keys do the same. `strokes` are the cells that it changed.
+ * @typedef {{
+ *   take: (place: {i: number, j: number}) => boolean, turn: (up: number) => void,
+ *   release: (still: boolean) => void, press: (key: string, place: {i: number, j: number}) => boolean,
+ *   strokes: () => import("./strokes.js").Stroke[]
+ * }} Hand
  */
 
 /** The least number of rows and columns that are seen. */
@@ -85,6 +95,8 @@ export function listen(canvas, handled) {
   /** @type {Map<number, {x: number, y: number}>} */
   const fingers = new Map();
   let travelled = 0;
+  /** Where a cell was taken by a hand that changes it. @type {number | null} */
+  let taken = null;
 
   /** @param {{clientX: number, clientY: number}} event */
   function placeOn({ clientX, clientY }) {
@@ -132,7 +144,11 @@ export function listen(canvas, handled) {
     if (event.button !== 0) return;
     fingers.set(event.pointerId, { x: event.clientX, y: event.clientY });
     if (fingers.size === 1) travelled = 0;
-    if (placeOn(event)?.inside) canvas.setPointerCapture(event.pointerId);
+    const at = placeOn(event);
+    if (!at?.inside) return;
+    canvas.setPointerCapture(event.pointerId);
+    const alone = fingers.size === 1 && event.pointerType !== "touch";
+    if (alone && handled.hand()?.take({ i: at.i, j: at.j })) taken = event.clientY;
   });
 
   canvas.addEventListener("pointermove", (event) => {
@@ -143,6 +159,7 @@ export function listen(canvas, handled) {
     const other = [...fingers].find(([id]) => id !== event.pointerId)?.[1];
     travelled += Math.hypot(x, y);
     if (travelled < STILL) return;
+    if (taken !== null) return handled.hand()?.turn(taken - event.clientY);
     fingers.set(event.pointerId, { x: event.clientX, y: event.clientY });
     if (other) {
       const then = Math.hypot(before.x - other.x, before.y - other.y);
@@ -160,6 +177,10 @@ export function listen(canvas, handled) {
   function lift(event) {
     const held = fingers.delete(event.pointerId);
     const at = placeOn(event);
+    if (held && taken !== null) {
+      taken = null;
+      return handled.hand()?.release(travelled < STILL && event.type === "pointerup");
+    }
     if (held && !fingers.size && travelled < STILL && at?.inside && event.type === "pointerup") handled.pin(at);
   }
   canvas.addEventListener("pointerup", lift);
@@ -186,6 +207,7 @@ export function listen(canvas, handled) {
  */
 function pressed(key, shift, handled) {
   const { i, j } = handled.cursor();
+  if (handled.hand()?.press(key, { i, j })) return true;
   const { t, s } = handled.size();
   const far = shift ? 10 : 1;
   const page = Math.max(1, Math.round((handled.span().r1 - handled.span().r0) / 2));

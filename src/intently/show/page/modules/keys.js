@@ -25,7 +25,7 @@ const BINDINGS = [
 
 const HANDED = new Set([
   ...["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Home", "End", "PageUp", "PageDown"],
-  ...["+", "=", "-", "0", "Enter", "Escape"],
+  ...["+", "=", "-", "0", "Enter", "Escape", "x", ",", "."],
 ]);
 
 /**

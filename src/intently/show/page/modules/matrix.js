@@ -13,6 +13,7 @@ import { looking } from "./looking.js";
 import { canvasPainter } from "./painter.js";
 import { headsName } from "./readings.js";
 import { offerPicture, titled } from "./save.js";
+import { paintStrokes } from "./strokes.js";
 import { announce, element, format, isolated, named, rowName, visible } from "./words.js";
 
 /** @typedef {import("./attention.js").Head} Head */
@@ -121,7 +122,7 @@ export function matrixView(root, page, store, heads) {
   /** Open the head that the state names, unless it is open. */
   async function load() {
     const { item, entry, heads: chosen } = store.get();
-    const key = `${item}.${entry}.${chosen}`;
+    const key = `${page.edition}.${item}.${entry}.${chosen}`;
     if (key === shown || !root.clientWidth) return;
     shown = key;
     seen.forget();
@@ -225,6 +226,7 @@ export function matrixView(root, page, store, heads) {
   function paintOver(painter) {
     if (!sheet) return;
     const colours = ramp(root);
+    paintStrokes(painter, sheet, span, page.hand?.strokes() ?? [], colours);
     const [read, held] = [place(), pinned()];
     if (held && pointed) paintCrosshair(painter, sheet, span, held, colours, false);
     if (!read) return;
@@ -296,6 +298,7 @@ export function matrixView(root, page, store, heads) {
   }
 
   listen(over, {
+    hand: () => page.hand ?? null,
     sheet: () => sheet,
     span: () => span,
     size: () => ({ t: about().t, s: about().s }),

@@ -61,7 +61,7 @@ export function overviewView(root, page, store, _heads) {
   function build() {
     if (!root.clientWidth) return;
     const { item, sort: by, filter: words } = store.get();
-    built = [item, by, words].join("\n");
+    built = [page.edition, item, by, words].join("\n");
     const { places, unknown } = filtered(entries(), words, page.meta.statistics);
     near.disconnect();
     tiles = [];
@@ -196,7 +196,7 @@ export function overviewView(root, page, store, _heads) {
   new ResizeObserver(() => {
     const { item, sort: by, filter: words } = store.get();
     if (!root.clientWidth) return;
-    if (built !== [item, by, words].join("\n")) build();
+    if (built !== [page.edition, item, by, words].join("\n")) build();
     else if (root.clientWidth !== width) {
       grid.style.setProperty("--tile", `${tileSize(root.clientWidth, entries())}px`);
     }

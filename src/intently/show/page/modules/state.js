@@ -18,8 +18,9 @@
  * @typedef {{
  *   get: () => State,
  *   set: (partial: Partial<State>, how?: {push?: boolean}) => void,
- *   subscribe: (hear: (state: State, changed: Set<string>) => void) => () => void
- * }} Store
+ *   subscribe: (hear: (state: State, changed: Set<string>) => void) => () => void,
+ *   renew: (exchange: () => void) => void
+ * }} Store `renew` exchanges what the page holds, and tells every view
  */
 /**
  * Where the state is written down: the address of the page, or nowhere.
@@ -104,6 +105,18 @@ export function createStore(page, address = browserAddress()) {
     subscribe(hear) {
       hearers.add(hear);
       return () => hearers.delete(hear);
+    },
+    renew(exchange) {
+      const sizes = () => {
+        const { t = 0, s = 0 } = page.meta.items[state.item]?.entries[state.entry] ?? {};
+        return `${t}.${s}`;
+      };
+      const before = sizes();
+      exchange();
+      const whole = { r0: 0, r1: Infinity, c0: 0, c1: Infinity };
+      state = settled(page, before === sizes() ? state : { ...state, ...whole });
+      const changed = new Set(keysOf(state).filter((key) => key !== "theme"));
+      for (const hear of [...hearers]) hear(state, changed);
     },
   };
 }
