@@ -41,7 +41,8 @@ def demo(
         f'  intently translate "The road was too wide." --show\n'
         f'  intently look "The road was too wide."\n'
         f'  intently translate {out} "Mary gave Paul an apple." --pictures pictures\n'
-        f"  intently train SOURCE.txt TARGET.txt --out my-run",
+        f"  intently train SOURCE.txt TARGET.txt --out my-run\n"
+        f"  intently play {out}          (type in the browser, and cross something out)",
         highlight=False,
         markup=False,
     )

@@ -16,7 +16,17 @@ from intently.errors import DataError, build
 MODULES = (
     *("colours", "words", "data", "weighing", "sweeping", "attention", "remote", "state"),
     *("readings", "keys", "scales", "choosing", "painter", "frame", "shading", "exact"),
-    *("margins", "drawing", "crosshair", "strokes", "gestures", "looking", "adjusting", "beside", "save"),
+    *(
+        "margins",
+        "drawing",
+        "crosshair",
+        "strokes",
+        "gestures",
+        "looking",
+        "adjusting",
+        "beside",
+        "save",
+    ),
     *("snapshot", "tokens", "picture", "cards", "compare", "every", "text", "stubs", "lines"),
     *("matrix", "overview", "app"),
 )

@@ -1,0 +1,206 @@
+"""The live page: typing, changing the model with a hand, undo, the address, and guided moments."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from intently.play import save_play
+from intently.translation import Translator
+
+from .driving import press, status, until
+
+WIDE = "The animal didn't cross the road because it was too wide."
+ELLE = "L'animal n'a pas traversé la route parce qu'elle était trop large."
+IL = ELLE.replace("elle", "il")
+HEAD = "#view=head&entry=1&heads=0"
+SAYS = "text => document.querySelector('.live-output').textContent.trim() === text"
+WORDS = ".live-output :is(span, ins)"
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture(scope="session")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_play(Translator.load(), tmp_path_factory.mktemp("play") / "play.html")
+
+
+def says(page: Any, text: str) -> None:
+    """Wait until the translation, without words that are gone, is this."""
+    code = f"""text => [...document.querySelectorAll('{WORDS}')]
+        .map(word => word.textContent).join(' ') === text"""
+    until(page, code, text)
+
+
+def write(page: Any, text: str) -> None:
+    page.fill(".live textarea", text)
+
+
+def cell(page: Any, query: str, key: str) -> tuple[float, float]:
+    """Find where a cell of the matrix is drawn, by pointing until the page says its name."""
+    box = page.locator(".matrix-canvas").bounding_box()
+    x, y = box["x"] + box["width"] / 2, 0.0
+    said = "() => document.querySelector('[data-status]').textContent"
+
+    def scan(points: list[tuple[float, float]], wanted: str) -> tuple[float, float]:
+        for point in points:
+            page.mouse.move(*point)
+            page.wait_for_timeout(30)
+            if wanted in page.evaluate(said):
+                return point
+        raise AssertionError(f"no cell says {wanted}: {page.evaluate(said)}")
+
+    steps = range(0, int(box["height"]), 12)
+    _, y = scan([(x, box["y"] + down) for down in steps], f"query ‘{query}’")
+    steps = range(0, int(box["width"]), 12)
+    return scan([(box["x"] + across, y) for across in steps], f"key ‘{key}’")
+
+
+def test_translates_as_one_types(opened: Open, played: Path) -> None:
+    page = opened(played)
+    says(page, ELLE)
+    write(page, "")
+    page.type(".live textarea", "The road was too wide.")
+    says(page, Translator.load().translate(["The road was too wide."])[0].text)
+    assert "log-probability" in page.text_content(".live-told")
+    assert page.input_value(".live textarea") == "The road was too wide."
+
+
+def test_a_click_crosses_a_cell_out_and_undo_returns(opened: Open, played: Path) -> None:
+    page = opened(played, HEAD)
+    says(page, ELLE)
+    page.mouse.click(*cell(page, "it", "road"))
+    says(page, IL)
+    assert page.text_content(".live-output ins") == "qu'il"
+    assert page.text_content(".live-output del") == "qu'elle"
+    told = page.text_content(".live-told")
+    before, after = (
+        float(x.replace("−", "-")) for x in re.findall(r"(−?[\d.]+) → (−?[\d.]+)", told)[0]
+    )
+    assert after < before - 0.5
+    assert "‘it’ → ‘road’ crossed out" in page.text_content(".live-changes")
+    page.keyboard.press("u")
+    says(page, ELLE)
+    assert page.locator(".live-changes li").count() == 0
+
+
+def test_the_address_shows_the_same_thing(opened: Open, played: Path) -> None:
+    page = opened(played, HEAD)
+    says(page, ELLE)
+    page.mouse.click(*cell(page, "it", "road"))
+    says(page, IL)
+    page.select_option(".live [aria-label=Search]", "5")
+    until(page, "() => location.hash.includes('beams=5') && location.hash.includes('edits=')")
+    again = opened(played, page.evaluate("location.hash"))
+    says(again, IL)
+    assert again.input_value(".live [aria-label=Search]") == "5"
+    assert again.is_visible(".matrix-canvas")
+
+
+def test_a_drag_sets_a_weight(opened: Open, played: Path) -> None:
+    page = opened(played, HEAD)
+    says(page, ELLE)
+    x, y = cell(page, "it", "animal")
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x, y - 60)
+    page.mouse.move(x, y - 150)
+    page.mouse.up()
+    says(page, IL)
+    until(page, "() => document.querySelector('.live-changes').textContent.includes('set to 0.9')")
+    press(page, "u")
+    says(page, ELLE)
+
+
+def test_keys_change_cells(opened: Open, played: Path) -> None:
+    page = opened(played, HEAD)
+    says(page, ELLE)
+    page.mouse.move(*cell(page, "it", "road"))
+    page.locator(".matrix-canvas").focus()
+    press(page, "x")
+    says(page, IL)
+    press(page, "x")
+    says(page, ELLE)
+    press(page, ",")
+    until(page, "() => document.querySelector('.live-changes').textContent.includes('set to')")
+
+
+def test_heads_and_layers_are_switched_off_and_sharpened(opened: Open, played: Path) -> None:
+    page = opened(played, HEAD)
+    says(page, ELLE)
+    page.click("text=Switch head off")
+    says(page, IL)
+    page.click("text=Switch head on")
+    says(page, ELLE)
+    page.click("text=Switch layer off")
+    until(
+        page,
+        "() => document.querySelector('.live-changes').textContent.includes('every head: off')",
+    )
+    page.click("text=Clear")
+    says(page, ELLE)
+    page.select_option(".hand-power select", "0.25")
+    until(page, "() => document.querySelector('.live-changes').textContent.includes('power 0.25')")
+
+
+def test_the_mask_is_not_lifted(opened: Open, played: Path) -> None:
+    page = opened(played, "#view=head&entry=2&heads=0")
+    says(page, ELLE)
+    page.mouse.click(*cell(page, "<s>", "▁animal".lstrip("▁")))
+    status(page, "causal mask")
+    assert page.locator(".live-changes li").count() == 0
+
+
+def test_word_by_word_shows_the_rows_written_so_far(opened: Open, played: Path) -> None:
+    page = opened(played, "#view=head&entry=2&heads=0")
+    says(page, ELLE)
+    page.click("text=Word by word")
+    until(page, "() => document.querySelector('.live-count').textContent.startsWith('token 1 of')")
+    label = page.get_attribute(".matrix-canvas", "aria-label")
+    assert "1 queries by 1 keys" in label
+    assert page.locator(".live-likely li").count() == 5
+    page.click("[aria-label='The next word']")
+    until(
+        page,
+        "() => document.querySelector('.matrix-canvas').ariaLabel.includes('2 queries by 2 keys')",
+    )
+
+
+def test_six_moments(opened: Open, played: Path) -> None:
+    page = opened(played)
+    says(page, ELLE)
+    moments = page.locator(".live-moment")
+    assert moments.count() == 6
+    views = []
+    for n in range(6):
+        moments.nth(n).click()
+        until(page, "() => !document.querySelector('.live-lesson').hidden")
+        page.wait_for_timeout(150)
+        views.append(page.locator("section[data-view]:visible").get_attribute("data-view"))
+    assert views == ["text", "head", "overview", "head", "head", "head"]
+    status(page, "‘it’", "‘road’")
+    write(page, WIDE.replace("wide", "tired"))
+    until(page, "() => document.querySelector('.live-output').textContent.includes(\"qu'il\")")
+
+
+def test_strange_sentences_and_addresses(opened: Open, played: Path) -> None:
+    page = opened(
+        played,
+        "#say=%F0%9F%A6%8A&edits=x~encoder.9.self~0~1~1!o~nonsense!w~encoder.1.self~0~99~99~0.5",
+    )
+    until(page, "() => document.querySelector('.live-told').textContent.includes('ms')")
+    for text in ["   ", "你好", "a" * 900, "<img src=x onerror=alert(1)>", WIDE]:
+        write(page, text)
+        page.wait_for_timeout(100)
+    says(page, ELLE)
+
+
+@pytest.mark.parametrize("width", [390, 2560])
+def test_fits_phones_and_wide_screens(opened: Open, played: Path, width: int) -> None:
+    page = opened(played, HEAD, width=width, color_scheme="dark", reduced_motion="reduce")
+    says(page, ELLE)
+    until(page, "() => document.documentElement.scrollWidth <= innerWidth")
