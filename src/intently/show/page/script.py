@@ -32,6 +32,15 @@ MODULES = (
 )
 """In an order in which each module imports only from earlier ones."""
 
+ENGINE = (
+    *("words", "data", "tokenizer", "familiar", "layers", "changes", "transformer", "search"),
+    *("translator", "worker"),
+)
+"""The modules of a worker in which a translator runs."""
+
+PLAY = (*MODULES, "translated", "interventions", "hand", "moments", "live", "play")
+"""The modules of the page around it."""
+
 IMPORT = re.compile(r'import \{ ((?:\w+, )*\w+),? \} from "\./(\w+)\.js";')
 EXPORT = re.compile(r"export (?=(?:async )?function\b|const\b|class\b)")
 TOP = re.compile(r"(?:export )?(?:async )?(?:function\*?|const|let|class) (\w+)")
@@ -69,6 +78,11 @@ def joined(modules: Sequence[str]) -> str:
             if found is not None:
                 known[found[1]] = name
     return "\n\n".join(parts) + "\n"
+
+
+def strict(code: str) -> str:
+    """Return joined modules as a script of their own: strict, and without global names."""
+    return f'\n(() => {{\n"use strict";\n\n{code}\n}})();\n'
 
 
 def _plain(name: str, lines: Sequence[str], known: dict[str, str]) -> Iterator[str]:

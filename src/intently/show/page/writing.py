@@ -19,7 +19,7 @@ from intently.foundation import files
 from intently.show.labels import visible
 from intently.show.page.contents import Packed
 from intently.show.page.numbers.packing import text
-from intently.show.page.script import MODULES, joined, source
+from intently.show.page.script import MODULES, joined, source, strict
 
 SCRIPT = (*MODULES, "start")
 
@@ -60,19 +60,22 @@ def parts(packed: Packed, connect: str = "'none'") -> Iterator[str]:
     yield "</body>\n</html>\n"
 
 
-def style() -> str:
-    """Return the one style sheet: the shell, its views, narrow screens and print."""
-    parts = ("style", "text", "pictures", "views", "narrow", "print")
+def style(*more: str) -> str:
+    """Return the one style sheet: the shell, its views, narrow screens, print, and ``more``."""
+    parts = ("style", "text", "pictures", "views", "narrow", "print", *more)
     return "".join(source(f"{part}.css") for part in parts)
 
 
 def script() -> str:
     """Return the one script: strict, and without global names."""
-    return f'\n(() => {{\n"use strict";\n\n{joined(SCRIPT)}\n}})();\n'
+    return strict(joined(SCRIPT))
 
 
-def head(title: str, css: str, code: str, connect: str = "'none'") -> str:
-    """Return the page up to its body; ``connect`` says where it may fetch from."""
+def head(title: str, css: str, code: str, connect: str = "'none'", workers: str = "") -> str:
+    """Return the page up to its body.
+
+    ``connect`` says where it may fetch from, ``workers`` where workers come from, if it has any.
+    """
     policy = "; ".join(
         [
             "default-src 'none'",
@@ -82,6 +85,7 @@ def head(title: str, css: str, code: str, connect: str = "'none'") -> str:
             f"connect-src {connect}",
             "base-uri 'none'",
             "form-action 'none'",
+            *([f"worker-src {workers}"] if workers else []),
         ]
     )
     return (

@@ -72,21 +72,31 @@ export function writeChanges(changes) {
  * @returns {Change[]}
  */
 export function readChanges(text) {
-  return text.split("!").slice(0, MOST).flatMap((word) => {
-    const [letter, layer, heads, ...rest] = word.split("~");
-    const kind = Object.hasOwn(KINDS, letter) ? KINDS[letter] : null;
-    const known = /^(encoder\.\d{1,3}\.self|decoder\.\d{1,3}\.(self|cross))$/.test(layer ?? "");
-    if (!kind || !known || !/^(all|\d{1,3})$/.test(heads ?? "")) return [];
-    const head = heads === "all" ? null : Number(heads);
-    const numbers = rest.map(Number);
-    if (rest.some((part) => part === "") || numbers.some((x) => !(x >= 0))) return [];
-    const [row, column, weight] = numbers;
-    const cell = numbers.length >= 2 && Number.isInteger(row) && Number.isInteger(column);
-    if (kind === "off") return [{ kind, layer, head }];
-    if (kind === "sharpen") return row > 0 && row <= 100 ? [{ kind, layer, head, power: row }] : [];
-    if (kind === "forbid") return cell ? [{ kind, layer, head, row, column }] : [];
-    return cell && weight <= 1 ? [{ kind, layer, head, row, column, weight }] : [];
-  });
+  return text
+    .split("!")
+    .slice(0, MOST)
+    .map(readChange)
+    .filter((change) => change !== null);
+}
+
+/**
+ * @param {string} word
+ * @returns {Change | null}
+ */
+function readChange(word) {
+  const [letter, layer = "", heads = "", ...rest] = word.split("~");
+  const kind = Object.hasOwn(KINDS, letter) ? KINDS[letter] : null;
+  const known = /^(encoder\.\d{1,3}\.self|decoder\.\d{1,3}\.(self|cross))$/.test(layer);
+  if (!kind || !known || !/^(all|\d{1,3})$/.test(heads)) return null;
+  const head = heads === "all" ? null : Number(heads);
+  const numbers = rest.map(Number);
+  if (rest.some((part) => part === "") || numbers.some((x) => !(x >= 0))) return null;
+  const [row, column, weight] = numbers;
+  if (kind === "off") return { kind, layer, head };
+  if (kind === "sharpen") return row > 0 && row <= 100 ? { kind, layer, head, power: row } : null;
+  if (!Number.isInteger(row) || !Number.isInteger(column)) return null;
+  if (kind === "forbid") return { kind, layer, head, row, column };
+  return weight <= 1 ? { kind, layer, head, row, column, weight } : null;
 }
 
 /**

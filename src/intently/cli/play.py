@@ -1,0 +1,54 @@
+"""``intently play``: a translator that runs in the browser."""
+
+from __future__ import annotations
+
+import sys
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def play(
+    model: Annotated[
+        Path | None,
+        typer.Argument(metavar="[MODEL]", help="a folder that intently train wrote; else embedded"),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="only write the page, one HTML file")
+    ] = None,
+    text: Annotated[str | None, typer.Option(help="the sentence that the page opens with")] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="of 127.0.0.1; a free one if 0")] = 0,
+    opened: Annotated[
+        bool, typer.Option("--open/--no-open", help="open the page in the browser")
+    ] = True,
+) -> None:
+    """Type in the browser, watch it translate, and cross something out.
+
+    The page is one file: the translator runs in it, without a server or a network. It is served to
+    this machine until Ctrl-C; with --out it is only written.
+    """
+    from intently.play import packed, parts, save_play
+    from intently.show.page.writing import destination
+    from intently.translation import Translator
+
+    if out is not None:
+        destination(out)
+    translator = Translator.load(model)
+    if out is not None:
+        print(save_play(translator, out, text=text))
+        return
+    from intently.play.serving import Server
+
+    server = Server("".join(parts(packed(translator, text))).encode(), port)
+    try:
+        print(server.address, flush=True)
+        print("ctrl-C ends it", file=sys.stderr)
+        if opened:
+            webbrowser.open(server.address)
+        server.serve_forever(poll_interval=0.2)
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+    finally:
+        server.server_close()

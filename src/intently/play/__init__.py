@@ -1,0 +1,10 @@
+"""A translator inside a page: type, watch it translate, and change what it attends.
+
+`save_play` writes one HTML file in which the translator itself runs, without a server or a network;
+``intently play`` serves the same page to this machine.
+"""
+
+from intently.play.contents import LARGEST, Contents, packed
+from intently.play.writing import parts, save_play
+
+__all__ = ["LARGEST", "Contents", "packed", "parts", "save_play"]
