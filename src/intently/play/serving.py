@@ -11,7 +11,8 @@ HOST = "127.0.0.1"
 
 class Server(ThreadingHTTPServer):
     """Serves one page at ``/``, to this machine; `address` is where. Raises `WriteError` for a port
-    that is taken."""
+    that is taken.
+    """
 
     daemon_threads = True
 
@@ -44,10 +45,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Referrer-Policy", "no-referrer")
         self.send_header("Cross-Origin-Resource-Policy", "same-origin")
         self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    do_HEAD = do_GET
+        self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing of requests."""

@@ -6,7 +6,7 @@ import { named } from "./words.js";
 /** @typedef {import("./translator.js").Result} Result */
 
 /** Changes that one address may hold. */
-const MOST = 64;
+const MOST_CHANGES = 64;
 
 /** @type {Record<string, Change["kind"]>} */
 const KINDS = { x: "forbid", w: "weight", o: "off", p: "sharpen" };
@@ -24,7 +24,7 @@ function placeOf(change) {
  * @param {Change} change
  */
 export function withChange(changes, change) {
-  return [...changes.filter((one) => placeOf(one) !== placeOf(change)), change].slice(-MOST);
+  return [...changes.filter((one) => placeOf(one) !== placeOf(change)), change].slice(-MOST_CHANGES);
 }
 
 /**
@@ -74,7 +74,7 @@ export function writeChanges(changes) {
 export function readChanges(text) {
   return text
     .split("!")
-    .slice(0, MOST)
+    .slice(0, MOST_CHANGES)
     .map(readChange)
     .filter((change) => change !== null);
 }

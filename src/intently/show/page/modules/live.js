@@ -59,7 +59,7 @@ export function live(root, about, worker, base) {
       base.listen(() => {
         const before = now;
         now = readLive(base.read(), start);
-        if (written(before) !== written(now)) ask();
+        if (questionOf(before) !== questionOf(now)) ask();
         panel.fill();
         hear();
       }),
@@ -381,6 +381,6 @@ function writeLive({ text, beams, changes, upto }, start) {
 }
 
 /** What is asked of the worker, as one text. @param {Live} now */
-function written({ text, beams, changes }) {
+function questionOf({ text, beams, changes }) {
   return JSON.stringify([text, beams, changes]);
 }

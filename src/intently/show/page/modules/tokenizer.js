@@ -15,7 +15,9 @@
  */
 /** @typedef {ReturnType<typeof tokenizerOf>} TextTokenizer */
 
-export const [SOS_ID, EOS_ID, UNK_ID] = [1, 2, 3];
+export const SOS_ID = 1;
+export const EOS_ID = 2;
+export const UNK_ID = 3;
 const SPECIAL_IDS = 4;
 
 const WORD_CHARACTER = /[\p{Alphabetic}\p{M}\p{Nd}\p{Pc}]/u;

@@ -7,7 +7,7 @@
 /** Something that is said of a head. @typedef {{layer: string, head: number, text: string}} Remark */
 
 /** Most rows and columns of an overview. */
-const CELLS = 64;
+const POOLED = 64;
 
 const STATISTICS = ["entropy", "confidence", "sink", "self", "previous", "distance"];
 
@@ -85,9 +85,9 @@ function entryOf(depth, { name, heads, t, s, weights }, written, add) {
   const encoder = name.startsWith("encoder");
   const cross = name.endsWith("cross");
   const each = Array.from({ length: heads }, (_, head) => weights.subarray(head * t * s, (head + 1) * t * s));
-  const measured = each.map((head) => measure(head, t, s, !cross));
-  const pictures = each.map((head) => overviewOf(head, t, s));
-  const [rows, columns] = [Math.min(CELLS, t), Math.min(CELLS, s)];
+  const measured = each.map((head) => measuresOf(head, t, s, !cross));
+  const pictures = each.map((head) => pooledTo64(head, t, s));
+  const [rows, columns] = [Math.min(POOLED, t), Math.min(POOLED, s)];
   const overview = new Uint8Array(heads * rows * columns);
   pictures.forEach(({ cells }, head) => overview.set(cells, head * rows * columns));
   return {
@@ -123,7 +123,7 @@ function entryOf(depth, { name, heads, t, s, weights }, written, add) {
  * @param {number} s
  * @param {boolean} own whether queries and keys are one text, so that a query has a position
  */
-export function measure(weights, t, s, own) {
+export function measuresOf(weights, t, s, own) {
   const entropy = new Float32Array(t);
   const received = new Float32Array(s);
   /** @type {Record<string, {total: number, count: number}>} */
@@ -167,8 +167,8 @@ export function measure(weights, t, s, own) {
  * @param {number} t
  * @param {number} s
  */
-function overviewOf(weights, t, s) {
-  const [rows, columns] = [Math.min(CELLS, t), Math.min(CELLS, s)];
+function pooledTo64(weights, t, s) {
+  const [rows, columns] = [Math.min(POOLED, t), Math.min(POOLED, s)];
   const means = new Float64Array(rows * columns);
   let largest = 0;
   for (let r = 0; r < rows; r++) {
