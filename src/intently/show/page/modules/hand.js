@@ -186,7 +186,7 @@ export function toolsOf(works, activate) {
   const sharpen = element("label", { class: "hand-power" }, element("span", {}, "Sharpen"), power);
   const ofCell = element("div", { class: "hand-row" }, cellName, cross, weight, number, free);
   const hint = element("p", { class: "hand-hint" });
-  root.append(element("div", { class: "hand-row" }, click, off, layerOff, sharpen), ofCell, hint);
+  root.append(element("div", { class: "hand-row" }, click, off, layerOff, sharpen, hint), ofCell);
 
   /** @param {string} text @param {() => void} act */
   function button(text, act) {

@@ -161,7 +161,7 @@ export function live(root, about, worker, base) {
   /** The panel over the views: text, translation, steps, changes and moments. */
   function panelOf() {
     const field = /** @type {HTMLTextAreaElement} */ (
-      element("textarea", { rows: 2, maxlength: LONGEST, spellcheck: "false", id: "live-text", lang: about.embedded ? "en" : null })
+      element("textarea", { rows: 1, maxlength: LONGEST, spellcheck: "false", id: "live-text", lang: about.embedded ? "en" : null })
     );
     const output = element("p", { class: "live-output", lang: about.embedded ? "fr" : null, "aria-live": "polite" });
     const told = element("p", { class: "live-told" });
@@ -189,9 +189,8 @@ export function live(root, about, worker, base) {
         element("div", { class: "live-side" }, element("label", { for: "live-text" }, "Type a sentence"), field),
         element("div", { class: "live-side" }, element("h2", { class: "live-name" }, "Translation, as you type"), output, told),
       ),
-      element("div", { class: "live-row" }, beams, steps, stepping, likely),
       changing,
-      lessons,
+      element("div", { class: "live-row" }, beams, steps, stepping, likely, lessons),
       lesson,
     );
 

@@ -74,7 +74,7 @@ const PLAIN = {
  * @returns {Store}
  */
 export function createStore(page, address = browserAddress()) {
-  const start = settled(page, { ...PLAIN, ...understood(page.meta.state ?? {}) });
+  let start = settled(page, { ...PLAIN, ...understood(page.meta.state ?? {}) });
   let state = addressed();
   /** @type {Set<(state: State, changed: Set<string>) => void>} */
   const hearers = new Set();
@@ -114,6 +114,7 @@ export function createStore(page, address = browserAddress()) {
       const before = sizes();
       exchange();
       const whole = { r0: 0, r1: Infinity, c0: 0, c1: Infinity };
+      start = settled(page, { ...start, ...whole });
       state = settled(page, before === sizes() ? state : { ...state, ...whole });
       const changed = new Set(keysOf(state).filter((key) => key !== "theme"));
       for (const hear of [...hearers]) hear(state, changed);

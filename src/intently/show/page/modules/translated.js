@@ -4,6 +4,7 @@
 /** @typedef {import("./data.js").Page} Page */
 /** @typedef {import("./translator.js").Result} Result */
 /** @typedef {Result["layers"][number]} Layer */
+/** Keep numbers of a shape as a block. @typedef {(numbers: Float32Array | Uint8Array, ...shape: number[]) => number} Add */
 /** Something that is said of a head. @typedef {{layer: string, head: number, text: string}} Remark */
 
 /** Most rows and columns of an overview. */
@@ -34,8 +35,13 @@ export function livePage(title) {
 export function exchange(page, result, upto, remarks) {
   /** @type {import("./data.js").Numbers[]} */
   const blocks = [];
-  /** @param {Float32Array | Uint8Array} numbers */
-  const add = (numbers) => blocks.push(numbers) - 1;
+  /** @type {import("./data.js").BlockMeta[]} */
+  const kinds = [];
+  /** @type {Add} */
+  const add = (numbers, ...shape) => {
+    kinds.push({ dtype: numbers instanceof Uint8Array ? "uint8" : "float32", shape });
+    return blocks.push(numbers) - 1;
+  };
   const written = result.written.slice(0, upto);
   const inputs = ["<s>", ...written.slice(0, -1)];
   const [item] = page.meta.items;
@@ -50,6 +56,7 @@ export function exchange(page, result, upto, remarks) {
     const entry = item.entries.findIndex(({ name }) => name === layer);
     return entry < 0 ? [] : [{ item: 0, entry, head, text }];
   });
+  page.meta.blocks = kinds;
   page.block = (n) => (blocks[n] ? Promise.resolve(blocks[n]) : Promise.reject(new Error(`there is no block ${n}`)));
   page.edition++;
 }
@@ -78,7 +85,7 @@ function begun(layer, steps) {
  * @param {number} depth
  * @param {Layer} layer
  * @param {string[]} written
- * @param {(numbers: Float32Array | Uint8Array) => number} add
+ * @param {Add} add
  * @returns {Entry}
  */
 function entryOf(depth, { name, heads, t, s, weights }, written, add) {
@@ -100,16 +107,16 @@ function entryOf(depth, { name, heads, t, s, weights }, written, add) {
     t,
     s,
     heads,
-    score: { kind: "weights", blocks: each.map(add) },
+    score: { kind: "weights", blocks: each.map((head) => add(head, t, s)) },
     scale: 1,
     d: 0,
     q: [],
     k: [],
     group: 1,
     lse: [],
-    entropy: measured.map(({ entropy }) => add(entropy)),
-    received: measured.map(({ received }) => add(received)),
-    overview: add(overview),
+    entropy: measured.map(({ entropy }) => add(entropy, t)),
+    received: measured.map(({ received }) => add(received, s)),
+    overview: add(overview, heads, rows, columns),
     overview_max: pictures.map(({ largest }) => largest),
     statistics: Object.fromEntries(STATISTICS.map((of) => [of, measured.map(({ averages }) => averages[of] ?? null)])),
   };
