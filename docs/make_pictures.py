@@ -40,6 +40,9 @@ SHOTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Of the page of one text: the state that is shown, and what differs in the browser."""
 
+CROSSED_OUT = "#view=head&entry=1&heads=0&row=7&column=5&edits=x~encoder.1.self~0~7~5"
+"""Of the live page: “it” may not look at “road”."""
+
 COMPARED = "#view=text&item=1&entry=1&heads=0&row=7&other=0.1.0.at.7"
 """Of the page of two: what *it* looks at in either."""
 
@@ -78,7 +81,10 @@ def shoot(opened: Any, page: Path, state: str, name: str, **options: Any) -> Non
 
 
 def screenshots() -> None:
-    """The page of one text in several states, and that of two texts."""
+    """The page of one text in several states, that of two texts, and a live one."""
+    from intently.play import save_play
+    from intently.translation import Translator
+
     with tempfile.TemporaryDirectory() as folder, browser() as opened:
         one = look(Path(folder) / "one.html", WIDE)
         for name, (state, options) in SHOTS.items():
@@ -88,6 +94,8 @@ def screenshots() -> None:
         shoot(opened, two, COMPARED, "page-compare", **higher)
         checked = examination(Path(folder) / "check.html")
         shoot(opened, checked, "", "check-page", viewport={"width": 1000, "height": 800})
+        played = save_play(Translator.load(), Path(folder) / "play.html")
+        shoot(opened, played, CROSSED_OUT, "play", viewport={"width": 1440, "height": 820})
 
 
 def examination(out: Path) -> Path:

@@ -87,7 +87,7 @@ def test_two_readings_in_numbers(story: Path, opened: Opened) -> None:
     page.get_by_role("button", name="Swap").click()
     until(page, "location.hash.includes('heads=2')")
     until(page, "location.hash.includes('other=0.1.0.at.7')")
-    page.get_by_role("button", name="Let go").click()
+    page.get_by_role("button", name="Close").click()
     page.wait_for_selector(".card.held", state="hidden")
 
 

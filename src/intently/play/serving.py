@@ -27,16 +27,15 @@ class Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: Server
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
         """Answer with the page; a name of another host, from a page elsewhere, is refused."""
-        here = self.headers.get("Host", "") in {
-            f"{name}:{self.server.server_port}" for name in (HOST, "localhost")
-        }
-        found = here and self.path == "/"
-        body = self.server.page if found else b"there is only /\n"
+        server = self.server
+        assert isinstance(server, Server)
+        names = {f"{name}:{server.server_port}" for name in (HOST, "localhost")}
+        found = self.path == "/" and self.headers.get("Host") in names
+        body = server.page if found else b"there is only /\n"
         self.send_response(200 if found else 404)
         self.send_header("Content-Type", "text/html; charset=utf-8" if found else "text/plain")
         self.send_header("Content-Length", str(len(body)))

@@ -5,9 +5,11 @@ import { keyTable, listenToKeys } from "./keys.js";
 import { linesView } from "./lines.js";
 import { matrixView } from "./matrix.js";
 import { overviewView } from "./overview.js";
+import { finding } from "./find.js";
 import { bothSides } from "./readings.js";
 import { savePNG, saveSVG } from "./save.js";
 import { createStore } from "./state.js";
+import { saveTable } from "./tables.js";
 import { textView } from "./text.js";
 import { announce, element, superscript, visible } from "./words.js";
 
@@ -23,6 +25,8 @@ const LOOKS = [
 ];
 /** @type {Record<string, string[]>} */
 const TOGGLES = { scale: ["linear", "log"], sink: ["show", "hide"] };
+/** From this width on, what a word looks at stands beside the matrix. */
+const SIDE_BY_SIDE = "(min-width: 1400px)";
 const THEMES = ["auto", "light", "dark"];
 const SILENT = "the server does not answer: no new numbers can be shown";
 
@@ -60,7 +64,7 @@ export function mount(root, page, source, address, keys) {
     });
   }
   find("[data-help]").append(
-    element("h2", {}, "Keys"),
+    element("h2", {}, "Shortcuts"),
     keyTable(),
     element("p", {}, "A row of weights belongs to a query and sums to 1 over the keys."),
     element("p", {}, "The page address stores the current view: copy it to return here."),
@@ -152,8 +156,12 @@ export function mount(root, page, source, address, keys) {
       openMenu(true);
       find("[data-do=png]").focus();
     },
+    find: () => /** @type {HTMLElement} */ (find("[data-find]")).focus(),
     png: () => void saved(savePNG),
     svg: () => void saved(saveSVG),
+    csv: () => void saved(() => saveTable(page, store.get(), source, "csv")),
+    json: () => void saved(() => saveTable(page, store.get(), source, "json")),
+    link: () => void copied(),
     theme() {
       const { theme } = store.get();
       store.set({ theme: THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length] });
@@ -169,6 +177,16 @@ export function mount(root, page, source, address, keys) {
       announce(root, "saved");
     } catch (error) {
       announce(root, `not saved: ${error instanceof Error ? error.message : error}`);
+    }
+  }
+
+  async function copied() {
+    openMenu(false);
+    try {
+      await navigator.clipboard.writeText(location.href);
+      announce(root, "link copied");
+    } catch {
+      announce(root, "not copied: this browser does not let the page; the address bar shows the link");
     }
   }
 
@@ -220,6 +238,11 @@ export function mount(root, page, source, address, keys) {
     });
   }
 
+  const wide = matchMedia(SIDE_BY_SIDE);
+  wide.addEventListener("change", () => {
+    showControls();
+    repaint(root);
+  });
   function showControls() {
     const state = store.get();
     const item = meta.items[state.item];
@@ -231,13 +254,16 @@ export function mount(root, page, source, address, keys) {
       store.set({ view: "text" });
       return;
     }
-    for (const name of VIEWS.map(([value]) => value)) section(name).hidden = name !== view;
+    const beside = view === "head" && wide.matches && !pictured;
+    for (const name of VIEWS.map(([value]) => value)) section(name).hidden = name !== view && !(beside && name === "text");
+    find("main").classList.toggle("two", beside);
     find('[data-value="lines"]').hidden = pictured;
     find('[data-value="text"]').textContent = pictured ? "Picture" : "Text";
     const shows = {
       item: meta.items.length > 1,
       entry: view !== "overview",
       heads: view !== "overview",
+      find: view !== "overview",
       looks: view === "text" || view === "lines",
       scale: view !== "overview",
       sink: view !== "overview",
@@ -272,6 +298,7 @@ export function mount(root, page, source, address, keys) {
     if (["item", "entry", "heads", "view", "looks", "scale", "sink"].some((key) => changed.has(key))) showControls();
     if (changed.has("theme")) dress();
   });
+  finding(/** @type {HTMLInputElement} */ (find("[data-find]")), find("[data-found]"), page, store);
   dress();
   showControls();
   find("[data-wait]").remove();

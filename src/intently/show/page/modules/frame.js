@@ -24,7 +24,7 @@ export const TITLE = 16;
 
 /** Room for "received", which stands under the names of the rows. */
 const NAMES = 40;
-const CELL = 64;
+const CELL = 88;
 const SHORTEST = 120;
 const BAR = { width: 132, height: 9, top: 22, foot: 20 };
 

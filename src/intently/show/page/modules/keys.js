@@ -19,6 +19,7 @@ const BINDINGS = [
   { keys: ["f"], says: "what a word looks at, or who looks at it", do: "flip" },
   { keys: ["h"], says: "hold this reading to compare", do: "hold" },
   { keys: ["/"], says: "filter heads", do: "filter" },
+  { keys: ["g"], says: "find a token, go to a position", do: "find" },
   { keys: ["s"], says: "save what is seen", do: "save" },
   { keys: ["?"], says: "this help", do: "help" },
 ];

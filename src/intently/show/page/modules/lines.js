@@ -249,9 +249,10 @@ export function linesView(section, page, store, source) {
   });
   new ResizeObserver(() => !section.hidden && place()).observe(board);
   offerPicture(section, () => {
-    const { item, entry } = store.get();
+    const { item, entry, heads } = store.get();
     const { name, entries } = page.meta.items[item];
-    return { name: `${name} ${entries[entry].name} lines`, ...seenOf(section) };
+    const detail = `${entries[entry].name} · ${headsName(page, item, entry, heads)} lines`;
+    return { name, detail, says: `${title.textContent}: ${under.textContent}`, ...seenOf(section) };
   });
   paintsItself(middle, (painter, { x, y, width }) => {
     const colour = getComputedStyle(middle).color.match(/[\d.]+/g)?.slice(0, 3).join(", ");

@@ -1,7 +1,7 @@
 /** One head as a picture that is zoomed from the whole matrix to single weights. */
 
 import { adjusting } from "./adjusting.js";
-import { beside } from "./beside.js";
+import { beside, heaviest } from "./beside.js";
 import { ramp } from "./colours.js";
 import { paintCrosshair, paintPlace } from "./crosshair.js";
 import { errorOf, namesOf, saidOf } from "./data.js";
@@ -35,6 +35,10 @@ const UNDER = 124;
 const GLIDE = 160;
 const KEYS = "Arrow keys move, plus and minus zoom, 0 shows all, Enter pins.";
 const DENSEST = 2;
+
+/** Weights of a matrix whose description names the largest, and how many of them. */
+const DESCRIBED = 65536;
+const STRONGEST = 5;
 
 /**
  * Show the head that the state names, and let it be zoomed, moved, pointed at and pinned.
@@ -89,6 +93,18 @@ export function matrixView(root, page, store, heads) {
     return row === null ? null : { i: row, j: column ?? Math.min(row, about().s - 1) };
   };
   const place = () => pointed ?? pinned();
+  /** The matrix in words, for those who do not see it: its size, and the largest of its weights. */
+  const described = () => {
+    const { t, s } = about();
+    const cells = t * s <= DESCRIBED ? seen.known.fixed?.values : null;
+    const best = cells?.length === t * s ? heaviest(Float32Array.from(cells), STRONGEST) : [];
+    const told = best.map((n) => {
+      const [query, key] = [rowName(names.rows[Math.floor(n / s)], names.writes?.[Math.floor(n / s)]), named(names.columns[n % s])];
+      return `‘${query}’ → ‘${key}’ ${format(cells?.[n] ?? 0, error)}`;
+    });
+    const strongest = told.length ? ` Largest weights: ${told.join(", ")}.` : "";
+    return `Attention weights of ${titleOf()}: ${t} queries (rows) by ${s} keys (columns).${strongest}`;
+  };
   /** @returns {Span} */
   const everything = () => ({ r0: 0, r1: about().t, c0: 0, c1: about().s });
   const hidden = () => store.get().sink === "hide";
@@ -329,13 +345,16 @@ export function matrixView(root, page, store, heads) {
   // --- what happens elsewhere -----------------------------------------------------------------
 
   let missed = false;
+  let stood = `${store.get().item}.${store.get().entry}`;
   store.subscribe((state, changed) => {
     if (!root.clientWidth) {
       missed = true;
       return;
     }
     if (["item", "entry", "heads"].some((key) => changed.has(key))) {
-      if (changed.has("item") || changed.has("entry")) pointed = null;
+      const here = `${state.item}.${state.entry}`;
+      if (stood !== here || (pointed && (pointed.i >= about().t || pointed.j >= about().s))) pointed = null;
+      stood = here;
       load();
       return;
     }
@@ -377,7 +396,8 @@ export function matrixView(root, page, store, heads) {
       paint(painter);
       paintOver(painter);
     };
-    return titled(page.meta, item, titleOf(), { width, height, paint: both }, ramp(root));
+    const made = titled(page.meta, item, titleOf(), { width, height, paint: both }, ramp(root));
+    return { ...made, detail: `${titleOf()} matrix`, says: described() };
   });
 }
 

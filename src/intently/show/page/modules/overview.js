@@ -3,6 +3,7 @@
 import { filtered, sorted, valueOf } from "./choosing.js";
 import { ramp } from "./colours.js";
 import { errorOf, saidOf } from "./data.js";
+import { MARKED, marksOf } from "./marks.js";
 import { offerPicture, titled } from "./save.js";
 import { announce, element, format, visible } from "./words.js";
 
@@ -14,9 +15,17 @@ import { announce, element, format, visible } from "./words.js";
 /** @typedef {import("./state.js").Store} Store */
 /** @typedef {{place: Place, button: HTMLButtonElement, canvas: HTMLCanvasElement}} Tile */
 
-const TILE = { least: 56, most: 132, gap: 8, name: 132 };
+const TILE = { least: 56, most: 132, large: 300, gap: 8, name: 132 };
 const NARROW = 640;
 const MARKS = 5;
+const MEANING =
+  `Words under a picture name the keys that get at least ${MARKED} of the weight, on average over the queries: ` +
+  "the first one (sink), the query's own (itself), the one before (previous), the same word before, " +
+  "or what followed it there (induction).";
+
+/** Rows of tiles that should be seen at once, and what stands above and below them, in pixels. */
+const ROWS = 8;
+const AROUND_TILES = 260;
 
 /**
  * Show the pictures of all heads of the item; a click opens one.
@@ -70,7 +79,8 @@ export function overviewView(root, page, store, _heads) {
     const every = entries().reduce((sum, { heads }) => sum + heads, 0);
     const of = places.length === every ? "" : `${places.length} of `;
     const said = `${of}${every} ${every === 1 ? "head" : "heads"}`;
-    scales.textContent = pooledTo(page, entries());
+    const marked = places.some((place) => marksOf(entries(), place).length);
+    scales.textContent = pooledTo(page, entries()) + (marked ? ` ${MEANING}` : "");
     count.textContent = unknown.length ? `‘${visible(unknown[0], 30)}’ is no statistic or layer` : said;
     count.classList.toggle("overview-unknown", unknown.length > 0);
     sort.value = by.replace(/^-/, "");
@@ -134,6 +144,8 @@ export function overviewView(root, page, store, _heads) {
     );
     const frame = element("span", { class: "overview-frame" }, canvas);
     if (note) frame.append(element("span", { class: "overview-mark" }));
+    const marks = marksOf(entries(), place);
+    if (marks.length) label.append(element("span", { class: "overview-pattern" }, ` ${marks[0].mark}`));
     button.append(frame, label);
     if (by) button.append(element("span", { class: "overview-value" }, value === null ? "–" : format(value, error)));
     button.addEventListener("click", () => open(place));
@@ -155,7 +167,8 @@ export function overviewView(root, page, store, _heads) {
       const value = valueOf(entries(), place, name);
       return value === null ? [] : [`${name} ${format(value, error)}`];
     });
-    const words = [`${visible(about.name, 80)}, head ${place.head}`, noteOf(place), known.join(", ")];
+    const marks = marksOf(entries(), place).map(({ mark }) => mark);
+    const words = [`${visible(about.name, 80)}, head ${place.head}`, noteOf(place), marks.join(", "), known.join(", ")];
     return words.filter(Boolean).join(". ");
   }
 
@@ -318,7 +331,10 @@ function tileSize(width, entries) {
   const room = width - (width < NARROW ? 0 : TILE.name) + TILE.gap;
   const fitting = Math.max(1, Math.floor(room / (TILE.least + TILE.gap)));
   const across = Math.min(most, fitting);
-  return Math.min(TILE.most, Math.floor(room / across) - TILE.gap);
+  const rows = Math.min(ROWS, entries.length);
+  const high = Math.floor((innerHeight - AROUND_TILES) / rows) - 3 * TILE.gap;
+  const largest = Math.max(TILE.most, Math.min(TILE.large, high));
+  return Math.min(largest, Math.floor(room / across) - TILE.gap);
 }
 
 /**

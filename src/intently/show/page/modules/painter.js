@@ -28,7 +28,7 @@ const DROP = 0.06;
 /** Between two strokes of a hatch, along x. */
 const APART = 6;
 
-/** Pictures of at most so many cells become rectangles in an SVG, larger ones an image. */
+/** Cells that become rectangles in one SVG; what comes after them becomes images. */
 const DRAWN = 4096;
 
 /** @type {WeakMap<Pixels, HTMLCanvasElement>} */
@@ -140,15 +140,16 @@ function strokes(x, y, w, h) {
 }
 
 /**
- * A painter that writes SVG; `end` gives the whole file.
+ * A painter that writes SVG; `end` gives the whole file, with its title and a description.
  * @param {number} width
  * @param {number} height
- * @returns {Painter & {end: () => string}}
+ * @returns {Painter & {end: (title: string, says: string) => string}}
  */
 export function svgPainter(width, height) {
   /** @type {string[]} */
   const parts = [];
   let clips = 0;
+  let drawn = 0;
   /** @param {Stroke} how */
   const look = ({ fill, stroke, width: thick = 1, dash }) =>
     `fill="${fill ?? "none"}"` +
@@ -184,7 +185,8 @@ export function svgPainter(width, height) {
       );
     },
     image(pixels, x, y, w, h) {
-      parts.push(pixels.width * pixels.height > DRAWN ? picture(pixels, x, y, w, h) : cellRects(pixels, x, y, w, h));
+      drawn += pixels.width * pixels.height;
+      parts.push(drawn > DRAWN ? picture(pixels, x, y, w, h) : cellRects(pixels, x, y, w, h));
     },
     hatch(x, y, w, h, ground, stroke) {
       clip(x, y, w, h, () => {
@@ -192,10 +194,11 @@ export function svgPainter(width, height) {
         for (const points of strokes(x, y, w, h)) line(points, { stroke, width: 0.7 });
       });
     },
-    end: () =>
+    end: (title, says) =>
       `<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" ` +
-      `width="${width}" height="${height}" viewBox="0 0 ${width} ${height}" ` +
-      `font-family="${escaped(TYPEFACE)}">\n${parts.join("\n")}\n</svg>\n`,
+      `width="${width}" height="${height}" viewBox="0 0 ${width} ${height}" role="img" ` +
+      `aria-labelledby="title says" font-family="${escaped(TYPEFACE)}">\n<title id="title">${escaped(title)}</title>\n` +
+      `<desc id="says">${escaped(says)}</desc>\n${parts.join("\n")}\n</svg>\n`,
   };
 }
 

@@ -5,7 +5,11 @@ import { canvasPainter, lowered, svgPainter } from "./painter.js";
 import { visible } from "./words.js";
 
 /** @typedef {import("./painter.js").Painter} Painter */
-/** @typedef {{width: number, height: number, name: string, paint: (painter: Painter) => void}} Picture */
+/**
+ * A picture: `name` is what it is of, `detail` what of it is seen, `says` the same in a sentence, for
+ * those who do not see it.
+ * @typedef {{width: number, height: number, name: string, detail: string, says?: string, paint: (painter: Painter) => void}} Picture
+ */
 
 /** Room for a title and a line under it, and around a picture. */
 const TITLED = 50;
@@ -15,6 +19,9 @@ const BOLD = 1.2;
 /** Pixels of a saved picture for one CSS pixel, and the most that browsers can hold on a side. */
 const SHARP = 3;
 const LARGEST = 8192;
+
+/** Letters of a description. */
+const TOLD = 1000;
 
 /** @type {WeakMap<Element, () => Picture | Promise<Picture>>} */
 const offers = new WeakMap();
@@ -42,7 +49,8 @@ export function titled(meta, item, detail, { width, height, paint }, { paper, in
   const size = { width: Math.ceil(width), height: Math.ceil(height + TITLED) };
   return {
     ...size,
-    name: `${title} ${detail}`,
+    name: title,
+    detail,
     paint(painter) {
       painter.rect(0, 0, size.width, size.height, { fill: paper });
       const room = width - 2 * AROUND;
@@ -72,7 +80,7 @@ async function pictureOf(root) {
  * @param {Element} root the element of the view
  */
 export async function savePNG(root) {
-  const { width, height, name, paint } = await pictureOf(root);
+  const { width, height, name, detail, paint } = await pictureOf(root);
   const sharp = Math.min(SHARP, LARGEST / Math.max(width, height));
   const canvas = document.createElement("canvas");
   canvas.width = Math.round(width * sharp);
@@ -82,7 +90,7 @@ export async function savePNG(root) {
   paint(canvasPainter(context));
   const blob = await new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
   if (!(blob instanceof Blob)) throw new Error("the browser could not write the picture");
-  hand(blob, `${fileName(name)}.png`);
+  download(blob, `${fileName(name, detail)}.png`);
 }
 
 /**
@@ -90,26 +98,29 @@ export async function savePNG(root) {
  * @param {Element} root the element of the view
  */
 export async function saveSVG(root) {
-  const { width, height, name, paint } = await pictureOf(root);
+  const { width, height, name, detail, says, paint } = await pictureOf(root);
   const painter = svgPainter(width, height);
   paint(painter);
-  hand(new Blob([painter.end()], { type: "image/svg+xml" }), `${fileName(name)}.svg`);
+  const title = visible(`${name}: ${detail}`, TOLD);
+  const file = painter.end(title, visible(says ?? title, TOLD));
+  download(new Blob([file], { type: "image/svg+xml" }), `${fileName(name, detail)}.svg`);
 }
 
 /**
- * A name that every file system takes.
+ * A name that every file system takes; a long text is cut, never what of it is shown.
  * @param {string} name
+ * @param {string} detail
  */
-function fileName(name) {
-  const safe = name.replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-+|-+$/g, "");
-  return safe.slice(0, 80) || "attention";
+export function fileName(name, detail) {
+  const safe = [name, detail].map((text) => text.replace(/[^\p{L}\p{N}.]+/gu, "-").replace(/^[-.]+|[-.]+$/g, ""));
+  return [safe[0].slice(0, 40), safe[1].slice(-60)].filter(Boolean).join("-") || "attention";
 }
 
 /**
  * @param {Blob} blob
  * @param {string} name
  */
-function hand(blob, name) {
+export function download(blob, name) {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(blob);
   link.download = name;

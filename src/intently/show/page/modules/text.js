@@ -4,7 +4,7 @@ import { largest, readingCard } from "./cards.js";
 import { compared } from "./compare.js";
 import { errorOf } from "./data.js";
 import { everyHead } from "./every.js";
-import { readBack, readingOf, wordName, written } from "./readings.js";
+import { headsName, readBack, readingOf, wordName, written } from "./readings.js";
 import { offerPicture } from "./save.js";
 import { seenOf } from "./snapshot.js";
 import { announce, element, format, orSay } from "./words.js";
@@ -54,7 +54,7 @@ export function textView(section, page, store, source) {
   now.buttons.append(hold);
   const every = everyHead(page, source, (heads) => store.set({ heads }, { push: true }));
   const swap = element("button", { type: "button" }, "Swap");
-  const release = element("button", { type: "button" }, "Let go");
+  const release = element("button", { type: "button" }, "Close");
   held.buttons.append(swap, release);
   const apart = element("p", { class: "apart", hidden: true });
   const cards = element("div", { class: "cards" }, held.root, now.root);
@@ -152,9 +152,9 @@ export function textView(section, page, store, source) {
     void orSay(section, showNow());
   });
   offerPicture(section, () => {
-    const { item, entry } = store.get();
+    const { item, entry, heads } = store.get();
     const { name, entries } = page.meta.items[item];
-    return { name: `${name} ${entries[entry].name} text`, ...seenOf(section) };
+    return { name, detail: `${entries[entry].name} · ${headsName(page, item, entry, heads)} text`, ...seenOf(section) };
   });
   if (drawn()) {
     void orSay(section, showHeld());
