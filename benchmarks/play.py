@@ -58,6 +58,7 @@ def large(like: Translator) -> Translator:
 
 
 def main() -> None:
+    """Print the medians."""
     from playwright.sync_api import sync_playwright
 
     small = Translator.load()

@@ -303,11 +303,15 @@ def test_a_narrow_screen(story: Path, opened: Opened, view: str, scheme: str) ->
     page.wait_for_timeout(300)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     small = page.evaluate("""() => [...document.querySelectorAll("button, select, input")]
-        .filter(one => one.checkVisibility())
+        .filter(one => one.checkVisibility() && !one.closest("nav.controls"))
         .map(one => [one.textContent.trim() || one.ariaLabel, one.getBoundingClientRect()])
         .filter(([, box]) => box.height < 24 || box.width < 20 || box.right > 391 || box.left < -1)
         .map(([name]) => name)""")
     assert small == []
+    strip = page.locator("nav.controls").bounding_box()
+    assert strip["height"] <= 64 and strip["width"] <= 390  # one strip, which scrolls sideways
+    least = "[...document.querySelectorAll('nav.controls button')].filter(x => x.checkVisibility())"
+    assert page.evaluate(f"Math.min(...{least}.map(x => x.getBoundingClientRect().height))") >= 24
 
 
 @pytest.mark.parametrize("view", ["overview", "head", "text", "lines"])

@@ -328,6 +328,8 @@ def test_the_modules_of_the_package_are_all_joined() -> None:
     assert {path.stem for path in folder.glob("*.js")} == {
         *writing.SCRIPT,
         *examination.SCRIPT,
+        *script.PLAY,
+        *script.ENGINE,
         "widget",
     }
 

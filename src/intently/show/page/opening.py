@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+from intently.matrix.patterns import measure
 from intently.show.page.items import Item
 from intently.show.page.sides import Picture
+
+CLEAR = 0.5
+"""The least mean of the largest weights for which a page opens on a head."""
 
 COMPARED = 512
 """Texts of more tokens are not searched for the word that they read most differently."""
@@ -28,6 +32,49 @@ def opening(items: Sequence[Item]) -> dict[str, Any]:
         return {}
     found = [*_parting(items)] or [*_shared(items)]
     return {"view": "text", **max(found, key=lambda one: one[0], default=(0.0, {}))[1]}
+
+
+class Telling(NamedTuple):
+    """A head to open a page on, and why in a sentence."""
+
+    entry: int
+    head: int
+    why: str
+
+
+def telling(item: Item) -> Telling | None:
+    """Return the head of a text that says most, None where all are diffuse or look at one place.
+
+    Its queries put most of their weight on one key each (confidence: Voita et al. 2019, section 4),
+    and that key is not the first (a sink), the query's own or the one before: what is left of the
+    mean largest weight after these three is its score. Cross-attention, which pairs words of two
+    texts, counts double.
+
+    >>> import intently as it
+    >>> from intently.show.page.items import items_of
+    >>> weights = torch.stack([torch.full((4, 4), 0.25), torch.eye(4)[[2, 3, 0, 1]]])
+    >>> telling(items_of({"a": it.matrix.Dense(weights)})[0]).why
+    'head 1 of a: each word puts 1.00 of its weight on a single word, on average, and only 0.25 on the first'
+    """
+    best: tuple[float, Telling] | None = None
+    for entry, layer in enumerate(item.layers):
+        if min(layer.matrix.shape[-2:]) < 3:
+            continue
+        found = {name: x.value().reshape(-1) for name, x in measure(layer.matrix).items()}
+        cross = layer.rows != layer.columns
+        plain = [found["sink"]] if cross else [found[n] for n in ("sink", "self", "previous")]
+        confidence = found["confidence"].nan_to_num(0)
+        score = confidence - torch.stack(plain).nan_to_num(0).amax(0)
+        score = torch.where(confidence >= CLEAR, score * (1 + cross), -1.0)
+        head = int(score.argmax())
+        if score[head] > 0 and (best is None or score[head] > best[0]):
+            first = float(found["sink"].nan_to_num(0)[head])
+            why = (
+                f"head {head} of {layer.name}: each word puts {confidence[head]:.2f} of its weight "
+                f"on a single word, on average, and only {first:.2f} on the first"
+            )
+            best = float(score[head]), Telling(entry, head, why)
+    return None if best is None else best[1]
 
 
 def _parting(items: Sequence[Item]) -> Iterator[tuple[float, dict[str, Any]]]:
