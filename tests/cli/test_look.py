@@ -62,7 +62,17 @@ def test_a_text_becomes_a_page_of_every_head(look: Command, tmp_path: Path) -> N
     told = meta(tmp_path / "look.html")
     (item,) = told["items"]
     assert (told["title"], item["name"], item["note"]) == (WIDE, WIDE, translation)
-    assert len(item["entries"]) == 6 and told["precision"] == "half" and told["state"] == {}
+    assert len(item["entries"]) == 6 and told["precision"] == "half"
+    state = told["state"]  # a telling head, and why
+    assert state["view"] == "head" and item["entries"][state["entry"]]["kind"] == "cross"
+    (said,) = [
+        mark["text"]
+        for mark in told["highlights"]
+        if [mark["entry"], str(mark["head"])] == [state["entry"], state["heads"]]
+    ]
+    share = float(re.search(r"each word puts (0\.\d\d) of its weight on a single word", said)[1])
+    statistics = item["entries"][state["entry"]]["statistics"]
+    assert share == pytest.approx(statistics["confidence"][int(state["heads"])], abs=0.006)
 
 
 def test_two_texts_open_where_they_are_read_most_differently(look: Command, tmp_path: Path) -> None:

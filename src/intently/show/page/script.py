@@ -28,7 +28,7 @@ MODULES = (
         "save",
     ),
     *("snapshot", "tokens", "picture", "cards", "compare", "every", "text", "stubs", "lines"),
-    *("matrix", "marks", "overview", "find", "tables", "app"),
+    *("matrix", "difference", "marks", "overview", "find", "tables", "app"),
 )
 """In an order in which each module imports only from earlier ones."""
 

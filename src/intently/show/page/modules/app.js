@@ -1,6 +1,7 @@
 /** The page: its controls, its views, and what every key and button does. */
 
 import { repaint } from "./colours.js";
+import { differenceView } from "./difference.js";
 import { keyTable, listenToKeys } from "./keys.js";
 import { linesView } from "./lines.js";
 import { matrixView } from "./matrix.js";
@@ -304,6 +305,7 @@ export function mount(root, page, source, address, keys) {
   find("[data-wait]").remove();
   overviewView(section("overview"), page, store, source);
   matrixView(section("head"), page, store, source);
+  differenceView(section("head"), page, store, source);
   textView(section("text"), page, store, source);
   linesView(section("lines"), page, store, source);
   return store;

@@ -9,7 +9,7 @@
 /**
  * @typedef {{
  *   item: number, entry: number, heads: string, view: string, sort: string, filter: string,
- *   row: number | null, column: number | null, other: string | null, looks: string,
+ *   row: number | null, column: number | null, other: string | null, against: string | null, looks: string,
  *   r0: number, r1: number, c0: number, c1: number,
  *   scale: string, sink: string, cells: string, range: string, theme: string
  * }} State
@@ -55,6 +55,7 @@ const PLAIN = {
   row: null,
   column: null,
   other: null,
+  against: null,
   looks: "at",
   r0: 0,
   r1: Infinity,
@@ -167,6 +168,8 @@ function understood(given) {
       if (value !== "" && value !== null && Number(value) >= 0) found[key] = Number(value);
     } else if (key === "heads") {
       if (/^(mean|\d{1,6}(,\d{1,6}){0,255})$/.test(String(value))) found[key] = String(value);
+    } else if (key === "against") {
+      if (value === null || /^\d{1,6}\.(mean|\d{1,6}(,\d{1,6}){0,255})$/.test(String(value))) found[key] = value;
     } else if (key === "other") {
       if (value === null || typeof value === "string") found[key] = value;
     } else if (key === "sort" || key === "filter") {
@@ -203,12 +206,26 @@ function settled({ meta }, state) {
     sort: sort === "layer" || meta.statistics.includes(sort) ? state.sort : "",
     row: state.row !== null && state.row < t ? state.row : null,
     column: state.column !== null && state.column < s ? state.column : null,
+    against: state.against && comparable(entries, entry, state.against) ? state.against : null,
     other: state.other && stands(meta, state.other) ? state.other : null,
     r0,
     r1,
     c0,
     c1,
   };
+}
+
+/**
+ * Whether "entry.heads" stands here, in the size of the matrix that is seen.
+ * @param {Entry[]} entries
+ * @param {number} entry
+ * @param {string} against
+ */
+function comparable(entries, entry, against) {
+  const [other, heads] = [Number(against.split(".")[0]), against.slice(against.indexOf(".") + 1)];
+  const [here, there] = [entries[entry], entries[other]];
+  if (!here || !there || here.t !== there.t || here.s !== there.s) return false;
+  return heads === "mean" || heads.split(",").every((head) => Number(head) < there.heads);
 }
 
 /** @param {string} heads @param {number} count */
