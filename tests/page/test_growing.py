@@ -1,14 +1,14 @@
-"""What pages gained: words beside the matrix, marks, find, a second head, tables, files that tell."""
+"""Words beside the matrix, marks, find, a second head, rollout, tables, files that tell."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-import xml.etree.ElementTree as xml
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ import torch
 import intently as it
 from intently.show.page import save_page
 
-from ..show.page_reader import read
+from ..show.page_reader import Page
 from .driving import numbers, until
 
 Opened = Callable[..., Any]
@@ -120,7 +120,7 @@ def saved(page: Any, what: str) -> tuple[str, str]:
 
 def test_weights_are_saved_as_csv_and_json(opened: Opened, story: Path) -> None:
     page = opened(story, "#view=head&entry=5&heads=1")
-    entry = read(story).meta["items"][0]["entries"][5]
+    entry = Page.read(story).meta["items"][0]["entries"][5]
     wanted = np.stack(numbers(page, [(5, "1", f"row({i})") for i in range(entry["t"])]))
     name, text = saved(page, "csv")
     assert name.endswith(".csv") and "cross" in name and "head-1" in name
@@ -153,7 +153,7 @@ def test_saved_drawings_have_their_own_names_and_say_what_they_show(
         page.wait_for_timeout(300)
         name, text = saved(page, "svg")
         names.append(name)
-        root = xml.fromstring(text)
+        root = ElementTree.fromstring(text)
         title, says = (root.find(f"{SVG}{tag}").text for tag in ("title", "desc"))
         assert title and len(says) > 20
         if view == "head":
@@ -175,3 +175,24 @@ def test_the_link_is_copied(opened: Opened, story: Path) -> None:
     page.click("[data-do=save]")
     page.click("[data-do=link]")
     until(page, "() => /copied/.test(document.querySelector('[data-status]').textContent)")
+
+
+def test_rollout_is_that_of_the_library(opened: Opened, tmp_path: Path) -> None:
+    torch.manual_seed(2)
+    layers = [it.matrix.Dense(torch.randn(3, 9, 9).mul(2).softmax(-1)) for _ in range(3)]
+    names = [f"layer.{n}" for n in range(3)]
+    path = save_page(dict(zip(names, layers, strict=True)), tmp_path / "a.html", "full")
+    page = opened(path, "#view=head&entry=2&heads=rollout")
+    wanted = it.matrix.rollout(layers).numpy()
+    found = np.stack(numbers(page, [(2, "rollout", f"row({i})") for i in range(9)]))
+    assert np.abs(found - wanted).max() < 1e-4
+    assert page.input_value("[data-pick=heads]") == "rollout"
+    first = opened(path, "#view=head&entry=0&heads=rollout")
+    assert first.input_value("[data-pick=heads]") == "0"  # one layer has nothing to roll out
+
+
+def test_every_layer_shows_the_mean_of_its_heads(opened: Opened, patterns: Path) -> None:
+    page = opened(patterns, "#view=overview")
+    page.click(".overview-mean")
+    until(page, "() => /heads=mean/.test(location.hash)")
+    assert page.is_visible(".matrix-canvas")

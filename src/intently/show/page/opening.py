@@ -54,7 +54,7 @@ def telling(item: Item) -> Telling | None:
     >>> from intently.show.page.items import items_of
     >>> weights = torch.stack([torch.full((4, 4), 0.25), torch.eye(4)[[2, 3, 0, 1]]])
     >>> telling(items_of({"a": it.matrix.Dense(weights)})[0]).why  # doctest: +ELLIPSIS
-    'head 1 of a: each word puts 1.00 of its weight on a single word, on average; the first word ...'
+    'head 1 of a: each word puts 1.00 of its weight on a single word, on average; the first ...'
     """
     best: tuple[float, Telling] | None = None
     for entry, layer in enumerate(item.layers):

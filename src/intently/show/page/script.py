@@ -14,7 +14,17 @@ from importlib.resources import files
 from intently.errors import DataError, build
 
 MODULES = (
-    *("colours", "words", "data", "weighing", "sweeping", "attention", "remote", "state"),
+    *(
+        "colours",
+        "words",
+        "data",
+        "weighing",
+        "sweeping",
+        "rollout",
+        "attention",
+        "remote",
+        "state",
+    ),
     *("readings", "keys", "scales", "choosing", "painter", "frame", "shading", "exact"),
     *(
         "margins",

@@ -3,11 +3,11 @@
 import { repaint } from "./colours.js";
 import { differenceView } from "./difference.js";
 import { keyTable, listenToKeys } from "./keys.js";
+import { finding } from "./find.js";
 import { linesView } from "./lines.js";
 import { matrixView } from "./matrix.js";
 import { overviewView } from "./overview.js";
-import { finding } from "./find.js";
-import { bothSides } from "./readings.js";
+import { bothSides, headChoices } from "./readings.js";
 import { savePNG, saveSVG } from "./save.js";
 import { createStore } from "./state.js";
 import { saveTable } from "./tables.js";
@@ -117,7 +117,7 @@ export function mount(root, page, source, address, keys) {
       store.set({ entry, ...keptTokens(state.entry, entry) }, { push: true });
       return;
     }
-    const known = headChoices(entries[state.entry].heads);
+    const known = headChoices(entries, state.entry);
     const at = known.indexOf(state.heads);
     store.set({ heads: known[(Math.max(at, step > 0 ? -1 : 0) + step + known.length) % known.length] }, { push: true });
   }
@@ -270,9 +270,8 @@ export function mount(root, page, source, address, keys) {
       sink: view !== "overview",
     };
     for (const [name, shown] of Object.entries(shows)) find(`[data-for="${name}"]`).hidden = !shown;
-    const entry = item.entries[state.entry];
     fill(pick("entry"), item.entries.map(({ name }) => visible(name, 40)));
-    const heads = headChoices(entry.heads);
+    const heads = headChoices(item.entries, state.entry);
     if (!heads.includes(state.heads)) heads.push(state.heads);
     fill(
       pick("heads"),
@@ -309,15 +308,6 @@ export function mount(root, page, source, address, keys) {
   textView(section("text"), page, store, source);
   linesView(section("lines"), page, store, source);
   return store;
-}
-
-/**
- * Each head alone, and the mean of all.
- *
- * @param {number} count
- */
-function headChoices(count) {
-  return [...Array.from({ length: count }, (_, n) => String(n)), ...(count > 1 ? ["mean"] : [])];
 }
 
 /**

@@ -4,6 +4,7 @@
  * Weights are computed when they are asked for. Nothing of size t × s is ever kept.
  */
 
+import { rolledOut, stackOf } from "./rollout.js";
 import { headOf } from "./sweeping.js";
 import { copying, visibility, weighing } from "./weighing.js";
 
@@ -126,7 +127,7 @@ function meanOf(rows) {
 }
 
 /**
- * Heads by item, entry and "3", "1,4" or "mean"; those opened last are kept.
+ * Heads by item, entry and "3", "1,4", "mean" or "rollout"; those opened last are kept.
  * @param {Page} page
  * @param {(page: Page, item: number, entry: number, head: number) => Promise<Head>} open
  * @param {(page: Page, item: number, entry: number, heads: number[]) => Promise<Head>} openMean
@@ -135,6 +136,15 @@ function meanOf(rows) {
 export function headSource(page, open = openHead, openMean = openAverage) {
   /** @type {Map<string, Promise<Head>>} */
   const kept = new Map();
+
+  /** @param {number} item @param {number} entry */
+  async function roll(item, entry) {
+    const stack = stackOf(page.meta.items[item].entries, entry);
+    if (!stack) throw new Error("there is no rollout of this layer");
+    const means = stack.map((n) => openMean(page, item, n, chosenHeads(page.meta.items[item].entries[n].heads, "mean")));
+    return rolledOut(await Promise.all(means));
+  }
+
   return {
     open(item, entry, heads) {
       const key = `${item}.${entry}.${heads}`;
@@ -143,9 +153,11 @@ export function headSource(page, open = openHead, openMean = openAverage) {
       const chosen = chosenHeads(page.meta.items[item]?.entries[entry]?.heads ?? 0, heads);
       const head =
         known ??
-        (chosen.length === 1
-          ? open(page, item, entry, chosen[0])
-          : openMean(page, item, entry, chosen));
+        (heads === "rollout"
+          ? roll(item, entry)
+          : chosen.length === 1
+            ? open(page, item, entry, chosen[0])
+            : openMean(page, item, entry, chosen));
       kept.set(key, head);
       head.catch(() => kept.delete(key));
       for (const old of kept.keys()) {

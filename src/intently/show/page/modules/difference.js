@@ -4,7 +4,7 @@ import { ramp } from "./colours.js";
 import { errorOf, namesOf } from "./data.js";
 import { layout, paintNames, widestOf } from "./frame.js";
 import { canvasPainter } from "./painter.js";
-import { headsName } from "./readings.js";
+import { headChoices, headsName } from "./readings.js";
 import { element, format, named, orSay, rowName, visible } from "./words.js";
 
 /** Most rows and columns of cells; larger matrices are pooled by their mean. */
@@ -47,10 +47,9 @@ export function differenceView(root, page, store, source) {
     const { item, entry, heads, against } = store.get();
     const { entries } = page.meta.items[item];
     const own = entries[entry];
-    const alike = entries.flatMap(({ t, s, heads: count }, n) => {
+    const alike = entries.flatMap(({ t, s }, n) => {
       if (t !== own.t || s !== own.s) return [];
-      const each = [...Array.from({ length: count }, (_, head) => String(head)), ...(count > 1 ? ["mean"] : [])];
-      return each.map((head) => `${n}.${head}`).filter((value) => value !== `${entry}.${heads}`);
+      return headChoices(entries, n).map((head) => `${n}.${head}`).filter((value) => value !== `${entry}.${heads}`);
     });
     const key = [page.edition, item, ...alike].join();
     if (key !== filled) {

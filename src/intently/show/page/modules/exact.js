@@ -46,6 +46,7 @@ export async function windowCells(head, span, pixels, { hidden, how }, signal) {
 export async function overviewOf(page, item, entry, heads) {
   const about = page.meta.items[item].entries[entry];
   const [, h, w] = page.meta.blocks[about.overview].shape;
+  if (heads === "rollout") throw new Error("a rollout has no overview");
   const chosen = chosenHeads(about.heads, heads);
   const largest = about.overview_max ?? Array.from({ length: about.heads }, () => 1);
   const values = overviewWeights(await page.block(about.overview), { h, w, heads: chosen, largest });

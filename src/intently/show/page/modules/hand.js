@@ -39,6 +39,7 @@ function headsOf(heads) {
 
 /** @param {Works} works */
 function seenLayer({ store, result }) {
+  if (store.get().heads === "rollout") return null; // many layers at once: there is no cell to change
   return result()?.layers[store.get().entry] ?? null;
 }
 
@@ -118,7 +119,7 @@ export function handOf(works, root, active) {
 
   return {
     take(cell) {
-      if (!active()) return false;
+      if (!active() || !seenLayer(works)) return false;
       held = allowed(works, root, cell) ? { cell, weight: weightAt(works, cell), begun: false } : null;
       return true;
     },
@@ -135,7 +136,7 @@ export function handOf(works, root, active) {
       held = null;
     },
     press(key, cell) {
-      if (!["x", "Delete", ",", "."].includes(key)) return false;
+      if (!["x", "Delete", ",", "."].includes(key) || !seenLayer(works)) return false;
       if (!allowed(works, root, cell)) return true;
       if (key === "x" || key === "Delete") cross(cell);
       else {
@@ -249,6 +250,7 @@ export function toolsOf(works, activate) {
 
   function show() {
     const layer = seenLayer(works);
+    root.hidden = !layer;
     if (!layer) return;
     const { heads } = works.store.get();
     const chosen = headsOf(heads);

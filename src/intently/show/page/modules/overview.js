@@ -3,6 +3,7 @@
 import { filtered, sorted, valueOf } from "./choosing.js";
 import { ramp } from "./colours.js";
 import { errorOf, saidOf } from "./data.js";
+import { overviewOf } from "./exact.js";
 import { MARKED, marksOf } from "./marks.js";
 import { offerPicture, titled } from "./save.js";
 import { announce, element, format, visible } from "./words.js";
@@ -43,6 +44,8 @@ export function overviewView(root, page, store, _heads) {
   root.append(form, quoted, grid, scales);
   /** @type {Tile[]} */
   let tiles = [];
+  /** @type {{entry: number, canvas: HTMLCanvasElement}[]} */
+  let means = [];
   let built = "";
   const near = new IntersectionObserver(
     (seen) => {
@@ -73,7 +76,7 @@ export function overviewView(root, page, store, _heads) {
     built = [page.edition, item, by, words].join("\n");
     const { places, unknown } = filtered(entries(), words, page.meta.statistics);
     near.disconnect();
-    tiles = [];
+    [tiles, means] = [[], []];
     grid.style.setProperty("--tile", `${tileSize(root.clientWidth, entries())}px`);
     grid.replaceChildren(...(by ? ranked(sorted(entries(), places, by)) : layered(places)));
     const every = entries().reduce((sum, { heads }) => sum + heads, 0);
@@ -123,7 +126,8 @@ export function overviewView(root, page, store, _heads) {
       if (!own.length) return [];
       const name = element("h3", { class: "overview-name" }, element("bdi", {}, ...broken(visible(about.name, 60))));
       const tilesOf = own.map((place) => tileOf(place, false));
-      const row = element("div", { class: "overview-tiles" }, ...tilesOf);
+      const whole = own.length === about.heads && about.heads > 1 ? [meanOfLayer(entry)] : [];
+      const row = element("div", { class: "overview-tiles" }, ...tilesOf, ...whole);
       return [element("section", { class: "overview-layer", "aria-label": about.name }, name, row)];
     });
     return found.length ? found : ranked([]);
@@ -152,6 +156,36 @@ export function overviewView(root, page, store, _heads) {
     button.addEventListener("focus", () => announce(root, told(place)));
     tiles.push({ place, button, canvas });
     return button;
+  }
+
+  /** The mean of all heads of a layer, after them. @param {number} entry */
+  function meanOfLayer(entry) {
+    const about = entries()[entry];
+    const canvas = /** @type {HTMLCanvasElement} */ (element("canvas", { "aria-hidden": "true" }));
+    canvas.style.aspectRatio = `${Math.max(0.35, Math.min(2.8, about.s / about.t))}`;
+    const name = `${visible(about.name, 80)}, mean of ${about.heads} heads`;
+    const frame = element("span", { class: "overview-frame" }, canvas);
+    const label = element("span", { class: "overview-label" }, "mean");
+    const button = element("button", { type: "button", class: "overview-mean", title: name, "aria-label": name }, frame, label);
+    button.addEventListener("click", () => store.set({ entry, heads: "mean", view: "head" }, { push: true }));
+    means.push({ entry, canvas });
+    void drawMean(entry, canvas);
+    return button;
+  }
+
+  /** @param {number} entry @param {HTMLCanvasElement} canvas */
+  async function drawMean(entry, canvas) {
+    const { item } = store.get();
+    const { values, h, w } = await overviewOf(page, item, entry, "mean");
+    const [most, { rgb }] = [Math.max(1e-9, ...values), ramp(root)];
+    const data = new Uint8ClampedArray(4 * h * w);
+    values.forEach((value, n) => {
+      const level = 3 * Math.round(255 * Math.sqrt(value / most));
+      data.set([rgb[level], rgb[level + 1], rgb[level + 2], 255], 4 * n);
+    });
+    canvas.width = w;
+    canvas.height = h;
+    canvas.getContext("2d")?.putImageData(new ImageData(data, w, h), 0, 0);
   }
 
   /** @param {Place} place */
@@ -217,7 +251,11 @@ export function overviewView(root, page, store, _heads) {
     mark();
   }).observe(root);
   const whole = root.closest(".intently");
-  whole?.addEventListener("colours", () => root.clientWidth && tiles.forEach(fill));
+  whole?.addEventListener("colours", () => {
+    if (!root.clientWidth) return;
+    tiles.forEach(fill);
+    for (const { entry, canvas } of means) void drawMean(entry, canvas);
+  });
   whole?.addEventListener("statistics", build);
 
   offerPicture(root, async () => {
@@ -327,7 +365,7 @@ async function thumbnail(page, about, head, rgb) {
  * @param {Entry[]} entries
  */
 function tileSize(width, entries) {
-  const most = Math.max(1, ...entries.map(({ heads }) => heads));
+  const most = Math.max(1, ...entries.map(({ heads }) => heads + (heads > 1 ? 1 : 0)));
   const room = width - (width < NARROW ? 0 : TILE.name) + TILE.gap;
   const fitting = Math.max(1, Math.floor(room / (TILE.least + TILE.gap)));
   const across = Math.min(most, fitting);

@@ -12,6 +12,7 @@
  */
 
 import { namesOf } from "./data.js";
+import { stackOf } from "./rollout.js";
 import { rowName } from "./words.js";
 
 /**
@@ -105,6 +106,18 @@ export function readBack(page, text) {
 }
 
 /**
+ * What of a layer can be seen: each head alone, the mean of all, and the rollout of the layers so far.
+ *
+ * @param {import("./data.js").Entry[]} entries
+ * @param {number} entry
+ */
+export function headChoices(entries, entry) {
+  const count = entries[entry].heads;
+  const each = Array.from({ length: count }, (_, n) => String(n));
+  return [...each, ...(count > 1 ? ["mean"] : []), ...(stackOf(entries, entry) ? ["rollout"] : [])];
+}
+
+/**
  * A name for heads: "head 3", "mean of heads 1, 3", "mean of 8 heads".
  *
  * @param {Page} page
@@ -114,6 +127,7 @@ export function readBack(page, text) {
  */
 export function headsName(page, item, entry, heads) {
   const count = page.meta.items[item].entries[entry].heads;
+  if (heads === "rollout") return "rollout of the layers so far";
   if (heads === "mean") return count === 1 ? "head 0" : `mean of ${count} heads`;
   return heads.includes(",") ? `mean of heads ${heads.split(",").join(", ")}` : `head ${heads}`;
 }

@@ -4,6 +4,8 @@
  * The address is written by anybody; whatever is not possible in this page is left out.
  */
 
+import { stackOf } from "./rollout.js";
+
 /** @typedef {import("./data.js").Page} Page */
 /** @typedef {import("./data.js").Entry} Entry */
 /**
@@ -167,9 +169,9 @@ function understood(given) {
     } else if (["r0", "r1", "c0", "c1"].includes(key)) {
       if (value !== "" && value !== null && Number(value) >= 0) found[key] = Number(value);
     } else if (key === "heads") {
-      if (/^(mean|\d{1,6}(,\d{1,6}){0,255})$/.test(String(value))) found[key] = String(value);
+      if (/^(mean|rollout|\d{1,6}(,\d{1,6}){0,255})$/.test(String(value))) found[key] = String(value);
     } else if (key === "against") {
-      if (value === null || /^\d{1,6}\.(mean|\d{1,6}(,\d{1,6}){0,255})$/.test(String(value))) found[key] = value;
+      if (value === null || /^\d{1,6}\.(mean|rollout|\d{1,6}(,\d{1,6}){0,255})$/.test(String(value))) found[key] = value;
     } else if (key === "other") {
       if (value === null || typeof value === "string") found[key] = value;
     } else if (key === "sort" || key === "filter") {
@@ -202,7 +204,7 @@ function settled({ meta }, state) {
     ...state,
     item,
     entry,
-    heads: possible(state.heads, count),
+    heads: possible(state.heads, count, entries.length > 0 && stackOf(entries, entry) !== null),
     sort: sort === "layer" || meta.statistics.includes(sort) ? state.sort : "",
     row: state.row !== null && state.row < t ? state.row : null,
     column: state.column !== null && state.column < s ? state.column : null,
@@ -225,12 +227,13 @@ function comparable(entries, entry, against) {
   const [other, heads] = [Number(against.split(".")[0]), against.slice(against.indexOf(".") + 1)];
   const [here, there] = [entries[entry], entries[other]];
   if (!here || !there || here.t !== there.t || here.s !== there.s) return false;
+  if (heads === "rollout") return stackOf(entries, other) !== null;
   return heads === "mean" || heads.split(",").every((head) => Number(head) < there.heads);
 }
 
-/** @param {string} heads @param {number} count */
-function possible(heads, count) {
-  if (heads === "mean") return heads;
+/** @param {string} heads @param {number} count @param {boolean} rolls whether there is a rollout */
+function possible(heads, count, rolls) {
+  if (heads === "mean" || (heads === "rollout" && rolls)) return heads;
   const kept = [...new Set(heads.split(",").map(Number))].filter((head) => head < count);
   return kept.length ? kept.join(",") : "0";
 }
@@ -252,12 +255,13 @@ function span(from, to, n) {
  * @param {string} text
  */
 function stands(meta, text) {
-  const parts = /^(\d{1,6})\.(\d{1,6})\.(mean|[\d,]{1,999})\.(at|from)\.(\d{1,9})$/.exec(text);
+  const parts = /^(\d{1,6})\.(\d{1,6})\.(mean|rollout|[\d,]{1,999})\.(at|from)\.(\d{1,9})$/.exec(text);
   const about = parts && meta.items[Number(parts[1])]?.entries[Number(parts[2])];
   if (!about) return false;
+  if (parts[3] === "rollout" && !stackOf(meta.items[Number(parts[1])].entries, Number(parts[2]))) return false;
   const [, , , heads, looks, token] = parts;
   const numbered = heads.split(",").every((head) => head !== "" && Number(head) < about.heads);
-  return (heads === "mean" || numbered) && Number(token) < (looks === "at" ? about.t : about.s);
+  return (heads === "mean" || heads === "rollout" || numbered) && Number(token) < (looks === "at" ? about.t : about.s);
 }
 
 /** @param {string} text @returns {Record<string, unknown>} */
