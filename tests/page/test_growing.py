@@ -66,7 +66,9 @@ def test_words_stand_beside_the_matrix_on_a_wide_screen(opened: Opened, story: P
     matrix, text = (page.locator(f"section[data-view={name}]") for name in ("head", "text"))
     assert matrix.is_visible() and text.is_visible()
     assert text.bounding_box()["x"] >= matrix.bounding_box()["x"] + matrix.bounding_box()["width"]
-    until(page, "() => document.querySelector('[data-view=text]').textContent.includes('looks at')")
+    until(
+        page, "() => document.querySelector('[data-view=text]').textContent.includes('looked at')"
+    )
     page.set_viewport_size({"width": 1200, "height": 900})
     until(page, "() => document.querySelector('[data-view=text]').hidden")
 
