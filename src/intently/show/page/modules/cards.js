@@ -2,7 +2,7 @@
 
 import { shade } from "./colours.js";
 import { errorOf } from "./data.js";
-import { bothSides, headsName, readingWeights, wordName } from "./readings.js";
+import { bothSides, headsName, readingWeights, stretchOf, wordName } from "./readings.js";
 import { picturePanel } from "./picture.js";
 import { scaleOf, shareOf, ticksOf } from "./scales.js";
 import { tokenPanel } from "./tokens.js";
@@ -13,7 +13,8 @@ import { digitsOf, element, format, refill, visible } from "./words.js";
 /**
  * @typedef {{
  *   point: (looks: "at" | "from", token: number | null) => void,
- *   pick: (looks: "at" | "from", token: number) => void,
+ *   pick: (looks: "at" | "from", token: number, extend: boolean) => void,
+ *   brush: (looks: "at" | "from", first: number, last: number) => void,
  *   partner: (token: number) => void
  * }} CardHears what is done to a word: pointed at, chosen, or chosen from the list
  * @typedef {{log: boolean, hideSink: boolean, partner: number | null, pinned: boolean}} Look
@@ -99,9 +100,13 @@ export function readingCard(page, source, hears) {
       const make = words.side.kind === "picture" ? picturePanel : tokenPanel;
       return make(words, label, {
         point: (unit) => hears?.point(...(unit === null ? /** @type {const} */ ([own(), null]) : token(unit))),
-        pick(unit) {
+        pick(unit, extend = false) {
           const [looks, found] = token(unit);
-          if (found !== null) hears?.pick(looks, found);
+          if (found !== null) hears?.pick(looks, found, extend);
+        },
+        brush(first, last) {
+          const [[looks, from], [, to]] = [token(first), token(last)];
+          if (from !== null && to !== null) hears?.brush(looks, from, to);
         },
       });
     };
@@ -153,11 +158,12 @@ export function readingCard(page, source, hears) {
   /** @type {Card["read"]} */
   async function read(place, look) {
     const turn = ++asked;
-    const { item, entry, heads, looks, token } = place;
+    const { item, entry, heads, looks, token, through = null } = place;
+    const stretch = stretchOf(token, through);
     set(item, entry, heads);
     root.dataset.looks = looks;
     const head = await source.open(item, entry, heads);
-    const weights = await readingWeights(head, both, looks, token);
+    const weights = await readingWeights(head, both, looks, token, through);
     if (turn !== asked) return null;
     const [from, to] = looks === "at" ? [both.queries, both.keys] : [both.keys, both.queries];
     const [fromPanel, toPanel] = looks === "at" ? [queriesPanel, keysPanel] : [keysPanel, queriesPanel];
@@ -165,18 +171,20 @@ export function readingCard(page, source, hears) {
     if (fromPanel !== toPanel) fromPanel.paint(null, () => 0);
     toPanel.paint(weights, (w) => shareOf(scale, w));
     unmark();
-    fromPanel.mark(look.pinned ? "pinned" : "anchor", [token + from.shift]);
+    fromPanel.mark(look.pinned ? "pinned" : "anchor", stretch.map((n) => n + from.shift));
     if (look.partner !== null) toPanel.mark("partner", [look.partner + to.shift]);
     const next = token + from.shift + 1;
     if (looks === "at" && from.writes && from.units[next] === from.writes[token]) {
       fromPanel.mark("writes", [next]);
     }
-    const name = wordName(from, token + from.shift);
+    const ends = [stretch[0], stretch[stretch.length - 1]].map((n) => wordName(from, n + from.shift));
+    const name = stretch.length > 1 ? `${ends[0]} … ${ends[1]}` : ends[0];
     const cross = page.meta.items[item].entries[entry].kind === "cross";
     title.replaceChildren(
       ...(looks === "at"
-        ? [quoted(name), cross ? " looked at" : " looks at"]
+        ? [quoted(name), stretch.length > 1 ? " look at" : cross ? " looked at" : " looks at"]
         : ["who looks at ", quoted(name)]),
+      stretch.length > 1 ? `, mean of ${stretch.length} tokens` : "",
     );
     listAgain = () => list(weights, to, scale, look);
     listAgain();

@@ -13,7 +13,7 @@ const BINDINGS = [
   { keys: ["[", "]"], says: "head before, next head", do: "head" },
   { keys: ["{", "}"], says: "layer before, next layer", do: "entry" },
   { keys: ["←", "→", "↑", "↓"], says: "move among words, heads or weights" },
-  { keys: ["Enter"], says: "hold a word, open a head" },
+  { keys: ["Enter"], says: "hold a word, open a head; with Shift, a stretch of words" },
   { keys: ["+", "−"], says: "zoom" },
   { keys: ["0"], says: "the whole matrix" },
   { keys: ["f"], says: "what a word looks at, or who looks at it", do: "flip" },

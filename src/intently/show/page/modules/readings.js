@@ -4,7 +4,8 @@
  * @typedef {import("./data.js").Page} Page
  * @typedef {import("./data.js").Side} Side
  * @typedef {import("./state.js").State} State
- * @typedef {{item: number, entry: number, heads: string, looks: "at" | "from", token: number}} Place
+ * @typedef {{item: number, entry: number, heads: string, looks: "at" | "from", token: number, through?: number | null}} Place
+ *   `through` is the other end of a stretch of tokens, whose weights are averaged
  * @typedef {{side: Side, units: string[], count: number, shift: number, produced: number,
  *   writes: string[] | null}} Words
  *   `units` are shown, row or column n of the matrix is unit n + shift and `writes` the nth of those
@@ -76,7 +77,7 @@ export function readingOf(state) {
   const { item, entry, heads } = state;
   const looks = state.looks === "from" ? "from" : "at";
   const token = looks === "at" ? state.row : state.column;
-  return token === null ? null : { item, entry, heads, looks, token };
+  return token === null ? null : { item, entry, heads, looks, token, through: state.through };
 }
 
 /**
@@ -133,17 +134,30 @@ export function headsName(page, item, entry, heads) {
 }
 
 /**
+ * The tokens of a stretch, from one end to the other.
+ *
+ * @param {number} token
+ * @param {number | null} [through]
+ */
+export function stretchOf(token, through = null) {
+  const [first, last] = [Math.min(token, through ?? token), Math.max(token, through ?? token)];
+  return Array.from({ length: last - first + 1 }, (_, n) => first + n);
+}
+
+/**
  * The weights of a reading, over the units of the other side: shifted ones have none (NaN).
  *
  * @param {import("./attention.js").Head} head
  * @param {Both} both
  * @param {"at" | "from"} looks
  * @param {number} token
+ * @param {number | null} [through] the other end of a stretch: the mean over its tokens
  * @returns {Promise<Float32Array>}
  */
-export async function readingWeights(head, both, looks, token) {
+export async function readingWeights(head, both, looks, token, through = null) {
   const other = looks === "at" ? both.keys : both.queries;
-  const weights = looks === "at" ? await head.row(token) : await head.column(token);
+  const lines = await Promise.all(stretchOf(token, through).map((n) => (looks === "at" ? head.row(n) : head.column(n))));
+  const weights = lines.length === 1 ? lines[0] : lines[0].map((_, j) => lines.reduce((sum, line) => sum + line[j], 0) / lines.length);
   const spread = new Float32Array(other.units.length).fill(NaN);
   spread.set(weights.subarray(0, other.units.length - other.shift), other.shift);
   return spread;

@@ -11,7 +11,7 @@ import { stackOf } from "./rollout.js";
 /**
  * @typedef {{
  *   item: number, entry: number, heads: string, view: string, sort: string, filter: string,
- *   row: number | null, column: number | null, other: string | null, against: string | null, looks: string,
+ *   row: number | null, column: number | null, through: number | null, other: string | null, against: string | null, looks: string,
  *   r0: number, r1: number, c0: number, c1: number,
  *   scale: string, sink: string, cells: string, range: string, theme: string
  * }} State
@@ -56,6 +56,7 @@ const PLAIN = {
   filter: "",
   row: null,
   column: null,
+  through: null,
   other: null,
   against: null,
   looks: "at",
@@ -102,7 +103,8 @@ export function createStore(page, address = browserAddress()) {
     get: () => state,
     set(partial, { push = false } = {}) {
       const said = understood(partial);
-      const next = { ...state, ...said };
+      const elsewhere = ["row", "column", "looks"].some((key) => key in said) && !("through" in said);
+      const next = { ...state, ...said, ...(elsewhere ? { through: null } : {}) };
       become(settled(page, { ...next, ...carried(page, state, next, said) }), push);
     },
     subscribe(hear) {
@@ -147,7 +149,7 @@ function carried(page, before, next, said) {
     to &&
     [from.t, from.s, from.rows, from.columns].join() === [to.t, to.s, to.rows, to.columns].join();
   if (same) return {};
-  return { row: null, column: null, r0: 0, r1: Infinity, c0: 0, c1: Infinity, ...said };
+  return { row: null, column: null, through: null, r0: 0, r1: Infinity, c0: 0, c1: Infinity, ...said };
 }
 
 /**
@@ -164,7 +166,7 @@ function understood(given) {
       if (CHOICES[key].includes(String(value))) found[key] = value;
     } else if (key === "item" || key === "entry") {
       if (whole(value)) found[key] = Number(value);
-    } else if (key === "row" || key === "column") {
+    } else if (key === "row" || key === "column" || key === "through") {
       if (value === null || whole(value)) found[key] = value === null ? null : Number(value);
     } else if (["r0", "r1", "c0", "c1"].includes(key)) {
       if (value !== "" && value !== null && Number(value) >= 0) found[key] = Number(value);
@@ -208,6 +210,7 @@ function settled({ meta }, state) {
     sort: sort === "layer" || meta.statistics.includes(sort) ? state.sort : "",
     row: state.row !== null && state.row < t ? state.row : null,
     column: state.column !== null && state.column < s ? state.column : null,
+    through: state.through !== null && state.through < (state.looks === "at" ? t : s) ? state.through : null,
     against: state.against && comparable(entries, entry, state.against) ? state.against : null,
     other: state.other && stands(meta, state.other) ? state.other : null,
     r0,

@@ -10,7 +10,7 @@ import { seenOf } from "./snapshot.js";
 import { announce, element, format, orSay } from "./words.js";
 
 /** What a reading depends on. */
-const READ = ["view", "item", "entry", "heads", "looks", "row", "column", "scale", "sink", "other"];
+const READ = ["view", "item", "entry", "heads", "looks", "row", "column", "scale", "sink", "other", "through"];
 
 /** Beside texts of more words, not below them, stands what every head looks at. */
 const LONG = 400;
@@ -35,12 +35,21 @@ export function textView(section, page, store, source) {
         void orSay(section, showNow());
       });
     },
-    pick(looks, token) {
+    pick(looks, token, extend) {
       const state = store.get();
       const which = looks === "at" ? "row" : "column";
+      if (extend && state.looks === looks && state[which] !== null && state[which] !== token) {
+        pointed = null;
+        store.set({ through: token });
+        return;
+      }
       const same = state.looks === looks && state[which] === token;
       pointed = null;
       store.set({ looks, [which]: same ? null : token });
+    },
+    brush(looks, first, last) {
+      pointed = null;
+      store.set({ looks, [looks === "at" ? "row" : "column"]: first, through: last });
     },
     partner(token) {
       const { looks, row, column } = store.get();
@@ -103,7 +112,7 @@ export function textView(section, page, store, source) {
     const { t, s } = page.meta.items[state.item].entries[state.entry];
     const home = Math.max(t, s) > LONG ? now.aside : now.below;
     if (every.root.parentElement !== home) home.append(every.root);
-    void orSay(section, every.show(state.other ? null : reading, look));
+    void orSay(section, every.show(state.other || state.through !== null ? null : reading, look));
   }
 
   async function showHeld() {

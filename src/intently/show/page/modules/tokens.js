@@ -7,7 +7,8 @@
  *   repaint: () => void,
  *   mark: (kind: string, units: number[]) => void
  * }} Panel
- * @typedef {{point: (unit: number | null) => void, pick: (unit: number) => void}} Hears
+ * @typedef {{point: (unit: number | null) => void, pick: (unit: number, extend?: boolean) => void,
+ *   brush?: (first: number, last: number) => void}} Hears
  */
 import { inkOn, ramp, shade } from "./colours.js";
 import { element, rightToLeft, spelled, visible } from "./words.js";
@@ -128,7 +129,19 @@ export function tokenPanel(words, label, hears) {
   });
   list.addEventListener("click", (event) => {
     const unit = unitOf(event.target);
-    if (unit >= 0) hears.pick(unit);
+    if (unit >= 0) hears.pick(unit, event.shiftKey);
+  });
+  let brushed = -1;
+  list.addEventListener("pointerdown", (event) => {
+    brushed = event.pointerType === "touch" || event.shiftKey ? -1 : unitOf(event.target);
+  });
+  list.addEventListener("pointerup", (event) => {
+    const unit = unitOf(event.target);
+    if (brushed >= 0 && unit >= 0 && unit !== brushed) {
+      getSelection()?.removeAllRanges();
+      hears.brush?.(brushed, unit);
+    }
+    brushed = -1;
   });
   list.addEventListener("focusin", (event) => {
     const unit = unitOf(event.target);
@@ -143,7 +156,7 @@ export function tokenPanel(words, label, hears) {
     if (event.altKey || event.ctrlKey || event.metaKey) return;
     const unit = Math.max(0, spans.findIndex((span) => span.tabIndex === 0));
     const next = moved(event.key, unit);
-    if (event.key === "Enter" || event.key === " ") hears.pick(unit);
+    if (event.key === "Enter" || event.key === " ") hears.pick(unit, event.shiftKey);
     else if (next === null) return;
     else spans[next]?.focus();
     event.preventDefault();
