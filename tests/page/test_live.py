@@ -7,9 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
+from intently.matrix import Dense
+from intently.matrix.patterns import measure
+from intently.models import Transformer, TransformerOptions
 from intently.play import save_play
+from intently.show.page.script import PLAY, joined
+from intently.text import Tokenizer
 from intently.translation import Translator
 
 from .driving import press, status, until
@@ -206,3 +213,50 @@ def test_fits_phones_and_wide_screens(opened: Open, played: Path, width: int) ->
     page = opened(played, HEAD, width=width, color_scheme="dark", reduced_motion="reduce")
     says(page, ELLE)
     until(page, "() => document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_measures_are_those_of_the_library(opened: Open, played: Path) -> None:
+    torch.manual_seed(0)
+    weights = torch.randn(7, 9).softmax(-1)
+    page = opened(played)
+    modules = joined([name for name in PLAY if name != "play"])
+    asked = "measuresOf(Float32Array.from(weights.flat()), 7, 9, true)"
+    told = page.evaluate(
+        f"weights => {{\n{modules}\nconst found = {asked};\n"
+        "return [[...found.entropy], [...found.received], found.averages];\n}",
+        weights.tolist(),
+    )
+    A = Dense(weights)
+    assert np.allclose(told[0], A.entropy(), atol=1e-5)
+    assert np.allclose(told[1], A.received(), atol=1e-5)
+    wanted = {name: float(one.value()) for name, one in measure(A).items()}
+    assert told[2] == {name: pytest.approx(wanted[name], abs=1e-5) for name in told[2]}
+
+
+def test_a_users_own_translator_plays(opened: Open, tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    texts = ["the cat sat on the mat", "a dog ran"]
+    tokenizer = Tokenizer.train(texts, "character")
+    model = Transformer(TransformerOptions(tokenizer.size, tokenizer.size, width=16, inner=16))
+    own = Translator(model, tokenizer, tokenizer)
+    page = opened(save_play(own, tmp_path / "own.html", text="the cat"))
+    until(page, "() => document.querySelector('.live-told').textContent.includes('ms')")
+    for n in range(6):
+        page.locator(".live-moment").nth(n).click()
+        page.wait_for_timeout(150)
+    assert page.input_value(".live textarea") == "the cat"
+
+
+def test_only_the_last_text_counts(opened: Open, played: Path) -> None:
+    page = opened(played)
+    says(page, ELLE)
+    page.select_option(".live [aria-label=Search]", "8")
+    page.evaluate("""() => {
+        const field = document.querySelector('.live textarea');
+        for (let n = 5; n <= 22; n++) {
+            field.value = 'The road was too wide.'.slice(0, n);
+            field.dispatchEvent(new Event('input'));
+        }
+    }""")
+    says(page, "La route était trop large.")
+    until(page, "() => !document.querySelector('.intently').hasAttribute('aria-busy')")

@@ -269,10 +269,11 @@ export function toolsOf(works, activate) {
     const at = cell();
     const stands = at && at.i < layer.t && at.j < layer.s ? at : null;
     ofCell.hidden = !stands;
+    const fine = !matchMedia("(pointer: coarse)").matches;
     hint.textContent =
-      click.getAttribute("aria-pressed") === "true"
+      fine && click.getAttribute("aria-pressed") === "true"
         ? "Click a cell to cross it out, drag it up or down to set its weight. Keys: x, comma, full stop; u undoes."
-        : "Click a cell to select it, then change it here.";
+        : `${fine ? "Click" : "Tap"} a cell to select it, then change it here.`;
     if (!stands) return;
     const now = weightAt(works, stands);
     cellName.textContent = `‘${named(layer.rows[stands.i])}’ → ‘${named(layer.columns[stands.j])}’`;

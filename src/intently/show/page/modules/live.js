@@ -278,7 +278,7 @@ export function live(root, about, worker, base) {
         ...(result.likely[upto - 1] ?? []).map(({ token, logProbability }) => {
           const share = Math.exp(logProbability);
           const taken = token === result.written[upto - 1];
-          return element("li", { class: taken ? "taken" : null }, `${named(token)} ${(100 * share).toFixed(share < 0.1 ? 1 : 0)} %`);
+          return element("li", { class: taken ? "taken" : null }, `${named(token)} ${share < 0.001 ? "< 0.1" : (100 * share).toFixed(share < 0.1 ? 1 : 0)} %`);
         }),
       );
       changing.hidden = !now.changes.length && !past.length;

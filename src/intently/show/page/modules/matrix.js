@@ -256,6 +256,7 @@ export function matrixView(root, page, store, heads) {
   const say = latest(tellPlace);
 
   async function tellPlace() {
+    if (!root.clientWidth) return;
     const at = place();
     if (!at || !head) {
       panel.tell(null, names);

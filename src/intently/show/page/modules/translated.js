@@ -107,6 +107,7 @@ function entryOf(depth, { name, heads, t, s, weights }, written, add) {
     t,
     s,
     heads,
+    mask: cross || encoder ? null : { block: add(causalBits(t), t, Math.ceil(t / 8)), heads: 1 },
     score: { kind: "weights", blocks: each.map((head) => add(head, t, s)) },
     scale: 1,
     d: 0,
@@ -166,6 +167,17 @@ export function measuresOf(weights, t, s, own) {
   const averages = {};
   for (const [name, { total, count: n }] of Object.entries(sums)) averages[name] = n ? total / n : null;
   return { entropy, received, averages };
+}
+
+/**
+ * Which keys a query that writes may look at, a bit for each, rows of whole bytes, lowest bit first.
+ * @param {number} t
+ */
+function causalBits(t) {
+  const wide = Math.ceil(t / 8);
+  const bits = new Uint8Array(t * wide);
+  for (let i = 0; i < t; i++) for (let j = 0; j <= i; j++) bits[i * wide + (j >> 3)] |= 1 << (j & 7);
+  return bits;
 }
 
 /**
