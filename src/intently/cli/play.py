@@ -13,7 +13,7 @@ import typer
 def play(
     model: Annotated[
         Path | None,
-        typer.Argument(metavar="[MODEL]", help="a folder that intently train wrote; else embedded"),
+        typer.Argument(metavar="MODEL", help="a folder that intently train wrote; else embedded"),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="only write the page, one HTML file")
