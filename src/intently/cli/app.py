@@ -35,7 +35,7 @@ COMMANDS = {
     "train-lm": ("train_lm", "Train a language model on any text."),
     "watch": ("watch", "Run a model on a text and print what each head attends to."),
     "look": ("look", "Run a model and write a page with every head of every layer."),
-    "play": ("play", "Type in the browser, watch it translate, and cross something out."),
+    "play": ("play", "Type in the browser, watch it translate, cross something out."),
     "effects": ("effects", "Say which heads an output needs, and what it is without them."),
     "explore": ("explore", "Look at a recording of any length in the browser."),
     "check": ("check", "Say which mistake an attention makes, if any."),

@@ -24,7 +24,7 @@ def play(
         bool, typer.Option("--open/--no-open", help="open the page in the browser")
     ] = True,
 ) -> None:
-    """Type in the browser, watch it translate, and cross something out.
+    """Type in the browser, watch it translate, cross something out.
 
     The page is one file: the translator runs in it, without a server or a network. It is served to
     this machine until Ctrl-C; with --out it is only written.
