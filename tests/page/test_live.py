@@ -260,3 +260,24 @@ def test_only_the_last_text_counts(opened: Open, played: Path) -> None:
     }""")
     says(page, "La route était trop large.")
     until(page, "() => !document.querySelector('.intently').hasAttribute('aria-busy')")
+
+
+def test_every_control_has_a_name_and_can_be_reached(opened: Open, played: Path) -> None:
+    page = opened(played, HEAD + "&row=7&column=5&upto=3&edits=x~encoder.1.self~0~7~5")
+    until(page, "() => document.querySelectorAll('.live-changes li').length === 1")
+    controls = "button, select, input, textarea"
+    nameless = page.evaluate(
+        """controls => [...document.querySelectorAll(controls)]
+        .filter(one => one.checkVisibility())
+        .filter(one => !(one.textContent.trim() || one.ariaLabel || one.labels?.length))
+        .map(one => one.outerHTML)""",
+        controls,
+    )
+    assert nameless == []
+    assert page.get_attribute(".live-output", "aria-live") == "polite"
+    tree = page.locator(".live").aria_snapshot()
+    for part in ("Type a sentence", "Translation, as you type", "Guided moments", "Take back"):
+        assert part in tree, tree
+    page.locator(".live textarea").focus()
+    press(page, "Tab", "Tab")
+    assert page.evaluate("document.activeElement.closest('.live') !== null")

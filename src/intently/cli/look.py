@@ -15,7 +15,7 @@ from intently.runners.texts import runner
 from intently.runners.watched import check_seen, unsure
 from intently.show.labels import visible
 from intently.show.page import Highlight, items_of, save_page
-from intently.show.page.opening import opening, telling
+from intently.show.page.opening import opened_on, opening
 
 GUIDED = "guided: taught where to look by links between words, beside the translation"
 """What the page says of a guided head."""
@@ -79,10 +79,9 @@ def look(
         items += made
         told += lines
     start = opening(items)
-    if not start and (head := telling(items[0])) is not None:
-        name = items[0].layers[head.entry].name
-        taught.append(Highlight(0, name, head.head, f"opened on {head.why}"))
-        start = {"view": "head", "entry": head.entry, "heads": str(head.head)}
+    if not start:
+        start, why = opened_on(items)
+        taught += why
     path = save_page(items, out, "full" if full else "half", highlights=taught, start=start)
     for line in told:
         print(line)

@@ -250,10 +250,19 @@ class Recording:
 
         The page holds queries and keys at ``precision``, and says how far its weights are from the
         model's. `intently.show.page.save_page` documents its other options (``title``, ``sides``,
-        ``highlights``) and errors. Unverified entries are left out, and named.
+        ``highlights``, ``start``) and errors. Unverified entries are left out, and named. Without
+        ``start`` and ``highlights``, the page of a short text opens on its most telling head, and
+        says why.
         """
-        from intently.show.page import save_page
+        from intently.show.page import items_of, save_page
+        from intently.show.page.opening import opened_on
+        from intently.show.page.writing import destination
 
+        destination(path)
+        if about.keys().isdisjoint({"start", "highlights"}):
+            about["start"], about["highlights"] = opened_on(
+                items_of(self, sides=about.get("sides", ()))
+            )
         return save_page(self, path, precision, **about)
 
     def rollout(self, token: int | str, residual: float = 0.5) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from intently.matrix.patterns import measure
+from intently.show.page.contents import Highlight
 from intently.show.page.items import Item
 from intently.show.page.sides import Picture
 
@@ -32,6 +33,22 @@ def opening(items: Sequence[Item]) -> dict[str, Any]:
         return {}
     found = [*_parting(items)] or [*_shared(items)]
     return {"view": "text", **max(found, key=lambda one: one[0], default=(0.0, {}))[1]}
+
+
+def opened_on(items: Sequence[Item]) -> tuple[dict[str, Any], list[Highlight]]:
+    """Return the state in which a page of one text opens, on its telling head, and why.
+
+    Both are empty for other pages, for texts of more than 512 tokens, and where no head tells much.
+    """
+    if len(items) != 1 or any(isinstance(side, Picture) for side in items[0].sides):
+        return {}, []
+    if any(max(layer.matrix.shape[-2:]) > COMPARED for layer in items[0].layers):
+        return {}, []
+    found = telling(items[0])
+    if found is None:
+        return {}, []
+    mark = Highlight(0, items[0].layers[found.entry].name, found.head, f"opened on {found.why}")
+    return {"view": "head", "entry": found.entry, "heads": str(found.head)}, [mark]
 
 
 class Telling(NamedTuple):

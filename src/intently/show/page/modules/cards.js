@@ -146,8 +146,7 @@ export function readingCard(page, source, hears) {
     if (!both.same) queriesPanel.paint(null, () => 0);
     const scale = scaleOf(unsunk(weights, look.hideSink), look.log, error);
     keysPanel.paint(weights, (w) => shareOf(scale, w));
-    const pictured = both.keys.side.kind === "picture" || both.queries.side.kind === "picture";
-    const each = pictured ? "patch" : "word";
+    const each = both.keys.side.kind === "picture" ? "patch" : "word";
     title.textContent = `How much each ${each} is looked at`;
     listAgain = () => list(weights, both.keys, scale, { ...look, partner: null }, false);
     listAgain();
