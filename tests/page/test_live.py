@@ -184,13 +184,13 @@ def test_six_moments(opened: Open, played: Path) -> None:
     says(page, ELLE)
     moments = page.locator(".live-moment")
     assert moments.count() == 6
-    views = []
-    for n in range(6):
+    pressed = "document.querySelector('[data-set=view][aria-pressed=true]')"
+    seen = f"view => {pressed}.dataset.value === view"
+    for n, view in enumerate(["text", "head", "overview", "head", "head", "head"]):
         moments.nth(n).click()
-        until(page, "() => !document.querySelector('.live-lesson').hidden")
-        page.wait_for_timeout(150)
-        views.append(page.locator("section[data-view]:visible").get_attribute("data-view"))
-    assert views == ["text", "head", "overview", "head", "head", "head"]
+        until(page, seen, view)
+        assert page.is_visible(".live-lesson")
+        until(page, "() => !document.querySelector('.intently').hasAttribute('aria-busy')")
     status(page, "‘it’", "‘road’")
     write(page, WIDE.replace("wide", "tired"))
     until(page, "() => document.querySelector('.live-output').textContent.includes(\"qu'il\")")
@@ -281,3 +281,16 @@ def test_every_control_has_a_name_and_can_be_reached(opened: Open, played: Path)
     page.locator(".live textarea").focus()
     press(page, "Tab", "Tab")
     assert page.evaluate("document.activeElement.closest('.live') !== null")
+
+
+def test_a_page_that_is_cut_short_says_so(chromium: Any, played: Path, tmp_path: Path) -> None:
+    text = played.read_text(encoding="utf-8")
+    cut = tmp_path / "cut.html"
+    cut.write_text(text[: text.index('<script type="text/plain" id="intently-worker">')])
+    page = chromium.new_page()
+    page.goto(cut.as_uri())
+    until(page, "() => document.querySelector('[data-wait]').textContent.includes('cut short')")
+    cut.write_text(text[: int(len(text) * 0.7)])
+    page.goto(cut.as_uri())
+    until(page, "() => document.querySelector('.live-told').textContent.includes('cannot')")
+    page.close()

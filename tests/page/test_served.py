@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
@@ -170,6 +171,7 @@ from contextlib import suppress
 from pathlib import Path
 import torch
 from intently.cli import explore as explore_cli
+from intently.cli import serving as serving_cli
 from intently.show.page.serving.answers import Served
 
 begun = threading.Semaphore(0)
@@ -196,7 +198,7 @@ def printed(line="", **_):
     if line.startswith("http"):
         threading.Thread(target=asking, args=(line,), daemon=True).start()
 
-Served.answer, explore_cli.print = busy, printed
+Served.answer, serving_cli.print = busy, printed
 explore_cli.explore(Path(sys.argv[1]))
 """
 """Ctrl-C while two answers are within PyTorch, and stay there."""
@@ -228,3 +230,20 @@ def test_what_is_no_recording(tmp_path: Path) -> None:
         assert done.returncode == 2
         assert told in done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_a_served_page_has_rollout_differences_find_and_tables(
+    story: Server, opened: Opened
+) -> None:
+    page = opened(story.address, "#view=head&entry=1&heads=rollout&against=1.0&row=2&column=1")
+    until(page, "() => document.querySelector('.against-reading').textContent.includes('there')")
+    assert page.input_value("[data-pick=heads]") == "rollout"
+    page.fill("[data-find]", "road")
+    until(page, "() => document.querySelector('[data-found]').textContent === '1 of 1'")
+    page.click("[data-do=save]")
+    with page.expect_download() as told:
+        page.click("[data-do=json]")
+    saved = json.loads(Path(told.value.path()).read_text(encoding="utf-8"))
+    layers = [translation()[f"encoder.{n}.self_attention"][0] for n in range(2)]
+    wanted = it.matrix.rollout(layers).numpy()
+    assert np.abs(np.array(saved["weights"]) - wanted).max() < 1e-4

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import webbrowser
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from intently.cli.serving import until_interrupted
 from intently.errors import DataError, build
 from intently.observe import load_recording
 from intently.show.page.items import items_of
@@ -36,17 +35,7 @@ def explore(
     if not seen.calls:
         raise build(DataError, str(recording), "a recording of some attention", "an empty one")
     server = Server(items_of(seen), recording.name, port)
-    try:
-        print(server.address, flush=True)
-        print("ctrl-C ends it", file=sys.stderr)
-        if opened:
-            webbrowser.open(server.address)
-        server.serve_forever(poll_interval=0.2)
-    except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        print(file=sys.stderr)
-    finally:
-        server.server_close()
+    until_interrupted(server, opened)
     if server.working:  # a thread inside PyTorch would abort the shutdown of the interpreter
         sys.stdout.flush()
         sys.stderr.flush()

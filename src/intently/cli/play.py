@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-import webbrowser
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from intently.cli.serving import until_interrupted
 
 
 def play(
@@ -41,14 +41,5 @@ def play(
         return
     from intently.play.serving import Server
 
-    server = Server("".join(parts(packed(translator, text))).encode(), port)
-    try:
-        print(server.address, flush=True)
-        print("ctrl-C ends it", file=sys.stderr)
-        if opened:
-            webbrowser.open(server.address)
-        server.serve_forever(poll_interval=0.2)
-    except KeyboardInterrupt:
-        print(file=sys.stderr)
-    finally:
-        server.server_close()
+    page = "".join(parts(packed(translator, text))).encode()
+    until_interrupted(Server(page, port), opened)

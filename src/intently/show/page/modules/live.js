@@ -95,6 +95,8 @@ export function live(root, about, worker, base) {
     show();
   });
 
+  worker.addEventListener("error", () => panel.fail("this browser does not let the page start its worker"));
+
   /** Show the reply in the panel and, unless nothing is written, in every view. */
   function show() {
     if (!reply) return;

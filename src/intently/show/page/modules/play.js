@@ -6,6 +6,11 @@ import { browserAddress } from "./state.js";
 /** Start the worker, and hand it the translator, once the whole file is read. */
 function play() {
   const root = /** @type {HTMLElement} */ (document.querySelector(".intently"));
+  const wait = root.querySelector("[data-wait]");
+  if (!document.querySelector("#intently-worker")) {
+    if (wait) wait.textContent = "This page is cut short: save or copy it again.";
+    return;
+  }
   const textOf = (/** @type {string} */ selector) => document.querySelector(selector)?.textContent ?? "";
   const description = JSON.parse(textOf("#intently-translator"));
   const code = new Blob([textOf("#intently-worker")], { type: "text/javascript" });
