@@ -197,6 +197,26 @@ class Attention(LazyMatrix):
     def _viewers(self) -> Tensor:
         return streamed.viewers(self.problem)
 
+    def _measured(self, *names: str, **options: Any) -> dict[str, Tensor] | None:
+        self._check_fresh()
+        with no_autocast(self.device):
+            p = self.problem.as_dot()
+            return kernels.measuring.by_query(p, names, **options) if kernels.measures(p) else None
+
+    def _column_sums(self) -> Tensor:
+        self._check_fresh()
+        with no_autocast(self.device):
+            p = self.problem.as_dot()
+            return kernels.measuring.received(p) if kernels.measures(p) else super()._column_sums()
+
+    def _cells(self, rows: int, cols: int, how: str) -> Tensor:
+        self._check_fresh()
+        with no_autocast(self.device):
+            p = self.problem.as_dot()
+            if cols <= kernels.measuring.COLUMNS and kernels.measures(p):
+                return kernels.measuring.picture(p, rows, cols, how)
+        return super()._cells(rows, cols, how)
+
     def plan(self, v: Tensor | Numbers | None = None) -> kernels.Plan:
         """Report which kernel ``A @ v`` runs, why not a faster one, and its memory.
 

@@ -34,10 +34,10 @@ class Bias(Rule):
 
     def __add__(self, other: Bias | Tensor | Numbers) -> Bias:
         """The sum of both biases."""
-        return _Sum(self, as_bias(other))
+        return Sum(self, as_bias(other))
 
     def __radd__(self, other: Tensor | Numbers) -> Bias:
-        return _Sum(as_bias(other), self)
+        return Sum(as_bias(other), self)
 
 
 class TensorBias(Bias):
@@ -79,7 +79,7 @@ class TensorBias(Bias):
         return f"TensorBias({shown(self.tensor)})"
 
 
-class _Sum(Pair[Bias], Bias):
+class Sum(Pair[Bias], Bias):
     def tile(
         self, g: Geometry, rows: Tensor, cols: Tensor, dtype: torch.dtype | None = None
     ) -> Tensor:
@@ -89,7 +89,7 @@ class _Sum(Pair[Bias], Bias):
         return self.left.at(g, lead, i, j) + self.right.at(g, lead, i, j)
 
     def __repr__(self) -> str:
-        right = f"({self.right!r})" if isinstance(self.right, _Sum) else repr(self.right)
+        right = f"({self.right!r})" if isinstance(self.right, Sum) else repr(self.right)
         return f"{self.left!r} + {right}"
 
 

@@ -24,7 +24,7 @@ from intently.masks.geometry import (
 )
 
 
-class _ByDistance(Standing, Bias):
+class ByDistance(Standing, Bias):
     """A bias that depends only on the head and the distance, key position − query position.
 
     A tile of n rows and m columns then holds only n + m − 1 numbers per head, one per diagonal.
@@ -70,7 +70,7 @@ class _ByDistance(Standing, Bias):
         return "" if self.offset is None else f"offset={written(self.offset)}"
 
 
-class _Alibi(_ByDistance):
+class _Alibi(ByDistance):
     def __init__(
         self, heads: int | None, slopes: Tensor | None, offset: int | Tensor | None
     ) -> None:
@@ -127,7 +127,7 @@ class _Alibi(_ByDistance):
         return f"alibi({', '.join(x for x in (heads, slopes, self._offset_shown()) if x)})"
 
 
-class _Buckets(_ByDistance):
+class _Buckets(ByDistance):
     def __init__(
         self, table: Tensor, max_distance: int, bidirectional: bool, offset: int | Tensor | None
     ) -> None:

@@ -20,26 +20,35 @@ from intently.kernels.eager import Eager
 from intently.kernels.flex import Flex
 from intently.kernels.kernel import Kernel
 from intently.kernels.modes import differentiated
+from intently.kernels.native import Native, loaded, measuring, unserved
 from intently.kernels.problem import Problem
 from intently.kernels.tiled import Tiled
 from intently.kernels.torch_fused import TorchFused
 
-_KERNELS: tuple[Kernel, ...] = (TorchFused(), Flex(), Tiled(), Eager())
-__all__ = ["Kernel", "Plan", "available", "choose", "differentiated", "lse", "plan", "use"]
+_KERNELS: tuple[Kernel, ...] = (Native(), TorchFused(), Flex(), Tiled(), Eager())
+__all__ = ["Kernel", "Plan", "available", "choose", "differentiated", "lse", "measures", "measuring", "plan", "use"]
 _forced: ContextVar[str | None] = ContextVar("intently_kernel", default=None)
 
 
 def available() -> tuple[str, ...]:
     """Names of the kernels that this machine can run, fastest first.
 
-    >>> [name for name in available() if name != "flex"]  # flex needs CUDA
+    ``native`` needs a C++ compiler when Intently is installed, ``flex`` needs CUDA.
+
+    >>> [name for name in available() if name not in ("native", "flex")]
     ['torch_fused', 'tiled', 'eager']
     """
     return tuple(
         kernel.name
         for kernel in _KERNELS
-        if kernel.device is None or getattr(torch, kernel.device).is_available()
+        if _runs(kernel)
     )
+
+
+def _runs(kernel: Kernel) -> bool:
+    if isinstance(kernel, Native):
+        return loaded.module is not None
+    return kernel.device is None or getattr(torch, kernel.device).is_available()
 
 
 def _asked_for() -> str | None:
@@ -120,10 +129,19 @@ def _for(problem: Problem) -> Iterator[Kernel]:
 
 def lse(problem: Problem) -> Tensor:
     """log(Σ exp z + exp sink) of each query (…, t), in O(t) memory where the matrix is large."""
+    if measures(problem):
+        return measuring.by_query(problem, ["lse"])["lse"]
     kernel, nothing = Tiled(), problem.k[..., :0]
     if kernel.refuses(problem, nothing) or kernel.yields(problem, nothing):
         return eager.lse(problem)
     return tiled.product(problem, nothing)[1]
+
+
+def measures(problem: Problem) -> bool:
+    """Whether the native kernel finds the statistics of a matrix: none is to be differentiated."""
+    if _asked_for() not in (None, "native") or differentiated(problem.tensors()):
+        return False
+    return unserved(problem, problem.k) is None
 
 
 def plan(problem: Problem, v: Tensor) -> Plan:

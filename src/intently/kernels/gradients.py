@@ -173,7 +173,7 @@ class _Tiles:
         p, scale = self.piece, self.scale
         if type(p.score) is Dot and p.softcap is None and not isinstance(scale, Tensor):
             return None
-        with _differentiable():
+        with differentiable():
             if isinstance(scale, Tensor) and scale.ndim > 2:
                 scale = cut_lead(scale, self.cut)
             q, k = _leaf(q), _leaf(k)
@@ -207,7 +207,7 @@ class _Tiles:
         if inner:
             return
         part = self.piece.geometry
-        with _differentiable():
+        with differentiable():
             at = positions(rows, part.t, part.device), positions(cols, part.s, part.device)
             tile = bias.part(cut, g).tile(part, *at, dz.dtype)
         _add_derivatives(tile, dz, list(zip(bias.tensors(), total.tensors())))
@@ -219,7 +219,7 @@ def _add_derivatives(z: Tensor, dz: Tensor, pairs: list[tuple[Tensor, Tensor]]) 
     if not pairs or not z.requires_grad:
         return
     inputs = [x for x, _ in pairs]
-    with _differentiable():
+    with differentiable():
         found = torch.autograd.grad(z, inputs, dz.sum_to_size(z.shape), allow_unused=True)
     for (_, total), x in zip(pairs, found):
         if x is not None:
@@ -238,7 +238,7 @@ def _leaf(x: Tensor) -> Tensor:
 
 
 @contextmanager
-def _differentiable() -> Iterator[None]:
+def differentiable() -> Iterator[None]:
     """Derivatives inside an operator, where PyTorch has switched them off."""
     keys = torch._C.DispatchKey
     with (

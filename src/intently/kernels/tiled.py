@@ -11,6 +11,7 @@ Source: Milakov & Gimelshein 2018, section 3.1 (softmaxes of parts joined); Dao 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, cast
 
 import torch
@@ -90,17 +91,17 @@ def product(problem: Problem, v: Tensor) -> tuple[Tensor, Tensor]:
     )
 
 
-_ARGUMENTS = (
+ARGUMENTS = (
     "Tensor q, Tensor k, Tensor v, Tensor? sinks, Tensor? scale, Tensor[] numbers, "
     "Tensor[] held, str form, SymInt[] lead, float number, float softcap, float dropout"
 )
 
 
 @torch.library.custom_op(
-    "intently::tiled", mutates_args=(), schema=f"({_ARGUMENTS}) -> (Tensor, Tensor)"
+    "intently::tiled", mutates_args=(), schema=f"({ARGUMENTS}) -> (Tensor, Tensor)"
 )
 def _tiled(*operands: Any) -> tuple[Tensor, Tensor]:
-    p, v, dropping = _again(*operands)
+    p, v, dropping = again(*operands)
     k, v = p.without_unseen(p.k, v)
     p = p.replaced(k=k)
     y, lse = _results(p, v)
@@ -115,11 +116,11 @@ def _tiled(*operands: Any) -> tuple[Tensor, Tensor]:
 
 @_tiled.register_fake
 def _(*operands: Any) -> tuple[Tensor, Tensor]:
-    p, v, _ = _again(*operands)
+    p, v, _ = again(*operands)
     return _results(p, v)
 
 
-def _again(
+def again(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -173,16 +174,16 @@ def _rows(p: Problem, v: Tensor, dropping: Dropping | None, block: Rows) -> tupl
 @torch.library.custom_op(
     "intently::tiled_backward",
     mutates_args=(),
-    schema=f"(Tensor dy, Tensor dlse, Tensor y, Tensor lse, bool[] needs, {_ARGUMENTS})"
+    schema=f"(Tensor dy, Tensor dlse, Tensor y, Tensor lse, bool[] needs, {ARGUMENTS})"
     " -> Tensor[]",
 )
 def _tiled_backward(
     dy: Tensor, dlse: Tensor, y: Tensor, lse: Tensor, needs: list[bool], *operands: Any
 ) -> list[Tensor]:
-    p, v, dropping = _again(*[_detached(x) for x in operands])
+    p, v, dropping = again(*[detached(x) for x in operands])
     learned = any(needs[3 if p.sinks is None else 4 :])
     found = gradients(p, v, dropping, (y, lse), (dy, dlse), learned)
-    triples = zip(found, _inputs(operands), needs)
+    triples = zip(found, inputs_of(operands), needs)
     return [x.to(like.dtype) for x, like, wanted in triples if wanted and x is not None]
 
 
@@ -190,43 +191,63 @@ def _tiled_backward(
 def _(
     dy: Tensor, dlse: Tensor, y: Tensor, lse: Tensor, needs: list[bool], *operands: Any
 ) -> list[Tensor]:
-    return [torch.empty_like(x) for x, wanted in zip(_inputs(operands), needs) if wanted]
+    return [torch.empty_like(x) for x, wanted in zip(inputs_of(operands), needs) if wanted]
 
 
-def _inputs(operands: tuple[Any, ...]) -> list[Tensor]:
+def inputs_of(operands: tuple[Any, ...]) -> list[Tensor]:
     """The tensors that may need a gradient, in the order of `gradients`."""
     q, k, v, sinks, scale, _, held, *_ = operands
     return [q, k, v, *(x for x in (sinks, scale) if x is not None), *held]
 
 
-def _detached(x: Any) -> Any:
+def with_inputs(operands: tuple[Any, ...], inputs: list[Tensor]) -> tuple[Any, ...]:
+    """The arguments of an operator with other tensors, in the order of `inputs_of`."""
+    _, _, _, sinks, scale, numbers, held, *rest = operands
+    q, k, v, *left = inputs
+    optional = [None if x is None else left.pop(0) for x in (sinks, scale)]
+    return (q, k, v, *optional, numbers, left, *rest)
+
+
+def detached(x: Any) -> Any:
     if isinstance(x, list):
-        return [_detached(y) for y in x]
+        return [detached(y) for y in x]
     return x.detach() if isinstance(x, Tensor) else x
 
 
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+def remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    """Save what an operator with these arguments was given, and its two results."""
     q, k, v, sinks, scale, numbers, held, *rest = inputs
     ctx.save_for_backward(q, k, v, sinks, scale, *output, *numbers, *held)
     ctx.counts, ctx.rest = (len(numbers), len(held)), rest
 
 
-def _derivatives(ctx: Any, dy: Tensor, dlse: Tensor) -> tuple[Any, ...]:
-    q, k, v, sinks, scale, y, lse, *lists = ctx.saved_tensors
+def remembered(ctx: Any) -> tuple[Tensor, Tensor, tuple[Any, ...]]:
+    """Both results and the arguments."""
+    q, k, v, sinks, scale, y, second, *lists = ctx.saved_tensors
     numbers, held = lists[: ctx.counts[0]], lists[ctx.counts[0] :]
-    operands = (q, k, v, sinks, scale, numbers, held, *ctx.rest)
-    inputs = _inputs(operands)
-    needs = [x.requires_grad for x in inputs]
+    return y, second, (q, k, v, sinks, scale, numbers, held, *ctx.rest)
+
+
+def in_place(
+    operands: tuple[Any, ...], needs: list[bool], found: Iterator[Tensor]
+) -> tuple[Any, ...]:
+    """Gradients of the inputs that need one, each in the place of its argument."""
+    _, _, _, sinks, scale, numbers, _, *rest = operands
+    each = iter([next(found) if wanted else None for wanted in needs])
+    first = [next(each) for _ in range(3)]
+    optional = [None if x is None else next(each) for x in (sinks, scale)]
+    others = [[] if x == [] else None for x in rest]
+    return (*first, *optional, [None] * len(numbers), list(each), *others)
+
+
+def _derivatives(ctx: Any, dy: Tensor, dlse: Tensor) -> tuple[Any, ...]:
+    y, lse, operands = remembered(ctx)
+    needs = [x.requires_grad for x in inputs_of(operands)]
     if torch.is_grad_enabled():
         found = _twice(operands, (dy, dlse))
     else:
         found = _tiled_backward(dy, dlse, y, lse, needs, *operands)
-    given = iter(found)
-    each = iter([next(given) if wanted else None for wanted in needs])
-    first = [next(each) for _ in range(3)]
-    optional = [None if x is None else next(each) for x in (sinks, scale)]
-    rest = [[] if x == [] else None for x in ctx.rest]
-    return (*first, *optional, [None] * len(numbers), list(each), *rest)
+    return in_place(operands, needs, iter(found))
 
 
 def _twice(operands: tuple[Any, ...], given: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
@@ -241,10 +262,10 @@ def _twice(operands: tuple[Any, ...], given: tuple[Tensor, Tensor]) -> tuple[Ten
         fresh.append(x.view_as(x))  # operands may depend on one another, or be the same
         return fresh[-1]
 
-    p, v, dropping = _again(*[alias(x) for x in operands])
+    p, v, dropping = again(*[alias(x) for x in operands])
     results = eager.product(p, v, dropping), eager.lse(p)
     options: dict[str, Any] = {"create_graph": True, "materialize_grads": True}
     return torch.autograd.grad(results, fresh, given, allow_unused=True, **options)
 
 
-torch.library.register_autograd("intently::tiled", _derivatives, setup_context=_remember)
+torch.library.register_autograd("intently::tiled", _derivatives, setup_context=remember)

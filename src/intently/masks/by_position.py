@@ -42,7 +42,7 @@ class _Positioned(Standing, Mask):
         return torch.tensor(start, device=g.device)[None, None]
 
 
-class _Band(_Positioned):
+class Band(_Positioned):
     """Keys from position − ``before`` to position + ``after``, both included."""
 
     before: int
@@ -75,7 +75,7 @@ class _Band(_Positioned):
         return [Queries(first, (distance + self.before).clamp(max=g.t - 1))]
 
 
-class _Causal(_Band):
+class _Causal(Band):
     before, after = FAR, 0
 
     def __init__(self, offset: int | Integers | None) -> None:
@@ -91,7 +91,7 @@ class _Causal(_Band):
         return self._written("causal")
 
 
-class _Window(_Band):
+class _Window(Band):
     def __init__(self, before: int, after: int, offset: int | Integers | None) -> None:
         super().__init__(before, after, offset=offset)
         self.before, self.after = min(before, FAR), min(after, FAR)
@@ -108,7 +108,7 @@ class _Window(_Band):
         return self._written("window")
 
 
-class _Dilated(_Positioned):
+class Dilated(_Positioned):
     def __init__(self, step: int, offset: int | Integers | None) -> None:
         super().__init__(step, offset=offset)
         self.step = step
@@ -186,7 +186,7 @@ def dilated(step: int, offset: int | Integers | None = None) -> Mask:
                             █ · █ ·
                             · █ · █
     """
-    return _Dilated(whole_number(step, "step", 1), offset)
+    return Dilated(whole_number(step, "step", 1), offset)
 
 
 def is_plain_causal(mask: Mask) -> bool:

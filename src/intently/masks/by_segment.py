@@ -11,7 +11,7 @@ from intently.masks.geometry import Cut, Geometry, Integers, cut_left, integers,
 from intently.masks.mask import Mask
 
 
-class _Segments(Mask):
+class Segments(Mask):
     def __init__(self, query_ids: Tensor, key_ids: Tensor | None = None) -> None:
         super().__init__(query_ids, key_ids)
         self.query_ids = query_ids
@@ -58,9 +58,9 @@ class _Segments(Mask):
         q_least, q_most = q_least[..., :, None], q_most[..., :, None]
         k_least, k_most = k_least[..., None, :], k_most[..., None, :]
         full = (q_least == q_most) & (k_least == k_most) & (q_least == k_least)
-        if _is_sorted(k):
+        if is_sorted(k):
             empty = ~_touched(q, k, rows, cols)
-        elif _is_sorted(q):
+        elif is_sorted(q):
             empty = ~_touched(k, q, cols, rows).mT
         else:
             empty = ((q_least > k_most) | (q_most < k_least)).all(0)
@@ -77,14 +77,14 @@ class _Segments(Mask):
 
     def queries(self, g: Geometry) -> Rows:
         q = self._side(g, self.query_ids, None, "query_ids")
-        if torch.compiler.is_compiling() or not _is_sorted(q):
+        if torch.compiler.is_compiling() or not is_sorted(q):
             return None
         return _among(q, self._side(g, self.key_ids, None, "key_ids"))
 
     def part(self, cut: Cut, g: Geometry) -> Mask:
         q, k = self.query_ids, self.key_ids
         q_part = cut_left(q, cut[: q.ndim - 1])
-        return _Segments(q_part, None if k is q else cut_left(k, cut[: k.ndim - 1]))
+        return Segments(q_part, None if k is q else cut_left(k, cut[: k.ndim - 1]))
 
     def lead(self) -> tuple[int, ...]:
         return max(tuple(self.query_ids.shape[:-1]), tuple(self.key_ids.shape[:-1]), key=len)
@@ -92,10 +92,14 @@ class _Segments(Mask):
     def size(self) -> tuple[int, int] | None:
         return self.query_ids.shape[-1], self.key_ids.shape[-1]
 
+    def sides(self, g: Geometry) -> tuple[Tensor, Tensor]:
+        """Ids of all queries (…, t) and keys (…, s), aligned with the leading axes."""
+        q = self._side(g, self.query_ids, None, "query_ids")
+        return q, self._side(g, self.key_ids, None, "key_ids")
+
     def _pair(self, g: Geometry) -> tuple[Tensor, Tensor]:
         """Ids (n, t) and (n, s) for the n leading indices for which the rule differs."""
-        q = self._side(g, self.query_ids, None, "query_ids")
-        k = self._side(g, self.key_ids, None, "key_ids")
+        q, k = self.sides(g)
         lead = torch.broadcast_shapes(q.shape[:-1], k.shape[:-1])
         n = lead.numel()
         return q.expand(*lead, g.t).reshape(n, g.t), k.expand(*lead, g.s).reshape(n, g.s)
@@ -106,7 +110,7 @@ class _Segments(Mask):
         return f"segments({written(self.query_ids)}, {written(self.key_ids)})"
 
 
-def _is_sorted(ids: Tensor) -> bool:
+def is_sorted(ids: Tensor) -> bool:
     return bool((ids[..., 1:] >= ids[..., :-1]).all())
 
 
@@ -153,4 +157,4 @@ def segments(query_ids: Integers, key_ids: Integers | None = None) -> Mask:
                                       · · █
     """
     query_ids = integers(query_ids, "query_ids")
-    return _Segments(query_ids, None if key_ids is None else integers(key_ids, "key_ids"))
+    return Segments(query_ids, None if key_ids is None else integers(key_ids, "key_ids"))

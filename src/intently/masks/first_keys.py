@@ -12,7 +12,7 @@ from intently.masks.geometry import Geometry, Integers, integers, pick, written
 from intently.masks.mask import Mask
 
 
-class _First(Mask):
+class First(Mask):
     """The first n keys, n an int or one per batch row."""
 
     per_key = True
@@ -23,14 +23,14 @@ class _First(Mask):
         self.n = n
 
     def allow(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
-        return cols[None, :] < self._counts(g)
+        return cols[None, :] < self.counts(g)
 
     def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
         n = self.n
         return j < (pick(g, n, lead[: n.ndim]) if isinstance(n, Tensor) else n)
 
     def blocks(self, g: Geometry, rows: int, cols: int) -> Tensor:
-        e, n = edges(g, rows, cols), self._counts(g)
+        e, n = edges(g, rows, cols), self.counts(g)
         return states(g, rows, cols, e.left >= n.max(), e.right < n.min())
 
     def seen(self, g: Geometry) -> Tensor | None:
@@ -40,14 +40,14 @@ class _First(Mask):
 
     def queries(self, g: Geometry) -> Rows:
         keys = torch.arange(g.s, device=g.device)
-        last = torch.where(keys < self._counts(g)[..., 0], g.t - 1, -1)
+        last = torch.where(keys < self.counts(g)[..., 0], g.t - 1, -1)
         return [Queries(torch.zeros_like(last), last)]
 
     def check(self, g: Geometry) -> None:
         if isinstance(self.n, Tensor):
             g.align(self.n, self.name)
 
-    def _counts(self, g: Geometry) -> Tensor:
+    def counts(self, g: Geometry) -> Tensor:
         """How many keys are seen, (…, 1, 1)."""
         if isinstance(self.n, Tensor) and self.n.numel():
             return g.align(self.n, self.name)
@@ -59,7 +59,7 @@ class _First(Mask):
         return int(self.n.max()) if isinstance(self.n, Tensor) and self.n.numel() else 0
 
 
-class _Prefix(_First):
+class _Prefix(First):
     def allows_all(self, g: Geometry) -> bool:
         return isinstance(self.n, int) and self.n >= g.s
 
@@ -71,7 +71,7 @@ class _Prefix(_First):
         return f"prefix({written(self.n)})"
 
 
-class Padding(_First):
+class Padding(First):
     """The first ``n`` (b,) keys of each row."""
 
     name = "lengths"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from intently.foundation.arrays import Kind
 from intently.foundation.checks import check_word, whole_number
 from intently.kernels.modes import differentiated
+from intently.kernels.native.measuring import MOST
 from intently.kernels.streamed import Block
 from intently.masks.geometry import copied
 from intently.matrix.indexing import positions
@@ -91,6 +93,10 @@ class Statistics:
             found[(*block.lead, ..., block.rows)] = reduce(block)
         return found
 
+    def _measured(self, *names: str, **options: Any) -> dict[str, Tensor] | None:
+        """Statistics of every query, found together by a kernel; None where no kernel does that."""
+        return None
+
     def top(self, n: int) -> tuple[Tensor, Tensor]:
         """Return each query's n keys of largest weight: weights and keys (…, t, n), largest first.
 
@@ -98,6 +104,9 @@ class Statistics:
         come in any order. A NaN query has no order: weights NaN, keys −1.
         """
         whole_number(n, "n", 1)
+        found = self._measured("top", n=n) if n <= MOST else None
+        if found is not None:
+            return found["top"], found["top_keys"]
         weights = self._zeros(self.shape[-2], n)
         keys = torch.full_like(weights, -1, dtype=torch.long)
         for block in self._blocks():
@@ -114,6 +123,9 @@ class Statistics:
 
         −1 for a query that may attend to nothing, and for a NaN query.
         """
+        found = self._measured("argmax")
+        if found is not None:
+            return found["argmax"]
         keys = self._zeros(self.shape[-2], dtype=torch.long) - 1
         for block in self._blocks():
             w, key = block.weights.max(-1)
@@ -130,6 +142,10 @@ class Statistics:
 
         Source: Shannon 1948, section 6.
         """
+
+        found = self._measured("entropy")
+        if found is not None:
+            return found["entropy"]
 
         def reduce(block: Block) -> Tensor:
             w = block.weights
@@ -148,10 +164,14 @@ class Statistics:
         heads, a query sees every key that it sees in some head; in a matrix of words, every key
         that one of its tokens sees.
         """
+        total = self._column_sums()
+        return total / self._viewers().clamp_min(1) if normalize else total
+
+    def _column_sums(self) -> Tensor:
         total = self._zeros(self.shape[-1])
         for block in self._blocks():
             total[(*block.lead, ..., block.cols)] += block.weights.sum(-2)
-        return total / self._viewers().clamp_min(1) if normalize else total
+        return total
 
     def _viewers(self) -> Tensor:
         """The number of queries that may see each key, broadcastable to (…, s)."""
@@ -176,6 +196,9 @@ class Statistics:
         index = positions(given, self.shape[-1], "s", self.device)
         assert index is not None
         counted = torch.bincount(index, minlength=self.shape[-1]) > 0
+        found = self._measured("mass", keys=counted)
+        if found is not None:
+            return found["mass"]
 
         def reduce(block: Block) -> Tensor:
             inside = counted[block.cols].nonzero()[:, 0]  # NaN in other columns must not count
@@ -188,6 +211,9 @@ class Statistics:
 
         Query i is at position s − t + i (bottom-right).
         """
+        found = self._measured("distance")
+        if found is not None:
+            return found["distance"]
         t, s = self.shape[-2:]
         every = torch.arange(max(s, t), device=self.device)
 
@@ -209,9 +235,16 @@ class Statistics:
         whole_number(cols, "cols", 1)
         t, s = self.shape[-2:]
         rows, cols = min(rows, t), min(cols, s)
+        cells = self._cells(rows, cols, how) if rows * cols else self._zeros(rows, cols)
+        if how != "mean" or not rows * cols:
+            return cells
+        across, down = Cells(s, cols, self.device), Cells(t, rows, self.device)
+        return cells / (down.sizes[:, None] * across.sizes)
+
+    def _cells(self, rows: int, cols: int, how: str) -> Tensor:
+        """Sums of the cells of a picture, or their maxima."""
+        t, s = self.shape[-2:]
         out = self._zeros(rows, cols)
-        if not rows * cols:
-            return out
         join, reduce = (torch.maximum, "amax") if how == "max" else (torch.add, "sum")
         across, down = Cells(s, cols, self.device), Cells(t, rows, self.device)
         if how == "max":
@@ -221,8 +254,6 @@ class Statistics:
             picture = across.reduced(picture.mT, block.cols, reduce).mT
             at = (*block.lead, ..., down.of(block.rows), across.of(block.cols))
             out[at] = join(out[at].clone(), picture)
-        if how == "mean":
-            return out / (down.sizes[:, None] * across.sizes)
         return out.masked_fill(out.isneginf(), 0)
 
 

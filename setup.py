@@ -1,0 +1,76 @@
+"""Builds the native kernels where a C++ compiler is there; everything else is in pyproject.toml.
+
+`kernel.cpp` is compiled once for each instruction set of the machine's kind; which one runs is
+decided when the module is loaded. Without a compiler, or where it fails, the package is installed
+without the kernels and works as it does then.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_ext import build_ext
+
+SOURCE = Path("src/intently/kernels/native/source")
+FLAGS = ["-O2", "-std=c++17", "-fvisibility=hidden", "-fno-math-errno", "-ffp-contract=fast"]
+SETS = {
+    "portable": [],
+    "avx2": ["-mavx2", "-mfma"],
+    "avx512": "-mavx512f -mavx512dq -mavx512bw -mavx512vl -mfma -mprefer-vector-width=512".split(),
+}
+"""Compiler flags of each instruction set; NEON belongs to every 64-bit ARM."""
+
+
+class Kernels(build_ext):
+    """Compiles the kernels once for each instruction set."""
+
+    def build_extension(self, ext: Extension) -> None:
+        """Compile the sets beside the module; a failure leaves the package without kernels."""
+        if self.compiler.compiler_type == "msvc":
+            self.warn("the kernels need GCC or Clang; installing without them")
+            return
+        intel = platform.machine().lower() in ("x86_64", "amd64", "i686")
+        quiet = ["-Wno-psabi", "-Wno-unknown-warning-option", "-Wno-maybe-uninitialized"]
+        options = {"include_dirs": [str(SOURCE)], "depends": ext.depends}
+        try:
+            for name in SETS if intel else ["portable"]:
+                place = str(Path(self.build_temp) / name)
+                args = [*FLAGS, *quiet, *SETS[name]]
+                one = [str(SOURCE / "kernel.cpp")]
+                ext.extra_objects += self.compiler.compile(
+                    one, output_dir=place, extra_postargs=args, **options
+                )
+            ext.extra_compile_args = FLAGS + (["-DINTENTLY_AVX"] if intel else [])
+            super().build_extension(ext)
+        except Exception as error:
+            self.warn(f"the native kernels were not built: {error}")
+
+
+class Wheel(bdist_wheel):
+    """One wheel for every Python: the module is written against the stable interface."""
+
+    def finalize_options(self) -> None:
+        """Name the oldest Python it serves."""
+        self.py_limited_api = "cp311"
+        super().finalize_options()
+
+
+setup(
+    ext_modules=[
+        Extension(
+            "intently.kernels.native._native",
+            sources=[str(SOURCE / name) for name in ("module.cpp", "threads.cpp")],
+            depends=[str(path) for path in SOURCE.glob("*.hpp")],
+            include_dirs=[str(SOURCE)],
+            libraries=[] if sys.platform in ("win32", "darwin") else ["dl", "pthread"],
+            language="c++",
+            py_limited_api=True,
+            optional=True,
+        )
+    ],
+    cmdclass={"build_ext": Kernels, "bdist_wheel": Wheel},
+)

@@ -1,0 +1,83 @@
+"""The native kernel: attention in C++ for CPUs, in tiles that never leave the cache.
+
+float32 and the half types; masks as descriptions, whose empty blocks are never touched; biases,
+softcap, sinks, dropout; gradients of all of them. `source/` holds the C++, `describing` the form in
+which masks and biases reach it, `operator` the gradients, `measuring` the statistics.
+
+It is built when Intently is installed where a C++ compiler is there; elsewhere the other kernels
+serve every call.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from intently.kernels.kernel import Kernel
+from intently.kernels.modes import forward_mode, transformed
+from intently.kernels.native import describing, measuring, operator
+from intently.kernels.native.loading import instructions, loaded
+from intently.kernels.problem import Problem
+from intently.scores import Dot
+
+__all__ = ["Native", "instructions", "loaded", "measuring", "unserved"]
+
+WIDEST = 256
+"""The widest head that the kernel multiplies."""
+
+AXES = 9
+"""Leading axes at most."""
+
+
+class Native(Kernel):
+    """y = weights @ v in C++: O(t) memory, forward and backward."""
+
+    name = "native"
+    note = "first derivatives in O(t) memory, second derivatives build the t × s matrix"
+    device = "cpu"
+
+    def refuses(self, problem: Problem, v: Tensor) -> str | None:
+        """Why the kernel cannot run this call; None if it can."""
+        return unserved(problem, v)
+
+    def memory(self, problem: Problem, v: Tensor) -> int:
+        """Bytes beside the inputs: the result, and the maximum and sum of every row."""
+        rows = math.prod(problem.geometry.shape[:-1])
+        return rows * (v.shape[-1] * problem.q.element_size() + 8)
+
+    def multiply(self, problem: Problem, v: Tensor) -> Tensor:
+        """Y (…, t, e) in the dtype of q."""
+        return operator.product(problem.shared_by(v), v)
+
+
+def unserved(p: Problem, v: Tensor) -> str | None:
+    """Why the kernel cannot serve a product; looks at no entry of any tensor."""
+    if loaded.module is None:
+        return loaded.reason
+    if p.q.device.type != "cpu":
+        return "it runs on the CPU"
+    if type(p.score) is not Dot:
+        return f"score is {type(p.score).__name__}, not the dot product"
+    if p.q.dtype not in describing.FLOATS:
+        return f"dtype is {p.q.dtype}"
+    if not (p.q.numel() and p.k.numel() and v.numel()):
+        return "a dimension is empty"
+    if max(p.q.shape[-1], v.shape[-1]) > WIDEST:
+        return f"d={p.q.shape[-1]} or e={v.shape[-1]} is above {WIDEST}"
+    lead = p.geometry.lead
+    if len(lead) > AXES or v.ndim - 2 > len(lead):
+        return "v has leading axes that the matrix does not have"
+    reason = describing.unknown_mask(p.mask, p.geometry)
+    reason = reason or describing.unknown_bias(p.bias, p.geometry)
+    if reason is not None:
+        return reason
+    if transformed():
+        return "torch.func has no rule for it"
+    if forward_mode((*p.tensors(), v)):
+        return "it has no forward-mode derivative"
+    values = (p.mask, p.bias)
+    if torch.compiler.is_compiling() and not all(x is None or x.remade() for x in values):
+        return "the parts of a rule do not make it again"
+    return None

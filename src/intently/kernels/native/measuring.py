@@ -1,0 +1,72 @@
+"""Statistics of the weights by the native kernel: no tile of the matrix ever leaves the cache.
+
+What a query knows of itself (lse, entropy, largest weights, distance, mass) takes one pass over the
+keys, and any number of them the same pass. What sums over queries needs every lse before: two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from intently.kernels.native.operator import MEASURE, PICTURE, RECEIVE, Operands, operands
+from intently.kernels.problem import Problem
+
+MOST = 64
+"""Keys per query that the kernel finds at most."""
+
+SHARES = 16
+"""Tasks into which column sums are cut at least."""
+
+COLUMNS = 2048
+"""Columns of a picture at most: their sums stay in the cache."""
+
+QUERIES = ("lse", "entropy", "argmax", "distance", "mass", "top")
+"""What one pass can find for every query."""
+
+
+def by_query(
+    p: Problem, names: Iterable[str], n: int = 0, keys: Tensor | None = None
+) -> dict[str, Tensor]:
+    """Statistics of every query (…, t) in one pass; ``top`` and ``top_keys`` are (…, t, n).
+
+    ``keys`` (s,) says which keys count in ``mass``.
+    """
+    o = _operands(p)
+    found: dict[str, Tensor] = {}
+    for name in names:
+        if name == "top":
+            found["top"] = torch.empty(*o.lead, o.t, n)
+            found["top_keys"] = torch.empty(*o.lead, o.t, n, dtype=torch.long)
+        else:
+            kind = torch.long if name == "argmax" else torch.float32
+            found[name] = torch.empty(*o.lead, o.t, 1, dtype=kind)
+    flags = None if keys is None else keys.view(torch.uint8)[None]
+    o.run(MEASURE, **found, top_n=n, flags=flags)
+    return {name: x if name.startswith("top") else x[..., 0] for name, x in found.items()}
+
+
+def received(p: Problem) -> Tensor:
+    """Column sums (…, s), collected in float64."""
+    o = _operands(p)
+    leads = math.prod(o.lead)
+    parts = max(1, min(SHARES // max(1, leads), -(-o.t // 64)))
+    sums = torch.zeros(max(1, leads * parts), o.s, dtype=torch.float64)
+    o.run(RECEIVE, received=sums, parts=parts)
+    return sums.view(*o.lead, parts, o.s).sum(-2).float()
+
+
+def picture(p: Problem, rows: int, cols: int, how: str) -> Tensor:
+    """Sums or maxima of cells (…, rows, cols)."""
+    o = _operands(p)
+    found = torch.zeros(*o.lead, rows, cols)
+    o.run(PICTURE, picture=found, cell_rows=rows, cell_cols=cols, largest=how == "max")
+    return found
+
+
+def _operands(p: Problem) -> Operands:
+    with torch.no_grad():
+        return operands(p, p.k, None)

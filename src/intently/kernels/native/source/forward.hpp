@@ -1,0 +1,217 @@
+// y = softmax(z) v with the keys streaming past a block of queries.
+//
+// Each block of keys moves the running maximum m and sum l of every query; the sum P v of a block
+// starts from zero, and the block of results is rescaled once as it is added.
+//
+// Source: Dao 2023, "FlashAttention-2", algorithm 1.
+#pragma once
+#include "logits.hpp"
+
+namespace {
+
+struct Sums {  // one number for every query of a block
+  float m[ROWS], l[ROWS], alpha[ROWS];
+
+  void start(const Blocks& b, bool with_sink) {
+    for (int i = 0; i < ROWS; i++) {
+      m[i] = with_sink ? b.sink : -INF;
+      l[i] = m[i] > -INF ? 1 : 0;
+    }
+  }
+
+  // S becomes exp(z − m); m (in powers of two), l and alpha = exp(old m − m) follow.
+  void take(float* S, int64_t n, int64_t from, int64_t to) {
+    if (to - from < ROWS)
+      for (int64_t r = 0; r < ROWS; r += W) store(alpha + r, splat(1));
+    for (int64_t r = from; r < to; r += W) {
+      float* p = S + r;
+      V top = load(p), other = top;
+      int64_t j = 1;
+      for (; j + 1 < n; j += 2) {
+        top = larger(load(p + j * ROWS), top);
+        other = larger(load(p + (j + 1) * ROWS), other);
+      }
+      if (j < n) top = larger(load(p + j * ROWS), top);
+      V old = load(m + r), now = larger(larger(top, other), old);
+      V safe = select(now == splat(-INF), V{}, now);
+      V a = exp2v(old - safe), sum = V{}, more = V{};
+      for (j = 0; j + 1 < n; j += 2) {
+        V x = exp2v(load(p + j * ROWS) - safe);
+        V y = exp2v(load(p + (j + 1) * ROWS) - safe);
+        store(p + j * ROWS, x);
+        store(p + (j + 1) * ROWS, y);
+        sum += x;
+        more += y;
+      }
+      if (j < n) {
+        V x = exp2v(load(p + j * ROWS) - safe);
+        store(p + j * ROWS, x);
+        sum += x;
+      }
+      store(m + r, now);
+      store(alpha + r, a);
+      store(l + r, load(l + r) * a + (sum + more));
+    }
+  }
+};
+
+inline float logsum(float m, float l) { return l == 0 ? -INF : m * LN2 + std::log(l); }
+
+struct Product {
+  static int64_t blocks(const Call& c) { return (c.t + ROWS - 1) / ROWS; }
+  static int64_t wide(const Call& c) { return up(c.e, W); }
+  static int64_t partial(const Call& c) { return 4 * (ROWS * wide(c) + 2 * ROWS); }
+
+  static int64_t scratch(const Call& c) {
+    return up(Blocks::memory(c), 64) + 4 * (ROWS * ROWS + KEYS * wide(c) + ROWS * wide(c)) + 64;
+  }
+
+  // Values of one vector or less are multiplied with queries in lanes, and turned at the end: rows of
+  // few lanes would spend more time on loading than on multiplying.
+  static bool narrow(const Call& c) { return c.e <= W; }
+
+  // Tasks go from the last block of rows, which under a causal mask has the most keys.
+  static void run(Call& c, int64_t task, char* memory) {
+    Blocks b(c);
+    float* S = (float*)b.take(memory);
+    float* V_ = S + KEYS * ROWS;
+    int64_t e = wide(c), splits = c.splits;
+    float* O = V_ + KEYS * e;
+    int64_t part = task % splits, which = task / splits % blocks(c);
+    b.lead(task / splits / blocks(c));
+    if (blocks(c) == 1 && splits == 1) b.fetch(task + 1);
+    b.block_of_rows((blocks(c) - 1 - which) * ROWS);
+    Sums sums;
+    sums.start(b, part == 0);
+    int64_t lo = b.lo, hi = b.hi, tick = 0;
+    if (splits > 1) {
+      int64_t share = up((b.hi - b.lo + splits - 1) / splits, KEYS);
+      lo = b.lo + part * share;
+      hi = least(b.hi, lo + share);
+    }
+    bool whole = hi - lo <= KEYS && splits == 1, first = true;
+    for (int64_t at = lo; at < hi; at += KEYS) {
+      if (!b.at(at, hi, S)) continue;
+      sums.take(S, b.n, b.from, b.to);
+      if (c.rate > 0) b.drop(S);
+      int64_t stride;
+      const float* v = b.values(c.v, b.v, c.e, V_, &stride);
+      if (whole && !narrow(c)) return once(b, S, v, stride, O, sums);
+      if (first && b.to - b.from < b.lanes) std::memset(O, 0, 4 * ROWS * e);
+      Into into = first && b.to - b.from == b.lanes ? PUT : SCALED;
+      int64_t rows = least(b.rows, b.to) - b.from;
+      if (narrow(c)) {
+        into = into == PUT ? PUT : LANES;
+        gemm(c.e, b.to - b.from, {v, 1, stride}, S + b.from, ROWS, b.n, O + b.from, ROWS, into,
+             sums.alpha + b.from);
+      } else {
+        gemm(rows, e, {S + b.from, 1, ROWS}, v, stride, b.n, O + b.from * e, e, into,
+             sums.alpha + b.from);
+      }
+      first = false;
+      if (b.stopped(&tick)) return;
+    }
+    if (first) std::memset(O, 0, 4 * ROWS * e);
+    if (narrow(c)) across(b, O, S);
+    if (splits > 1) {
+      float* out = (float*)(c.shared + task * partial(c));
+      std::memcpy(out, O, 4 * ROWS * e);
+      std::memcpy(out + ROWS * e, sums.m, 4 * ROWS);
+      std::memcpy(out + ROWS * e + ROWS, sums.l, 4 * ROWS);
+    } else {
+      finish(b, O, sums.m, sums.l);
+    }
+  }
+
+  // O (e, ROWS) becomes (ROWS, W).
+  static void across(const Blocks& b, float* O, float* scratch) {
+    turned(O, ROWS, b.c.e, ROWS, 1, scratch);
+    for (int64_t r = 0; r < ROWS; r++) std::memcpy(O + r * W, scratch + r * ROWS, 4 * W);
+  }
+
+  // One block of keys is all that the rows see: the product goes to y at once, already divided.
+  static void once(const Blocks& b, const float* S, const float* v, int64_t stride, float* O,
+                   Sums& sums) {
+    const Call& c = b.c;
+    int64_t e = wide(c), rows = least(b.rows, b.to) - b.from;
+    bool direct = c.y.type == F32 && c.y.col == 4 && e == c.e && c.y.row;
+    char* y = base(c.y, c, b.index) + b.row0 * c.y.row;
+    float* out = direct ? (float*)y : O;
+    int64_t row = direct ? c.y.row / 4 : e;
+    for (int64_t r = b.from; r < b.to; r += W) {
+      V l = load(sums.l + r);
+      store(sums.alpha + r, select(l == V{}, V{}, 1.0f / l));
+    }
+    gemm(rows, e, {S + b.from, 1, ROWS}, v, stride, b.n, out + b.from * row, row, TIMES,
+         sums.alpha + b.from);
+    for (int64_t r = 0; r < b.rows; r++)
+      if (sums.l[r] == 0 || r < b.from || r >= b.to) std::memset(out + r * row, 0, 4 * e);
+    if (!direct) written(b, O);
+    kept(b, sums.m, sums.l);
+  }
+
+  static void finish(const Blocks& b, float* O, const float* m, const float* l) {
+    int64_t e = wide(b.c);
+    for (int64_t r = 0; r < b.rows; r++) {
+      float* x = O + r * e;
+      if (l[r] == 0) {
+        std::memset(x, 0, 4 * e);
+        continue;
+      }
+      V by = splat(1 / l[r]);
+      for (int64_t i = 0; i < e; i += W) store(x + i, load(x + i) * by);
+    }
+    written(b, O);
+    kept(b, m, l);
+  }
+
+  static void written(const Blocks& b, const float* O) {
+    const Call& c = b.c;
+    char* y = base(c.y, c, b.index) + b.row0 * c.y.row;
+    for (int64_t r = 0; r < b.rows; r++) write_row(c.y, y + r * c.y.row, c.e, O + r * wide(c));
+  }
+
+  static void kept(const Blocks& b, const float* m, const float* l) {
+    const Call& c = b.c;
+    if (c.stats) {
+      char* p = base(c.stats, c, b.index) + b.row0 * c.stats.row;
+      for (int64_t r = 0; r < b.rows; r++, p += c.stats.row) {
+        ((float*)p)[0] = m[r];
+        ((float*)p)[1] = l[r];
+      }
+    }
+    if (c.lse) {
+      char* p = base(c.lse, c, b.index) + b.row0 * c.lse.row;
+      for (int64_t r = 0; r < b.rows; r++)
+        *(float*)(p + r * c.lse.row) = logsum(m[r], l[r]);
+    }
+  }
+
+  // Joins the parts of a block of rows by their maxima.
+  static void merge(Call& c, int64_t task, char* memory) {
+    Blocks b(c);
+    b.take(memory);
+    b.lead(task / blocks(c));
+    b.row0 = (blocks(c) - 1 - task % blocks(c)) * ROWS;
+    b.rows = least(ROWS, c.t - b.row0);
+    int64_t e = wide(c);
+    char* parts = c.shared + task * c.splits * partial(c);
+    float* O = (float*)parts;
+    float *m = O + ROWS * e, *l = m + ROWS;
+    for (int64_t part = 1; part < c.splits; part++) {
+      float* X = (float*)(parts + part * partial(c));
+      float *mx = X + ROWS * e, *lx = mx + ROWS;
+      for (int64_t r = 0; r < b.rows; r++) {
+        float top = m[r] > mx[r] ? m[r] : mx[r], safe = top == -INF ? 0 : top;
+        float old = std::exp2(m[r] - safe), add = std::exp2(mx[r] - safe);
+        m[r] = top;
+        l[r] = l[r] * old + lx[r] * add;
+        for (int64_t i = 0; i < e; i += W)
+          store(O + r * e + i, load(O + r * e + i) * old + load(X + r * e + i) * add);
+      }
+    }
+    finish(b, O, m, l);
+  }
+};
+
+}  // namespace

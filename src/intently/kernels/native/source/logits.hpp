@@ -1,0 +1,236 @@
+// The logits of one block of rows over one block of keys, queries in lanes.
+//
+// A block is S[key][query], ROWS floats to a key, and holds z · log2 e, so that weights are powers of
+// two. The queries are scaled as they are turned.
+#pragma once
+#include "gemm.hpp"
+#include "mask.hpp"
+
+namespace {
+
+struct Blocks {
+  Call& c;
+  float* qt;     // (d, ROWS): the queries of the block, turned
+  float* copy;   // (ROWS, padded): rows of q, k or bias where they need converting
+  float* keys;   // (KEYS, d): keys where they need converting
+  Mask mask;
+  int64_t index[AXES];
+  const char *q, *k, *v;
+  float scale, sink;
+  bool masked;
+  int64_t row0, rows, lanes, lo, hi;
+  // the block of keys at hand
+  int64_t key0, n;
+  int64_t from, to;    // the lanes that see some of them
+  bool partial;        // whether `bits` hold
+  bool holes;          // whether a key of the block is seen by none of its queries
+  uint64_t bits[KEYS];
+
+  explicit Blocks(Call& call) : c(call) {}
+
+  static int64_t memory(const Call& c) {
+    return 4 * (c.d * ROWS + ROWS * up(c.d, W) + KEYS * c.d + 3 * W * 64);
+  }
+
+  char* take(char* scratch) {
+    qt = (float*)scratch;
+    copy = qt + c.d * ROWS;
+    keys = copy + ROWS * up(c.d, W);
+    return scratch + up(memory(c), 64);
+  }
+
+  void lead(int64_t lead) {
+    unravel(c, lead, index);
+    q = base(c.q, c, index);
+    k = base(c.k, c, index);
+    v = c.v ? base(c.v, c, index) : nullptr;
+    scale = c.scales ? number(c.scales, base(c.scales, c, index)) : c.scale;
+    sink = c.sinks ? number(c.sinks, base(c.sinks, c, index)) * LOG2E : -INF;
+    masked = c.ops > 0;
+    if (masked) mask.lead(c, index);
+  }
+
+  // Asks the memory for the head of a later task, whose queries, keys and values are few.
+  void fetch(int64_t lead) const {
+    if (lead >= c.leads) return;
+    int64_t next[AXES];
+    unravel(c, lead, next);
+    const Array* every[] = {&c.q, &c.k, &c.v};
+    for (const Array* a : every) {
+      const char* p = base(*a, c, next);
+      int64_t rows = a == &c.q ? c.t : c.s, width = (a == &c.v ? c.e : c.d) * (a->col ? a->col : 4);
+      if (rows > KEYS) continue;
+      for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < width; i += 64) __builtin_prefetch(p + r * a->row + i);
+    }
+  }
+
+  void block_of_rows(int64_t first) {
+    row0 = first;
+    rows = least(ROWS, c.t - row0);
+    lanes = up(rows, W);
+    int64_t stride;
+    const float* x = rows_of(c.q, q, row0, rows, c.d, c.d, copy, &stride);
+    turned(x, stride, rows, c.d, c.softcap > 0 ? scale / c.softcap : scale * LOG2E, qt);
+    lo = 0;
+    hi = c.s;
+    if (masked) mask.range(row0, row0 + rows - 1, &lo, &hi);
+  }
+
+  // Computes the block of keys at key0; false where no query of the block sees any of them.
+  // key0 and n shrink to the keys that some query sees.
+  bool at(int64_t first, int64_t end, float* S, float* tanhs = nullptr) {
+    key0 = first;
+    n = least(KEYS, end - first);
+    partial = holes = false;
+    from = 0;
+    to = lanes;
+    if (masked) {
+      State state = mask.state(row0, row0 + rows - 1, key0, key0 + n - 1);
+      if (state == EMPTY) return false;
+      if (state == PARTIAL && !see()) return false;
+    }
+    int64_t stride;
+    const float* x = rows_of(c.k, k, key0, n, c.d, c.d, keys, &stride);
+    gemm(n, to - from, {x, stride, 1}, qt + from, ROWS, c.d, S + from, ROWS, PUT);
+    if (c.softcap > 0 || c.biases || c.profiles) shape(S, tanhs);
+    if (partial) hide(S);
+    return true;
+  }
+
+  bool see() {
+    mask.bits(row0, row0 + rows - 1, key0, key0 + n - 1, bits);
+    uint64_t all = rows == 64 ? ~0ull : (1ull << rows) - 1, every = all;
+    int64_t first = 0, last = n;
+    while (last > 0 && !bits[last - 1]) last--;
+    if (!last) return false;
+    while (!bits[first]) first++;
+    uint64_t some = 0;
+    for (int64_t j = first; j < last; j++) {
+      some |= bits[j];
+      every &= bits[j];
+      holes |= !bits[j];
+      bits[j - first] = bits[j];
+    }
+    key0 += first;
+    n = last - first;
+    partial = every != all;
+    while (!(some >> from & ((1ull << W) - 1))) from += W;
+    while (!(some >> (to - W) & ((1ull << W) - 1))) to -= W;
+    return true;
+  }
+
+  void hide(float* S) {
+    I one;
+    for (int i = 0; i < W; i++) one[i] = (int32_t)(1u << i);
+    for (int64_t j = 0; j < n; j++) {
+      if (bits[j] == ~0ull) continue;
+      for (int64_t r = from; r < to; r += W) {
+        I word = I{} + (int32_t)(uint32_t)(bits[j] >> r);
+        float* p = S + j * ROWS + r;
+        store(p, select((word & one) == 0, splat(-INF), load(p)));
+      }
+    }
+  }
+
+  // z = softcap · tanh(scale · product / softcap) + biases
+  void shape(float* S, float* tanhs) {
+    if (c.softcap > 0)
+      for (int64_t j = 0; j < n; j++)
+        for (int64_t r = from; r < to; r += W) {
+          V x = tanhv(load(S + j * ROWS + r));
+          if (tanhs) store(tanhs + j * ROWS + r, x);
+          store(S + j * ROWS + r, x * (c.softcap * LOG2E));
+        }
+    for (int i = 0; i < c.biases; i++) add(c.bias[i], base(c.bias[i], c, index), S);
+    for (int i = 0; i < c.profiles; i++) {
+      const float* p = (const float*)base(c.profile[i], c, index);
+      for (int64_t j = 0; j < n; j++) {
+        const float* at = p + row0 - (key0 + j) + c.s - 1;
+        int64_t r = from, end = least(rows, to);
+        for (; r + W <= end; r += W)
+          store(S + j * ROWS + r, load(S + j * ROWS + r) + load(at + r) * LOG2E);
+        for (; r < end; r++) S[j * ROWS + r] += at[r] * LOG2E;
+      }
+    }
+  }
+
+  void add(const Array& a, const char* p, float* S) {
+    p += row0 * a.row + key0 * a.col;
+    if (a.row == 0) {
+      for (int64_t j = 0; j < n; j++) {
+        V x = splat(number(a, p + j * a.col) * LOG2E);
+        for (int64_t r = from; r < to; r += W)
+          store(S + j * ROWS + r, load(S + j * ROWS + r) + x);
+      }
+      return;
+    }
+    float some[W * W];
+    for (int64_t r = from; r < to; r += W)
+      for (int64_t j = 0; j < n; j += W) {
+        int64_t wide = least(W, n - j);
+        V x[W];
+        for (int i = 0; i < W; i++) {
+          const char* at = p + (r + i) * a.row + j * a.col;
+          if (r + i >= rows) {
+            x[i] = V{};
+          } else if (wide == W && a.type == F32 && a.col == 4) {
+            x[i] = load((const float*)at);
+          } else {
+            read_row(a, at, wide, W, some);
+            x[i] = load(some);
+          }
+        }
+        transpose(x);
+        for (int i = 0; i < wide; i++) {
+          float* at = S + (j + i) * ROWS + r;
+          store(at, load(at) + x[i] * LOG2E);
+        }
+      }
+  }
+
+  // Rows of v (or k) at hand, lanes side by side, 0 where no query of the block looks.
+  const float* values(const Array& a, const char* from, int64_t width, float* out,
+                      int64_t* stride) const {
+    int64_t padded = up(width, W);
+    const float* x = rows_of(a, from, key0, n, width, padded, out, stride);
+    if (!partial || !holes) return x;
+    for (int64_t j = 0; j < n; j++) {
+      if (!bits[j])
+        std::memset(out + j * padded, 0, 4 * padded);
+      else if (x != out)
+        std::memcpy(out + j * padded, x + j * *stride, 4 * padded);
+    }
+    *stride = padded;
+    return out;
+  }
+
+  // Multiplies what stays by 1 / (1 − rate), and what is dropped by 0 (see dropping.py).
+  void drop(float* P) const {
+    const char* mine = base(c.drop_rows, c, index) + row0 * c.drop_rows.row;
+    const int32_t* cols = (const int32_t*)c.drop_cols.data + key0;
+    int32_t own[ROWS] = {};
+    for (int64_t r = 0; r < rows; r++) own[r] = *(const int32_t*)(mine + r * c.drop_rows.row);
+    int64_t limit = (int64_t)std::nearbyint((double)c.rate * 4294967296.0) - 2147483648ll;
+    float stays = (float)(1 / (1 - (double)c.rate));
+    for (int64_t j = 0; j < n; j++)
+      for (int64_t r = from; r < to; r += W) {
+        U x = *(const U*)(own + r) + (uint32_t)cols[j];
+        x ^= x >> 16;
+        x *= 0x7feb352du;
+        x ^= x >> 15;
+        x *= 0x846ca68bu;
+        x ^= x >> 16;
+        float* p = P + j * ROWS + r;
+        store(p, select((I)x >= (I{} + (int32_t)limit), load(p) * stays, V{}));
+      }
+  }
+
+  bool stopped(int64_t* tick) const {
+    if (c.pulse && (++*tick & 7) == 0 && c.pulse(c.pulse_data))
+      c.stop.store(true, std::memory_order_relaxed);
+    return c.stop.load(std::memory_order_relaxed);
+  }
+};
+
+}  // namespace
