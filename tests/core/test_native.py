@@ -6,6 +6,7 @@ Other tests take the kernels in float64, which it leaves to others.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -24,7 +25,6 @@ import intently as it
 from intently.kernels import native
 from intently.kernels.native import operator
 
-from ..messages import refused
 from .cases import extras, rules
 from .formula import EPS, multiply, random
 
@@ -40,7 +40,7 @@ def leaf(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tens
 def to(x: Any, dtype: torch.dtype) -> Any:
     """The same options with tensors of another dtype that need gradients."""
     if isinstance(x, Tensor):
-        return x.detach().to(dtype).requires_grad_()
+        return x.detach().to(dtype).requires_grad_() if x.is_floating_point() else x
     if isinstance(x, it.biases.Bias):
         return x.replaced(lambda y: to(y, dtype))
     return x
@@ -236,7 +236,8 @@ class TestStatistics:
                 torch.testing.assert_close(found.double(), exact, atol=3e-5, rtol=3e-5, msg=name)
             (w, key), (_, other) = A.top(7), B.top(7)
             assert bool(((key == other) | (w.diff(dim=-1, prepend=w[..., :1]).abs() < 1e-5)).all())
-            assert float((A.argmax() == B.argmax()).float().mean()) > 0.999
+            clear = B.top(1)[0][..., 0] > 1e-30  # what float32 can tell from 0
+            assert float((A.argmax() == B.argmax())[clear].float().mean()) > 0.999
 
     def test_a_query_of_nan_spoils_its_row_alone(self) -> None:
         q, k = random(2, 70, 8).float(), random(2, 90, 8, seed=1).float()
@@ -316,7 +317,7 @@ def test_gradients_by_finite_differences(option: str) -> None:
 
         def take(x: Any) -> Any:
             if isinstance(x, it.biases.Bias):
-                return x.replaced(lambda _: next(left))
+                return x.replaced(lambda y: next(left) if y.requires_grad else y)
             return next(left) if isinstance(x, Tensor) else x
 
         options = {n: take(x) for n, x in given.items()}
@@ -367,7 +368,7 @@ class TestOperator:
         def f(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             bias = it.relative_buckets(table)
             mask = it.causal() & it.padding(torch.tensor([150, 90]))
-            return it.attend(q, k, mask=mask, bias=bias, sinks=sinks, scale=scale) @ v
+            return it.attention(q, k, v, mask=mask, bias=bias, sinks=sinks, scale=scale)
 
         inputs = (q, k, v, table, sinks, scale)
         once = torch.compile(f, fullgraph=True, backend="aot_eager")
@@ -438,14 +439,18 @@ class TestPlan:
             (lambda q: it.attend(q.double(), q.double()), "dtype is torch.float64"),
             (lambda q: it.attend(q[..., :0, :], q), "a dimension is empty"),
             (lambda q: it.attend(q.repeat(1, 1, 1, 40), q.repeat(1, 1, 1, 40)), "d=320 or e=320 is above 256"),
-            (lambda q: it.attend(q, q, score=it.Concat(torch.ones(3, 16), torch.ones(3))), "score is Concat, not the dot product"),
+            (
+                lambda q: it.attend(q, q, score=it.Additive(q[0, 0, :3], q[0, 0, 3:6], q[0, 0, 0, :3])),
+                "score is Additive, not the dot product",
+            ),
         ],
     )
     def test_it_says_why_not(self, call: Any, reason: str) -> None:
         A = call(self.Q)
         assert A.plan().refused["native"] == reason
         with it.kernels.use("native"):
-            refused(lambda: A @ A.k, it.errors.KernelError, reason)
+            with pytest.raises(it.errors.KernelError, match=re.escape(reason)):
+                A @ A.k
 
     def test_it_comes_first(self) -> None:
         plan = it.attend(self.Q, self.Q, mask=it.dilated(2) & ~it.window(3, 0)).plan()
@@ -533,12 +538,12 @@ def test_after_a_fork() -> None:
 import os, torch, intently as it
 torch.set_num_threads(2)
 q = torch.randn(4, 700, 32)
-y = it.attention(q, q, q)
+y = it.attention(q, q, q).numpy()
 child = os.fork()
-if not child:
-    same = torch.equal(it.attention(q, q, q), y) and it.attend(q, q).received().shape == (4, 700)
+if not child:  # PyTorch's own operations on so many numbers would hang here
+    same = (it.attention(q, q, q).numpy() == y).all() and it.attend(q, q).argmax().shape == (4, 700)
     os._exit(0 if same else 1)
-assert os.waitpid(child, 0)[1] == 0 and torch.equal(it.attention(q, q, q), y)
+assert os.waitpid(child, 0)[1] == 0 and (it.attention(q, q, q).numpy() == y).all()
 """
     done = in_python(code)
     assert done.returncode == 0, done.stderr

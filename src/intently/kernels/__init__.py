@@ -19,7 +19,7 @@ from intently.kernels import eager, tiled
 from intently.kernels.eager import Eager
 from intently.kernels.flex import Flex
 from intently.kernels.kernel import Kernel
-from intently.kernels.modes import differentiated
+from intently.kernels.modes import differentiated, opaque
 from intently.kernels.native import Native, loaded, measuring, unserved
 from intently.kernels.problem import Problem
 from intently.kernels.tiled import Tiled
@@ -139,7 +139,8 @@ def lse(problem: Problem) -> Tensor:
 
 def measures(problem: Problem) -> bool:
     """Whether the native kernel finds the statistics of a matrix: none is to be differentiated."""
-    if _asked_for() not in (None, "native") or differentiated(problem.tensors()):
+    given = problem.tensors()
+    if _asked_for() not in (None, "native") or differentiated(given) or opaque(given):
         return False
     return unserved(problem, problem.k) is None
 

@@ -36,6 +36,18 @@ def differentiated(tensors: Iterable[Tensor]) -> bool:
     return transformed() or forward_mode(tensors) or torch.compiler.is_compiling()
 
 
+def opaque(tensors: Iterable[Tensor]) -> bool:
+    """Whether something must see the operations themselves: a graph being compiled, a mode of
+    `torch.utils._python_dispatch`, a subclass of Tensor such as a fake or a distributed one."""
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+        return True
+    return any(type(x) not in _PLAIN and type(x).__torch_dispatch__ is not _NONE for x in tensors)
+
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+_NONE = torch._C._disabled_torch_dispatch_impl  # pyright: ignore[reportAttributeAccessIssue]
+
+
 def no_autocast(device: torch.device) -> AbstractContextManager[object]:
     """Disable autocast: it takes effect when a matrix is made, not when it is evaluated."""
     return torch.autocast(device.type, enabled=False) if in_autocast(device) else nullcontext()

@@ -71,30 +71,23 @@ class Tiled(Kernel):
 
 def product(problem: Problem, v: Tensor) -> tuple[Tensor, Tensor]:
     """Return y (…, h, t, e) and the lse (…, h, t) in the compute dtype, both differentiable."""
-    p = problem
+    return _tiled(*arguments(problem, v))
+
+
+def arguments(p: Problem, v: Tensor) -> tuple[Any, ...]:
+    """The arguments of an operator that computes a product."""
     form, held = freeze(p.score, p.mask, p.bias)
     scale, number = (p.scale, 1.0) if isinstance(p.scale, Tensor) else (None, float(p.scale))
     numbers = list(drawn(p)) if p.dropout else []
-    return _tiled(
-        p.q,
-        p.k,
-        v,
-        p.sinks,
-        scale,
-        numbers,
-        held,
-        form,
-        list(p.geometry.lead),
-        number,
-        p.softcap or 0.0,
-        p.dropout,
-    )
+    lead, softcap = list(p.geometry.lead), p.softcap or 0.0
+    return p.q, p.k, v, p.sinks, scale, numbers, held, form, lead, number, softcap, p.dropout
 
 
 ARGUMENTS = (
     "Tensor q, Tensor k, Tensor v, Tensor? sinks, Tensor? scale, Tensor[] numbers, "
     "Tensor[] held, str form, SymInt[] lead, float number, float softcap, float dropout"
 )
+"""Their schema."""
 
 
 @torch.library.custom_op(
@@ -134,7 +127,7 @@ def again(
     softcap: float,
     dropout: float,
 ) -> tuple[Problem, Tensor, Dropping | None]:
-    """Make the problem again from what the operator was given."""
+    """Make the problem again from the arguments of an operator."""
     score, mask, bias = cast(tuple[Any, Any, Any], thaw(form, held))
     rate: Any = number if scale is None else scale
     problem = Problem(q, k, score, mask, bias, rate, softcap or None, sinks, dropout, tuple(lead))

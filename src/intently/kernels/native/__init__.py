@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import math
 
-import torch
 from torch import Tensor
 
 from intently.kernels.kernel import Kernel
-from intently.kernels.modes import forward_mode, transformed
+from intently.kernels.modes import forward_mode, opaque, transformed
 from intently.kernels.native import describing, measuring, operator
 from intently.kernels.native.loading import instructions, loaded
 from intently.kernels.problem import Problem
@@ -78,6 +77,6 @@ def unserved(p: Problem, v: Tensor) -> str | None:
     if forward_mode((*p.tensors(), v)):
         return "it has no forward-mode derivative"
     values = (p.mask, p.bias)
-    if torch.compiler.is_compiling() and not all(x is None or x.remade() for x in values):
+    if opaque((*p.tensors(), v)) and not all(x is None or x.remade() for x in values):
         return "the parts of a rule do not make it again"
     return None

@@ -17,16 +17,17 @@ import torch
 from torch import Tensor
 
 from intently.biases import TensorBias
-from intently.foundation.values import freeze
 from intently.kernels import eager
 from intently.kernels.dropping import Dropping, drawn
 from intently.kernels.gradients import differentiable
+from intently.kernels.modes import opaque
 from intently.kernels.native import describing
 from intently.kernels.native.loading import library
 from intently.kernels.problem import Problem
 from intently.kernels.tiled import (
     ARGUMENTS,
     again,
+    arguments,
     in_place,
     inputs_of,
     remember,
@@ -179,7 +180,7 @@ def gradients(
     o: Operands, y: Tensor, stats: Tensor, dy: Tensor, needs: list[bool]
 ) -> list[Tensor | None]:
     """Gradients of `Operands.tensors`, None for those that need none; y in float32."""
-    d, e, step = o.q.shape[-1], o.v.shape[-1], 16
+    d, e, step = o.q.shape[-1], o.v.shape[-1], library().lanes()
     heads = (*o.lead[:-1], o.lead[-1] // o.groups) if o.lead else ()
     tasks, blocks = max(1, math.prod(heads)), -(-o.t // ROWS)
     parts = max(1, min(-(-SHARES // tasks), blocks))
@@ -287,13 +288,8 @@ def _plain(o: Operands) -> Tensor:
 
 def product(p: Problem, v: Tensor) -> Tensor:
     """Y (…, t, e) in the dtype of q, with gradients where they are wanted."""
-    if torch.compiler.is_compiling():
-        form, held = freeze(p.score, p.mask, p.bias)
-        scale, number = (p.scale, 1.0) if isinstance(p.scale, Tensor) else (None, float(p.scale))
-        numbers = list(drawn(p)) if p.dropout else []
-        lead, softcap = list(p.geometry.lead), p.softcap or 0.0
-        given = (p.q, p.k, v, p.sinks, scale, numbers, held, form, lead, number, softcap, p.dropout)
-        return _native(*given)[0].to(p.q.dtype)
+    if opaque((*p.tensors(), v)):
+        return _native(*arguments(p, v))[0].to(p.q.dtype)
     o = operands(p, v, Dropping(*drawn(p), p.dropout) if p.dropout else None)
     tensors = o.tensors()
     if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):

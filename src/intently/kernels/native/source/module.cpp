@@ -403,12 +403,14 @@ PyObject* py_run(PyObject*, PyObject* const* args, Py_ssize_t n) {
 }
 
 PyObject* py_name(PyObject*, PyObject*) { return PyUnicode_FromString(chosen->name); }
+PyObject* py_lanes(PyObject*, PyObject*) { return PyLong_FromLong(chosen->lanes); }
 PyObject* py_pool(PyObject*, PyObject*) { return PyUnicode_FromString(pool()); }
 
 PyMethodDef METHODS[] = {
     {"run", (PyCFunction)(void (*)(void))py_run, METH_FASTCALL,
      "run(job, threads, lead, groups, operands): one job of a call."},
     {"instructions", py_name, METH_NOARGS, "The instruction set that was chosen at import."},
+    {"lanes", py_lanes, METH_NOARGS, "Numbers in one vector; gradients are padded to them."},
     {"pool", py_pool, METH_NOARGS, "Whose threads do the work: openmp or own."},
     {nullptr, nullptr, 0, nullptr}};
 
