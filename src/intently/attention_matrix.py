@@ -22,7 +22,7 @@ from intently.kernels.modes import no_autocast
 from intently.kernels.operands import problem_of, tensors, usual, values_of
 from intently.kernels.problem import Problem
 from intently.kernels.streamed import Block
-from intently.masks import Mask
+from intently.masks import Mask, is_plain_causal
 from intently.matrix import LazyMatrix, statistics
 from intently.matrix.indexing import split, take
 from intently.scores import DOT, Score
@@ -100,6 +100,15 @@ def attention(
     >>> attention([[0, 0]], [[1, 1], [1, 1]], [[2.0], [4.0]])
     tensor([[3.]])
     """
+    if (
+        score is bias is softcap is sinks is None
+        and dropout == 0
+        and (mask is None or is_plain_causal(mask))
+        and (scale is None or type(scale) is float)
+    ):
+        y = kernels.quick(q, k, v, scale, mask) if _product is _OURS else None
+        if y is not None:
+            return y
     if not (usual(q) and usual(k) and usual(v)):
         q, k, v = tensors(q=q, k=k, v=v)
     problem, autocast = problem_of(q, k, score, mask, bias, scale, softcap, sinks, dropout)

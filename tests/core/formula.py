@@ -123,7 +123,9 @@ def families(b: int, h: int, t: int, s: int) -> dict[str, tuple[it.Mask | None, 
 
 
 def multiply(A: it.LazyMatrix, v: Tensor, kernel: str) -> Tensor:
-    """``A @ v`` by one kernel."""
+    """``A @ v`` by one kernel; skips float64 for the native one, whose tests are in test_native."""
+    if kernel == "native" and A.dtype is torch.float64:
+        pytest.skip("the native kernel computes in float32")
     with it.kernels.use(kernel):
         return A @ v
 

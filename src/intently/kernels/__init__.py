@@ -21,12 +21,14 @@ from intently.kernels.flex import Flex
 from intently.kernels.kernel import Kernel
 from intently.kernels.modes import differentiated, opaque
 from intently.kernels.native import Native, loaded, measuring, unserved
+from intently.kernels.native import quick as native_quick
 from intently.kernels.problem import Problem
 from intently.kernels.tiled import Tiled
 from intently.kernels.torch_fused import TorchFused
+from intently.masks import Mask
 
 _KERNELS: tuple[Kernel, ...] = (Native(), TorchFused(), Flex(), Tiled(), Eager())
-__all__ = ["Kernel", "Plan", "available", "choose", "differentiated", "lse", "measures", "measuring", "plan", "use"]
+__all__ = ["Kernel", "Plan", "available", "choose", "differentiated", "lse", "measures", "measuring", "plan", "quick", "use"]
 _forced: ContextVar[str | None] = ContextVar("intently_kernel", default=None)
 
 
@@ -135,6 +137,18 @@ def lse(problem: Problem) -> Tensor:
     if kernel.refuses(problem, nothing) or kernel.yields(problem, nothing):
         return eager.lse(problem)
     return tiled.product(problem, nothing)[1]
+
+
+def quick(
+    q: Tensor, k: Tensor, v: Tensor, scale: float | None, mask: Mask | Tensor | None
+) -> Tensor | None:
+    """The plain product of a small call without gradients, or None: `native.quick`.
+
+    The mask is None, plain `causal()`, or a boolean tensor.
+    """
+    if _asked_for() not in (None, "native"):
+        return None
+    return native_quick.product(q, k, v, scale, True if isinstance(mask, Mask) else mask)
 
 
 def measures(problem: Problem) -> bool:

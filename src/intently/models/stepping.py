@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules import module as hooks
 
+from intently import kernels
 from intently.attention_matrix import replaced
 from intently.kernels import _asked_for
 from intently.kernels.modes import forward_mode, in_autocast, transformed
@@ -217,9 +218,7 @@ class _Layer:
         q, new = heads.split_with_sizes((h, 2 * g), 1)
         kept[:, :, t : t + 1] = new
         k, v = kept[:, :, : t + 1].split_with_sizes((g, g), 1)
-        y = F.scaled_dot_product_attention(
-            q, k, v, None, 0.0, False, scale=self._scale, enable_gqa=self._grouped
-        )
+        y = self._attended(q, k, v, None)
         x = out(y.view(rows, h * d)).add_(x)
         if not pre:
             x = norm(x, *first)[0]
@@ -232,9 +231,7 @@ class _Layer:
         read = ask.view(n, m, h, d).transpose(1, 2) if m > 1 else ask.view(n, h, 1, d)
         if mask is not None and m > 1:
             mask = mask.expand(n, 1, m, -1)
-        y = F.scaled_dot_product_attention(
-            read, k, v, mask, 0.0, False, scale=self._scale, enable_gqa=self._grouped
-        )
+        y = self._attended(read, k, v, mask)
         x = read_out(y.transpose(1, 2).reshape(rows, h * d)).add_(x)
         if not pre:
             x = norm(x, *second)[0]
@@ -249,6 +246,15 @@ class _Layer:
         x = down(inner).add_(x)
         self.told = q, new[:, :g], ask.view(rows, h, 1, d)
         return x if pre else norm(x, *third)[0]
+
+
+    def _attended(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        y = kernels.quick(q, k, v, self._scale, mask)
+        if y is not None:
+            return y
+        return F.scaled_dot_product_attention(
+            q, k, v, mask, 0.0, False, scale=self._scale, enable_gqa=self._grouped
+        )
 
 
 def _layers(model: Transformer) -> list[Any]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 
+import torch
 from torch import Tensor
 
 from intently.kernels.kernel import Kernel
@@ -25,6 +26,9 @@ __all__ = ["Native", "instructions", "loaded", "measuring", "unserved"]
 
 WIDEST = 256
 """The widest head that the kernel multiplies."""
+
+SMALL = 2**21
+"""Multiplications of q and k below which calls with gradients are left to other kernels."""
 
 AXES = 9
 """Leading axes at most."""
@@ -40,6 +44,15 @@ class Native(Kernel):
     def refuses(self, problem: Problem, v: Tensor) -> str | None:
         """Why the kernel cannot run this call; None if it can."""
         return unserved(problem, v)
+
+    def yields(self, problem: Problem, v: Tensor) -> str | None:
+        """Small calls with gradients: their derivatives cost more to set up than to compute."""
+        p = problem
+        size = math.prod(p.geometry.shape) * p.q.shape[-1]
+        if size >= SMALL or torch.compiler.is_compiling():
+            return None
+        needed = torch.is_grad_enabled() and any(x.requires_grad for x in (*p.tensors(), v))
+        return "the call is small and needs gradients" if needed else None
 
     def memory(self, problem: Problem, v: Tensor) -> int:
         """Bytes beside the inputs: the result, and the maximum and sum of every row."""

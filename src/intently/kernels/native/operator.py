@@ -43,12 +43,6 @@ PRODUCT, _, BACKWARD, BIAS_BACKWARD, MEASURE, RECEIVE, PICTURE = range(7)
 SHARES = 8
 """Tasks into which the backward pass is cut at least, where there are rows for them."""
 
-FEW = 32
-"""Blocks of rows below which the keys of a row are shared out, too."""
-
-LEAST_KEYS = 1024
-"""Keys in one share at least."""
-
 ROWS = 64
 """Queries in one block."""
 
@@ -171,9 +165,7 @@ def shared_heads(p: Problem, v: Tensor) -> int:
 
 def forward(o: Operands, y: Tensor, stats: Tensor | None = None) -> None:
     """Write y (…, t, e), and the maximum and sum of every row, stats (…, t, 2)."""
-    blocks = max(1, math.prod(o.lead) * -(-o.t // ROWS))
-    splits = min(-(-FEW // blocks), o.s // LEAST_KEYS) if blocks < FEW else 1
-    o.run(PRODUCT, v=o.v, y=y, stats=stats, e=o.v.shape[-1], splits=max(1, splits))
+    o.run(PRODUCT, v=o.v, y=y, stats=stats, e=o.v.shape[-1])
 
 
 def gradients(

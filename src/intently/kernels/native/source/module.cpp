@@ -178,7 +178,7 @@ const Field FIELDS[] = {
     {"q", TENSOR, AT(q)}, {"k", TENSOR, AT(k)}, {"v", TENSOR, AT(v)}, {"y", TENSOR, AT(y)},
     {"stats", TENSOR, AT(stats)}, {"t", WHOLE, AT(t)}, {"s", WHOLE, AT(s)}, {"d", WHOLE, AT(d)},
     {"e", WHOLE, AT(e)}, {"scale", REAL, AT(scale)}, {"scales", TENSOR, AT(scales)},
-    {"softcap", REAL, AT(softcap)}, {"sinks", TENSOR, AT(sinks)}, {"splits", WHOLE, AT(splits)},
+    {"softcap", REAL, AT(softcap)}, {"sinks", TENSOR, AT(sinks)},
     {"rate", REAL, AT(rate)}, {"drop_rows", TENSOR, AT(drop_rows)},
     {"drop_cols", TENSOR, AT(drop_cols)}, {"dy", TENSOR, AT(dy)}, {"dq", TENSOR, AT(dq)},
     {"dk", TENSOR, AT(dk)}, {"dv", TENSOR, AT(dv)}, {"parts", WHOLE, AT(parts)},
@@ -368,6 +368,14 @@ bool run(Call& c, const int* jobs, int count, int threads) {
   return !r.interrupted;
 }
 
+// Into how many parts the keys of a row are cut, where there are few blocks of rows to share out.
+int64_t splits_of(const Call& c) {
+  int64_t blocks = c.leads * ((c.t + ROWS - 1) / ROWS), few = 32, keys = 1024;
+  if (blocks < 1 || blocks >= few || c.s < 2 * keys) return 1;
+  int64_t wanted = (few + blocks - 1) / blocks, most = c.s / keys;
+  return wanted < most ? wanted : most;
+}
+
 PyObject* py_run(PyObject*, PyObject* const* args, Py_ssize_t n) {
   if (n != 5) return fail(PyExc_TypeError, "run(job, threads, lead, groups, operands)"), nullptr;
   int job = (int)PyLong_AsLong(args[0]), threads = (int)PyLong_AsLong(args[1]);
@@ -397,9 +405,73 @@ PyObject* py_run(PyObject*, PyObject* const* args, Py_ssize_t n) {
     if (!ok) return nullptr;
   }
   if (c.d > WIDTH || c.e > WIDTH) return fail(PyExc_ValueError, "heads too wide"), nullptr;
+  if (job == PRODUCT) c.splits = splits_of(c);
   int jobs[2] = {job, MERGE};
   if (!run(c, jobs, job == PRODUCT && c.splits > 1 ? 2 : 1, threads)) return nullptr;
   Py_RETURN_NONE;
+}
+
+// quick(q, k, v, y, scale, mask, threads): the plain product of small calls, straight from four
+// tensors (b, heads, steps, width) of float32. The mask is None, True for causal, or a tensor:
+// booleans, or numbers to add. False where the shapes do not fit; the caller then takes the long way.
+PyObject* py_quick(PyObject*, PyObject* const* args, Py_ssize_t n) {
+  if (n != 7) return fail(PyExc_TypeError, "quick(q, k, v, y, scale, mask, threads)"), nullptr;
+  Tensor x[4];
+  for (int i = 0; i < 4; i++) {
+    if (!read(args[i], &x[i])) return nullptr;
+    if (x[i].ndim != 4 || x[i].type != F32) Py_RETURN_FALSE;
+    for (int axis = 0; axis < 4; axis++)
+      if (x[i].shape[axis] < 1) Py_RETURN_FALSE;
+  }
+  const Tensor &q = x[0], &k = x[1], &v = x[2], &y = x[3];
+  int64_t h = q.shape[1], g = k.shape[1];
+  bool fits = q.shape[0] == k.shape[0] && q.shape[0] == v.shape[0] && g == v.shape[1] &&
+              h % g == 0 && q.shape[3] == k.shape[3] && k.shape[2] == v.shape[2] &&
+              y.shape[0] == q.shape[0] && y.shape[1] == h && y.shape[2] == q.shape[2] &&
+              y.shape[3] == v.shape[3] && q.shape[3] <= WIDTH && v.shape[3] <= WIDTH;
+  if (!fits) Py_RETURN_FALSE;
+  Call c;
+  c.axes = 3;
+  c.size[0] = q.shape[0];
+  c.size[1] = g;
+  c.size[2] = c.groups = h / g;
+  c.leads = q.shape[0] * h;
+  c.t = q.shape[2];
+  c.s = k.shape[2];
+  c.d = q.shape[3];
+  c.e = v.shape[3];
+  c.scale = (float)PyFloat_AsDouble(args[4]);
+  int threads = (int)PyLong_AsLong(args[6]);
+  if (PyErr_Occurred()) return nullptr;
+  place(q, c, &c.q);
+  place(k, c, &c.k);
+  place(v, c, &c.v);
+  place(y, c, &c.y);
+  if (args[5] != Py_None) {
+    Op& op = c.op[0];
+    if (args[5] == Py_True) {
+      c.ops = 1;
+      op.kind = BAND;
+      op.a = (int64_t)1 << 48;
+      op.n = c.s - c.t;
+    } else {
+      Tensor mask;
+      if (!read(args[5], &mask)) return nullptr;
+      if (mask.ndim < 2 || mask.ndim > 4 || (mask.type != U8 && mask.type != F32)) Py_RETURN_FALSE;
+      if (mask.type == F32) {
+        c.biases = 1;
+        place(mask, c, &c.bias[0]);
+      } else {
+        c.ops = 1;
+        op.kind = ENTRIES;
+        place(mask, c, &op.x);
+      }
+    }
+  }
+  c.splits = splits_of(c);
+  const int jobs[2] = {PRODUCT, MERGE};
+  if (!run(c, jobs, c.splits > 1 ? 2 : 1, threads)) return nullptr;
+  Py_RETURN_TRUE;
 }
 
 PyObject* py_name(PyObject*, PyObject*) { return PyUnicode_FromString(chosen->name); }
@@ -409,6 +481,8 @@ PyObject* py_pool(PyObject*, PyObject*) { return PyUnicode_FromString(pool()); }
 PyMethodDef METHODS[] = {
     {"run", (PyCFunction)(void (*)(void))py_run, METH_FASTCALL,
      "run(job, threads, lead, groups, operands): one job of a call."},
+    {"quick", (PyCFunction)(void (*)(void))py_quick, METH_FASTCALL,
+     "quick(q, k, v, y, scale, mask, threads): the plain product of small calls."},
     {"instructions", py_name, METH_NOARGS, "The instruction set that was chosen at import."},
     {"lanes", py_lanes, METH_NOARGS, "Numbers in one vector; gradients are padded to them."},
     {"pool", py_pool, METH_NOARGS, "Whose threads do the work: openmp or own."},
