@@ -20,7 +20,14 @@ FLAGS = ["-O2", "-std=c++17", "-fvisibility=hidden", "-fno-math-errno", "-ffp-co
 SETS = {
     "portable": [],
     "avx2": ["-mavx2", "-mfma"],
-    "avx512": "-mavx512f -mavx512dq -mavx512bw -mavx512vl -mfma -mprefer-vector-width=512".split(),
+    "avx512": [
+        "-mavx512f",
+        "-mavx512dq",
+        "-mavx512bw",
+        "-mavx512vl",
+        "-mfma",
+        "-mprefer-vector-width=512",
+    ],
 }
 """Compiler flags of each instruction set; NEON belongs to every 64-bit ARM."""
 

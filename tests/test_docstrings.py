@@ -16,7 +16,7 @@ import intently
 NAMES = sorted(
     m.name
     for m in pkgutil.walk_packages(intently.__path__, "intently.")
-    if not m.name.endswith("__main__")
+    if not m.name.endswith(("__main__", "._native"))
 )
 
 

@@ -122,6 +122,15 @@ def families(b: int, h: int, t: int, s: int) -> dict[str, tuple[it.Mask | None, 
     return found
 
 
+IN_FLOAT64 = tuple(name for name in it.kernels.available() if name != "native")
+"""The kernels that compute in float64; test_native.py has the tests of the other one."""
+
+
+def others(refused: dict[str, str]) -> dict[str, str]:
+    """Why faster kernels were passed over, the native one aside, which may not be there."""
+    return {name: reason for name, reason in refused.items() if name != "native"}
+
+
 def multiply(A: it.LazyMatrix, v: Tensor, kernel: str) -> Tensor:
     """``A @ v`` by one kernel; skips float64 for the native one, whose tests are in test_native."""
     if kernel == "native" and A.dtype is torch.float64:

@@ -110,7 +110,7 @@ def test_nothing_is_computed_before_it_is_asked_for() -> None:
     q = torch.ones(1, 1).expand(10**8, 1)
     A = it.attend(q, q, mask=it.causal())
     assert A.shape == (10**8, 10**8) and A.mT.shape == A.shape
-    assert A.plan().kernel == "torch_fused"
+    assert A.plan().kernel in ("native", "torch_fused")
     refused(
         lambda: A.dense(),
         MemoryRefused,
@@ -297,7 +297,8 @@ class TestDropout:
         assert kept.mean().item() == pytest.approx(150, abs=3)
         torch.manual_seed(1)
         assert torch.equal(A @ x, y)
-        assert A.plan().refused["torch_fused"] == "dropout is not fused on CPU"
+        with it.kernels.use("tiled"):
+            assert A.plan().refused["torch_fused"] == "dropout is not fused on CPU"
 
     def test_nothing_is_random_without_it(self) -> None:
         before = torch.get_rng_state()

@@ -6,7 +6,6 @@ Other tests take the kernels in float64, which it leaves to others.
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -49,7 +48,10 @@ def to(x: Any, dtype: torch.dtype) -> Any:
 def leaves(options: dict[str, Any]) -> list[Tensor]:
     found: list[Tensor] = []
     for x in options.values():
-        found += [x] if isinstance(x, Tensor) else x.tensors() if isinstance(x, it.biases.Bias) else []
+        if isinstance(x, Tensor):
+            found.append(x)
+        elif isinstance(x, it.biases.Bias):
+            found.extend(x.tensors())
     return [x for x in found if x.requires_grad]
 
 
@@ -66,9 +68,7 @@ def agree(found: Tensor, exact: Tensor, rough: Tensor, factor: int, name: str = 
     assert mine <= limit, f"{name}: {mine:.2e} > {limit:.2e}"
 
 
-def compare(
-    q: Tensor, k: Tensor, v: Tensor, mask: it.Mask | None, options: dict[str, Any]
-) -> None:
+def compare(q: Tensor, k: Tensor, v: Tensor, mask: it.Mask | None, options: dict[str, Any]) -> None:
     """Product and every gradient, with the same numbers in three ways."""
     results: list[list[Tensor]] = []
     up = random(*it.attend(q, k, mask=mask).shape[:-1], v.shape[-1], seed=99, dtype=q.dtype)
@@ -189,10 +189,15 @@ def test_any_matrix(data: st.DataObject) -> None:
     g = draw(st.sampled_from([n for n in (1, 2, h) if h % n == 0])) if len(lead) > 1 else h
     shared = (*lead[:-1], g) if lead else ()
     rule = draw(st.none() | rules(lead, t, s))
-    options = {n: x.float() if isinstance(x, Tensor) else x for n, x in draw(extras(lead, t, s)).items()}
+    options = {
+        n: x.float() if isinstance(x, Tensor) else x for n, x in draw(extras(lead, t, s)).items()
+    }
     seed = draw(st.integers(0, 2**20))
     q = random(*lead, t, d, seed=seed).float()
-    k, v = random(*shared, s, d, seed=seed + 1).float(), random(*shared, s, e, seed=seed + 2).float()
+    k, v = (
+        random(*shared, s, d, seed=seed + 1).float(),
+        random(*shared, s, e, seed=seed + 2).float(),
+    )
     mask = None if rule is None else rule[0]
     A = it.attend(q, k, mask=mask, **options)
     assert native.unserved(A.problem, v) is None
@@ -325,7 +330,11 @@ def test_gradients_by_finite_differences(option: str) -> None:
 
     exact = [x.detach().double() for x in inputs]
     for i, slope in enumerate(slopes):
-        way = random(*exact[i].shape, seed=30 + i) if exact[i].ndim else torch.ones((), dtype=torch.float64)
+        way = (
+            random(*exact[i].shape, seed=30 + i)
+            if exact[i].ndim
+            else torch.ones((), dtype=torch.float64)
+        )
         way, step = way / way.norm(), 1e-4
         sides = []
         for sign in (1, -1):
@@ -363,7 +372,7 @@ def test_few_queries_share_out_the_keys() -> None:
 class TestOperator:
     def test_one_node_in_a_compiled_graph(self) -> None:
         q, k, v = leaf(2, 3, T, 16), leaf(2, 3, S, 16, seed=1), leaf(2, 3, S, 8, seed=2)
-        table, sinks, scale = leaf(32, 3, seed=3), leaf(3, seed=4), torch.tensor(0.2).requires_grad_()
+        table, sinks, scale = (leaf(32, 3, seed=3), leaf(3, seed=4), leaf(3, 1, 1, seed=5))
 
         def f(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             bias = it.relative_buckets(table)
@@ -372,7 +381,8 @@ class TestOperator:
 
         inputs = (q, k, v, table, sinks, scale)
         once = torch.compile(f, fullgraph=True, backend="aot_eager")
-        for a, b in zip(*([y := g(q, k, v), *torch.autograd.grad(y.sum(), inputs)] for g in (f, once))):
+        found = [[y := g(q, k, v), *torch.autograd.grad(y.sum(), inputs)] for g in (f, once)]
+        for a, b in zip(*found):
             torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
 
     def test_export(self) -> None:
@@ -402,7 +412,9 @@ class TestOperator:
         found = []
         for kernel in ("native", "eager"):
             q, k, v, bias = inputs
-            y = multiply(it.attend(q, k, mask=it.causal(), bias=bias + it.alibi(2), softcap=4.0), v, kernel)
+            y = multiply(
+                it.attend(q, k, mask=it.causal(), bias=bias + it.alibi(2), softcap=4.0), v, kernel
+            )
             first = torch.autograd.grad(y.square().sum(), inputs, create_graph=True)
             found.append(torch.autograd.grad(sum(x.square().sum() for x in first), inputs))
         for a, b in zip(*found):
@@ -412,7 +424,9 @@ class TestOperator:
         from torch.utils.checkpoint import checkpoint
 
         q = leaf(2, 70, 16)
-        y: Any = checkpoint(lambda x: it.attention(x, x, x, mask=it.causal()), q, use_reentrant=False)
+        y: Any = checkpoint(
+            lambda x: it.attention(x, x, x, mask=it.causal()), q, use_reentrant=False
+        )
         z = it.attention(q, q, q, mask=it.causal())
         torch.testing.assert_close(
             torch.autograd.grad(y.sum(), q)[0], torch.autograd.grad(z.sum(), q)[0]
@@ -430,6 +444,9 @@ def test_a_scale_of_zero_learns() -> None:
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
 
 
+ADDITIVE = it.Additive(random(3, 8).float(), random(3, 8).float(), random(3).float())
+
+
 class TestPlan:
     Q = random(2, 4, 70, 8).float()
 
@@ -438,26 +455,25 @@ class TestPlan:
         [
             (lambda q: it.attend(q.double(), q.double()), "dtype is torch.float64"),
             (lambda q: it.attend(q[..., :0, :], q), "a dimension is empty"),
-            (lambda q: it.attend(q.repeat(1, 1, 1, 40), q.repeat(1, 1, 1, 40)), "d=320 or e=320 is above 256"),
             (
-                lambda q: it.attend(q, q, score=it.Additive(q[0, 0, :3], q[0, 0, 3:6], q[0, 0, 0, :3])),
-                "score is Additive, not the dot product",
+                lambda q: it.attend(q.repeat(1, 1, 1, 40), q.repeat(1, 1, 1, 40)),
+                "d=320 or e=320 is",
             ),
+            (lambda q: it.attend(q, q, score=ADDITIVE), "score is Additive, not the dot product"),
         ],
     )
     def test_it_says_why_not(self, call: Any, reason: str) -> None:
         A = call(self.Q)
-        assert A.plan().refused["native"] == reason
-        with it.kernels.use("native"):
-            with pytest.raises(it.errors.KernelError, match=re.escape(reason)):
-                A @ A.k
+        assert A.plan().refused["native"].startswith(reason)
+        with it.kernels.use("native"), pytest.raises(it.errors.KernelError, match=reason):
+            A @ A.k
 
     def test_it_comes_first(self) -> None:
         plan = it.attend(self.Q, self.Q, mask=it.dilated(2) & ~it.window(3, 0)).plan()
         assert plan.kernel == "native" and not plan.refused and plan.writes is None
 
 
-# --- around it --------------------------------------------------------------------------------------
+# --- around it ----------------------------------------------------------------------------------
 
 
 def in_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -473,25 +489,31 @@ def in_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]
 EVERY = """
 import torch, intently as it
 torch.manual_seed(0)
-masks = None, it.causal(), it.segments(torch.arange(130) // 30, torch.arange(170) // 40), it.dilated(2) | it.prefix(3)
-for d, e in ((16, 16), (20, 9), (64, 64)):
-    for mask in masks:
-        for options in ({}, {"softcap": 2.0, "bias": it.alibi()}, {"sinks": torch.randn(4)}):
-            for dtype, limit in ((torch.float32, 2e-5), (torch.bfloat16, 3e-2), (torch.float16, 4e-3)):
-                q, k, v = (torch.randn(2, n, w, d).to(dtype).requires_grad_() for n, w, d in ((4, 130, d), (2, 170, d), (2, 170, e)))
-                found = []
-                for kernel in ("native", "eager"):
-                    with it.kernels.use(kernel):
-                        given = {n: x.to(dtype) if isinstance(x, torch.Tensor) else x for n, x in options.items()}
-                        y = it.attend(q, k, mask=mask, **given) @ v
-                        found.append([y, *torch.autograd.grad(y.float().square().sum(), (q, k, v))])
-                for a, b in zip(*found):
-                    assert (a - b).abs().max() <= limit * b.abs().max(), (d, e, mask, options, dtype)
-    A = it.attend(q.detach().float(), k.detach().float(), mask=it.causal())
-    B = it.attend(A.q.double(), A.k.double(), mask=it.causal())
-    for read in (lambda m: m.entropy(), lambda m: m.received(), lambda m: m.pool(9, 9), lambda m: m.top(4)[0]):
-        assert (read(A) - read(B)).abs().max() < 1e-5
-print(it.kernels.native.instructions())
+ids = it.segments(torch.arange(130) // 30, torch.arange(170) // 40)
+masks = None, it.causal(), ids, it.dilated(2) | it.prefix(3)
+extras = {}, {"softcap": 2.0, "bias": it.alibi()}, {"sinks": torch.randn(4)}
+limits = (torch.float32, 2e-5), (torch.bfloat16, 3e-2), (torch.float16, 4e-3)
+for d, e, mask, options, (dtype, limit) in (
+    (d, e, mask, options, limit) for d, e in ((16, 16), (20, 9), (64, 64))
+    for mask in masks for options in extras for limit in limits
+):
+    shapes = (2, 4, 130, d), (2, 2, 170, d), (2, 2, 170, e)
+    q, k, v = (torch.randn(shape).to(dtype).requires_grad_() for shape in shapes)
+    given = {n: x.to(dtype) if n == "sinks" else x for n, x in options.items()}
+    found = []
+    for kernel in ("native", "eager"):
+        with it.kernels.use(kernel):
+            y = it.attend(q, k, mask=mask, **given) @ v
+            found.append([y, *torch.autograd.grad(y.float().square().sum(), (q, k, v))])
+    for a, b in zip(*found):
+        assert (a - b).abs().max() <= limit * b.abs().max(), (d, e, mask, options, dtype)
+A = it.attend(q.detach().float(), k.detach().float(), mask=it.causal())
+B = it.attend(A.q.double(), A.k.double(), mask=it.causal())
+for m, n in ((A.entropy(), B.entropy()), (A.received(), B.received()), (A.pool(9, 9), B.pool(9, 9)),
+             (A.top(4)[0], B.top(4)[0]), (A.distance() / 100, B.distance() / 100)):
+    assert (m - n).abs().max() < 1e-5
+from intently.kernels.native import instructions
+print(instructions())
 """
 
 
@@ -507,11 +529,14 @@ def test_every_instruction_set_of_the_machine(name: str) -> None:
 def test_without_it_everything_works_as_before() -> None:
     code = (
         "import torch, intently as it; q = torch.randn(2, 4, 70, 8); A = it.attend(q, q);"
-        "assert 'native' not in it.kernels.available(); print(A.plan()); A @ q; A.entropy(); A.top(3)"
+        "assert 'native' not in it.kernels.available(); print(A.plan());"
+        "A @ q; it.attention(q, q, q); A.entropy(); A.top(3); A.received(); A.pool(3, 3); A.lse"
     )
     done = in_python(code, INTENTLY_NATIVE="off")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("torch_fused") and "not native: INTENTLY_NATIVE=off" in done.stdout
+    assert (
+        done.stdout.startswith("torch_fused") and "not native: INTENTLY_NATIVE=off" in done.stdout
+    )
 
 
 def test_python_threads_at_once() -> None:

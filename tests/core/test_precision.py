@@ -186,7 +186,7 @@ def plain_learned(x: dict[str, Tensor], allow: Tensor) -> Tensor:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("mean", [0, 5, 30])
 @pytest.mark.parametrize("family", ["none", "causal", "padding"])
-@pytest.mark.parametrize("kernel", ["tiled", "eager"])
+@pytest.mark.parametrize("kernel", [x for x in KERNELS if x != "torch_fused"])
 def test_gradients_of_what_all_rows_share(
     kernel: str, family: str, mean: int, dtype: torch.dtype
 ) -> None:

@@ -10,9 +10,9 @@ from torch import Tensor
 
 import intently as it
 
-from .formula import heads_of, plain, random
+from .formula import IN_FLOAT64, heads_of, plain, random
 
-KERNELS = it.kernels.available()
+KERNELS = IN_FLOAT64
 SHAPES = {
     "(t, d)": ((5, 8), (7, 8), (7, 8), (5, 8)),
     "(h, t, d)": ((3, 5, 8), (3, 7, 8), (3, 7, 8), (3, 5, 8)),

@@ -80,6 +80,8 @@ class TensorBias(Bias):
 
 
 class Sum(Pair[Bias], Bias):
+    """``left + right``."""
+
     def tile(
         self, g: Geometry, rows: Tensor, cols: Tensor, dtype: torch.dtype | None = None
     ) -> Tensor:

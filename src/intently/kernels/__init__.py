@@ -28,7 +28,19 @@ from intently.kernels.torch_fused import TorchFused
 from intently.masks import Mask
 
 _KERNELS: tuple[Kernel, ...] = (Native(), TorchFused(), Flex(), Tiled(), Eager())
-__all__ = ["Kernel", "Plan", "available", "choose", "differentiated", "lse", "measures", "measuring", "plan", "quick", "use"]
+__all__ = [
+    "Kernel",
+    "Plan",
+    "available",
+    "choose",
+    "differentiated",
+    "lse",
+    "measures",
+    "measuring",
+    "plan",
+    "quick",
+    "use",
+]
 _forced: ContextVar[str | None] = ContextVar("intently_kernel", default=None)
 
 
@@ -40,11 +52,7 @@ def available() -> tuple[str, ...]:
     >>> [name for name in available() if name not in ("native", "flex")]
     ['torch_fused', 'tiled', 'eager']
     """
-    return tuple(
-        kernel.name
-        for kernel in _KERNELS
-        if _runs(kernel)
-    )
+    return tuple(kernel.name for kernel in _KERNELS if _runs(kernel))
 
 
 def _runs(kernel: Kernel) -> bool:

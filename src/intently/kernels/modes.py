@@ -38,7 +38,8 @@ def differentiated(tensors: Iterable[Tensor]) -> bool:
 
 def opaque(tensors: Iterable[Tensor]) -> bool:
     """Whether something must see the operations themselves: a graph being compiled, a mode of
-    `torch.utils._python_dispatch`, a subclass of Tensor such as a fake or a distributed one."""
+    `torch.utils._python_dispatch`, a subclass of Tensor such as a fake or a distributed one.
+    """
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
         return True
     return any(type(x) not in _PLAIN and type(x).__torch_dispatch__ is not _NONE for x in tensors)

@@ -167,8 +167,7 @@ def _rows(p: Problem, v: Tensor, dropping: Dropping | None, block: Rows) -> tupl
 @torch.library.custom_op(
     "intently::tiled_backward",
     mutates_args=(),
-    schema=f"(Tensor dy, Tensor dlse, Tensor y, Tensor lse, bool[] needs, {ARGUMENTS})"
-    " -> Tensor[]",
+    schema=f"(Tensor dy, Tensor dlse, Tensor y, Tensor lse, bool[] needs, {ARGUMENTS}) -> Tensor[]",
 )
 def _tiled_backward(
     dy: Tensor, dlse: Tensor, y: Tensor, lse: Tensor, needs: list[bool], *operands: Any
@@ -195,13 +194,14 @@ def inputs_of(operands: tuple[Any, ...]) -> list[Tensor]:
 
 def with_inputs(operands: tuple[Any, ...], inputs: list[Tensor]) -> tuple[Any, ...]:
     """The arguments of an operator with other tensors, in the order of `inputs_of`."""
-    _, _, _, sinks, scale, numbers, held, *rest = operands
+    _, _, _, sinks, scale, numbers, _, *rest = operands
     q, k, v, *left = inputs
     optional = [None if x is None else left.pop(0) for x in (sinks, scale)]
     return (q, k, v, *optional, numbers, left, *rest)
 
 
 def detached(x: Any) -> Any:
+    """An argument without its graph."""
     if isinstance(x, list):
         return [detached(y) for y in x]
     return x.detach() if isinstance(x, Tensor) else x

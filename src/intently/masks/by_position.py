@@ -109,6 +109,8 @@ class _Window(Band):
 
 
 class Dilated(_Positioned):
+    """Every ``step``-th key, counted from the position of the query."""
+
     def __init__(self, step: int, offset: int | Integers | None) -> None:
         super().__init__(step, offset=offset)
         self.step = step

@@ -12,6 +12,8 @@ from intently.masks.mask import Mask
 
 
 class Segments(Mask):
+    """Keys with the id of the query."""
+
     def __init__(self, query_ids: Tensor, key_ids: Tensor | None = None) -> None:
         super().__init__(query_ids, key_ids)
         self.query_ids = query_ids
@@ -111,6 +113,7 @@ class Segments(Mask):
 
 
 def is_sorted(ids: Tensor) -> bool:
+    """Whether ids (…, steps) never fall."""
     return bool((ids[..., 1:] >= ids[..., :-1]).all())
 
 

@@ -142,7 +142,6 @@ class Statistics:
 
         Source: Shannon 1948, section 6.
         """
-
         found = self._measured("entropy")
         if found is not None:
             return found["entropy"]

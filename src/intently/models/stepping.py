@@ -247,7 +247,6 @@ class _Layer:
         self.told = q, new[:, :g], ask.view(rows, h, 1, d)
         return x if pre else norm(x, *third)[0]
 
-
     def _attended(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         y = kernels.quick(q, k, v, self._scale, mask)
         if y is not None:

@@ -9,7 +9,7 @@ key j. Every tensor has two axes after the leading ones, which broadcast from th
 from __future__ import annotations
 
 import math
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor

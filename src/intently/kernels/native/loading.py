@@ -21,7 +21,7 @@ def _load() -> Loaded:
     try:
         return Loaded(importlib.import_module("intently.kernels.native._native"), None)
     except ModuleNotFoundError:
-        return Loaded(None, "it was not built: no C++ compiler was found when Intently was installed")
+        return Loaded(None, "it was not built: installing Intently found no C++ compiler")
     except ImportError as error:
         return Loaded(None, f"it does not load: {error}")
 

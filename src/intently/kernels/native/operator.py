@@ -182,11 +182,7 @@ def gradients(
     given: dict[str, Any] = {"v": o.v, "e": e, "y": y, "stats": stats, "dy": dy}
     o.run(BACKWARD, **given, dq=dq, dk=dk, dv=dv, parts=parts)
     dk, dv = (x[0] if parts == 1 else x.sum(0) for x in (dk, dv))
-    found: list[Tensor | None] = [
-        _like(dq, o.q),
-        _like(dk[..., :d], o.k),
-        _like(dv[..., :e], o.v),
-    ]
+    found: list[Tensor | None] = [_like(dq, o.q), _like(dk[..., :d], o.k), _like(dv[..., :e], o.v)]
     rest = iter(needs[3:])
     if o.sinks is not None:
         found.append(_like(_of_sinks(o, y, stats, dy), o.sinks) if next(rest) else None)
@@ -272,9 +268,7 @@ def _plain(o: Operands) -> Tensor:
     written += [TensorBias(x[..., 0, :][..., i - j + o.s - 1]) for x in o.profiles]
     bias = reduce(add, written) if written else None
     sinks = None if o.sinks is None else o.sinks[..., 0, 0]
-    p = Problem(
-        o.q, o.k, DOT, o.rule, bias, o.scale, o.softcap or None, sinks, 0.0, o.lead
-    )
+    p = Problem(o.q, o.k, DOT, o.rule, bias, o.scale, o.softcap or None, sinks, 0.0, o.lead)
     return eager.product(p, o.v, o.dropping)
 
 

@@ -55,7 +55,11 @@ struct Sums {  // one number for every query of a block
   }
 };
 
-inline float logsum(float m, float l) { return l == 0 ? -INF : m * LN2 + std::log(l); }
+inline float logsum(float m, float l) {
+  constexpr float LOWEST = -0x1.fffffep127f;
+  if (l == 0) return -INF;
+  return m <= LOWEST * 0.999f ? LOWEST : m * LN2 + std::log(l);
+}
 
 struct Product {
   static int64_t blocks(const Call& c) { return (c.t + ROWS - 1) / ROWS; }

@@ -149,17 +149,23 @@ struct Blocks {
         const float* at = p + row0 - (key0 + j) + c.s - 1;
         int64_t r = from, end = least(rows, to);
         for (; r + W <= end; r += W)
-          store(S + j * ROWS + r, load(S + j * ROWS + r) + load(at + r) * LOG2E);
-        for (; r < end; r++) S[j * ROWS + r] += at[r] * LOG2E;
+          store(S + j * ROWS + r, load(S + j * ROWS + r) + powers(load(at + r)));
+        for (; r < end; r++) S[j * ROWS + r] += powers(splat(at[r]))[0];
       }
     }
+  }
+
+  // A bias in powers of two. The lowest number stays finite: as a bias it hides nothing by itself.
+  static V powers(V x) {
+    constexpr float LOWEST = -0x1.fffffep127f / LOG2E;
+    return select(x == splat(-INF), x, larger(x, splat(LOWEST)) * LOG2E);
   }
 
   void add(const Array& a, const char* p, float* S) {
     p += row0 * a.row + key0 * a.col;
     if (a.row == 0) {
       for (int64_t j = 0; j < n; j++) {
-        V x = splat(number(a, p + j * a.col) * LOG2E);
+        V x = powers(splat(number(a, p + j * a.col)));
         for (int64_t r = from; r < to; r += W)
           store(S + j * ROWS + r, load(S + j * ROWS + r) + x);
       }
@@ -184,7 +190,7 @@ struct Blocks {
         transpose(x);
         for (int i = 0; i < wide; i++) {
           float* at = S + (j + i) * ROWS + r;
-          store(at, load(at) + x[i] * LOG2E);
+          store(at, load(at) + powers(x[i]));
         }
       }
   }
