@@ -103,7 +103,7 @@ def attention(
     if (
         score is bias is softcap is sinks is None
         and dropout == 0
-        and (mask is None or is_plain_causal(mask))
+        and (mask is None or (isinstance(mask, Mask) and is_plain_causal(mask)))
         and (scale is None or type(scale) is float)
     ):
         y = kernels.quick(q, k, v, scale, mask) if _product is _OURS else None

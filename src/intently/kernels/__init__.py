@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -147,12 +148,10 @@ def lse(problem: Problem) -> Tensor:
     return tiled.product(problem, nothing)[1]
 
 
-def quick(
-    q: Tensor, k: Tensor, v: Tensor, scale: float | None, mask: Mask | Tensor | None
-) -> Tensor | None:
+def quick(q: Any, k: Any, v: Any, scale: float | None, mask: Any) -> Tensor | None:
     """The plain product of a small call without gradients, or None: `native.quick`.
 
-    The mask is None, plain `causal()`, or a boolean tensor.
+    The mask is None, plain `causal()`, or a tensor: booleans, or numbers to add.
     """
     if _asked_for() not in (None, "native"):
         return None

@@ -42,7 +42,10 @@ def opaque(tensors: Iterable[Tensor]) -> bool:
     """
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
         return True
-    return any(type(x) not in _PLAIN and type(x).__torch_dispatch__ is not _NONE for x in tensors)
+    return any(
+        type(x) not in _PLAIN and getattr(type(x), "__torch_dispatch__", None) is not _NONE
+        for x in tensors
+    )
 
 
 _PLAIN = (Tensor, torch.nn.Parameter)

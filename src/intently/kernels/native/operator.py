@@ -9,14 +9,12 @@ Source: Dao 2023, "FlashAttention-2", algorithms 1 and 2.
 from __future__ import annotations
 
 import math
-from functools import reduce
-from operator import add
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from intently.biases import TensorBias
+from intently.biases import Bias, TensorBias
 from intently.kernels import eager
 from intently.kernels.dropping import Dropping, drawn
 from intently.kernels.gradients import differentiable
@@ -37,7 +35,7 @@ from intently.kernels.tiled import (
 from intently.masks import Mask
 from intently.scores import DOT
 
-PRODUCT, _, BACKWARD, BIAS_BACKWARD, MEASURE, RECEIVE, PICTURE = range(7)
+PRODUCT, BACKWARD, BIAS_BACKWARD, MEASURE, RECEIVE, PICTURE = 0, 2, 3, 4, 5, 6
 """The jobs of the compiled module."""
 
 SHARES = 8
@@ -125,6 +123,8 @@ def operands(p: Problem, v: Tensor, dropping: Dropping | None) -> Operands:
     k, groups = p.k, shared_heads(p, v)
     if groups != p.groups and p.groups > 1:
         k = p.per_query_head(k)  # values of their own for every query head
+    if p.compute_dtype != p.q.dtype and p.geometry.t >= ROWS:  # read by many blocks of queries
+        k, v = k.float(), v.float()
     tensors, profiles = describing.biases(p) if p.bias is not None else ([], [])
     sinks = p.sinks
     if sinks is not None:
@@ -202,6 +202,7 @@ def gradients(
 def _of_sinks(o: Operands, y: Tensor, stats: Tensor, dy: Tensor) -> Tensor:
     """−Σ over queries of D · (the weight of the sink), (…, 1, 1)."""
     offset = (dy * y).sum(-1, keepdim=True)
+    assert o.sinks is not None
     weight = (o.sinks - lse(stats)[..., None]).exp()
     return -(torch.where(stats[..., 1:] == 0, 0, weight) * offset).sum(-2, keepdim=True)
 
@@ -266,7 +267,9 @@ def _plain(o: Operands) -> Tensor:
     written = [TensorBias(x) for x in o.biases]
     i, j = torch.arange(o.t)[:, None], torch.arange(o.s)
     written += [TensorBias(x[..., 0, :][..., i - j + o.s - 1]) for x in o.profiles]
-    bias = reduce(add, written) if written else None
+    bias: Bias | None = None
+    for part in written:
+        bias = part if bias is None else bias + part
     sinks = None if o.sinks is None else o.sinks[..., 0, 0]
     p = Problem(o.q, o.k, DOT, o.rule, bias, o.scale, o.softcap or None, sinks, 0.0, o.lead)
     return eager.product(p, o.v, o.dropping)

@@ -56,9 +56,8 @@ struct Sums {  // one number for every query of a block
 };
 
 inline float logsum(float m, float l) {
-  constexpr float LOWEST = -0x1.fffffep127f;
   if (l == 0) return -INF;
-  return m <= LOWEST * 0.999f ? LOWEST : m * LN2 + std::log(l);
+  return m < -3.3e38f ? m : m * LN2 + std::log(l);  // see `powers`
 }
 
 struct Product {
@@ -94,12 +93,21 @@ struct Product {
       hi = least(b.hi, lo + share);
     }
     bool whole = hi - lo <= KEYS && splits == 1, first = true;
+    bool scattered = b.rows <= 16 || c.biases || c.ops > 1;
     for (int64_t at = lo; at < hi; at += KEYS) {
+      if (scattered && at + KEYS < hi) b.ahead(at + KEYS);
       if (!b.at(at, hi, S)) continue;
       sums.take(S, b.n, b.from, b.to);
       if (c.rate > 0) b.drop(S);
       int64_t stride;
       const float* v = b.values(c.v, b.v, c.e, V_, &stride);
+      if (b.few && !narrow(c)) {
+        for (int64_t r = 0; r < b.rows; r++)
+          add(S + r, v, stride, b.n, O + r * e, e, first ? 0 : sums.alpha[r]);
+        first = false;
+        if (b.stopped(&tick)) return;
+        continue;
+      }
       if (whole && !narrow(c)) return once(b, S, v, stride, O, sums);
       if (first && b.to - b.from < b.lanes) std::memset(O, 0, 4 * ROWS * e);
       Into into = first && b.to - b.from == b.lanes ? PUT : SCALED;
@@ -124,6 +132,35 @@ struct Product {
       std::memcpy(out + ROWS * e + ROWS, sums.l, 4 * ROWS);
     } else {
       finish(b, O, sums.m, sums.l);
+    }
+  }
+
+  // c = c · alpha + Σ over keys of p[key] · v[key] for one query, values read once and in order.
+  static void add(const float* p, const float* v, int64_t stride, int64_t n, float* c, int64_t e,
+                  float alpha) {
+    for (int64_t at = 0; at < e; at += 4 * W) {
+      V sum[2][4] = {};
+      int64_t some = least(4, (e - at) / W);
+      const float* x = v + at;
+      if (some == 4) {
+        int64_t j = 0;
+        for (; j + 1 < n; j += 2, x += 2 * stride)
+#pragma GCC unroll 4
+          for (int i = 0; i < 4; i++) {
+            sum[0][i] += load(x + W * i) * p[j * ROWS];
+            sum[1][i] += load(x + stride + W * i) * p[(j + 1) * ROWS];
+          }
+        if (j < n)
+#pragma GCC unroll 4
+          for (int i = 0; i < 4; i++) sum[0][i] += load(x + W * i) * p[j * ROWS];
+      } else {
+        for (int64_t j = 0; j < n; j++, x += stride)
+          for (int64_t i = 0; i < some; i++) sum[0][i] += load(x + W * i) * p[j * ROWS];
+      }
+      for (int64_t i = 0; i < some; i++) {
+        float* to = c + at + W * i;
+        store(to, (alpha == 0 ? V{} : load(to) * alpha) + (sum[0][i] + sum[1][i]));
+      }
     }
   }
 

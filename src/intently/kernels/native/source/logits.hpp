@@ -9,6 +9,7 @@
 namespace {
 
 struct Blocks {
+  static constexpr int64_t FEW = 3;
   Call& c;
   float* qt;     // (d, ROWS): the queries of the block, turned
   float* copy;   // (ROWS, padded): rows of q, k or bias where they need converting
@@ -17,7 +18,7 @@ struct Blocks {
   int64_t index[AXES];
   const char *q, *k, *v;
   float scale, sink;
-  bool masked;
+  bool masked, few;  // few: queries are taken one by one
   int64_t row0, rows, lanes, lo, hi;
   // the block of keys at hand
   int64_t key0, n;
@@ -65,13 +66,43 @@ struct Blocks {
     }
   }
 
+  // Asks the memory for what the next block of keys needs, where the hardware does not foresee it:
+  // keys and values that few queries read only once, and rows of biases and masks far apart.
+  void ahead(int64_t key) const {
+    int64_t keys = least(KEYS, c.s - key);
+    if (keys <= 0) return;
+    if (rows <= 16) {
+      lines(k + key * c.k.row, c.k.row, keys, c.d * (c.k.col ? c.k.col : 4));
+      if (v) lines(v + key * c.v.row, c.v.row, keys, c.e * (c.v.col ? c.v.col : 4));
+    }
+    for (int i = 0; i < c.biases; i++)
+      if (c.bias[i].row && c.bias[i].col)
+        lines(base(c.bias[i], c, index) + row0 * c.bias[i].row + key * c.bias[i].col,
+              c.bias[i].row, rows, keys * c.bias[i].col);
+    for (int i = 0; i < c.ops; i++)
+      if (c.op[i].kind == ENTRIES && c.op[i].x.row && c.op[i].x.col)
+        lines(base(c.op[i].x, c, index) + row0 * c.op[i].x.row + key, c.op[i].x.row, rows, keys);
+  }
+
+  static void lines(const char* p, int64_t step, int64_t count, int64_t bytes) {
+    for (int64_t r = 0; r < count; r++, p += step)
+      for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i, 0, 3);
+  }
+
   void block_of_rows(int64_t first) {
     row0 = first;
     rows = least(ROWS, c.t - row0);
     lanes = up(rows, W);
     int64_t stride;
     const float* x = rows_of(c.q, q, row0, rows, c.d, c.d, copy, &stride);
-    turned(x, stride, rows, c.d, c.softcap > 0 ? scale / c.softcap : scale * LOG2E, qt);
+    float by = c.softcap > 0 ? scale / c.softcap : scale * LOG2E;
+    few = rows <= FEW && c.d % W == 0;
+    if (few)
+      for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < c.d; i += W)
+          store(copy + r * c.d + i, load(x + r * stride + i) * by);
+    else
+      turned(x, stride, rows, c.d, by, qt);
     lo = 0;
     hi = c.s;
     if (masked) mask.range(row0, row0 + rows - 1, &lo, &hi);
@@ -92,10 +123,37 @@ struct Blocks {
     }
     int64_t stride;
     const float* x = rows_of(c.k, k, key0, n, c.d, c.d, keys, &stride);
-    gemm(n, to - from, {x, stride, 1}, qt + from, ROWS, c.d, S + from, ROWS, PUT);
+    if (few)
+      for (int64_t r = 0; r < rows; r++) dots(x, stride, copy + r * c.d, S + r);
+    else
+      gemm(n, to - from, {x, stride, 1}, qt + from, ROWS, c.d, S + from, ROWS, PUT);
     if (c.softcap > 0 || c.biases || c.profiles) shape(S, tanhs);
     if (partial) hide(S);
     return true;
+  }
+
+  // One query with every key: keys are read once, in order, as fast as memory gives them.
+  void dots(const float* x, int64_t stride, const float* query, float* S) const {
+    for (int64_t j = 0; j < n; j += W) {
+      V sum[W];
+#pragma GCC unroll 16
+      for (int i = 0; i < W; i++) {
+        const float* key = x + (j + i < n ? j + i : j) * stride;
+        V one = load(key) * load(query), two = V{};
+        int64_t at = W;
+        for (; at + W < c.d; at += 2 * W) {
+          two += load(key + at) * load(query + at);
+          one += load(key + at + W) * load(query + at + W);
+        }
+        if (at < c.d) two += load(key + at) * load(query + at);
+        sum[i] = one + two;
+      }
+      transpose(sum);
+      V total = sum[0];
+#pragma GCC unroll 16
+      for (int i = 1; i < W; i++) total += sum[i];
+      for (int i = 0; i < W && j + i < n; i++) S[(j + i) * ROWS] = total[i];
+    }
   }
 
   bool see() {
@@ -155,11 +213,9 @@ struct Blocks {
     }
   }
 
-  // A bias in powers of two. The lowest number stays finite: as a bias it hides nothing by itself.
-  static V powers(V x) {
-    constexpr float LOWEST = -0x1.fffffep127f / LOG2E;
-    return select(x == splat(-INF), x, larger(x, splat(LOWEST)) * LOG2E);
-  }
+  // A bias in powers of two. The lowest numbers stay as they are, for times log2 e they would be −∞
+  // and hide what no mask forbids.
+  static V powers(V x) { return select(x < splat(-2.358e38f), x, x * LOG2E); }
 
   void add(const Array& a, const char* p, float* S) {
     p += row0 * a.row + key0 * a.col;
