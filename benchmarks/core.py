@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import costs
+import native
 import products
 from report import Section, Settings, arguments, run
 
@@ -22,6 +23,7 @@ SECTIONS: dict[str, Callable[[Settings], Section]] = {
     "small": costs.small,
     "starting": costs.starting,
     "long": products.long,
+    **native.PARTS,
 }
 
 

@@ -152,8 +152,10 @@ def same(made: Any, told: dict[str, Any]) -> None:
     if not made.sides[0].ids:
         return
     assert told["read"] == made.read
-    assert told["logProbability"] == pytest.approx(made.hypothesis.log_probability, abs=NEAR)
-    assert told["score"] == pytest.approx(made.score, abs=NEAR)
+    assert told["logProbability"] == pytest.approx(
+        made.hypothesis.log_probability, abs=NEAR, rel=1e-6
+    )
+    assert told["score"] == pytest.approx(made.score, abs=NEAR, rel=1e-6)
     assert told["weights"].keys() == made.attention.keys()
     for name, matrix in made.attention.items():
         theirs = told["weights"][name]

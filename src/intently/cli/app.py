@@ -39,6 +39,7 @@ COMMANDS = {
     "effects": ("effects", "Say which heads an output needs, and what it is without them."),
     "explore": ("explore", "Look at a recording of any length in the browser."),
     "check": ("check", "Say which mistake an attention makes, if any."),
+    "about": ("about", "Say which versions are installed, and which kernels run here."),
 }
 """The module of each command, and the first sentence of its help, to list it without importing."""
 

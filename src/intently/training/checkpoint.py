@@ -41,6 +41,7 @@ from intently.foundation.files import (
     unwritten,
     write_synced,
 )
+from intently.kernels.native import instructions
 
 FORMAT, VERSION = "intently-checkpoint", 1
 MANIFEST, STATE = "manifest.json", "state.json"
@@ -325,12 +326,13 @@ def _resume(name: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return the library versions on which the last bits of a run depend."""
+    """Return what the last bits of a run depend on: libraries, and the native kernel's vectors."""
     return {
         "intently": intently.__version__,
         "torch": torch.__version__,
         "numpy": np.__version__,
         "python": platform.python_version(),
+        "native": instructions() or "none",
     }
 
 
