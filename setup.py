@@ -16,7 +16,7 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 SOURCE = Path("src/intently/kernels/native/source")
-FLAGS = ["-O2", "-std=c++17", "-fvisibility=hidden", "-fno-math-errno", "-ffp-contract=fast"]
+FLAGS = ["-O2", "-g0", "-std=c++17", "-fvisibility=hidden", "-fno-math-errno", "-ffp-contract=fast"]
 SETS = {
     "portable": [],
     "avx2": ["-mavx2", "-mfma"],

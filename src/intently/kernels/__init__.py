@@ -116,7 +116,7 @@ def choose(problem: Problem, v: Tensor) -> Kernel:
     forced = _asked_for()
     if forced is None:
         for kernel in _for(problem):
-            if kernel.refuses(problem, v) is None and kernel.yields(problem, v) is None:
+            if kernel.serves(problem, v):
                 return kernel
     kernel = next(kernel for kernel in _KERNELS if kernel.name == forced)
     reason = kernel.refuses(problem, v)

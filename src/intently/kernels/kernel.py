@@ -24,6 +24,10 @@ class Kernel:
     def yields(self, problem: Problem, v: Tensor) -> str | None:
         """Why a later kernel is the better choice; None if this one is."""
 
+    def serves(self, problem: Problem, v: Tensor) -> bool:
+        """Whether it can run the call and no later kernel is better."""
+        return self.refuses(problem, v) is None and self.yields(problem, v) is None
+
     def writes(self, problem: Problem, v: Tensor) -> str | None:
         """What it materialises at size t × s; None if nothing."""
 

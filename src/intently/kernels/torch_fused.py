@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -118,7 +118,7 @@ class TorchFused(Kernel):
             some = mask if mask.dtype is torch.bool else mask != -math.inf
             y = torch.where(some.any(-1, keepdim=True), y, 0)
         if y.requires_grad and not (torch.compiler.is_compiling() or transformed()):
-            y.register_hook(_once)
+            y.register_hook(once)
         g = p.geometry
         return y if len(g.lead) == 2 else y.reshape(*g.lead, g.t, v.shape[-1])
 
@@ -130,7 +130,7 @@ def _has_nan(y: Tensor) -> bool:
     return bool(y.detach().isnan().any())
 
 
-def _once(grad: Tensor | None) -> None:
+def once(_: Any) -> None:
     """Raise a clear error if the gradient itself is to be differentiated."""
     if torch.is_grad_enabled():
         raise build(

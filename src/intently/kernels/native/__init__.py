@@ -19,6 +19,7 @@ from intently.kernels.kernel import Kernel
 from intently.kernels.modes import forward_mode, opaque, transformed
 from intently.kernels.native import describing, measuring, operator
 from intently.kernels.native.loading import instructions, loaded
+from intently.kernels.native.quick import SMALL
 from intently.kernels.problem import Problem
 from intently.scores import Dot
 
@@ -26,9 +27,6 @@ __all__ = ["Native", "instructions", "loaded", "measuring", "unserved"]
 
 WIDEST = 256
 """The widest head that the kernel multiplies."""
-
-SMALL = 2**21
-"""Multiplications of q and k below which calls with gradients are left to other kernels."""
 
 AXES = 9
 """Leading axes at most."""
@@ -45,13 +43,18 @@ class Native(Kernel):
         """Why the kernel cannot run this call; None if it can."""
         return unserved(problem, v)
 
+    def serves(self, problem: Problem, v: Tensor) -> bool:
+        """The same as that of every kernel, the cheaper question first."""
+        return self.yields(problem, v) is None and self.refuses(problem, v) is None
+
     def yields(self, problem: Problem, v: Tensor) -> str | None:
         """Small calls with gradients: their derivatives cost more to set up than to compute."""
         p = problem
-        size = math.prod(p.geometry.shape) * p.q.shape[-1]
-        if size >= SMALL or torch.compiler.is_compiling():
+        if not torch.is_grad_enabled() or math.prod(p.geometry.shape) * p.q.shape[-1] >= SMALL:
             return None
-        needed = torch.is_grad_enabled() and any(x.requires_grad for x in (*p.tensors(), v))
+        if torch.compiler.is_compiling():
+            return None
+        needed = p.q.requires_grad or v.requires_grad or any(x.requires_grad for x in p.tensors())
         return "the call is small and needs gradients" if needed else None
 
     def memory(self, problem: Problem, v: Tensor) -> int:

@@ -1,7 +1,8 @@
 """The shortest way to the kernel, for calls whose work is less than describing them.
 
-Four axes, float32, no gradients, nothing beside a causal or a boolean mask and a scale: the tensors
-go to the module as they are. Everything else is None, and takes the long way.
+Four axes, float32, nothing beside a mask and a scale: the tensors go to the module as they are.
+With gradients, plain and causal calls go to PyTorch, whose autograd is C++. Everything else is
+None, and takes the long way.
 """
 
 from __future__ import annotations
@@ -9,13 +10,19 @@ from __future__ import annotations
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
 from torch.autograd import forward_ad
 
 from intently.kernels.native.loading import loaded
+from intently.kernels.torch_fused import once
 
 _quick = getattr(loaded.module, "quick", None)
+
+
+SMALL = 2**18
+"""Multiplications of q and k below which calls with gradients are left to other kernels."""
 
 
 def product(
@@ -29,8 +36,6 @@ def product(
     shape = q.shape
     if q.dtype is not torch.float32 or len(shape) != 4 or q.device.type != "cpu":
         return None
-    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
-        return None
     if (
         torch._C._len_torch_dispatch_stack()
         or forward_ad._current_level >= 0
@@ -38,7 +43,27 @@ def product(
         or _functorch.maybe_current_level() is not None
     ):
         return None
+    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        return _with_gradients(q, k, v, scale, mask)
     width = v.shape[-1]
     y = torch.empty_like(q) if width == shape[3] else q.new_empty((*shape[:3], width))
     scale = 1 / math.sqrt(shape[3]) if scale is None and shape[3] else scale
     return y if _quick(q, k, v, y, scale, mask, torch.get_num_threads()) else None
+
+
+def _with_gradients(
+    q: Tensor, k: Tensor, v: Tensor, scale: float | None, mask: Tensor | bool | None
+) -> Tensor | None:
+    shape = q.shape
+    if isinstance(mask, Tensor) or not (k.shape == v.shape and shape[1] == k.shape[1]):
+        return None
+    if shape[0] != k.shape[0] or shape[3] != k.shape[3] or not q.numel() * k.numel():
+        return None
+    if mask and (shape[2] != k.shape[2] or (scale is not None and scale <= 0)):
+        return None
+    if q.numel() * k.shape[2] >= SMALL or not q.stride(3) == k.stride(3) == v.stride(3) == 1:
+        return None
+    y = F.scaled_dot_product_attention(q, k, v, is_causal=bool(mask), scale=scale)
+    if y.grad_fn is not None:
+        y.grad_fn.register_prehook(once)  # cheaper than a hook of the tensor
+    return y

@@ -131,8 +131,9 @@ struct Backward {
             std::memset(q_rows + r * d, 0, 4 * d);
           }
         bool first = true;
-        for (int64_t at = b.lo; at < b.hi; at += KEYS) {
-          if (!s.at(at, b.hi, c.softcap > 0)) continue;
+        for (int64_t at = b.lo, end; at < b.hi; at = end) {
+          end = b.next(at);
+          if (!s.at(at, end, c.softcap > 0)) continue;
           int64_t from = b.from, rows = least(b.rows, b.to) - from;
           gemm(b.n, e, {s.S + from, ROWS, 1}, s.dy + from * s.dy_stride, s.dy_stride, rows,
                dv + b.key0 * e, e, ADD);
@@ -206,8 +207,9 @@ struct BiasBackward {
       b.lead(lead);
       for (int64_t block = first; block < last; block++) {
         s.block_of_rows(block * ROWS);
-        for (int64_t at = b.lo; at < b.hi; at += KEYS) {
-          if (!s.at(at, b.hi, false)) continue;
+        for (int64_t at = b.lo, end; at < b.hi; at = end) {
+          end = b.next(at);
+          if (!s.at(at, end, false)) continue;
           add(s, base(c.dbias, c, b.index));
           if (b.stopped(&tick)) return;
         }

@@ -92,11 +92,12 @@ struct Product {
       lo = b.lo + part * share;
       hi = least(b.hi, lo + share);
     }
-    bool whole = hi - lo <= KEYS && splits == 1, first = true;
+    bool first = true;
     bool scattered = b.rows <= 16 || c.biases || c.ops > 1;
-    for (int64_t at = lo; at < hi; at += KEYS) {
-      if (scattered && at + KEYS < hi) b.ahead(at + KEYS);
-      if (!b.at(at, hi, S)) continue;
+    for (int64_t at = lo, end; at < hi; at = end) {
+      end = least(hi, b.next(at));
+      if (scattered && end < hi) b.ahead(end);
+      if (!b.at(at, end, S)) continue;
       sums.take(S, b.n, b.from, b.to);
       if (c.rate > 0) b.drop(S);
       int64_t stride;
@@ -108,6 +109,7 @@ struct Product {
         if (b.stopped(&tick)) return;
         continue;
       }
+      bool whole = at == lo && end == hi && splits == 1;
       if (whole && !narrow(c)) return once(b, S, v, stride, O, sums);
       if (first && b.to - b.from < b.lanes) std::memset(O, 0, 4 * ROWS * e);
       Into into = first && b.to - b.from == b.lanes ? PUT : SCALED;

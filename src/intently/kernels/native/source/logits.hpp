@@ -86,7 +86,7 @@ struct Blocks {
 
   static void lines(const char* p, int64_t step, int64_t count, int64_t bytes) {
     for (int64_t r = 0; r < count; r++, p += step)
-      for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i, 0, 3);
+      for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i, 0, 2);
   }
 
   void block_of_rows(int64_t first) {
@@ -106,6 +106,14 @@ struct Blocks {
     lo = 0;
     hi = c.s;
     if (masked) mask.range(row0, row0 + rows - 1, &lo, &hi);
+  }
+
+  // Where the next block of keys ends: half a block where the first half of the rows does not see the
+  // second half of the keys, as on the diagonal of a causal mask.
+  int64_t next(int64_t key) const {
+    int64_t end = least(key + KEYS, hi), half = key + KEYS / 2;
+    if (!masked || half >= end || rows <= ROWS / 2) return end;
+    return mask.state(row0, row0 + ROWS / 2 - 1, half, end - 1) == EMPTY ? half : end;
   }
 
   // Computes the block of keys at key0; false where no query of the block sees any of them.
