@@ -21,8 +21,8 @@ from intently.kernels.torch_fused import once
 _quick = getattr(loaded.module, "quick", None)
 
 
-SMALL = 2**18
-"""Multiplications of q and k below which calls with gradients are left to other kernels."""
+SMALL = 2**20
+"""Multiplications of q and k below which plain and causal calls with gradients go to PyTorch."""
 
 
 def product(
