@@ -2,13 +2,11 @@
 
 #include <condition_variable>
 #include <mutex>
+#include <new>
 #include <thread>
-#if defined(_WIN32)
-#include <process.h>
-#define getpid _getpid
-#else
+#if !defined(_WIN32)
 #include <dlfcn.h>
-#include <unistd.h>
+#include <pthread.h>
 #endif
 
 namespace intently {
@@ -25,8 +23,6 @@ Parallel openmp() {
   return found;
 #endif
 }
-
-const int loaded_by = (int)getpid();
 
 class Pool {
  public:
@@ -67,26 +63,34 @@ class Pool {
   int count = 0, wanted = 0, running = 0;
 };
 
-Pool& own() {  // never destroyed: its threads sleep until the process ends
-  static std::mutex lock;
-  static Pool* pool = nullptr;
-  static int made_by = 0;
-  if (made_by != (int)getpid()) new (&lock) std::mutex;  // a fork may have left it locked
-  std::lock_guard<std::mutex> hold(lock);
-  if (!pool || made_by != (int)getpid()) {
-    pool = new Pool;
-    made_by = (int)getpid();
-  }
-  return *pool;
+std::mutex making;
+Pool* made = nullptr;  // never destroyed: its threads sleep until the process ends
+bool forked = false;
+
+Pool& own() {
+  std::lock_guard<std::mutex> hold(making);
+  if (!made) made = new Pool;
+  return *made;
 }
+
+#if !defined(_WIN32)
+// A child has none of its parent's threads, and perhaps a lock that one of them held.
+void in_child() {
+  new (&making) std::mutex;
+  made = nullptr;
+  forked = true;
+}
+
+const int watched = pthread_atfork(nullptr, nullptr, in_child);
+#endif
 
 }  // namespace
 
-const char* pool() { return openmp() && loaded_by == (int)getpid() ? "openmp" : "own"; }
+const char* pool() { return openmp() && !forked ? "openmp" : "own"; }
 
 void together(int threads, void (*body)(void*), void* data) {
   if (threads < 2) return body(data);
-  if (openmp() && loaded_by == (int)getpid()) return openmp()(body, data, (unsigned)threads, 0);
+  if (openmp() && !forked) return openmp()(body, data, (unsigned)threads, 0);
   own().run(threads, body, data);
 }
 
