@@ -275,6 +275,21 @@ def test_dropout_is_that_of_the_other_kernels() -> None:
         torch.testing.assert_close(b, c, atol=2e-5, rtol=2e-5)
 
 
+@pytest.mark.parametrize(
+    "mask",
+    [
+        it.causal(10**15),
+        it.causal(torch.tensor([10**15, 5])),
+        it.window(10**17, 0, offset=-(10**9)),
+    ],
+    ids=str,
+)
+def test_positions_beyond_all_keys(mask: it.Mask) -> None:
+    q, k = random(2, 4, T, 16).float(), random(2, 4, S, 16, seed=1).float()
+    A = it.attend(q, k, mask=mask)
+    torch.testing.assert_close(multiply(A, k, "native"), multiply(A, k, "eager"))
+
+
 @pytest.mark.parametrize("poison", [torch.nan, torch.inf], ids=str)
 def test_what_nobody_sees_does_not_matter(poison: float) -> None:
     """Contract 5, to the bit: keys and values behind the padding, and between two prefixes."""

@@ -32,6 +32,9 @@ STEPS, DEPTH = 32, 8
 BIASES = 4
 """Tensors in a sum of biases at most; profiles are added up."""
 
+EVERY = 2**60
+"""A reach beyond every position, which `FAR` cuts."""
+
 WRITTEN = 2**20
 """Entries up to which a rule without a description is written out."""
 
@@ -84,7 +87,8 @@ def _steps(mask: Mask, g: Geometry) -> list[Step]:
     if isinstance(mask, Not):
         return [*_steps(mask.inner, g), (NOT, 0, 0, 0, None, None)]
     if isinstance(mask, Band):
-        return [(BAND, min(mask.before, FAR), min(mask.after, FAR), *_number(mask.start(g)), None)]
+        reach = (EVERY if n >= FAR else n for n in (mask.before, mask.after))
+        return [(BAND, *reach, *_number(mask.start(g)), None)]
     if isinstance(mask, Dilated):
         return [(DILATED, mask.step, 0, *_number(mask.start(g)), None)]
     if isinstance(mask, First):
