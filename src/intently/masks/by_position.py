@@ -10,7 +10,7 @@ from intently.masks.closed_forms import Queries, Rows, edges, states
 from intently.masks.geometry import Geometry, Integers, Standing, as_offset, written
 from intently.masks.mask import Mask
 
-FAR = 2**48
+FAR = 2**60
 """Further than any key: reaches are cut to it, so that no sum overflows."""
 
 

@@ -19,7 +19,7 @@ from intently.biases.bias import Sum
 from intently.biases.by_distance import ByDistance
 from intently.kernels.problem import Problem
 from intently.masks import Geometry, Mask
-from intently.masks.by_position import FAR, Band, Dilated
+from intently.masks.by_position import Band, Dilated
 from intently.masks.by_segment import Segments, is_sorted
 from intently.masks.first_keys import First
 from intently.masks.mask import Allowed, Both, Either, Not
@@ -32,8 +32,8 @@ STEPS, DEPTH = 32, 8
 BIASES = 4
 """Tensors in a sum of biases at most; profiles are added up."""
 
-EVERY = 2**60
-"""A reach beyond every position, which `FAR` cuts."""
+OUTSIDE = 2**48
+"""Positions are cut to it, beyond all keys and small beside the farthest reach of a mask."""
 
 WRITTEN = 2**20
 """Entries up to which a rule without a description is written out."""
@@ -87,8 +87,7 @@ def _steps(mask: Mask, g: Geometry) -> list[Step]:
     if isinstance(mask, Not):
         return [*_steps(mask.inner, g), (NOT, 0, 0, 0, None, None)]
     if isinstance(mask, Band):
-        reach = (EVERY if n >= FAR else n for n in (mask.before, mask.after))
-        return [(BAND, *reach, *_number(mask.start(g)), None)]
+        return [(BAND, mask.before, mask.after, *_number(mask.start(g)), None)]
     if isinstance(mask, Dilated):
         return [(DILATED, mask.step, 0, *_number(mask.start(g)), None)]
     if isinstance(mask, First):
@@ -106,10 +105,10 @@ def _steps(mask: Mask, g: Geometry) -> list[Step]:
 def _number(n: int | Tensor) -> tuple[int, Tensor | None]:
     """A number for all rows of a batch, or a tensor (…, 1, 1) of them."""
     if isinstance(n, int):
-        return max(-FAR, min(n, FAR)), None
+        return max(-OUTSIDE, min(n, OUTSIDE)), None
     if n.numel() == 1:
-        return max(-FAR, min(int(n), FAR)), None
-    return 0, n.long().clamp(-FAR, FAR)
+        return max(-OUTSIDE, min(int(n), OUTSIDE)), None
+    return 0, n.long().clamp(-OUTSIDE, OUTSIDE)
 
 
 def unknown_bias(bias: Bias | None, g: Geometry) -> str | None:

@@ -8,6 +8,7 @@ None, and takes the long way.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -26,7 +27,7 @@ SMALL = 2**20
 
 
 def product(
-    q: Tensor, k: Tensor, v: Tensor, scale: float | None, mask: Tensor | bool | None
+    q: Any, k: Any, v: Any, scale: float | None, mask: Tensor | bool | None
 ) -> Tensor | None:
     """Y (b, h, t, e) for q (b, h, t, d), k (b, g, s, d) and v (b, g, s, e); mask True is causal."""
     if _quick is None or torch.compiler.is_compiling():

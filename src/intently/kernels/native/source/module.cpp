@@ -452,7 +452,7 @@ PyObject* py_quick(PyObject*, PyObject* const* args, Py_ssize_t n) {
     if (args[5] == Py_True) {
       c.ops = 1;
       op.kind = BAND;
-      op.a = (int64_t)1 << 48;
+      op.a = (int64_t)1 << 60;
       op.n = c.s - c.t;
     } else {
       Tensor mask;
