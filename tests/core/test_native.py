@@ -5,12 +5,14 @@ Other tests take the kernels in float64, which it leaves to others.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import intently as it
 from intently.kernels import native
@@ -387,6 +390,13 @@ def test_few_queries_share_out_the_keys() -> None:
 PLAIN = pytest.mark.skipif("INTENTLY_ANNOTATIONS" in os.environ, reason="checks cannot be traced")
 
 
+class Passing(TorchDispatchMode):
+    """A mode that sees every operation and changes none."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
 class TestOperator:
     @PLAIN
     def test_one_node_in_a_compiled_graph(self) -> None:
@@ -441,6 +451,17 @@ class TestOperator:
         for a, b in zip(*found):
             torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
 
+    def test_second_derivatives_where_a_mode_sees_the_operator(self) -> None:
+        found = []
+        for mode in (Passing(), nullcontext()):
+            inputs = leaf(2, 70, 4), leaf(2, 70, 4, seed=1), leaf(2, 70, 4, seed=2)
+            with mode:
+                y = it.attention(*inputs, mask=it.causal(), softcap=4.0)
+                first = torch.autograd.grad(y.square().sum(), inputs, create_graph=True)
+                found.append(torch.autograd.grad(sum(x.square().sum() for x in first), inputs))
+        for a, b in zip(*found):
+            torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
+
     def test_double_backward_after_checkpointing(self) -> None:
         from torch.utils.checkpoint import checkpoint
 
@@ -466,6 +487,20 @@ def test_a_scale_of_zero_learns() -> None:
 
 
 ADDITIVE = it.Additive(random(3, 8).float(), random(3, 8).float(), random(3).float())
+
+
+@pytest.mark.parametrize("scale", [math.nan, math.inf])
+def test_the_short_way_refuses_what_the_long_one_does(scale: float) -> None:
+    q = random(2, 4, 9, 8).float()
+    with pytest.raises(it.errors.ArgumentError, match="scale: expected a finite number"):
+        it.attention(q, q, q, scale=scale)
+
+
+def test_forced_it_takes_small_gradients_too() -> None:
+    q = leaf(1, 2, 5, 8)
+    with it.kernels.use("native"):
+        y = it.attention(q, q, q)
+    assert "_Product" in type(y.grad_fn).__name__
 
 
 class TestPlan:

@@ -11,7 +11,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from intently.errors import KernelError, build
@@ -21,7 +20,7 @@ from intently.kernels.eager import Eager
 from intently.kernels.flex import Flex
 from intently.kernels.kernel import Kernel
 from intently.kernels.modes import differentiated, opaque
-from intently.kernels.native import Native, loaded, measuring, unserved
+from intently.kernels.native import Native, measuring, unserved
 from intently.kernels.native import quick as native_quick
 from intently.kernels.problem import Problem
 from intently.kernels.tiled import Tiled
@@ -53,13 +52,7 @@ def available() -> tuple[str, ...]:
     >>> [name for name in available() if name not in ("native", "flex")]
     ['torch_fused', 'tiled', 'eager']
     """
-    return tuple(kernel.name for kernel in _KERNELS if _runs(kernel))
-
-
-def _runs(kernel: Kernel) -> bool:
-    if isinstance(kernel, Native):
-        return loaded.module is not None
-    return kernel.device is None or getattr(torch, kernel.device).is_available()
+    return tuple(kernel.name for kernel in _KERNELS if kernel.present())
 
 
 def _asked_for() -> str | None:
@@ -153,7 +146,7 @@ def quick(q: Any, k: Any, v: Any, scale: float | None, mask: Any) -> Tensor | No
 
     The mask is None, plain `causal()`, or a tensor: booleans, or numbers to add.
     """
-    if _asked_for() not in (None, "native"):
+    if _asked_for() is not None:
         return None
     return native_quick.product(q, k, v, scale, True if isinstance(mask, Mask) else mask)
 

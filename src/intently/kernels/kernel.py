@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from intently.kernels.problem import Problem
@@ -17,6 +18,10 @@ class Kernel:
     """Which derivatives and transforms it can, and what they cost."""
     device: ClassVar[str | None] = None
     """The kind of device it runs on, None for every kind."""
+
+    def present(self) -> bool:
+        """Whether this machine can run it."""
+        return self.device is None or getattr(torch, self.device).is_available()
 
     def refuses(self, problem: Problem, v: Tensor) -> str | None:
         """Why it cannot run the call; None if it can."""

@@ -237,13 +237,13 @@ def _derivatives(ctx: Any, dy: Tensor, dlse: Tensor) -> tuple[Any, ...]:
     y, lse, operands = remembered(ctx)
     needs = [x.requires_grad for x in inputs_of(operands)]
     if torch.is_grad_enabled():
-        found = _twice(operands, (dy, dlse))
+        found = twice(operands, (dy, dlse))
     else:
         found = _tiled_backward(dy, dlse, y, lse, needs, *operands)
     return in_place(operands, needs, iter(found))
 
 
-def _twice(operands: tuple[Any, ...], given: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
+def twice(operands: tuple[Any, ...], given: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
     """Gradients that can be differentiated once more, by the plain formula."""
     fresh: list[Tensor] = []
 

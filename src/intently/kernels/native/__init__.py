@@ -39,6 +39,10 @@ class Native(Kernel):
     note = "first derivatives in O(t) memory, second derivatives build the t × s matrix"
     device = "cpu"
 
+    def present(self) -> bool:
+        """Whether its module was built and loads."""
+        return loaded.module is not None
+
     def refuses(self, problem: Problem, v: Tensor) -> str | None:
         """Why the kernel cannot run this call; None if it can."""
         return unserved(problem, v)
@@ -84,7 +88,9 @@ def unserved(p: Problem, v: Tensor) -> str | None:
     if max(p.q.shape[-1], v.shape[-1]) > WIDEST:
         return f"d={p.q.shape[-1]} or e={v.shape[-1]} is above {WIDEST}"
     lead = p.geometry.lead
-    if len(lead) > AXES or v.ndim - 2 > len(lead):
+    if len(lead) > AXES:
+        return f"{len(lead)} leading axes are more than {AXES}"
+    if v.ndim - 2 > len(lead):
         return "v has leading axes that the matrix does not have"
     reason = describing.unknown_mask(p.mask, p.geometry)
     reason = reason or describing.unknown_bias(p.bias, p.geometry)

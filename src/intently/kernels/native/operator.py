@@ -30,6 +30,7 @@ from intently.kernels.tiled import (
     inputs_of,
     remember,
     remembered,
+    twice,
     with_inputs,
 )
 from intently.masks import Mask
@@ -347,15 +348,14 @@ def _(dy: Tensor, y: Tensor, stats: Tensor, needs: list[bool], *given: Any) -> l
     return [torch.empty_like(x) for x, wanted in zip(inputs_of(given), needs) if wanted]
 
 
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.set_materialize_grads(True)
-    remember(ctx, inputs, output)
-
-
 def _derivatives(ctx: Any, dy: Tensor, _: Tensor) -> tuple[Any, ...]:
     y, stats, given = remembered(ctx)
     needs = [x.requires_grad for x in inputs_of(given)]
-    return in_place(given, needs, iter(_native_backward(dy, y, stats, needs, *given)))
+    if torch.is_grad_enabled():
+        found = twice(given, (dy.to(given[0].dtype), torch.zeros_like(stats[..., 0])))
+    else:
+        found = _native_backward(dy, y, stats, needs, *given)
+    return in_place(given, needs, iter(found))
 
 
-torch.library.register_autograd("intently::native", _derivatives, setup_context=_remember)
+torch.library.register_autograd("intently::native", _derivatives, setup_context=remember)

@@ -21,7 +21,6 @@ from intently.kernels.torch_fused import once
 
 _quick = getattr(loaded.module, "quick", None)
 
-
 SMALL = 2**20
 """Multiplications of q and k below which plain and causal calls with gradients go to PyTorch."""
 
@@ -36,6 +35,8 @@ def product(
         return None
     shape = q.shape
     if q.dtype is not torch.float32 or len(shape) != 4 or q.device.type != "cpu":
+        return None
+    if scale is not None and not math.isfinite(scale):
         return None
     if (
         torch._C._len_torch_dispatch_stack()
@@ -63,6 +64,8 @@ def _with_gradients(
     if mask and (shape[2] != k.shape[2] or (scale is not None and scale <= 0)):
         return None
     if q.numel() * k.shape[2] >= SMALL or not q.stride(3) == k.stride(3) == v.stride(3) == 1:
+        return None
+    if not torch.backends.cuda.flash_sdp_enabled():  # the switch of the CPU's fused kernel, too
         return None
     y = F.scaled_dot_product_attention(q, k, v, is_causal=bool(mask), scale=scale)
     if y.grad_fn is not None:
