@@ -2,7 +2,7 @@
 
 `kernel.cpp` is compiled once for each instruction set of the machine's kind; which one runs is
 decided when the module is loaded. Without a compiler, or where it fails, the package is installed
-without the kernels and works as it does then.
+without them, and kernels in PyTorch's operations serve every call.
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ constexpr int KEYS = 64;      // keys in one block
 constexpr int WIDTH = 256;    // the widest head
 constexpr int OPS = 32;       // steps of a mask's program at most
 constexpr int BIASES = 4;     // tensors and profiles in a sum of biases at most
-constexpr int TOP = 64;       // keys per query that `top` can keep
 
 enum Type : int { F32, BF16, F16, I64, I32, U8, F64 };
 
@@ -62,8 +61,7 @@ struct Call {
   // backward
   Array dy, dq, dk, dv;  // f32; dk (parts, …, s, d) and dv are added to
   int64_t parts = 1;
-  Array dbias;        // the gradient of one bias (f32, added to); its number; whether a profile
-  int64_t dbias_at = 0;
+  Array dbias;        // the gradient of one bias (f32, added to); whether it is a profile
   bool dbias_profile = false;
   // statistics, each absent unless asked for
   Array lse, entropy, argmax, distance, mass, top, top_keys, received, picture;

@@ -36,8 +36,6 @@ struct Measure {
       if (!b.at(key, end, S)) continue;
       if (c.argmax) best(b, S, row);
       if (c.top) insert(b, S, tops, at);
-      float old[ROWS];
-      std::memcpy(old, sums.m, sizeof old);
       if (c.entropy)
         entropy(b, S, sums, row);
       else
