@@ -6,7 +6,7 @@ weights = exp z / (Σ exp z + exp sink).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -211,6 +211,16 @@ class Attention(LazyMatrix):
         with no_autocast(self.device):
             p = self.problem.as_dot()
             return kernels.measuring.by_query(p, names, **options) if kernels.measures(p) else None
+
+    def _summed(
+        self, rules: Sequence[Mask], again: Tensor | None, counted: Tensor | None
+    ) -> dict[str, Tensor] | None:
+        self._check_fresh()
+        with no_autocast(self.device):
+            p = self.problem.as_dot()
+            if not kernels.measures(p):
+                return None
+            return kernels.measuring.heads(p, rules, again, counted)
 
     def _column_sums(self) -> Tensor:
         self._check_fresh()

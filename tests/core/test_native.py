@@ -568,6 +568,11 @@ B = it.attend(A.q.double(), A.k.double(), mask=it.causal())
 for m, n in ((A.entropy(), B.entropy()), (A.received(), B.received()), (A.pool(9, 9), B.pool(9, 9)),
              (A.top(4)[0], B.top(4)[0]), (A.distance() / 100, B.distance() / 100)):
     assert (m - n).abs().max() < 1e-5
+tokens = torch.arange(170) % 50
+both = [it.matrix.patterns.measure(m, tokens) for m in (A, B)]
+for name in both[0]:
+    m, n = (found[name].value() for found in both)
+    assert (m - n).abs().max() <= 1e-5 * n.abs().max(), name
 from intently.kernels.native import instructions
 print(instructions())
 """

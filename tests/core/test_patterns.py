@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -207,6 +208,64 @@ def test_empty_blocks_are_not_computed() -> None:
     found = blocks_of_heads(it.attend(q, q, mask=it.causal()), 2**16)
     share = sum(b.weights.numel() for b in found) / (2 * 1024**2)
     assert share < 0.65
+
+
+LONG_T, LONG_S = 150, 210
+RULES: dict[str, it.Mask | None] = {
+    "none": None,
+    "causal": it.causal(),
+    "window": it.window(30, 3),
+    "one row empty": it.causal() & it.padding(torch.tensor([150, 0])),
+    "first rows empty": it.causal(torch.tensor([-5, 100])),
+    "padding on the left": it.causal() & it.allowed(torch.arange(LONG_S) >= 70),
+    "segments": it.segments(torch.arange(LONG_T) // 40, torch.arange(LONG_S) // 40),
+    "a tensor of items": it.allowed(random(2, 1, LONG_T, LONG_S, seed=14) > 0.5),
+    "a tensor of heads": it.allowed(random(4, LONG_T, LONG_S, seed=14) > 0.5),
+}
+
+
+@pytest.mark.parametrize("with_ids", [False, True])
+@pytest.mark.parametrize("rule", RULES)
+def test_one_walk_of_the_native_kernel_finds_what_blocks_find(rule: str, with_ids: bool) -> None:
+    q = random(2, 4, LONG_T, 12, seed=1, dtype=torch.float32)
+    k = random(2, 2, LONG_S, 12, seed=2, dtype=torch.float32)
+    options = {"sinks": random(4, seed=3, dtype=torch.float32), "bias": it.alibi(4), "softcap": 9.0}
+    ids = torch.randint(0, 40, (2, LONG_S)) if with_ids else None
+    for given in ({}, options):
+        A = it.attend(q, k, mask=RULES[rule], **given)
+        found = patterns.measure(A, ids)
+        with it.kernels.use("tiled"):
+            expected = patterns.measure(A, ids)
+        exact = patterns.measure(it.attend(q.double(), k.double(), mask=RULES[rule], **given), ids)
+        for name, average in exact.items():
+            torch.testing.assert_close(found[name].count, expected[name].count)
+            torch.testing.assert_close(found[name].count.double(), average.count)
+        agree(found, {n: a.value() for n, a in exact.items()}, 2e-5)
+        agree(expected, {n: a.value() for n, a in exact.items()}, 2e-5)
+
+
+@pytest.mark.parametrize("shape", [(70, 5), (1, 300), (64, 64), (129, 200)])
+@pytest.mark.parametrize("heads", [1, 3, 65])
+def test_one_walk_over_any_number_of_heads(heads: int, shape: tuple[int, int]) -> None:
+    t, s = shape
+    q, k = (random(heads, n, 8, seed=n, dtype=torch.float32) for n in shape)
+    A = it.attend(q, k, mask=it.window(40, 40), scale=3.0)
+    ids = torch.randint(0, 9, (s,)) if t <= s else None
+    exact = patterns.measure(
+        it.attend(q.double(), k.double(), mask=it.window(40, 40), scale=3.0), ids
+    )
+    agree(patterns.measure(A, ids), {n: a.value() for n, a in exact.items()}, 2e-5)
+
+
+def test_a_query_of_nan_makes_its_head_nan_and_no_other() -> None:
+    q = random(2, 100, 8, dtype=torch.float32)
+    q[1, 70] = math.nan
+    for way in (nullcontext(), it.kernels.use("tiled")):
+        with way:
+            found = patterns.measure(it.attend(q, q.nan_to_num(), mask=it.causal()))
+        assert all(bool(found[n].total[0].isfinite()) for n in ("entropy", "self", "distance"))
+        assert all(bool(found[n].total[1].isnan()) for n in ("entropy", "confidence", "distance"))
+        assert found["entropy"].count.tolist() == [100, 99]
 
 
 def test_nothing_to_measure() -> None:

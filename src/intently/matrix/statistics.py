@@ -16,6 +16,7 @@ from intently.foundation.checks import check_word, whole_number
 from intently.kernels.modes import differentiated
 from intently.kernels.native.measuring import MOST
 from intently.kernels.streamed import Block
+from intently.masks import Mask
 from intently.masks.geometry import copied
 from intently.matrix.indexing import positions
 
@@ -95,6 +96,15 @@ class Statistics:
 
     def _measured(self, *names: str, **options: Any) -> dict[str, Tensor] | None:
         """Statistics of every query, found together by a kernel; None where no kernel does that."""
+        return None
+
+    def _summed(
+        self, rules: Sequence[Mask], again: Tensor | None, counted: Tensor | None
+    ) -> dict[str, Tensor] | None:
+        """Sums over the queries of every head, found by a kernel; None where no kernel does that.
+
+        See `kernels.measuring.heads`.
+        """
         return None
 
     def top(self, n: int) -> tuple[Tensor, Tensor]:

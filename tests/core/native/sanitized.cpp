@@ -86,7 +86,7 @@ static void check(const Kernels* k, int64_t h, int64_t t, int64_t s, int64_t d, 
   for (auto& id : k_ids) id = generator() % 3;
   for (auto& one : entries) one = generator() % 2;
   if (rule) {
-    c.ops = 1;
+    c.steps = c.mask.ops = 1;
     c.op[0].kind = rule == 1 ? BAND : rule == 2 ? SEGMENTS : rule == 3 ? ENTRIES : DILATED;
     if (rule == 1) c.op[0].a = 20, c.op[0].b = 3, c.op[0].n = s - t;
     if (rule == 4) c.op[0].a = 3;
@@ -124,6 +124,20 @@ static void check(const Kernels* k, int64_t h, int64_t t, int64_t s, int64_t d, 
   c.cells[0] = t < 2 ? 1 : 2;
   c.cells[1] = s < 2 ? 1 : 2;
   run(k, c, PICTURE);
+  // the numbers of `Heads`, see heads.hpp: entropy, confidence, sink, self, previous, distance,
+  // shared, duplicate, induction, and four counts
+  constexpr int SUMS = 13;
+  std::vector<double> sums(2 * h * SUMS), entropies(h);
+  std::vector<int64_t> firsts(2);
+  c.parts = 2;
+  c.sums.data = (char*)sums.data();
+  c.sums.row = 8 * SUMS;
+  c.firsts.data = (char*)firsts.data();
+  c.firsts.row = 8;
+  c.sought[0] = c.sought[1] = {c.steps, 1};
+  c.op[c.steps].kind = BAND;
+  c.steps++;
+  run(k, c, HEADS);
 
   auto allowed = [&](int64_t i, int64_t j) {
     if (rule == 1) return j - (i + s - t) >= -20 && j - (i + s - t) <= 3;
@@ -161,6 +175,7 @@ static void check(const Kernels* k, int64_t h, int64_t t, int64_t s, int64_t d, 
       }
       close("lse", lse[x * t + i], sum > 0 ? most + std::log(sum) : -INFINITY);
       close("entropy", entropy[x * t + i], spread, 1e-4);
+      entropies[x] += spread;
       double offset = 0;
       for (int64_t n = 0; n < e; n++) {
         close("y", y[(x * t + i) * e + n], row[n]);
@@ -182,6 +197,7 @@ static void check(const Kernels* k, int64_t h, int64_t t, int64_t s, int64_t d, 
       }
       for (int64_t n = 0; n < d; n++) close("dq", dq[(x * t + i) * d + n], wanted_dq[n], 1e-4);
     }
+    close("entropies", sums[x * SUMS] + sums[(h + x) * SUMS], entropies[x], 1e-4);
     for (int64_t j = 0; j < s; j++) {
       close("received", received[x * s + j], columns[j]);
       for (int64_t n = 0; n < d; n++)

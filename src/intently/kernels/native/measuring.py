@@ -7,13 +7,15 @@ keys, and any number of them the same pass. What sums over queries needs every l
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
-from intently.kernels.native.operator import MEASURE, PICTURE, RECEIVE, Operands, operands
+from intently.kernels.native import describing
+from intently.kernels.native.operator import HEADS, MEASURE, PICTURE, RECEIVE, Operands, operands
 from intently.kernels.problem import Problem
+from intently.masks import Mask
 
 MOST = 64
 """Keys per query that the kernel finds at most."""
@@ -23,6 +25,16 @@ SHARES = 16
 
 COLUMNS = 2048
 """Columns of a picture at most: their sums stay in the cache."""
+
+MOST_HEADS = 64
+"""Heads whose weights are held together at most."""
+
+SUMS = (
+    *("entropy", "confidence", "sink", "self", "previous", "distance", "shared"),
+    *("duplicate", "induction"),
+    *("attending", "self_count", "previous_count", "again"),
+)
+"""The sums of `heads`, in the order of the compiled module."""
 
 
 def by_query(
@@ -62,6 +74,38 @@ def picture(p: Problem, rows: int, cols: int, how: str) -> Tensor:
     found = torch.zeros(*o.lead, rows, cols)
     o.run(PICTURE, picture=found, cell_rows=rows, cell_cols=cols, largest=how == "max")
     return found
+
+
+def heads(
+    p: Problem, sought: Sequence[Mask], again: Tensor | None, counted: Tensor | None
+) -> dict[str, Tensor] | None:
+    """Sums over the queries of every head (…), by the names of `SUMS`, from one walk over the keys.
+
+    ``sought`` holds the masks of ``duplicate`` and ``induction``; ``again`` and ``counted`` (…, t)
+    say whose token has appeared before, and which queries count. None where the mask is not the
+    same in all heads.
+    """
+    o = _operands(p)
+    programs = tuple(describing.program(mask, p.geometry) for mask in sought)
+    steps = [step for program in (o.mask, *programs) for step in program]
+    tensors = [x for step in steps for x in step[4:] if isinstance(x, Tensor)]
+    each = o.lead[-1] if o.lead else 1
+    if len(steps) > describing.STEPS or not 0 < each <= MOST_HEADS:
+        return None
+    if any(x.shape[-3:-2] not in ((), (1,)) for x in tensors):
+        return None
+    items = math.prod(o.lead[:-1])
+    parts = max(1, min(SHARES // max(1, items), -(-o.t // 64)))
+    sums = torch.zeros(items * parts * each, len(SUMS), dtype=torch.float64)
+    firsts = torch.full((items * parts, 1), o.s)
+    flags = {"again": again, "counted": counted}
+    rows = {n: x.view(torch.uint8)[..., None] for n, x in flags.items() if x is not None}
+    o.run(HEADS, sought=programs, sums=sums, firsts=firsts, parts=parts, **rows)
+    sums, firsts = sums.view(items, parts, each, -1), firsts.view(items, parts, 1)
+    early = firsts == firsts.amin(1, keepdim=True)
+    found = dict(zip(SUMS, sums.unbind(-1)))
+    found["sink"] = found["sink"].where(early, 0)
+    return {name: x.sum(1).view(o.lead).float() for name, x in found.items()}
 
 
 def _operands(p: Problem) -> Operands:

@@ -36,7 +36,7 @@ from intently.kernels.tiled import (
 from intently.masks import Mask
 from intently.scores import DOT
 
-PRODUCT, BACKWARD, BIAS_BACKWARD, MEASURE, RECEIVE, PICTURE = 0, 2, 3, 4, 5, 6
+PRODUCT, BACKWARD, BIAS_BACKWARD, MEASURE, RECEIVE, PICTURE, HEADS = 0, 2, 3, 4, 5, 6, 7
 """The jobs of the compiled module."""
 
 SHARES = 8

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from intently.errors import ArgumentError, build, shape_of
 from intently.kernels.streamed import Block
-from intently.masks import Geometry
+from intently.masks import Geometry, Mask
 from intently.masks.geometry import integers
 from intently.matrix.lazy import LazyMatrix
 from intently.matrix.patterns.heads import blocks_of_heads, entropies
@@ -73,10 +73,9 @@ def measure(matrix: LazyMatrix, ids: Tensor | Sequence[int] | None = None) -> di
      'duplicate': 0.125, 'induction': 0.5, 'distance': 0.5}
     """
     with torch.no_grad():
-        found = _Pass(matrix, None if ids is None else _checked(matrix, ids))
-        for block in blocks_of_heads(matrix, SIZE):
-            found.add(block)
-        return found.averages()
+        wanted = _Wanted.of(matrix, None if ids is None else _checked(matrix, ids))
+        sums = matrix._summed(wanted.rules, wanted.again, wanted.counted)
+        return _averages(wanted, _streamed(matrix, wanted) if sums is None else sums)
 
 
 def _checked(matrix: LazyMatrix, ids: Tensor | Sequence[int]) -> Tensor:
@@ -97,117 +96,125 @@ def _checked(matrix: LazyMatrix, ids: Tensor | Sequence[int]) -> Tensor:
     return tokens
 
 
+@dataclass(frozen=True)
+class _Wanted:
+    """What is asked of a matrix: the masks of token patterns, and which queries are counted."""
+
+    geometry: Geometry
+    rules: tuple[Mask, ...]
+    again: Tensor | None
+    """Whether the token of a query has appeared before, (…, t)."""
+    counted: Tensor | None
+    """Which queries count, (…, t); None if all do."""
+
+    @classmethod
+    def of(cls, matrix: LazyMatrix, ids: Tensor | None) -> _Wanted:
+        *lead, t, s = matrix.shape
+        geometry = Geometry(tuple(lead), t, s, matrix.device)
+        if ids is None or not s:
+            return cls(geometry, (), None, None)
+        again = appeared(ids)[..., s - t :]
+        again = again.unsqueeze(-2) if lead else again
+        counted = matrix._viewers()[..., s - t :] > 0
+        counted = None if bool(counted.all()) else counted.expand(*lead, t)
+        return cls(
+            geometry, (duplicate(ids, t), induction(ids, t)), again.expand(*lead, t), counted
+        )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The sums that are asked for and are not counts."""
+        names = ("entropy", "confidence", "sink", "self", "previous", "distance")
+        names += ("shared",) if self.geometry.lead[-1:] > (1,) else ()
+        return names + (("duplicate", "induction") if self.rules else ())
+
+
+def _averages(wanted: _Wanted, sums: dict[str, Tensor]) -> dict[str, Average]:
+    """The statistics in the order of `measure`."""
+    counts = {"self": "self_count", "previous": "previous_count"}
+    counts.update(duplicate="again", induction="again")
+    averages = {n: Average(sums[n], sums[counts.get(n, "attending")]) for n in wanted.names}
+    if "shared" in averages:
+        averages["divergence"] = Average(-sums["entropy"] - sums["shared"], sums["attending"])
+    return {name: averages[name] for name in STATISTICS if name in averages}
+
+
+def _streamed(matrix: LazyMatrix, wanted: _Wanted) -> dict[str, Tensor]:
+    """The sums of every head (…), from blocks of weights that hold all heads of their items."""
+    found = _Pass(matrix, wanted)
+    for block in blocks_of_heads(matrix, SIZE):
+        found.add(block)
+    found.sums["sink"] = found.first_key()
+    return {name: x.reshape(wanted.geometry.lead) for name, x in found.sums.items()}
+
+
 class _Pass:
     """Sums over the blocks of one matrix."""
 
-    def __init__(self, matrix: LazyMatrix, ids: Tensor | None) -> None:
-        self.matrix = matrix
+    def __init__(self, matrix: LazyMatrix, wanted: _Wanted) -> None:
+        self.wanted = wanted
         *lead, t, s = matrix.shape
-        self.geometry = Geometry(tuple(lead), t, s, matrix.device)
-        self.heads = lead[-1] if lead else 1
         self.first = s - t
-        self.counted: Tensor | None = None
-        self.rules = ()
-        if ids is not None and s:
-            self.rules = (duplicate(ids, t), induction(ids, t))
-            again = appeared(ids)[..., s - t :]
-            self.again = again.unsqueeze(-2).expand(*lead, t) if lead else again
-            counted = matrix._viewers()[..., s - t :] > 0
-            self.counted = None if bool(counted.all()) else counted.expand(*lead, t)
         shape = tuple(lead) or (1,)
         new = matrix._zeros
         self.columns = new(s).reshape(*shape, s)
-        names = ("entropy", "confidence", "self", "previous", "distance")
-        names += ("duplicate", "induction") if ids is not None else ()
-        names += ("shared",) if self.heads > 1 else ()
-        self.totals = {name: new().reshape(shape) for name in names}
-        counts = ("attending", "self", "previous", "again")
-        self.counts = {name: new().reshape(shape) for name in counts}
+        names = (*wanted.names, "attending", "self_count", "previous_count", "again")
+        self.sums = {name: new().reshape(shape) for name in names}
 
     def add(self, block: Block) -> None:
         """Add the sums of a block, which holds all heads of its items."""
         w = block.weights.to(self.columns.dtype)
-        if self.counted is not None:
-            w = w * self._rows(self.counted, block)[..., None]
+        if self.wanted.counted is not None:
+            w = w * _rows(self.wanted.counted, block)[..., None]
         most = w.amax(-1)
-        alive = most > 0
         at = block.lead or (...,)
-        self._count(block, at, alive)
-        w = w if self.geometry.lead else w[None]
+        self._count(block, at, most > 0)
+        w = w if self.wanted.geometry.lead else w[None]
         self.columns[at][..., block.cols] += w.sum(-2)
-        self._sum("confidence", at, most.sum(-1))
-        self._sum("entropy", at, entropies(w).sum(-1))
+        self.sums["confidence"][at] += most.sum(-1)
+        self.sums["entropy"][at] += entropies(w).sum(-1)
         for name, back in (("self", 0), ("previous", 1)):
             offset = self.first + block.rows.start - back - block.cols.start
-            self._sum(name, at, w.diagonal(offset, -2, -1).sum(-1))
+            self.sums[name][at] += w.diagonal(offset, -2, -1).sum(-1)
         self._project(block, at, w)
-
-    def _sum(self, name: str, at: tuple, found: Tensor) -> None:
-        self.totals[name][at] += found
 
     def _count(self, block: Block, at: tuple, alive: Tensor) -> None:
         position = torch.arange(block.rows.start, block.rows.stop, device=alive.device) + self.first
-        kinds = {
-            "attending": alive,
-            "self": alive & (position >= 0),
-            "previous": alive & (position >= 1),
-        }
-        if self.rules:
-            kinds["again"] = alive & self._rows(self.again, block)
-        for name, rows in kinds.items():
-            self.counts[name][at] += rows.sum(-1)
-
-    def _rows(self, per_row: Tensor, block: Block) -> Tensor:
-        return per_row[(*block.lead, ..., block.rows)]
+        self.sums["attending"][at] += alive.sum(-1)
+        self.sums["self_count"][at] += (alive & (position >= 0)).sum(-1)
+        self.sums["previous_count"][at] += (alive & (position >= 1)).sum(-1)
+        if self.wanted.again is not None:
+            self.sums["again"][at] += (alive & _rows(self.wanted.again, block)).sum(-1)
 
     def _project(self, block: Block, at: tuple, w: Tensor) -> None:
         """Sums Σ w · plane over a block, all planes in one product: the weights are read once."""
-        names = [n for n in ("distance", "duplicate", "induction", "shared") if n in self.totals]
+        names = [n for n in ("distance", "duplicate", "induction", "shared") if n in self.sums]
         *items, _, rows, cols = w.shape
         planes = w.new_empty(*items, len(names), rows, cols)
         first = self.first + block.rows.start - block.cols.start
         steps = torch.arange(first, first + rows, device=w.device)[:, None]
         planes[..., 0, :, :] = (steps - torch.arange(cols, device=w.device)).abs_()
-        for n, rule in enumerate(self.rules, 1):
-            allow = allowed_in(rule, self.geometry, block)
+        for n, rule in enumerate(self.wanted.rules, 1):
+            allow = allowed_in(rule, self.wanted.geometry, block)
             planes[..., n, :, :] = allow.squeeze(-3) if allow.ndim > 2 else allow
-        if self.heads > 1:
+        if "shared" in names:
             mean = planes[..., -1, :, :]
             torch.mean(w, -3, out=mean)
             mean.clamp_min_(torch.finfo(w.dtype).tiny).log_()
         found = w.flatten(-2) @ planes.flatten(-2).mT
         for n, name in enumerate(names):
-            self._sum(name, at, found[..., n])
+            self.sums[name][at] += found[..., n]
 
-    def averages(self) -> dict[str, Average]:
-        """The statistics in the order of `measure`."""
-        t, count = self.totals, self.counts
-        every = count["attending"]
-        found = {
-            "entropy": Average(t["entropy"], every),
-            "confidence": Average(t["confidence"], every),
-            "sink": Average(self._first_key(), every),
-            "self": Average(t["self"], count["self"]),
-            "previous": Average(t["previous"], count["previous"]),
-        }
-        for name in ("duplicate", "induction"):
-            if name in t:
-                found[name] = Average(t[name], count["again"])
-        found["distance"] = Average(t["distance"], every)
-        if "shared" in t:
-            found["divergence"] = Average(-t["entropy"] - t["shared"], every)
-        shape = self.geometry.lead
-        return {
-            name: Average(a.total.reshape(shape), a.count.reshape(shape))
-            for name, a in found.items()
-        }
-
-    def _first_key(self) -> Tensor:
+    def first_key(self) -> Tensor:
         """The total weight on the first key of each item that gets any."""
         s = self.columns.shape[-1]
         if not s:
-            return torch.zeros_like(self.totals["entropy"])
+            return torch.zeros_like(self.sums["entropy"])
         keys = torch.arange(s, device=self.columns.device)
         used = self.columns.sum(-2, keepdim=True) > 0
         first = keys.where(used, s - 1).amin(-1, keepdim=True)
         return self.columns.gather(-1, first.expand(*self.columns.shape[:-1], 1))[..., 0]
+
+
+def _rows(per_row: Tensor, block: Block) -> Tensor:
+    return per_row[(*block.lead, ..., block.rows)]

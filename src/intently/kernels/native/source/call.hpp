@@ -13,8 +13,9 @@ constexpr int AXES = 10;      // leading axes at most
 constexpr int ROWS = 64;      // queries in one block: the lanes of a tile
 constexpr int KEYS = 64;      // keys in one block
 constexpr int WIDTH = 256;    // the widest head
-constexpr int OPS = 32;       // steps of a mask's program at most
+constexpr int OPS = 32;       // steps of all programs of masks together at most
 constexpr int BIASES = 4;     // tensors and profiles in a sum of biases at most
+constexpr int PROGRAMS = 2;   // masks beside that of the matrix whose weight is sought at most
 
 enum Type : int { F32, BF16, F16, I64, I32, U8, F64 };
 
@@ -35,6 +36,10 @@ struct Op {
   Array x, y;                   // starts or counts; ids of queries and keys; entries
 };
 
+struct Program {
+  int first = 0, ops = 0;       // its steps among those of the call
+};
+
 struct Call;
 
 // Asked by the calling thread now and then; true once the call is to stop.
@@ -53,8 +58,9 @@ struct Call {
   Array sinks;
   int biases = 0, profiles = 0;
   Array bias[BIASES], profile[BIASES];  // a profile holds its numbers at i − j + s − 1
-  int ops = 0;
+  int steps = 0;
   Op op[OPS];
+  Program mask, sought[PROGRAMS];
   float rate = 0;     // of dropout
   Array drop_rows, drop_cols;
   int64_t splits = 1; // into how many parts the keys of a row are cut
@@ -66,6 +72,8 @@ struct Call {
   // statistics, each absent unless asked for
   Array lse, entropy, argmax, distance, mass, top, top_keys, received, picture;
   Array flags;        // (s,) bytes: the keys of mass
+  Array sums, firsts; // of heads: see heads.hpp
+  Array counted, again;   // (…, t) bytes: queries that count, and whose token has appeared before
   int64_t top_n = 0;
   int64_t cells[2] = {};  // rows and columns of the picture
   bool largest = false;   // the picture holds maxima instead of sums
@@ -86,7 +94,7 @@ struct Kernels {
   void (*run)(Call&, int job, int64_t task, char* scratch);
 };
 
-enum Job : int { PRODUCT, MERGE, BACKWARD, BIAS_BACKWARD, MEASURE, RECEIVE, PICTURE };
+enum Job : int { PRODUCT, MERGE, BACKWARD, BIAS_BACKWARD, MEASURE, RECEIVE, PICTURE, HEADS };
 
 const Kernels* portable();
 #if defined(INTENTLY_AVX)

@@ -93,7 +93,7 @@ struct Product {
       hi = least(b.hi, lo + share);
     }
     bool first = true;
-    bool scattered = b.rows <= 16 || c.biases || c.ops > 1;
+    bool scattered = b.rows <= 16 || c.biases || c.mask.ops > 1;
     for (int64_t at = lo, end; at < hi; at = end) {
       end = least(hi, b.next(at));
       if (scattered && end < hi) b.ahead(end);

@@ -2,6 +2,7 @@
 #include "backward.hpp"
 #include "call.hpp"
 #include "forward.hpp"
+#include "heads.hpp"
 #include "statistics.hpp"
 
 namespace {
@@ -13,6 +14,7 @@ int64_t tasks(const Call& c, int job) {
     case BIAS_BACKWARD: return BiasBackward::tasks(c);
     case RECEIVE: return c.leads * c.parts;
     case PICTURE: return Picture::tasks(c);
+    case HEADS: return Heads::tasks(c);
     default: return c.leads * Product::blocks(c);
   }
 }
@@ -24,6 +26,7 @@ int64_t scratch(const Call& c, int job) {
     case MEASURE: return Measure::scratch(c);
     case RECEIVE: return Twice::memory(c);
     case PICTURE: return Picture::scratch(c);
+    case HEADS: return Heads::scratch(c);
     default: return Product::scratch(c);
   }
 }
@@ -41,6 +44,7 @@ void run(Call& c, int job, int64_t task, char* scratch) {
     case MEASURE: return Measure::run(c, task, scratch);
     case RECEIVE: return Receive::run(c, task, scratch);
     case PICTURE: return Picture::run(c, task, scratch);
+    case HEADS: return Heads::run(c, task, scratch);
   }
 }
 

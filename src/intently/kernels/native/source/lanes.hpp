@@ -77,6 +77,20 @@ inline V exp2v(V x) {
 #endif
 }
 
+// log2 x of weights, which are at most 1; of what is below 2^−126 it is −126. Error below 2e-7.
+inline V log2v(V x) {
+  x = larger(x, splat(0x1p-126f));
+  I bits = (I)x - 0x3f3504f3;  // sqrt(1/2): what remains lies between it and sqrt 2
+  V n = __builtin_convertvector(bits >> 23, V), f = (V)((bits & 0x7fffff) + 0x3f3504f3);
+  V s = (f - 1.0f) / (f + 1.0f), square = s * s;
+  V p = splat(2 / 9.0f * LOG2E);
+  p = p * square + 2 / 7.0f * LOG2E;
+  p = p * square + 2 / 5.0f * LOG2E;
+  p = p * square + 2 / 3.0f * LOG2E;
+  p = p * square + 2 * LOG2E;
+  return n + p * s;
+}
+
 // tanh x by (2^u − 1) / (2^u + 1), u = 2x log2 e, with 2^u − 1 computed without cancellation.
 inline V tanhv(V x) {
   V u = x * (2 * LOG2E);

@@ -47,8 +47,8 @@ struct Blocks {
     v = c.v ? base(c.v, c, index) : nullptr;
     scale = c.scales ? number(c.scales, base(c.scales, c, index)) : c.scale;
     sink = c.sinks ? number(c.sinks, base(c.sinks, c, index)) * LOG2E : -INF;
-    masked = c.ops > 0;
-    if (masked) mask.lead(c, index);
+    masked = c.mask.ops > 0;
+    if (masked) mask.lead(c, c.mask, index);
   }
 
   // Asks the memory for the head of a later task, whose queries, keys and values are few.
@@ -79,9 +79,11 @@ struct Blocks {
       if (c.bias[i].row && c.bias[i].col)
         lines(base(c.bias[i], c, index) + row0 * c.bias[i].row + key * c.bias[i].col,
               c.bias[i].row, rows, keys * c.bias[i].col);
-    for (int i = 0; i < c.ops; i++)
-      if (c.op[i].kind == ENTRIES && c.op[i].x.row && c.op[i].x.col)
-        lines(base(c.op[i].x, c, index) + row0 * c.op[i].x.row + key, c.op[i].x.row, rows, keys);
+    for (int i = 0; i < c.mask.ops; i++) {
+      const Array& x = c.op[c.mask.first + i].x;
+      if (c.op[c.mask.first + i].kind == ENTRIES && x.row && x.col)
+        lines(base(x, c, index) + row0 * x.row + key, x.row, rows, keys);
+    }
   }
 
   static void lines(const char* p, int64_t step, int64_t count, int64_t bytes) {

@@ -22,11 +22,11 @@ struct Mask {
   Rule rule[OPS];
   int64_t s = 0;
 
-  void lead(const Call& c, const int64_t* index) {
-    ops = c.ops;
+  void lead(const Call& c, const Program& program, const int64_t* index) {
+    ops = program.ops;
     s = c.s;
     for (int i = 0; i < ops; i++) {
-      const Op& op = c.op[i];
+      const Op& op = c.op[program.first + i];
       Rule& r = rule[i];
       r = {op.kind, op.a, op.b, op.n, nullptr, nullptr, op.x.row, op.x.col, op.y.col};
       if (op.x) r.x = base(op.x, c, index);

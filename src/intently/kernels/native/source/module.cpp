@@ -187,6 +187,8 @@ const Field FIELDS[] = {
     {"mass", TENSOR, AT(mass)}, {"top", TENSOR, AT(top)}, {"top_keys", TENSOR, AT(top_keys)},
     {"top_n", WHOLE, AT(top_n)}, {"flags", TENSOR, AT(flags)},
     {"received", TENSOR, AT(received)}, {"picture", TENSOR, AT(picture)},
+    {"sums", TENSOR, AT(sums)}, {"firsts", TENSOR, AT(firsts)},
+    {"counted", TENSOR, AT(counted)}, {"again", TENSOR, AT(again)},
     {"cell_rows", WHOLE, AT(cells)}, {"cell_cols", WHOLE, AT(cells) + sizeof(int64_t)},
 };
 #pragma GCC diagnostic pop
@@ -225,12 +227,13 @@ bool put(PyObject* value, const char* name, Call* c) {
   return fail(PyExc_KeyError, name);
 }
 
-bool program(PyObject* ops, Call* c) {
+// Steps are added to those of the call.
+bool program(PyObject* ops, Call* c, Program* out) {
   Py_ssize_t n = PyTuple_Size(ops);
-  if (n < 0 || n > OPS) return fail(PyExc_ValueError, "a mask of too many steps");
-  c->ops = (int)n;
+  if (n < 0 || n > OPS - c->steps) return fail(PyExc_ValueError, "masks of too many steps");
+  *out = {c->steps, (int)n};
   for (Py_ssize_t i = 0; i < n; i++) {
-    Op& op = c->op[i];
+    Op& op = c->op[c->steps++];
     PyObject *x, *y;
     long long a, b, start;
     if (!PyArg_ParseTuple(PyTuple_GetItem(ops, i), "iLLLOO", &op.kind, &a, &b, &start, &x, &y))
@@ -242,6 +245,14 @@ bool program(PyObject* ops, Call* c) {
     if (x != Py_None && !(read(x, &tensor) && place(tensor, *c, &op.x))) return false;
     if (y != Py_None && !(read(y, &tensor) && place(tensor, *c, &op.y))) return false;
   }
+  return true;
+}
+
+bool programs(PyObject* given, Call* c) {
+  Py_ssize_t n = PyTuple_Size(given);
+  if (n < 0 || n > PROGRAMS) return fail(PyExc_ValueError, "too many masks");
+  for (Py_ssize_t i = 0; i < n; i++)
+    if (!program(PyTuple_GetItem(given, i), c, &c->sought[i])) return false;
   return true;
 }
 
@@ -391,7 +402,9 @@ PyObject* py_run(PyObject*, PyObject* const* args, Py_ssize_t n) {
     if (!name) return nullptr;
     bool ok;
     if (!std::strcmp(name, "mask"))
-      ok = program(value, &c);
+      ok = program(value, &c, &c.mask);
+    else if (!std::strcmp(name, "sought"))
+      ok = programs(value, &c);
     else if (!std::strcmp(name, "biases"))
       ok = several(value, &c, c.bias, &c.biases);
     else if (!std::strcmp(name, "profiles"))
@@ -450,7 +463,7 @@ PyObject* py_quick(PyObject*, PyObject* const* args, Py_ssize_t n) {
   if (args[5] != Py_None) {
     Op& op = c.op[0];
     if (args[5] == Py_True) {
-      c.ops = 1;
+      c.mask.ops = 1;
       op.kind = BAND;
       op.a = (int64_t)1 << 60;
       op.n = c.s - c.t;
@@ -462,7 +475,7 @@ PyObject* py_quick(PyObject*, PyObject* const* args, Py_ssize_t n) {
         c.biases = 1;
         place(mask, c, &c.bias[0]);
       } else {
-        c.ops = 1;
+        c.mask.ops = 1;
         op.kind = ENTRIES;
         place(mask, c, &op.x);
       }
