@@ -569,7 +569,8 @@ for m, n in ((A.entropy(), B.entropy()), (A.received(), B.received()), (A.pool(9
              (A.top(4)[0], B.top(4)[0]), (A.distance() / 100, B.distance() / 100)):
     assert (m - n).abs().max() < 1e-5
 tokens = torch.arange(170) % 50
-both = [it.matrix.patterns.measure(m, tokens) for m in (A, B)]
+from intently.matrix import patterns
+both = [patterns.measure(m, tokens) for m in (A, B)]
 for name in both[0]:
     m, n = (found[name].value() for found in both)
     assert (m - n).abs().max() <= 1e-5 * n.abs().max(), name
