@@ -203,15 +203,18 @@ def test_attention_of_a_tiny_model(kind: str, name: str, t: int) -> None:
 
 @torch.no_grad()
 def test_attention_of_a_tiny_gpt_j() -> None:
-    from transformers import GPTJConfig
-    from transformers.models.gptj.modeling_gptj import GPTJAttention
+    from transformers import GPTJConfig, GPTJModel
 
-    config = GPTJConfig(n_embd=2 * D, n_head=2, rotary_dim=D // 4)
-    config._attn_implementation = "eager"
-    layer = GPTJAttention(config, layer_idx=0).eval()
-    x = random(2, 9, 2 * D, dtype=torch.float32)
-    causal = torch.zeros(9, 9).masked_fill(torch.ones(9, 9).triu(1).bool(), -1e30)
-    want = layer(x, attention_mask=causal[None, None], position_ids=torch.arange(9)[None])[0]
+    config = GPTJConfig(n_embd=2 * D, n_head=2, n_layer=1, vocab_size=9, rotary_dim=D // 4)
+    model = GPTJModel(config).eval()
+    model.set_attn_implementation("eager")
+    layer, seen = model.h[0].attn, []
+    for linear in (layer.q_proj, layer.k_proj, layer.v_proj, layer.out_proj):
+        linear.reset_parameters()
+    layer.q_proj.register_forward_hook(lambda _, given, out: seen.append(given[0]))
+    layer.out_proj.register_forward_hook(lambda _, given, out: seen.append(out))
+    model(torch.randint(0, 9, (2, 9)))
+    x, want = seen
     q, k, v = (heads(p(x)) for p in (layer.q_proj, layer.k_proj, layer.v_proj))
     rotary = Rotary(D, width=D // 4, layout="interleaved")
     torch.testing.assert_close(layer.out_proj(mixed(rotary, q, k, v)), want, **close)

@@ -68,6 +68,7 @@ def spread(made: Callable[[], Any], std: float) -> Any:
     model = made().eval()
     for p in model.parameters():
         nn.init.normal_(p, std=std)
+    model.set_attn_implementation("eager")  # the only one of some; newer releases have others
     return model
 
 
