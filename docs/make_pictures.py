@@ -6,6 +6,7 @@ Screenshots need Playwright and Chromium; figures need neither.
 from __future__ import annotations
 
 import doctest
+import io
 import re
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 HERE = Path(__file__).resolve().parent / "pictures"
 WIDE = "The animal didn't cross the road because it was too wide."
@@ -69,6 +71,42 @@ def browser() -> Iterator[Any]:
             opened.close()
 
 
+def film(opened: Any, page: Path, name: str) -> None:
+    """Six seconds of the live page: one word typed anew, then one cell crossed out."""
+    shown = opened.new_page(viewport={"width": 1120, "height": 820})
+    shown.goto(f"{page.as_uri()}#view=head&entry=1&heads=0&row=7&column=5")
+    shown.locator("#live-text").wait_for()
+    shown.wait_for_timeout(2000)
+    frames: list[tuple[bytes, int]] = []
+
+    def frame(milliseconds: int, keys: str = "") -> None:
+        if keys:
+            shown.keyboard.press(keys)
+        shown.wait_for_timeout(250)
+        frames.append((shown.screenshot(), milliseconds))
+
+    frame(800)
+    shown.locator("#live-text").focus()
+    for before, after in (("wide.", "tired."), ("tired.", "wide.")):
+        shown.keyboard.press("Control+End")
+        for _ in before:
+            frame(40, "Backspace")
+        for letter in after:
+            frame(90, letter)
+        frames[-1] = (frames[-1][0], 900)
+    shown.get_by_role("button", name="Cross out").click()
+    frame(2100)
+    pictures = [Image.open(io.BytesIO(data)).convert("RGB") for data, _ in frames]
+    small = [x.resize((840, 615), Image.Resampling.LANCZOS) for x in pictures]
+    one = small[0].quantize(96, dither=Image.Dither.NONE)
+    told = [x.quantize(palette=one, dither=Image.Dither.NONE) for x in small]
+    durations = [milliseconds for _, milliseconds in frames]
+    told[0].save(
+        HERE / f"{name}.gif", save_all=True, append_images=told[1:], duration=durations, loop=0
+    )
+    shown.close()
+
+
 def shoot(opened: Any, page: Path, state: str, name: str, **options: Any) -> None:
     """Save what a page shows in a state."""
     about = {"viewport": {"width": 1280, "height": 740}, "device_scale_factor": 1.25, **options}
@@ -95,6 +133,7 @@ def screenshots() -> None:
         checked = examination(Path(folder) / "check.html")
         shoot(opened, checked, "", "check-page", viewport={"width": 1000, "height": 800})
         played = save_play(Translator.load(), Path(folder) / "play.html")
+        film(opened, played, "play")
         shoot(opened, played, CROSSED_OUT, "play", viewport={"width": 1440, "height": 820})
 
 

@@ -10,13 +10,14 @@ from functools import cached_property, partial
 from importlib.resources import files
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, overload
+from typing import Literal, NamedTuple, overload
 
 import torch
 
 from intently.decoding import Hypothesis, SearchOptions, search
 from intently.decoding.options import checked
 from intently.errors import ArgumentError, IntentlyError, KindError, build
+from intently.foundation.checks import check_word
 from intently.matrix import Dense, LazyMatrix, Merged
 from intently.models.kinds import (
     EncoderDecoder,
@@ -51,6 +52,10 @@ SHAPE = {
     if name != "sha256?"
 }
 """The shape of ``translator.json``; see `intently.foundation.files.fault`."""
+
+EMBEDDED = Path(str(files("intently") / "embedded"))
+RECURRENT = {"additive": "bahdanau", "general": "luong"}
+"""Folders of the embedded recurrent translators, by the score of their attention."""
 
 CHUNK = 256
 """Sentences translated together; their queries and keys live as long as their translations."""
@@ -179,11 +184,10 @@ class Translator:
     def load(cls, folder: Path | str | None = None) -> Translator:
         """Read a translator from its folder, or from a run's folder that holds one in ``model``.
 
-        Without a folder: the embedded English–French translator. Raises `CheckpointError` if the
+        Without a folder: the embedded English–French Transformer. Raises `CheckpointError` if the
         folder is missing, foreign, damaged or of a newer format.
         """
-        embedded = Path(str(files("intently") / "embedded"))
-        path = embedded if folder is None else model_folder.find(Path(folder), ABOUT)
+        path = EMBEDDED if folder is None else model_folder.find(Path(folder), ABOUT)
         about = model_folder.about(path / ABOUT, SHAPE, FORMAT_1)
         described = model_folder.file(path / ABOUT)
         try:
@@ -211,6 +215,20 @@ class Translator:
             familiar = Familiar.load(path / FAMILIAR, checks[FAMILIAR], tokenizers[0].size)
         most = about["max_length"]
         return cls(model, *tokenizers, **heads, max_length=most, familiar=familiar)
+
+    @classmethod
+    def recurrent(cls, attention: Literal["additive", "general"]) -> Translator:
+        """Return a small recurrent English–French translator that the package includes.
+
+        "additive" attends as Bahdanau et al. (2015), "general" as Luong et al. (2015). Both were
+        trained on the built-in language in minutes: to look at, not to translate with.
+
+        >>> made, = Translator.recurrent("general").translate(["I drink milk."])
+        >>> print(made.text)
+        Je bois du lait.
+        """
+        check_word(attention, "attention", RECURRENT)
+        return cls.load(EMBEDDED / RECURRENT[attention])
 
     def save(self, folder: Path | str, *, half: bool = False) -> Path:
         """Write the translator into ``folder``; ``half`` stores float16 weights, at half the size.

@@ -1,0 +1,56 @@
+"""The reference of the site: a page for each public package, from its docstrings."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from types import ModuleType
+
+PACKAGES = (
+    *("intently", "intently.masks", "intently.biases", "intently.scores", "intently.positions"),
+    *("intently.matrix", "intently.matrix.patterns", "intently.kernels", "intently.reference"),
+    *("intently.modules", "intently.models", "intently.text", "intently.corpora"),
+    *("intently.language", "intently.decoding", "intently.training", "intently.translation"),
+    *("intently.recipes", "intently.observe", "intently.edits", "intently.examiner"),
+    *("intently.show", "intently.show.animate", "intently.show.page", "intently.play"),
+    *("intently.interop.torch", "intently.interop.transformers", "intently.interop.diffusers"),
+    *("intently.interop.keras", "intently.errors"),
+)
+"""Public packages in the order in which one meets them."""
+
+INDEX = """Reference
+=========
+
+Every public name, from its docstring. Shapes use the letters of :doc:`the contracts <../contracts>`.
+
+.. toctree::
+   :maxdepth: 1
+
+"""
+
+
+def write(folder: Path) -> None:
+    """Write the pages into a folder; files that would not change are left alone."""
+    folder.mkdir(exist_ok=True)
+    told: dict[int, str] = {}
+    pages = {name: _page(name, told) for name in PACKAGES}
+    pages["index"] = INDEX + "".join(f"   {name}\n" for name in PACKAGES)
+    for name, text in pages.items():
+        path = folder / f"{name}.rst"
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+
+
+def _page(name: str, told: dict[int, str]) -> str:
+    """The page of a package; what an earlier page tells is named and left to it."""
+    module = importlib.import_module(name)
+    again: list[str] = []
+    for public in getattr(module, "__all__", ()):
+        value = getattr(module, public)
+        if not isinstance(value, ModuleType) and told.setdefault(id(value), name) != name:
+            again.append(public)
+    page = f"{name}\n{'=' * len(name)}\n\n.. automodule:: {name}\n   :members:\n"
+    if again:
+        page += f"   :exclude-members: {', '.join(again)}\n\nAlso here: "
+        page += ", ".join(f":doc:`{n} <{told[id(getattr(module, n))]}>`" for n in again) + ".\n"
+    return page
