@@ -4,6 +4,8 @@ See `decisions/0017-the-site.md` for why Sphinx.
 """
 
 import os
+import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -25,6 +27,7 @@ exclude_patterns = ["pictures"]
 # pages
 html_theme = "furo"
 html_title = "Intently"
+html_favicon = "icon.svg"
 html_static_path = ["site.css"]
 html_css_files = ["site.css"]
 html_theme_options = {"navigation_with_keys": True}
@@ -56,16 +59,40 @@ copybutton_prompt_is_regexp = True
 
 
 def setup(app):
-    """Write the reference before the pages are read, and the live page after they are written."""
+    """Write the reference before the pages are read; add what other tools make afterwards."""
     import make_reference
 
     make_reference.write(Path(app.srcdir) / "reference")
-    app.connect("build-finished", _live)
+    app.connect("autodoc-process-docstring", _bars)
+    app.connect("html-page-context", _notebook)
+    app.connect("build-finished", _beside)
 
 
-def _live(app, error):
-    if error is None and app.builder.format == "html":
-        from intently import play
-        from intently.translation import Translator
+def _bars(app, what, name, obj, options, lines):
+    """A bar means an absolute value here, and a substitution in reStructuredText."""
+    for n, line in enumerate(lines):
+        if not line.startswith((" ", ">>>", "...")):
+            lines[n] = re.sub(r"``.*?``|\|", lambda m: r"\|" if m[0] == "|" else m[0], line)
 
-        play.save_play(Translator.load(), Path(app.outdir) / "live.html")
+
+def _notebook(app, page, template, context, doctree):
+    """Link each page that was run to its notebook."""
+    if page.startswith("course/") or page == "gallery":
+        up = "../" * page.count("/")
+        target = f"{up}notebooks/{page}.ipynb"
+        link = f'<p><a href="{target}" download>Download this page as a notebook</a></p>'
+        context["body"] = context["body"].replace("</h1>", f"</h1>\n{link}", 1)
+
+
+def _beside(app, error):
+    """The notebooks as they were run, and the live page."""
+    if error is not None or app.builder.format != "html":
+        return
+    from intently.play import save_play
+    from intently.translation import Translator
+
+    run = Path(app.outdir).parent / "jupyter_execute"
+    if run.exists():
+        shutil.copytree(run, Path(app.outdir) / "notebooks", dirs_exist_ok=True)
+        shutil.rmtree(run)
+    save_play(Translator.load(), Path(app.outdir) / "live.html")

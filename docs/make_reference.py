@@ -21,7 +21,7 @@ PACKAGES = (
 INDEX = """Reference
 =========
 
-Every public name, from its docstring. Shapes use the letters of :doc:`the contracts <../contracts>`.
+Every public name, from its docstring. Shapes use the letters of :doc:`../contracts`.
 
 .. toctree::
    :maxdepth: 1

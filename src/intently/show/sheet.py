@@ -62,9 +62,9 @@ class Sheet:
     @classmethod
     def of(cls, width: float, height: float) -> Sheet:
         """Return an empty sheet of this size."""
-        from matplotlib.figure import Figure
+        from intently.show.drawing import Drawing
 
-        return cls(Figure(figsize=(width, height)), width, height)
+        return cls(Drawing(figsize=(width, height)), width, height)
 
     def axes(self, left: float, top: float, width: float, height: float, **options: Any) -> Axes:
         """Return axes whose frame has this place and size."""
