@@ -95,4 +95,6 @@ def _beside(app, error):
     if run.exists():
         shutil.copytree(run, Path(app.outdir) / "notebooks", dirs_exist_ok=True)
         shutil.rmtree(run)
+    pictures = "pictures/mistakes"  # named by raw HTML, which Sphinx does not read
+    shutil.copytree(Path(app.srcdir) / pictures, Path(app.outdir) / pictures, dirs_exist_ok=True)
     save_play(Translator.load(), Path(app.outdir) / "live.html")
