@@ -269,9 +269,7 @@ def draw(shown: Example, save: Path) -> None:
 def written() -> str:
     """The page as Markdown."""
     lines = [INTRODUCTION]
-    for title, chapter in CHAPTERS.items():
-        links = ", ".join(f"[{x.title}](#{_anchor(x.title)})" for x in chapter.values())
-        lines.append(f"- **{title}.** {links}")
+    lines.append(" · ".join(f"[{title}](#{_anchor(title)})" for title in CHAPTERS))
     for title, chapter in CHAPTERS.items():
         lines.append(f"\n## {title}")
         for name, entry in chapter.items():

@@ -60,7 +60,8 @@ def test_links_lead_to_headings(mistakes: Any) -> None:
     text = mistakes.written()
     headings = [mistakes._anchor(x) for x in re.findall(r"^### (.*)$", text, re.MULTILINE)]
     assert len({*headings}) == len(headings) == len(CATALOGUE)
-    assert set(re.findall(r"\]\(#([^)]*)\)", text)) == {*headings}
+    chapters = [mistakes._anchor(x) for x in re.findall(r"^## (.*)$", text, re.MULTILINE)]
+    assert re.findall(r"\]\(#([^)]*)\)", text) == chapters
 
 
 @pytest.mark.parametrize("name", CATALOGUE)
