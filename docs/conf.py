@@ -12,6 +12,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 os.environ.setdefault("PYTHONPATH", str(Path(__file__).resolve().parent.parent / "src"))
 
+os.environ.setdefault("KERAS_BACKEND", "torch")  # for the reference of intently.interop.keras
+
 project = "Intently"
 author = "the authors of Intently"
 extensions = [
