@@ -9,11 +9,6 @@ import shutil
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-os.environ.setdefault("PYTHONPATH", str(Path(__file__).resolve().parent.parent / "src"))
-
-os.environ.setdefault("KERAS_BACKEND", "torch")  # for the reference of intently.interop.keras
-
 project = "Intently"
 author = "the authors of Intently"
 extensions = [
@@ -62,6 +57,10 @@ copybutton_prompt_is_regexp = True
 
 def setup(app):
     """Write the reference before the pages are read; add what other tools make afterwards."""
+    here = Path(__file__).resolve().parent
+    sys.path.insert(0, str(here))
+    os.environ.setdefault("PYTHONPATH", str(here.parent / "src"))  # of the pages that are run
+    os.environ.setdefault("KERAS_BACKEND", "torch")  # for the reference of intently.interop.keras
     import make_reference
 
     make_reference.write(Path(app.srcdir) / "reference")
