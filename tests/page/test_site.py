@@ -7,7 +7,6 @@ import http.server
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -19,7 +18,7 @@ from urllib.parse import unquote, urldefrag
 
 import pytest
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 COURSE = sorted((DOCS / "course").glob("*.md"))
 SECTIONS = (
     "learn",
@@ -125,20 +124,6 @@ def address(site: Path) -> Iterator[str]:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_address[1]}/"
     server.shutdown()
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    browser = shutil.which("chromium")
-    sync_api = pytest.importorskip("playwright.sync_api")
-    if browser is None:
-        pytest.skip("no Chromium here")
-    quiet = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
-    quiet += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
-    with sync_api.sync_playwright() as play:
-        opened = play.chromium.launch(executable_path=browser, args=quiet)
-        yield opened
-        opened.close()
 
 
 def test_pages_open_without_errors_or_other_hosts(site: Path, address: str, chromium: Any) -> None:
