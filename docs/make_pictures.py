@@ -5,6 +5,7 @@ Screenshots need Playwright and Chromium; figures need neither.
 
 from __future__ import annotations
 
+import ast
 import doctest
 import io
 import re
@@ -324,13 +325,27 @@ def cat_on_a_mat(size: int) -> np.ndarray:
 
 
 def animations() -> None:
-    """The stories of docs/animations.md, from the code that stands there: each under its name."""
-    text = (HERE.parent / "animations.md").read_text(encoding="utf-8")
+    """The stories of docs/gallery.md, from the cells that stand there: each under its heading."""
+    from intently.show.animate import Animation
+
+    text = (HERE.parent / "gallery.md").read_text(encoding="utf-8")
     known: dict[str, Any] = {}
-    for example in doctest.DocTestParser().get_examples(text):
-        exec(compile(example.source, "animations.md", "single"), known)
-    for name in re.findall(r"\(pictures/(\w+)\.gif\)", text):
-        known[name].save(HERE / f"{name}.gif")
+    heading, made = "", set[str]()
+    for title, cell in re.findall(
+        r"^### ([^\n]+)$|^```{code-cell} python\n(.*?)^```$", text, re.M | re.S
+    ):
+        if title:
+            heading = title
+            continue
+        *steps, last = ast.parse(cell).body
+        exec(compile(ast.Module(steps, []), "gallery.md", "exec"), known)
+        if not isinstance(last, ast.Expr):
+            exec(compile(ast.Module([last], []), "gallery.md", "exec"), known)
+            continue
+        story = eval(compile(ast.Expression(last.value), "gallery.md", "eval"), known)
+        if isinstance(story, Animation) and heading not in made:
+            made.add(heading)
+            story.save(HERE / f"{heading}.gif")
 
 
 def main() -> None:
