@@ -34,16 +34,14 @@ PANEL, GAP, LEFT, TOP = 1.5, 0.5, 0.3, 0.42
 
 INTRODUCTION = """# Mistakes that attention makes
 
-*The list that everybody who writes attention would like to have read before.*
+Attention goes wrong without anyone noticing: shapes agree, the loss falls, and the text is almost
+right. [`it.check`](checking.md) knows each of these mistakes, hazards and conventions by name: what
+the code computes in place of softmax(q kᵀ / √d) v, how its numbers show it, the cure, and where it
+really happened.
 
-Attention is the part of a model that is wrong most often without anyone noticing. Shapes agree, the
-loss falls, and the text is almost right. Every entry below is a mistake, a hazard or a convention
-that [`it.check`](checking.md) knows by name: what the code computes in place of
-softmax(q kᵀ / √d) v, how its numbers give it away, how to mend it, and where it really happened.
-
-In the pictures a row is a query and a column a key. On the left stand the weights that are
-expected, on the right those that a small program with the mistake was measured to have. Hatched
-cells have no weight; the frame marks the cell that gives the mistake away.
+In the pictures rows are queries, columns are keys. Left are the expected weights, right those
+measured in a small program with the mistake. Hatched cells have no weight; the frame marks the cell
+that gives the mistake away.
 
 *Written by `python docs/make_mistakes.py` from the catalogue of the examiner.*
 """
@@ -288,7 +286,7 @@ def _entry(name: str, x: Entry) -> Iterator[str]:
         yield f'\n<img src="pictures/mistakes/{name}.png" width="400" alt="{alt}">'
     if x.story:
         yield f"\n{x.story}"
-    yield f"\n**How it shows.** {x.told} **Cure.** {x.cure}"
+    yield f"\n**Symptom.** {x.told} **Cure.** {x.cure}"
     if x.cases:
         yield f"\n**Seen in** {', '.join(f'[{_case(url)}]({url})' for url in x.cases)}."
 

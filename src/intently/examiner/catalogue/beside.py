@@ -10,8 +10,8 @@ BESIDE: dict[str, Entry] = {
         "(h, 3, d) for (3, h, d)",
         "Read in the other order, queries, keys and values are those of the reference.",
         "Reorder the rows of the weight when a checkpoint is converted.",
-        story="GPT-NeoX and BLOOM lay out (h, 3, d), GPT-2 (3, h, d). The shape is the same, and a "
-        "model trained from scratch with either is right.",
+        story="GPT-NeoX and BLOOM lay out (h, 3, d), GPT-2 (3, h, d). Trained from scratch, "
+        "either is right.",
     ),
     "heads-interleaved": Entry(
         "Heads take every h-th number of a projection",
@@ -24,7 +24,7 @@ BESIDE: dict[str, Entry] = {
         "q = W_k x, k = W_q x",
         "What one projects to keys, the reference projects to queries.",
         "Check the order in which the parts of a checkpoint are named.",
-        story="Exchanging q and k transposes the scores. Trained so, it is right; loaded so, not.",
+        story="Exchanging q and k transposes the scores. Trained so, it is right.",
     ),
     "projection-bias-missing": Entry(
         "A projection's bias is missing",
@@ -38,7 +38,7 @@ BESIDE: dict[str, Entry] = {
         "x W for x Wᵀ",
         "The projection fits the transposed weight.",
         "`nn.Linear` holds (out, in); Conv1D of GPT-2, JAX and TensorFlow hold (in, out).",
-        story="A square weight fits both ways, and attention is full of square weights.",
+        story="A square weight fits both ways.",
     ),
     "projection-scaled": Entry(
         "A projection is scaled",
@@ -61,7 +61,7 @@ BESIDE: dict[str, Entry] = {
     "differs-from-reference": Entry(
         "Outputs differ from the reference",
         "f(x) ≠ g(x)",
-        "The same inputs and weights give other outputs, and no attention says why.",
-        "Start with the module named first: what enters it is the same, what leaves it is not.",
+        "The same inputs and weights give other outputs, and no attention tells why.",
+        "Start with the module named first: only what leaves it differs.",
     ),
 }

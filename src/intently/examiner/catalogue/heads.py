@@ -10,9 +10,8 @@ HEADS: dict[str, Entry] = {
         "x.view(b, h, t, d)",
         "Each head reads numbers of several positions.",
         "`x.view(b, t, h, d).transpose(1, 2)`.",
-        story="The shape is right and every number is in another place. Position is mixed with "
-        "width, so a causal mask no longer hides the future, and the loss falls below what is "
-        "possible.",
+        story="Position is mixed with width, so a causal mask no longer hides the future, and the "
+        "loss falls below what is possible.",
     ),
     "merged-by-reshape": Entry(
         "Heads are merged by a reshape",
@@ -20,7 +19,7 @@ HEADS: dict[str, Entry] = {
         "What a head computed for one position is written to another.",
         "`y.transpose(1, 2).reshape(b, t, h * d)`.",
         ("https://github.com/meta-pytorch/opacus/pull/825",),
-        "`view` would have raised an error; somebody replaced it by `reshape`.",
+        "`view` would have raised an error; `reshape` does not.",
     ),
     "key-heads-tiled": Entry(
         "Shared key heads are tiled",
@@ -28,8 +27,7 @@ HEADS: dict[str, Entry] = {
         "Heads 0 and 2 read the same keys where 0 and 1 should.",
         "`repeat_interleave(h // g, 1)`, not `repeat`: consecutive heads share.",
         ("https://github.com/onnx/onnx/pull/7274",),
-        "A model trained from scratch does not care. A checkpoint does: each query head meets the "
-        "keys of a stranger.",
+        "A model trained from scratch does not care. A checkpoint does.",
         kind="convention",
     ),
 }

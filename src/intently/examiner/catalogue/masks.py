@@ -9,19 +9,19 @@ MASKS: dict[str, Entry] = {
         "The causal mask is missing",
         "softmax(q kᵀ / √d) v over all keys",
         "Every query sees every key.",
-        "Pass the mask on every path: also with returned weights, a cache, another back end.",
+        "Pass it on every path: with returned weights, a cache, another back end.",
         (
             "https://github.com/huggingface/transformers/issues/48748",
             "https://github.com/huggingface/transformers/pull/30652",
             "https://github.com/huggingface/transformers/issues/48745",
         ),
-        "The model reads the answer, so the training loss looks excellent and generation is "
-        "gibberish. It is often missing on one path only: the one nobody tests.",
+        "The training loss looks excellent and generation is gibberish. Often one path only lacks "
+        "it: the one nobody tests.",
     ),
     "mask-inverted": Entry(
         "The mask is inverted",
         "z = −∞ where attention is allowed",
-        "Every query sees exactly the keys that should be hidden from it.",
+        "Every query sees exactly the keys it should not see.",
         "Check what True means: `nn.MultiheadAttention` ignores where True, "
         "`scaled_dot_product_attention` attends.",
         (
@@ -29,14 +29,14 @@ MASKS: dict[str, Entry] = {
             "https://github.com/InseeFrLab/torchTextClassifiers/pull/92",
             "https://github.com/lucidrains/x-transformers/issues/160",
         ),
-        "PyTorch itself has both meanings, so any port from one to the other may flip the mask.",
+        "PyTorch itself has both meanings.",
     ),
     "mask-transposed": Entry(
         "The mask is transposed",
         "maskᵀ",
         "Queries see later keys and not earlier ones.",
         "Use `tril` for a causal mask, not `triu`. Queries are rows.",
-        story="The model reads backwards: it knows the future and has forgotten the past.",
+        story="The model knows the future and has forgotten the past.",
     ),
     "mask-top-left": Entry(
         "The causal mask is aligned top-left",
@@ -47,16 +47,15 @@ MASKS: dict[str, Entry] = {
             "https://github.com/pytorch/pytorch/issues/144858",
             "https://github.com/onnx/onnx/pull/8068",
         ),
-        "For square matrices both corners agree. With a cache, the newest query sees the oldest "
-        "key and nothing else.",
+        "Both corners agree where t = s. With a cache, the newest query sees only the oldest key.",
     ),
     "causal-off-by-one": Entry(
         "The causal mask is off by one",
         "j ≤ i ± 1",
         "A query sees the next key, or not its own.",
         "`tril(0)` keeps the diagonal; `triu(1)` marks what comes after it.",
-        story="One key too far, and each position reads the token it should predict. One too few, "
-        "and the first query has no key at all: its row is NaN, or the mean of everything.",
+        story="One key too far: each position reads the token it should predict. One too few: the "
+        "first query has no key, and its row is NaN or the mean of everything.",
     ),
     "mask-after-softmax": Entry(
         "The mask is applied after the softmax",
@@ -64,8 +63,7 @@ MASKS: dict[str, Entry] = {
         "Rows sum to less than 1, by the weight of the hidden keys.",
         "Set masked scores to −∞ before the softmax.",
         ("https://github.com/huggingface/pytorch-image-models/pull/2236",),
-        story="Hidden keys give no value and still take weight: outputs shrink with what is "
-        "hidden, and later tokens change the size of earlier outputs.",
+        story="Hidden keys still take weight: later tokens change the size of earlier outputs.",
     ),
     "mask-too-weak": Entry(
         "The mask adds too little",
@@ -73,7 +71,7 @@ MASKS: dict[str, Entry] = {
         "Hidden keys keep weight: e^−c of what they would have.",
         "Use −∞, or the lowest number of the dtype.",
         ("https://github.com/huggingface/transformers/pull/17306",),
-        "−10,000 is plenty, until scores fall below it. Then hidden keys win.",
+        "Once scores fall below −10,000, hidden keys win.",
     ),
     "mask-boolean-added": Entry(
         "A boolean mask is added as a number",
@@ -81,27 +79,27 @@ MASKS: dict[str, Entry] = {
         "Keys on one side gain a factor e, and none is hidden.",
         "`masked_fill(~mask, -inf)`, or make the mask additive first.",
         ("https://github.com/Lightning-AI/litgpt/issues/1672",),
-        "True is 1 and False is 0, and no error is raised. The mask becomes a gentle hint.",
+        "True is 1, False is 0, and no error is raised.",
     ),
     "mask-on-queries": Entry(
         "The padding mask lies on the queries",
         "mask[:, :, None] for mask[:, None, :]",
         "Rows of padding are hidden, columns of padding are seen.",
         "Broadcast a mask of keys as (b, 1, 1, s).",
-        story="For self-attention the shapes agree, and what is hidden was never used.",
+        story="In self-attention the shapes agree.",
     ),
     "mask-of-other-rows": Entry(
         "The mask belongs to other rows of the batch",
         "mask in the order (h, b), scores in (b, h)",
         "A row of the batch has the mask of another one.",
         "Use `repeat_interleave(h, 0)` for (b · h, t, s), not `repeat(h, 1, 1)`.",
-        story="With equal lengths, or with a batch of one, nothing is wrong.",
+        story="Equal lengths, or a batch of one, hide it.",
     ),
     "mask-other": Entry(
         "The mask is another than intended",
         "",
         "No known slip gives the keys that are seen.",
-        "Start from the counterexample: one query, one key, and who decided about them.",
+        "Start from the counterexample: one query and one key.",
     ),
     "window-off-by-one": Entry(
         "The window is off by one",
@@ -109,15 +107,15 @@ MASKS: dict[str, Entry] = {
         "Each query sees one key more or fewer than the window holds.",
         "A window of n keys reaches n − 1 back: it holds the query's own key.",
         ("https://github.com/huggingface/transformers/pull/26792",),
-        "Whether `window=4096` counts the own key is decided anew in every library. Mixed with a "
-        "cache that counts the other way, one path forgets a key earlier than the other.",
+        "Every library decides anew whether `window=4096` counts the own key. A cache that counts "
+        "the other way forgets a key earlier or later.",
     ),
     "window-missing": Entry(
         "The window is missing",
         "j ≤ i without i − j < n",
         "Queries see keys beyond the window.",
         "Apply the window on every path, the cached one included.",
-        story="Texts shorter than the window, which is to say all tests, see no difference.",
+        story="Texts shorter than the window, as in most tests, hide it.",
     ),
 }
 
@@ -128,8 +126,8 @@ PADDING: dict[str, Entry] = {
         "Outputs change with what stands in padding.",
         "Hand the padding mask to self-attention and to cross-attention.",
         ("https://github.com/speechbrain/speechbrain/issues/1107",),
-        "A text then depends on the longest one beside it in the batch. Cross-attention is where "
-        "it is forgotten: the decoder's mask is there, the encoder's is not.",
+        "A text then depends on the longest one in its batch. Cross-attention is where the mask is "
+        "forgotten.",
     ),
     "padding-side": Entry(
         "The padding mask is on the wrong side",
@@ -142,7 +140,7 @@ PADDING: dict[str, Entry] = {
         "j < n ± 1",
         "One key of padding is seen, or one real key is hidden.",
         "`arange(s) < lengths`, strictly.",
-        story="The last real key is often the end of the sentence: the one that matters least "
-        "to the loss, and most to a reader.",
+        story="The last real key, often the end of the sentence, matters little to the loss "
+        "and much to a reader.",
     ),
 }

@@ -10,8 +10,8 @@ NUMBERS: dict[str, Entry] = {
         "exp z / Σ exp z, without z − max z",
         "With scores of ±10,000, outputs are NaN, or the key with the largest score loses.",
         "Call `softmax`, or subtract the largest score of each row before `exp`. Do not clamp.",
-        story="`exp` overflows at 88 in float32 and at 11 in float16. Early in training no score "
-        "is that large, and after some weeks one is.",
+        story="`exp` overflows at 88 in float32 and at 11 in float16, which scores reach only late "
+        "in training.",
         kind="hazard",
     ),
     "half-overflow": Entry(
@@ -20,7 +20,7 @@ NUMBERS: dict[str, Entry] = {
         "In float16 the output is not finite where it is in float32.",
         "Scale queries before the product, mask with `torch.finfo(z.dtype).min` or −∞, and leave "
         "no row without a key.",
-        story="float16 ends at 65,504. A sum of 64 products gets there long before a score does.",
+        story="A sum of 64 products gets there long before a score does.",
         kind="hazard",
     ),
     "half-imprecise": Entry(
@@ -28,8 +28,8 @@ NUMBERS: dict[str, Entry] = {
         "Σ in half",
         "The error is more than twice that of the plain formula in the same type.",
         "Sum in float32: the softmax, the running maximum and sum, and the weighted values.",
-        story="bfloat16 has 8 bits: from 256 on, adding 1 changes nothing. Each key past the "
-        "first few hundred is then lost from the sum.",
+        story="bfloat16 has 8 bits: from 256 on, adding 1 changes nothing, so keys past the first "
+        "few hundred are lost from the sum.",
         kind="hazard",
     ),
 }

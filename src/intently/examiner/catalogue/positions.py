@@ -8,7 +8,7 @@ POSITIONS: dict[str, Entry] = {
     "rotation-offset-lost": Entry(
         "The rotation forgets its offset in a cached step",
         "R(0) q for R(t) q",
-        "Step by step differs from the whole pass: every new query is rotated as the first one.",
+        "In steps, every new query is rotated as the first one.",
         "Rotate by positions in the text: add the length of the cache.",
         ("https://github.com/huggingface/transformers/pull/20203",),
         "Training never takes a cached step. Generated text starts well and drifts.",
@@ -25,14 +25,14 @@ POSITIONS: dict[str, Entry] = {
         "q · k for R(i) q · R(j) k",
         "Scores do not depend on distance; the reference's do.",
         "Rotate both, after the projection and before the product.",
-        story="What remains is a bag of words with a causal mask, which still learns something.",
+        story="A bag of words with a causal mask still learns something.",
     ),
     "keys-not-rotated": Entry(
         "Queries are rotated and keys are not",
         "R(i) q · k",
         "Scores depend on the position of one side, not on the distance.",
         "Rotate queries and keys, each by its own position.",
-        story="A cache of keys that were stored before their rotation does this.",
+        story="A cache that stores keys before their rotation does this.",
     ),
     "cache-rotated-twice": Entry(
         "Keys are rotated twice",
@@ -45,8 +45,8 @@ POSITIONS: dict[str, Entry] = {
         "pairs (0, 1), (2, 3), … for halves (0, d/2), (1, d/2 + 1), …",
         "Scores fit a rotation of neighbours where halves are meant, or the other way.",
         "Convert the projections once, or rotate as the checkpoint was trained.",
-        story="LLaMA was published with pairs and ported with halves, and a permutation of the "
-        "weights in between. Whoever loads one with the code of the other gets a fluent stranger.",
+        story="LLaMA was published with pairs and ported with halves and permuted weights. One "
+        "loaded with the code of the other is a fluent stranger.",
     ),
     "rotary-over-heads": Entry(
         "The angles grow with heads",
@@ -59,7 +59,7 @@ POSITIONS: dict[str, Entry] = {
         "θ = base^(−2n/d), another base",
         "Scores fit a rotation with another base than the reference's.",
         "Read `rope_theta` from the config: 10,000 is only the first.",
-        story="Near tokens look the same under any base. Far ones do not.",
+        story="Only far tokens tell.",
     ),
     "rotary-direction": Entry(
         "The rotation turns the other way",
@@ -79,22 +79,22 @@ POSITIONS: dict[str, Entry] = {
         "Of equal scores, the farthest key weighs most.",
         "ALiBi subtracts: −m · (i − j).",
         ("https://github.com/meta-pytorch/attention-gym/pull/86",),
-        "Whether the distance is i − j or j − i is a coin toss, and so is the sign before it.",
+        "Both i − j and j − i are called the distance.",
     ),
     "bias-offset-lost": Entry(
         "A bias by distance is lost in a cached step",
         "the bias of query 0 in each step",
-        "Step by step has another bias than the whole pass.",
+        "Steps have another bias than the whole pass.",
         "Build the bias from positions in the text, not from the queries at hand.",
         ("https://github.com/keras-team/keras-hub/pull/2977",),
-        "A bias made for one query is a bias for query 0: its distances are all 0.",
+        "A bias made for one query is that of query 0.",
     ),
     "bias-missing": Entry(
         "The bias is missing",
         "softmax(q kᵀ / √d) v without bias",
         "Scores hold nothing but q · k.",
         "Add the bias to the scores before the softmax, on every path.",
-        story="Fused kernels take a bias in the place of a mask. With both, one of them is lost.",
+        story="Fused kernels take a bias in the place of a mask, so one of the two is lost.",
     ),
     "bias-twice": Entry(
         "The bias is added several times",
@@ -107,7 +107,7 @@ POSITIONS: dict[str, Entry] = {
         "z + c · bias",
         "What is added is a multiple of the reference's bias.",
         "Add the bias after the scale of q · k, not before it.",
-        story="T5 does not scale its scores. Ported into code that does, its bias shrinks by √d.",
+        story="T5 does not scale its scores. In code that does, its bias shrinks by √d.",
     ),
     "bias-slopes": Entry(
         "The slopes of the heads are others",

@@ -9,7 +9,7 @@ STEPS: dict[str, Entry] = {
         "Cached steps differ from the whole pass",
         "f(x₀ … xₜ)ₜ ≠ f(xₜ | cache)",
         "The same text in pieces gives other outputs.",
-        "Compare positions, masks and the order of keys in a step with those of the whole pass.",
+        "Compare positions, masks and the order of keys with those of the whole pass.",
         story="Training runs the whole pass, users run steps, and no test compares them.",
     ),
     "state-left": Entry(
@@ -32,15 +32,15 @@ TRAINING: dict[str, Entry] = {
             "https://github.com/huggingface/pytorch-image-models/pull/1978",
             "https://github.com/meta-pytorch/torchtune/issues/1791",
         ),
-        "`nn.Dropout` knows about `eval()`, functions do not. Scores are a little worse than they "
-        "could be, every time, and nobody knows by how much.",
+        "`nn.Dropout` knows about `eval()`, functions do not. Every score is a little worse than "
+        "it could be.",
     ),
     "gradient-cut": Entry(
         "A gradient is cut",
         "∂y/∂x = 0 where y depends on x",
         "The output depends on a tensor that gets no gradient.",
         "Remove `detach`, `.data`, `no_grad` and `item()` from the path.",
-        story="The other parameters learn to compensate, so training only looks a bit slow.",
+        story="Other parameters compensate, so training only looks slow.",
     ),
     "gradient-scaled": Entry(
         "A gradient is scaled",
@@ -56,9 +56,9 @@ CALLS: dict[str, Entry] = {
         "Later inputs leak into earlier outputs",
         "yᵢ depends on xⱼ, j > i",
         "The weights are causal, and outputs still change with later inputs.",
-        "Look for a convolution, a mean or a normalisation over positions beside the attention.",
-        story="The mask is right and something around it is not: a norm over the wrong axis, a "
-        "pooled context, a token shift to the wrong side.",
+        "Look for a convolution, a mean or a norm over positions.",
+        story="Something beside the attention does it: a norm over the wrong axis, a pooled context, "
+        "a token shift to the wrong side.",
     ),
     "batch-mixed": Entry(
         "Rows of the batch are mixed",
@@ -66,8 +66,8 @@ CALLS: dict[str, Entry] = {
         "A row's output changes with the content of another.",
         "Check `batch_first`, and every view that joins batch and sequence.",
         ("https://github.com/PetrochukM/PyTorch-NLP/issues/2",),
-        "With `batch_first=False` by default, (b, t, c) is read as (t, b, c): each position "
-        "attends to the same position of other texts. No shape complains.",
+        "With `batch_first=False`, the default, (b, t, c) is read as (t, b, c): each position "
+        "attends to the same position of other texts.",
     ),
     "setting-matters": Entry(
         "A setting that should not matter changes the output",
@@ -78,18 +78,17 @@ CALLS: dict[str, Entry] = {
     "paths-differ": Entry(
         "Two paths compute different things",
         "f(x) with gradients ≠ f(x) without",
-        "With gradients the output differs from that without.",
+        "The output with gradients differs from that without.",
         "Give the fused and the plain path the same mask, scale and dropout.",
         ("https://github.com/pytorch/pytorch/issues/24816",),
-        "A fast path is chosen by gradient mode, dtype or shape. Training takes one, production "
-        "the other.",
+        "Gradient mode, dtype or shape choose a fast path, so training and production differ.",
     ),
     "input-changed": Entry(
         "The call changes its inputs",
         "x ← g(x)",
         "A tensor of the caller differs afterwards.",
         "Avoid in-place operations on arguments: `x = x * s`, not `x *= s`.",
-        story="Harmless until somebody adds a residual connection around the layer.",
+        story="Harmless until a residual connection goes around the layer.",
     ),
     "view-raises": Entry(
         "A view raises",
@@ -97,8 +96,8 @@ CALLS: dict[str, Entry] = {
         "Every call raises; with `reshape` in place of `view` it does not.",
         "A head is an axis of its own before axes move: `x.view(b, t, h, d).transpose(1, 2)`; "
         "merge with `x.transpose(1, 2).reshape(b, t, c)`.",
-        story="The error advises `reshape`, which runs, and gives each head numbers of several "
-        "positions where axes had to be exchanged.",
+        story="The error advises `reshape`, which runs and gives each head numbers of several "
+        "positions.",
     ),
     "strides": Entry(
         "Strides change the output",
@@ -112,7 +111,7 @@ CALLS: dict[str, Entry] = {
         "A fully padded row is NaN.",
         "Give such rows zero: `nan_to_num` on the weights, or a kernel that does.",
         ("https://github.com/pytorch/pytorch/issues/24816",),
-        "The row itself is never used. Its gradient is NaN all the same, and one is enough.",
+        "The row is never used, but its gradient is NaN, and one is enough.",
         kind="hazard",
     ),
     "nan-with-keys": Entry(
@@ -120,6 +119,6 @@ CALLS: dict[str, Entry] = {
         "0 · ∞, ∞ − ∞ or 0 / 0",
         "The example gives NaN, and no row is without keys.",
         "Mask by `masked_fill`: a mask times −∞ is NaN where it is 0.",
-        story="One NaN in a batch is a NaN in the loss, and then in every weight.",
+        story="One NaN reaches the loss, and then every weight.",
     ),
 }

@@ -8,30 +8,29 @@ CACHES: dict[str, Entry] = {
     "cache-overwritten": Entry(
         "The cache drops keys that are still needed",
         "keys of step i ⊊ {0 … i}",
-        "In steps, some earlier key has no weight from a later query that should see it.",
-        "Append, or roll only what the window no longer holds; check the length before and after.",
-        story="Short texts fit. The first long one loses its beginning, and the model only drifts.",
+        "In steps, some key has no weight from a later query that should see it.",
+        "Append, or roll only what the window no longer holds.",
+        story="Short texts fit. A long one loses its beginning, and the model only drifts.",
     ),
     "cache-prepended": Entry(
         "New keys stand before the older ones",
         "k = [new, old]",
         "The mask hides the keys that it would hide if each step came first.",
         "Concatenate the cache first: cat((past, new)).",
-        story="One token at a time nothing is hidden, so only chunks show it.",
+        story="Only chunks of several tokens show it.",
     ),
     "cache-layers-exchanged": Entry(
         "A layer reads the cache of another",
         "kₗ from layer l′ ≠ l",
         "Keys in steps come from the projections of two layers.",
         "Index the cache by layer, and give each layer its own number.",
-        story="All shapes agree, so nothing fails.",
     ),
     "cache-rows-exchanged": Entry(
         "Rows of the batch exchange their caches",
         "k of row b′ ≠ b",
         "In steps, a row attends to the keys of another row.",
         "Reorder the cache with the beams, once, along the batch.",
-        story="A batch of one is right, and so is greedy search.",
+        story="A batch of one hides it, and so does greedy search.",
     ),
     "cache-pairs-apart": Entry(
         "Cached keys and values no longer belong together",
@@ -43,8 +42,8 @@ CACHES: dict[str, Entry] = {
         "Steps after cached ones see later keys",
         "i sees j > i where a cache is given",
         "The whole pass is causal, a chunk after cached steps is not.",
-        "Build the mask for queries that stand at s − t … s − 1, not for none.",
-        story="One token at a time needs no mask. A chunk does.",
+        "Build the mask for queries at s − t … s − 1.",
+        story="A single token needs no mask. A chunk does.",
     ),
     "window-off-in-cache": Entry(
         "Steps from a cache see beyond the window",
@@ -57,7 +56,7 @@ CACHES: dict[str, Entry] = {
         "x₀ + p₀ for every step",
         "In steps, the embedding of positions differs from that of the whole pass.",
         "Start positions at the length of the cache.",
-        story="The first token is right, and every later one believes it is the first.",
+        story="Every later token believes it is the first.",
     ),
 }
 
@@ -68,7 +67,7 @@ PATHS: dict[str, Entry] = {
         "The plain call is masked; with the option, hidden keys have weight.",
         "Hand the mask to every branch, and compare branches in a test.",
         ("https://github.com/huggingface/transformers/pull/30652",),
-        story="The option is one that only debuggers set: returned weights, another back end.",
+        story="Only debuggers set the option: returned weights, another back end.",
     ),
     "softcap-in-one-path": Entry(
         "The softcap is left out on one path",
@@ -85,7 +84,7 @@ PATHS: dict[str, Entry] = {
     "bias-in-one-path": Entry(
         "The bias differs on one path",
         "z + B here, z there",
-        "What is added to the scores differs between two ways to compute them.",
+        "Two ways to compute scores add different numbers.",
         "Build the bias once, and hand it to every branch.",
     ),
 }
@@ -118,7 +117,7 @@ WIRING: dict[str, Entry] = {
         "W k",
         "The output does not depend on the values.",
         "Multiply the weights by v.",
-        story="Keys and values have one shape, and the loss still falls.",
+        story="Keys and values have one shape.",
     ),
     "values-rotated": Entry(
         "Values are rotated with the keys",
@@ -136,17 +135,16 @@ WIRING: dict[str, Entry] = {
     "cross-causal": Entry(
         "Cross-attention is causal",
         "j ≤ i, of another sequence",
-        "The first query sees the first key of the context, the last as many as there are queries.",
+        "Query 0 sees key 0 of the context, the last query as many keys as there are queries.",
         "Say is_causal=False where keys come from elsewhere.",
         ("https://github.com/huggingface/transformers/issues/48172",),
-        "Positions of two sequences are not in one order: most of the context is never seen.",
+        "Two sequences have no common order: most of the context is never seen.",
     ),
     "batch-and-sequence-exchanged": Entry(
         "The layer attends over the batch",
         "softmax over rows of the batch",
-        "A row changes with other rows at its own position, and not with its own other positions.",
+        "A row changes with other rows at its position, not with its own other positions.",
         "Say which comes first: batch_first=True for (b, t, c).",
-        story="Both axes are there, so no shape complains.",
     ),
 }
 

@@ -10,16 +10,16 @@ SCALE: dict[str, Entry] = {
         "softmax(q kᵀ) v",
         "log W rises by 1 for each unit of q · k, whatever d is.",
         "Multiply scores by 1/√d, where d is the width of one head.",
-        story="Dot products grow with √d. Unscaled, the softmax saturates: one key takes nearly "
-        "all the weight, and gradients vanish. A small head hides it; a wide one trains slowly.",
+        story="Dot products grow with √d, so the softmax of a wide head saturates: one key takes "
+        "nearly all the weight, and gradients vanish.",
     ),
     "scale-one-over-d": Entry(
         "Scores are divided by d",
         "softmax(q kᵀ / d) v",
         "log W rises by 1/d for each unit of q · k.",
-        "Divide by √d, and only once: either the queries or the product.",
-        story="Often two people divided by √d: one in the projection, one in the product. The "
-        "weights come out nearly uniform, and the model learns around it.",
+        "Divide by √d once: the queries or the product.",
+        story="Often two people divided by √d. The weights come out nearly uniform, and the model "
+        "learns around it.",
     ),
     "scale-model-width": Entry(
         "Scores are scaled by the width of the model",
@@ -27,8 +27,7 @@ SCALE: dict[str, Entry] = {
         "log W rises by 1/√c for each unit of q · k, where c is all heads together.",
         "Use the width of one head, c / h: `q.shape[-1]` after the split.",
         ("https://github.com/lucidrains/vit-pytorch/issues/65",),
-        story="The scale is computed before heads are split. With one head it is right, so the "
-        "first test passes.",
+        story="The scale is computed before heads are split. With one head it is right.",
     ),
     "scale-inverted": Entry(
         "Scores are multiplied by √d",
@@ -56,8 +55,7 @@ SOFTMAX: dict[str, Entry] = {
             "https://github.com/FudanNLP/fastNLP/issues/254",
             "https://github.com/labmlai/annotated_deep_learning_paper_implementations/issues/146",
         ),
-        "Queries compete for each key instead of keys for each query. Shapes agree, the loss "
-        "falls, and a key that everybody needs is shared out among them.",
+        "Queries compete for each key, and share out a key that all of them need.",
     ),
     "softmax-over-heads": Entry(
         "The softmax runs over heads",
@@ -80,13 +78,13 @@ SOFTMAX: dict[str, Entry] = {
         "A constant value does not pass through unchanged.",
         "Divide by the sum over the keys that are seen.",
         ("https://github.com/lucidrains/performer-pytorch/issues/40",),
-        "Outputs grow with the number of keys. A layer norm behind them hides it until texts get "
-        "longer than those of training.",
+        "Outputs grow with the number of keys. A layer norm hides it until texts get longer than "
+        "those of training.",
     ),
     "sink": Entry(
         "A sink takes part of every row",
         "W = exp z / (Σⱼ exp z + exp sink)",
-        "What rows lack of 1 amounts to the same additional score everywhere.",
+        "What rows lack of 1 amounts to one additional score.",
         "Nothing to mend if it is meant: some models learn a sink for each head.",
         kind="convention",
     ),
@@ -102,7 +100,7 @@ SOFTMAX: dict[str, Entry] = {
         "exp z / Σⱼ exp z, without exp sink",
         "Rows sum to 1 where the reference leaves a part to a sink.",
         "Add the sink to the denominator on every path; most fused kernels cannot.",
-        story="A model with sinks may look at nothing. Without them it has to look somewhere.",
+        story="A model with sinks may look at nothing. Without them it cannot.",
     ),
     "softcap-missing": Entry(
         "The softcap is missing",
@@ -126,7 +124,7 @@ SOFTMAX: dict[str, Entry] = {
     "scores-other": Entry(
         "Scores are of another kind",
         "another function of q and k",
-        "The weights fit another score than the reference's: cosine for dot, say.",
+        "The weights fit another score than the reference's, such as cosine.",
         "Compare the scores of one query and one key.",
     ),
 }
