@@ -57,8 +57,8 @@ CALLS: dict[str, Entry] = {
         "yᵢ depends on xⱼ, j > i",
         "The weights are causal, and outputs still change with later inputs.",
         "Look for a convolution, a mean or a norm over positions.",
-        story="Something beside the attention does it: a norm over the wrong axis, a pooled context, "
-        "a token shift to the wrong side.",
+        story="Something beside the attention does it: a norm over the wrong axis, a pooled "
+        "context, a token shift to the wrong side.",
     ),
     "batch-mixed": Entry(
         "Rows of the batch are mixed",
