@@ -43,7 +43,7 @@ POSITIONS: dict[str, Entry] = {
     "rotary-pairs": Entry(
         "Rotation pairs other numbers of a head",
         "pairs (0, 1), (2, 3), … for halves (0, d/2), (1, d/2 + 1), …",
-        "Scores fit a rotation of neighbours where halves are meant, or the other way.",
+        "Scores fit pairs where halves are meant, or the other way.",
         "Convert the projections once, or rotate as the checkpoint was trained.",
         story="LLaMA was published with pairs and ported with halves and permuted weights. One "
         "loaded with the code of the other is a fluent stranger.",
@@ -57,7 +57,7 @@ POSITIONS: dict[str, Entry] = {
     "rotary-base": Entry(
         "The base of the rotation is another",
         "θ = base^(−2n/d), another base",
-        "Scores fit a rotation with another base than the reference's.",
+        "Scores fit another base than the reference's.",
         "Read `rope_theta` from the config: 10,000 is only the first.",
         story="Only far tokens tell.",
     ),
@@ -112,7 +112,7 @@ POSITIONS: dict[str, Entry] = {
     "bias-slopes": Entry(
         "The slopes of the heads are others",
         "z − mₕ · (i − j), other mₕ",
-        "By head, what is added is another multiple of the reference's bias.",
+        "Each head adds another multiple of the reference's bias.",
         "ALiBi's slopes are 2^(−8n/h); for h no power of two the series is interleaved.",
     ),
     "bias-other": Entry(

@@ -16,7 +16,7 @@ STEPS: dict[str, Entry] = {
         "State is left between calls",
         "f(x) depends on earlier calls",
         "The same call gives another output after another call.",
-        "Start a text with an empty cache; keep nothing on the module that belongs to a call.",
+        "Start a text with an empty cache; keep nothing of a call on the module.",
     ),
 }
 
@@ -73,7 +73,7 @@ CALLS: dict[str, Entry] = {
         "A setting that should not matter changes the output",
         "f(x, setting) ≠ f(x)",
         "The same call under another setting gives another output.",
-        "Run both settings on one example; the first layer in which they part has the cause.",
+        "Run both on one example; the first layer in which they part has the cause.",
     ),
     "paths-differ": Entry(
         "Two paths compute different things",

@@ -40,7 +40,7 @@ SCALE: dict[str, Entry] = {
         "The scale is not 1/√d",
         "softmax(σ q kᵀ) v",
         "log W rises by σ for each unit of q · k, and σ is none of the usual slips.",
-        "Nothing to mend if it is meant: some models learn the scale or fold it into weights.",
+        "None if it is meant: some models learn the scale or fold it into weights.",
         kind="convention",
     ),
 }
@@ -85,21 +85,21 @@ SOFTMAX: dict[str, Entry] = {
         "A sink takes part of every row",
         "W = exp z / (Σⱼ exp z + exp sink)",
         "What rows lack of 1 amounts to one additional score.",
-        "Nothing to mend if it is meant: some models learn a sink for each head.",
+        "None if it is meant: some models learn a sink for each head.",
         kind="convention",
     ),
     "gated": Entry(
         "A gate multiplies each row",
         "gᵢ · softmax(z)",
         "Rows sum to numbers that depend on neither queries nor keys.",
-        "Nothing to mend if it is meant: some models gate the output of each head.",
+        "None if it is meant: some models gate the output of each head.",
         kind="convention",
     ),
     "sinks-missing": Entry(
         "The sinks are missing",
         "exp z / Σⱼ exp z, without exp sink",
         "Rows sum to 1 where the reference leaves a part to a sink.",
-        "Add the sink to the denominator on every path; most fused kernels cannot.",
+        "Add it to the denominator on every path; most fused kernels cannot.",
         story="A model with sinks may look at nothing. Without them it cannot.",
     ),
     "softcap-missing": Entry(
