@@ -54,7 +54,7 @@ CACHES: dict[str, Entry] = {
     "position-offset-lost": Entry(
         "Steps get the positions of the first tokens",
         "x₀ + p₀ for every step",
-        "In steps, the embedding of positions differs from that of the whole pass.",
+        "Steps embed other positions than the whole pass.",
         "Start positions at the length of the cache.",
         story="Every later token believes it is the first.",
     ),
@@ -93,14 +93,14 @@ LATENT: dict[str, Entry] = {
     "dropout-before-softmax": Entry(
         "Dropout zeroes scores",
         "softmax(dropout(z))",
-        "In training, dropout comes between the scores and the softmax.",
+        "Dropout comes between the scores and the softmax.",
         "Drop weights: dropout(softmax(z)) v.",
         story="A score of 0 is no missing key: it is a likely one.",
     ),
     "dropout-twice": Entry(
         "Weights are dropped twice",
         "dropout(dropout(W)) v",
-        "In training, two dropouts act between the softmax and the values.",
+        "Two dropouts act between the softmax and the values.",
         "Keep one of the two.",
     ),
     "rounded": Entry(
@@ -152,7 +152,7 @@ POSITIONED: dict[str, Entry] = {
     "left-padding-positions": Entry(
         "Positions count the padding on the left",
         "p₀ for the padding, pₙ for the first word",
-        "A text with padding before it gives other outputs than alone.",
+        "Padding before a text changes its outputs.",
         "Count positions from the mask: mask.cumsum(-1) - 1.",
         kind="hazard",
         story="Training pads on the right, generation in batches on the left.",

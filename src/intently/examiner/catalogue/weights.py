@@ -60,14 +60,14 @@ SOFTMAX: dict[str, Entry] = {
     "softmax-over-heads": Entry(
         "The softmax runs over heads",
         "W = exp z / Σₕ exp z",
-        "At every query and key, the weights of all heads sum to 1.",
+        "For a query and a key, the weights of all heads sum to 1.",
         "Use `softmax(dim=-1)`: dim=1 of (b, h, t, s) is heads.",
         story="`dim=1` was keys when the tensor was (t, s); then somebody added heads.",
     ),
     "softmax-over-batch": Entry(
         "The softmax runs over the batch",
         "W = exp z / Σ_b exp z",
-        "At every query and key, the weights of all rows of the batch sum to 1.",
+        "For a query and a key, the weights of the whole batch sum to 1.",
         "Use `softmax(dim=-1)`: dim=0 is the batch.",
         ("https://github.com/PetrochukM/PyTorch-NLP/issues/2",),
         "Each text competes with its neighbours in the batch. Evaluated alone, every weight is 1.",
