@@ -66,20 +66,28 @@ inline void write_row(const Array& a, char* p, int64_t width, const float* x) {
   }
 }
 
+// A square of x, W rows and columns, becomes columns of out; rows from n on are 0.
+template <bool WHOLE>
+inline void turned_square(const float* x, int64_t stride, int64_t n, float by, float* out) {
+  V tile[W];
+#pragma GCC unroll 16
+  for (int j = 0; j < W; j++) tile[j] = WHOLE || j < n ? load(x + j * stride) * by : V{};
+  transpose(tile);
+#pragma GCC unroll 16
+  for (int j = 0; j < W; j++) store(out + j * ROWS, tile[j]);
+}
+
 // Rows n of x (n, width) become columns of out (width, ROWS); columns from n on are 0.
 inline void turned(const float* x, int64_t stride, int64_t n, int64_t width, float by, float* out) {
-  int64_t lanes = up(n, W);
-  for (int64_t r = 0; r < lanes; r += W) {
-    int64_t i = 0;
-    for (; i + W <= width; i += W) {
-      V tile[W];
-      for (int j = 0; j < W; j++) tile[j] = r + j < n ? load(x + (r + j) * stride + i) * by : V{};
-      transpose(tile);
-      for (int j = 0; j < W; j++) store(out + (i + j) * ROWS + r, tile[j]);
-    }
+  for (int64_t r = 0; r < n; r += W, x += W * stride, out += W) {
+    int64_t i = 0, left = n - r;
+    for (; i + W <= width; i += W)
+      if (left >= W)
+        turned_square<true>(x + i, stride, left, by, out + i * ROWS);
+      else
+        turned_square<false>(x + i, stride, left, by, out + i * ROWS);
     for (; i < width; i++)
-      for (int j = 0; j < W; j++)
-        out[i * ROWS + r + j] = r + j < n ? x[(r + j) * stride + i] * by : 0;
+      for (int j = 0; j < W; j++) out[i * ROWS + j] = j < left ? x[j * stride + i] * by : 0;
   }
 }
 

@@ -66,34 +66,44 @@ struct Slopes {
     turned(dys, e, b.rows, c.e, 1, dyt);
   }
 
-  // S becomes P, thinned by dropout for dv; T becomes dz. False where the block is empty.
-  bool at(int64_t key, int64_t end, bool softcap) {
+  // S becomes P, thinned by dropout for dv; T becomes dz, or the slopes of the bare products, which
+  // the softcap bends by 1 − tanh² and the scale multiplies. False where the block is empty.
+  bool at(int64_t key, bool bare) {
     Call& c = b.c;
-    if (!b.at(key, end, S, softcap ? tanhs : nullptr)) return false;
-    for (int64_t r = b.from; r < b.to; r += W) {
+    bool soft = bare && c.softcap > 0;
+    if (!b.at(key, b.hi, S, soft ? tanhs : nullptr)) return false;
+    b.each([&](const Part& own, int64_t r) {
       V top = load(m + r), by = load(inverse + r);
-      for (int64_t j = 0; j < b.n; j++) {
+      for (int64_t j = own.first; j < own.last; j++) {
         float* p = S + j * ROWS + r;
         store(p, exp2v(load(p) - top) * by);
       }
-    }
+    });
     int64_t stride;
     const float* v = rows_of(c.v, b.v, b.key0, b.n, c.e, c.e, values, &stride);
-    gemm(b.n, b.to - b.from, {v, stride, 1}, dyt + b.from, ROWS, c.e, T + b.from, ROWS, PUT);
+    b.products(v, stride, dyt, c.e, T);
     if (b.partial)  // the values of keys that nobody sees may be anything
       for (int64_t j = 0; j < b.n; j++)
         if (!b.bits[j]) std::memset(T + j * ROWS, 0, 4 * ROWS);
     if (c.rate > 0) b.drop(T);
-    for (int64_t r = b.from; r < b.to; r += W) {
-      V minus = load(D + r);
-      for (int64_t j = 0; j < b.n; j++) {
+    b.each([&](const Part& own, int64_t r) {
+      V minus = load(D + r), by = splat(bare ? b.scale : 1.0f);
+      for (int64_t j = own.first; j < own.last; j++) {
         int64_t i = j * ROWS + r;
-        store(T + i, (load(T + i) - minus) * load(S + i));
+        V x = (load(T + i) - minus) * load(S + i) * by;
+        if (soft) {
+          V t = load(tanhs + i);
+          x = select(x == V{}, V{}, x * (1.0f - t * t));
+        }
+        store(T + i, x);
       }
-    }
+    });
     if (c.rate > 0) b.drop(S);
+    b.outside(S, 0);
+    b.outside(T, 0);
     return true;
   }
+
 };
 
 struct Backward {
@@ -131,20 +141,18 @@ struct Backward {
             std::memset(q_rows + r * d, 0, 4 * d);
           }
         bool first = true;
-        for (int64_t at = b.lo, end; at < b.hi; at = end) {
-          end = b.next(at);
-          if (!s.at(at, end, c.softcap > 0)) continue;
-          int64_t from = b.from, rows = least(b.rows, b.to) - from;
-          gemm(b.n, e, {s.S + from, ROWS, 1}, s.dy + from * s.dy_stride, s.dy_stride, rows,
-               dv + b.key0 * e, e, ADD);
-          scale(s);
-          gemm(b.n, d, {s.T + from, ROWS, 1}, q + from * stride, stride, rows, dk + b.key0 * d, d,
-               ADD);
+        for (int64_t at = b.lo; at < b.hi; at += KEYS) {
+          if (!s.at(at, true)) continue;
+          b.by_keys([&](int64_t key, int64_t end, int64_t from, int64_t to) {
+            const float *P = s.S + key * ROWS + from, *dz = s.T + key * ROWS + from;
+            gemm(end - key, e, {P, ROWS, 1}, s.dy + from * s.dy_stride, s.dy_stride, to - from,
+                 dv + (b.key0 + key) * e, e, ADD);
+            gemm(end - key, d, {dz, ROWS, 1}, q + from * stride, stride, to - from,
+                 dk + (b.key0 + key) * d, d, ADD);
+          });
           int64_t step;
           const float* k = b.values(c.k, b.k, c.d, k_rows, &step);
-          if (first && rows < b.rows) std::memset(dq, 0, 4 * ROWS * d);
-          gemm(rows, d, {s.T + from, 1, ROWS}, k, step, b.n, dq + from * d, d,
-               first && rows == b.rows ? PUT : ADD);
+          b.weigh(s.T, k, step, d, dq, d, first ? PUT : ADD);
           first = false;
           if (b.stopped(&tick)) return;
         }
@@ -156,22 +164,6 @@ struct Backward {
             std::memcpy(out + r * c.dq.row, dq + r * d, 4 * c.d);
       }
     }
-  }
-
-  // From dz to the slopes of the bare products: 1 − tanh² of the softcap, and the scale.
-  static void scale(Slopes& s) {
-    const Blocks& b = s.b;
-    bool soft = b.c.softcap > 0;
-    for (int64_t j = 0; j < b.n; j++)
-      for (int64_t r = b.from; r < b.to; r += W) {
-        int64_t i = j * ROWS + r;
-        V x = load(s.T + i) * b.scale;
-        if (soft) {
-          V t = load(s.tanhs + i);
-          x = select(x == V{}, V{}, x * (1.0f - t * t));
-        }
-        store(s.T + i, x);
-      }
   }
 };
 
@@ -207,9 +199,8 @@ struct BiasBackward {
       b.lead(lead);
       for (int64_t block = first; block < last; block++) {
         s.block_of_rows(block * ROWS);
-        for (int64_t at = b.lo, end; at < b.hi; at = end) {
-          end = b.next(at);
-          if (!s.at(at, end, false)) continue;
+        for (int64_t at = b.lo; at < b.hi; at += KEYS) {
+          if (!s.at(at, false)) continue;
           add(s, base(c.dbias, c, b.index));
           if (b.stopped(&tick)) return;
         }

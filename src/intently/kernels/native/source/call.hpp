@@ -12,6 +12,7 @@ namespace intently {
 constexpr int AXES = 10;      // leading axes at most
 constexpr int ROWS = 64;      // queries in one block: the lanes of a tile
 constexpr int KEYS = 64;      // keys in one block
+constexpr int STRIP = 16;     // lanes of a partial block that share a range of keys
 constexpr int WIDTH = 256;    // the widest head
 constexpr int OPS = 32;       // steps of all programs of masks together at most
 constexpr int BIASES = 4;     // tensors and profiles in a sum of biases at most

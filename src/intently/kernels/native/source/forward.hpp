@@ -20,38 +20,47 @@ struct Sums {  // one number for every query of a block
   }
 
   // S becomes exp(z − m); m (in powers of two), l and alpha = exp(old m − m) follow.
-  void take(float* S, int64_t n, int64_t from, int64_t to) {
-    if (to - from < ROWS)
+  void take(float* S, const Blocks& b) {
+    if (b.gaps())
       for (int64_t r = 0; r < ROWS; r += W) store(alpha + r, splat(1));
-    for (int64_t r = from; r < to; r += W) {
-      float* p = S + r;
-      V top = load(p), other = top;
-      int64_t j = 1;
-      for (; j + 1 < n; j += 2) {
-        top = larger(load(p + j * ROWS), top);
-        other = larger(load(p + (j + 1) * ROWS), other);
-      }
-      if (j < n) top = larger(load(p + j * ROWS), top);
-      V old = load(m + r), now = larger(larger(top, other), old);
-      V safe = select(now == splat(-INF), V{}, now);
-      V a = exp2v(old - safe), sum = V{}, more = V{};
-      for (j = 0; j + 1 < n; j += 2) {
-        V x = exp2v(load(p + j * ROWS) - safe);
-        V y = exp2v(load(p + (j + 1) * ROWS) - safe);
-        store(p + j * ROWS, x);
-        store(p + (j + 1) * ROWS, y);
-        sum += x;
-        more += y;
-      }
-      if (j < n) {
-        V x = exp2v(load(p + j * ROWS) - safe);
-        store(p + j * ROWS, x);
-        sum += x;
-      }
-      store(m + r, now);
-      store(alpha + r, a);
-      store(l + r, load(l + r) * a + (sum + more));
+    b.each([&](const Part& p, int64_t r) { take(S + p.first * ROWS, p.last - p.first, r); });
+  }
+
+  // The same for the whole block, whose entries outside all parts are −∞.
+  void whole(float* S, const Blocks& b) {
+    for (int64_t r = 0; r < ROWS; r += W) store(alpha + r, splat(1));
+    for (int64_t r = b.from; r < b.to; r += W) take(S, b.n, r);
+  }
+
+ private:
+  void take(float* S, int64_t n, int64_t r) {
+    float* p = S + r;
+    V top = load(p), other = top;
+    int64_t j = 1;
+    for (; j + 1 < n; j += 2) {
+      top = larger(load(p + j * ROWS), top);
+      other = larger(load(p + (j + 1) * ROWS), other);
     }
+    if (j < n) top = larger(load(p + j * ROWS), top);
+    V old = load(m + r), now = larger(larger(top, other), old);
+    V safe = select(now == splat(-INF), V{}, now);
+    V a = exp2v(old - safe), sum = V{}, more = V{};
+    for (j = 0; j + 1 < n; j += 2) {
+      V x = exp2v(load(p + j * ROWS) - safe);
+      V y = exp2v(load(p + (j + 1) * ROWS) - safe);
+      store(p + j * ROWS, x);
+      store(p + (j + 1) * ROWS, y);
+      sum += x;
+      more += y;
+    }
+    if (j < n) {
+      V x = exp2v(load(p + j * ROWS) - safe);
+      store(p + j * ROWS, x);
+      sum += x;
+    }
+    store(m + r, now);
+    store(alpha + r, a);
+    store(l + r, load(l + r) * a + (sum + more));
   }
 };
 
@@ -82,7 +91,7 @@ struct Product {
     float* O = V_ + KEYS * e;
     int64_t part = task % splits, which = task / splits % blocks(c);
     b.lead(task / splits / blocks(c));
-    if (blocks(c) == 1 && splits == 1) b.fetch(task + 1);
+    if (blocks(c) == 1 && splits == 1) b.fetch(task + 2);
     b.block_of_rows((blocks(c) - 1 - which) * ROWS);
     Sums sums;
     sums.start(b, part == 0);
@@ -94,11 +103,10 @@ struct Product {
     }
     bool first = true;
     bool scattered = b.rows <= 16 || c.biases || c.mask.ops > 1;
-    for (int64_t at = lo, end; at < hi; at = end) {
-      end = least(hi, b.next(at));
-      if (scattered && end < hi) b.ahead(end);
-      if (!b.at(at, end, S)) continue;
-      sums.take(S, b.n, b.from, b.to);
+    for (int64_t at = lo; at < hi; at += KEYS) {
+      if (scattered && at + KEYS < hi) b.ahead(at + KEYS);
+      if (!b.at(at, hi, S)) continue;
+      sums.take(S, b);
       if (c.rate > 0) b.drop(S);
       int64_t stride;
       const float* v = b.values(c.v, b.v, c.e, V_, &stride);
@@ -109,19 +117,13 @@ struct Product {
         if (b.stopped(&tick)) return;
         continue;
       }
-      bool whole = at == lo && end == hi && splits == 1;
+      bool whole = hi - lo <= KEYS && splits == 1;
       if (whole && !narrow(c)) return once(b, S, v, stride, O, sums);
-      if (first && b.to - b.from < b.lanes) std::memset(O, 0, 4 * ROWS * e);
-      Into into = first && b.to - b.from == b.lanes ? PUT : SCALED;
-      int64_t rows = least(b.rows, b.to) - b.from;
-      if (narrow(c)) {
-        into = into == PUT ? PUT : LANES;
-        gemm(c.e, b.to - b.from, {v, 1, stride}, S + b.from, ROWS, b.n, O + b.from, ROWS, into,
-             sums.alpha + b.from);
-      } else {
-        gemm(rows, e, {S + b.from, 1, ROWS}, v, stride, b.n, O + b.from * e, e, into,
-             sums.alpha + b.from);
-      }
+      if (narrow(c))
+        upright(b, S, v, stride, O, first, sums.alpha);
+      else
+        b.weigh(S, v, stride, e, O, e, first ? PUT : SCALED, sums.alpha);
+
       first = false;
       if (b.stopped(&tick)) return;
     }
@@ -166,6 +168,17 @@ struct Product {
     }
   }
 
+  // As `Blocks::weigh`, with queries in lanes: O is (e, ROWS).
+  static void upright(const Blocks& b, const float* S, const float* v, int64_t stride, float* O,
+                     bool first, const float* alpha) {
+    if (first && b.gaps()) std::memset(O, 0, 4 * ROWS * b.c.e);
+    for (int i = 0; i < b.parts; i++) {
+      const Part& p = b.part[i];
+      gemm(b.c.e, p.to - p.from, {v + p.first * stride, 1, stride}, S + p.first * ROWS + p.from, ROWS,
+           p.last - p.first, O + p.from, ROWS, first ? PUT : LANES, alpha + p.from);
+    }
+  }
+
   // O (e, ROWS) becomes (ROWS, W).
   static void across(const Blocks& b, float* O, float* scratch) {
     turned(O, ROWS, b.c.e, ROWS, 1, scratch);
@@ -176,19 +189,19 @@ struct Product {
   static void once(const Blocks& b, const float* S, const float* v, int64_t stride, float* O,
                    Sums& sums) {
     const Call& c = b.c;
-    int64_t e = wide(c), rows = least(b.rows, b.to) - b.from;
+    int64_t e = wide(c);
     bool direct = c.y.type == F32 && c.y.col == 4 && e == c.e && c.y.row;
     char* y = base(c.y, c, b.index) + b.row0 * c.y.row;
     float* out = direct ? (float*)y : O;
     int64_t row = direct ? c.y.row / 4 : e;
-    for (int64_t r = b.from; r < b.to; r += W) {
+    for (int64_t r = 0; r < b.lanes; r += W) {
       V l = load(sums.l + r);
       store(sums.alpha + r, select(l == V{}, V{}, 1.0f / l));
     }
-    gemm(rows, e, {S + b.from, 1, ROWS}, v, stride, b.n, out + b.from * row, row, TIMES,
-         sums.alpha + b.from);
-    for (int64_t r = 0; r < b.rows; r++)
-      if (sums.l[r] == 0 || r < b.from || r >= b.to) std::memset(out + r * row, 0, 4 * e);
+    b.weigh(S, v, stride, e, out, row, TIMES, sums.alpha);
+    if (b.partial)
+      for (int64_t r = 0; r < b.rows; r++)
+        if (!b.sees(r)) std::memset(out + r * row, 0, 4 * e);
     if (!direct) written(b, O);
     kept(b, sums.m, sums.l);
   }

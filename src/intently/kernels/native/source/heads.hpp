@@ -60,10 +60,9 @@ struct Heads {
         x.row(h) = Row{};
       }
       if (c.counted) x.leave_out();
-      for (int64_t key = b.lo, end; key < b.hi; key = end) {
-        end = b.next(key);
+      for (int64_t key = b.lo; key < b.hi; key += KEYS) {
         bool some = true;  // the mask of all heads is the same
-        for (int64_t h = 0; h < x.n && some; h++) some = x.weights(h, key, end);
+        for (int64_t h = 0; h < x.n && some; h++) some = x.weights(h, key);
         if (!some) continue;
         x.sink();
         x.diagonal(SELF, 0);
@@ -90,11 +89,12 @@ struct Heads {
   }
 
   // The weights of one head in place of its logits, and what each query sums over them alone.
-  bool weights(int64_t h, int64_t key, int64_t end) {
+  bool weights(int64_t h, int64_t key) {
     Twice& x = head(h);
     Blocks& b = x.b;
     Row& out = row(h);
-    if (!b.at(key, end, x.S)) return false;
+    if (!b.at(key, b.hi, x.S)) return false;
+    b.outside(x.S, -INF);
     V step;
     for (int i = 0; i < W; i++) step[i] = (float)i;
     for (int64_t r = b.from; r < b.to; r += W) {

@@ -31,15 +31,15 @@ struct Measure {
     Row row;
     for (int i = 0; i < ROWS; i++) row.best[i] = -INF, row.where[i] = -1;
     for (int64_t i = 0; i < ROWS * c.top_n; i++) tops[i] = -INF, at[i] = -1;
-    for (int64_t key = b.lo, end; key < b.hi; key = end) {
-      end = b.next(key);
-      if (!b.at(key, end, S)) continue;
+    for (int64_t key = b.lo; key < b.hi; key += KEYS) {
+      if (!b.at(key, b.hi, S)) continue;
+      b.outside(S, -INF);
       if (c.argmax) best(b, S, row);
       if (c.top) insert(b, S, tops, at);
       if (c.entropy)
         entropy(b, S, sums, row);
       else
-        sums.take(S, b.n, b.from, b.to);
+        sums.whole(S, b);
       if (c.distance || c.mass) weigh(b, S, sums, row);
       if (b.stopped(&tick)) return;
     }
@@ -192,10 +192,9 @@ struct Twice {
     b.rows = least(b.rows, end - first);
     if (b.masked) b.mask.range(first, first + b.rows - 1, &b.lo, &b.hi);
     sums.start(b, true);
-    for (int64_t key = b.lo, end; key < b.hi; key = end) {
-      end = b.next(key);
-      if (!b.at(key, end, S)) continue;
-      sums.take(S, b.n, b.from, b.to);
+    for (int64_t key = b.lo; key < b.hi; key += KEYS) {
+      if (!b.at(key, b.hi, S)) continue;
+      sums.take(S, b);
       if (b.stopped(tick)) return false;
     }
     for (int64_t r = 0; r < ROWS; r++) {
@@ -206,8 +205,9 @@ struct Twice {
     return true;
   }
 
-  bool at(int64_t key, int64_t end) {
-    if (!b.at(key, end, S)) return false;
+  bool at(int64_t key) {
+    if (!b.at(key, b.hi, S)) return false;
+    b.outside(S, -INF);
     I alive[ROWS / W];
     for (int64_t r = b.from; r < b.to; r += W) alive[r / W] = load(inverse + r) != V{};
     for (int64_t r = b.from; r < b.to; r += W) {
@@ -235,9 +235,8 @@ struct Receive {
     double* out = (double*)(c.received.data + task * c.received.row);
     for (int64_t block = part; block < Product::blocks(c); block += c.parts) {
       if (!x.block_of_rows(block * ROWS, c.t, &tick)) return;
-      for (int64_t key = b.lo, end; key < b.hi; key = end) {
-        end = b.next(key);
-        if (!x.at(key, end)) continue;
+      for (int64_t key = b.lo; key < b.hi; key += KEYS) {
+        if (!x.at(key)) continue;
         for (int64_t j = 0; j < b.n; j++) {
           V sum = V{};
           for (int64_t r = b.from; r < b.to; r += W) sum += load(x.S + j * ROWS + r);
@@ -268,9 +267,8 @@ struct Picture {
     for (int64_t row = begin; row < end; row += ROWS) {
       if (!x.block_of_rows(row, end, &tick)) return;
       for (int64_t i = 0; i < ROWS * c.cells[1]; i++) acc[i] = 0;
-      for (int64_t key = b.lo, end; key < b.hi; key = end) {
-        end = b.next(key);
-        if (!x.at(key, end)) continue;
+      for (int64_t key = b.lo; key < b.hi; key += KEYS) {
+        if (!x.at(key)) continue;
         for (int64_t j = 0; j < b.n; j++) {
           float* to = acc + (b.key0 + j) * c.cells[1] / c.s * ROWS;
           for (int64_t r = b.from; r < b.to; r += W) {
