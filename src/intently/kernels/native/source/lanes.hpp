@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#if defined(__AVX512F__)
+#if defined(__AVX2__)
 #include <immintrin.h>
 #endif
 
@@ -106,6 +106,32 @@ inline V tanhv(V x) {
   V less = two * (q * f) + (two - 1.0f);
   V r = less / (less + 2.0f);
   return select(x == x, r, x);
+}
+
+// --- booleans -----------------------------------------------------------------------------------
+
+inline uint64_t low_bits_of_8(const char* p) {
+  uint64_t eight;
+  std::memcpy(&eight, p, 8);
+  return (eight & 0x0101010101010101ull) * 0x0102040810204080ull >> 56;
+}
+
+// The lowest bits of 64 bytes.
+inline uint64_t low_bits(const char* p) {
+#if defined(__AVX512BW__)
+  return _mm512_test_epi8_mask(_mm512_loadu_si512(p), _mm512_set1_epi8(1));
+#elif defined(__AVX2__)
+  uint64_t word = 0;
+  for (int half = 0; half < 2; half++) {
+    __m256i x = _mm256_loadu_si256((const __m256i*)(p + 32 * half));
+    word |= (uint64_t)(uint32_t)_mm256_movemask_epi8(_mm256_slli_epi16(x, 7)) << 32 * half;
+  }
+  return word;
+#else
+  uint64_t word = 0;
+  for (int i = 0; i < 64; i += 8) word |= low_bits_of_8(p + i) << i;
+  return word;
+#endif
 }
 
 // --- the half types -----------------------------------------------------------------------------

@@ -80,10 +80,6 @@ struct Blocks {
   void ahead(int64_t key) const {
     int64_t keys = least(KEYS, c.s - key);
     if (keys <= 0) return;
-    if (rows <= 16) {
-      lines(k + key * c.k.row, c.k.row, keys, c.d * (c.k.col ? c.k.col : 4));
-      if (v) lines(v + key * c.v.row, c.v.row, keys, c.e * (c.v.col ? c.v.col : 4));
-    }
     for (int i = 0; i < c.biases; i++)
       if (c.bias[i].row && c.bias[i].col)
         lines(base(c.bias[i], c, index) + row0 * c.bias[i].row + key * c.bias[i].col,

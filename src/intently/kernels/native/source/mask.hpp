@@ -180,8 +180,8 @@ struct Mask {
     }
   }
 
-  // A boolean tensor: eight bytes of a row become eight bits at once, and the square of bits is
-  // turned so that bit i of word j is query i.
+  // A boolean tensor: the bytes of a row become the bits of a word, and the square of bits is turned
+  // so that bit i of word j is query i.
   static void entries(const Rule& r, int64_t r0, int64_t rows, int64_t c0, int64_t keys,
                       uint64_t* out) {
     uint64_t square[64] = {};
@@ -193,12 +193,10 @@ struct Mask {
       }
       uint64_t word = 0;
       int64_t j = 0;
-      if (r.x_col == 1)
-        for (; j + 8 <= keys; j += 8) {
-          uint64_t eight;
-          std::memcpy(&eight, p + j, 8);
-          word |= ((eight & 0x0101010101010101ull) * 0x0102040810204080ull >> 56) << j;
-        }
+      if (r.x_col == 1 && keys == KEYS)
+        word = low_bits(p), j = keys;
+      else if (r.x_col == 1)
+        for (; j + 8 <= keys; j += 8) word |= low_bits_of_8(p + j) << j;
       for (; j < keys; j++) word |= (uint64_t)(p[j * r.x_col] & 1) << j;
       square[i] = word;
     }
