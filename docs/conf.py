@@ -3,10 +3,13 @@
 See `decisions/0017-the-site.md` for why Sphinx.
 """
 
+import logging
 import os
 import re
 import shutil
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 project = "Intently"
@@ -29,6 +32,7 @@ html_static_path = ["site.css"]
 html_css_files = ["site.css"]
 html_theme_options = {"navigation_with_keys": True}
 html_show_sphinx = False
+html_show_copyright = False
 html_copy_source = False
 templates_path: list[str] = []
 
@@ -37,7 +41,7 @@ myst_enable_extensions = ["colon_fence", "attrs_inline"]
 myst_heading_anchors = 4
 
 # running
-nb_execution_mode = "force"
+nb_execution_mode = "cache"  # filled anew by each build, see _run
 nb_execution_timeout = 120
 nb_execution_raise_on_error = True
 nb_execution_show_tb = True
@@ -48,25 +52,58 @@ suppress_warnings = ["mystnb.unknown_mime_type", "myst-nb.lexer", "ref.python"]
 
 # reference
 default_role = "py:obj"
+toc_object_entries = False  # pages of the reference begin with their names
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
+autodoc_type_aliases = {"Numbers": "Numbers"}  # lists, arrays and integers, by one name
 autodoc_default_options = {"members": True, "show-inheritance": True}
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
 
 def setup(app):
-    """Write the reference before the pages are read; add what other tools make afterwards."""
+    """Run the pages and write the reference before they are read; add other tools' pages after."""
     here = Path(__file__).resolve().parent
     sys.path.insert(0, str(here))
     os.environ.setdefault("PYTHONPATH", str(here.parent / "src"))  # of the pages that are run
     os.environ.setdefault("KERAS_BACKEND", "torch")  # for the reference of intently.interop.keras
+    app.connect("config-inited", _run)
+    app.connect("config-inited", _reference)
+    app.connect("autodoc-process-docstring", _bars)
+    app.connect("autodoc-process-signature", _aliases)
+    app.connect("html-page-context", _notebook)
+    app.connect("build-finished", _beside)
+
+
+def _run(app, config):
+    """Run all pages with cells, one for each core at a time; MyST-NB finds them run.
+
+    A page that fails is run once more by MyST-NB, which shows where and ends the build.
+    """
+    from jupyter_cache import get_cache
+    from jupyter_cache.executors import load_executor
+
+    config.nb_execution_cache_path = folder = tempfile.mkdtemp(prefix="intently-site-")
+    profile = Path(folder) / "profile_default"
+    profile.mkdir()
+    (profile / "ipython_kernel_config.py").write_text("c.IPKernelApp.log_level = 40\n")
+    os.environ["IPYTHONDIR"] = folder  # not the settings of whoever builds
+    cache = get_cache(folder)
+    pages = Path(app.srcdir).rglob("*.md")
+    for page in sorted(
+        pages, key=lambda page: (len(page.parts), page)
+    ):  # the gallery is the longest
+        if page.read_text(encoding="utf-8").startswith("---\nfile_format: mystnb"):
+            cache.add_nb_to_project(str(page), read_data={"type": "plugin", "name": "myst_nb_md"})
+    quiet = logging.getLogger("intently.site")
+    quiet.setLevel(logging.WARNING)
+    load_executor("local-parallel", cache, quiet).run_and_cache(timeout=nb_execution_timeout)
+
+
+def _reference(app, config):
     import make_reference
 
     make_reference.write(Path(app.srcdir) / "reference")
-    app.connect("autodoc-process-docstring", _bars)
-    app.connect("html-page-context", _notebook)
-    app.connect("build-finished", _beside)
 
 
 def _bars(app, what, name, obj, options, lines):
@@ -74,6 +111,12 @@ def _bars(app, what, name, obj, options, lines):
     for n, line in enumerate(lines):
         if not line.startswith((" ", ">>>", "...")):
             lines[n] = re.sub(r"``.*?``|\|", lambda m: r"\|" if m[0] == "|" else m[0], line)
+
+
+def _aliases(app, what, name, obj, options, signature, returned):
+    """Print the name of an alias as it stands in the source."""
+    alias = re.compile(r"TypeAliasForwardRef\('(\w+)'\)")
+    return tuple(text and alias.sub(r"\1", text) for text in (signature, returned))
 
 
 def _notebook(app, page, template, context, doctree):
@@ -86,16 +129,23 @@ def _notebook(app, page, template, context, doctree):
 
 
 def _beside(app, error):
-    """The notebooks as they were run, and the live page."""
+    """The notebooks as they were run, and the pages that the gallery shows."""
+    shutil.rmtree(app.config.nb_execution_cache_path)
     if error is not None or app.builder.format != "html":
         return
-    from intently.play import save_play
-    from intently.translation import Translator
-
     run = Path(app.outdir).parent / "jupyter_execute"
     if run.exists():
         shutil.copytree(run, Path(app.outdir) / "notebooks", dirs_exist_ok=True)
         shutil.rmtree(run)
     pictures = "pictures/mistakes"  # named by raw HTML, which Sphinx does not read
     shutil.copytree(Path(app.srcdir) / pictures, Path(app.outdir) / pictures, dirs_exist_ok=True)
-    save_play(Translator.load(), Path(app.outdir) / "live.html")
+    _pages(Path(app.outdir))
+
+
+def _pages(site):
+    """Make the pages by the lines that the gallery prints, and the live page of its beginning."""
+    gallery = (Path(__file__).parent / "gallery.md").read_text(encoding="utf-8")
+    beginning = re.search(r"```\{code-cell\} python\n(.*?)```", gallery, re.S)[1]
+    lines = re.findall(r"```python\n(.*?)```", gallery, re.S)
+    script = "\n".join([beginning, *lines])
+    subprocess.run([sys.executable, "-c", script], cwd=site, check=True)

@@ -44,13 +44,18 @@ def write(folder: Path) -> None:
 def _page(name: str, told: dict[int, str]) -> str:
     """The page of a package; what an earlier page tells is named and left to it."""
     module = importlib.import_module(name)
+    own: list[str] = []
     again: list[str] = []
     for public in getattr(module, "__all__", ()):
         value = getattr(module, public)
-        if not isinstance(value, ModuleType) and told.setdefault(id(value), name) != name:
-            again.append(public)
-    page = f"{name}\n{'=' * len(name)}\n\n.. automodule:: {name}\n   :members:\n"
+        if not isinstance(value, ModuleType):
+            first = told.setdefault(id(value), name) == name
+            (own if first else again).append(public)
+    page = f"{name}\n{'=' * len(name)}\n\n"
+    if own:
+        page += "**Names**: " + ", ".join(f":py:obj:`~{name}.{n}`" for n in own) + ".\n"
     if again:
-        page += f"   :exclude-members: {', '.join(again)}\n\nAlso here: "
+        page += "\n**Also here**: "
         page += ", ".join(f":doc:`{n} <{told[id(getattr(module, n))]}>`" for n in again) + ".\n"
-    return page
+    page += f"\n.. automodule:: {name}\n   :members:\n"
+    return page + (f"   :exclude-members: {', '.join(again)}\n" if again else "")

@@ -30,6 +30,9 @@ SECTIONS = (
     "decisions/index",
 )
 
+PAGES = ("live.html", "recording.html", "report.html")
+"""Files that the gallery's lines write, beside those of the site."""
+
 pytest.importorskip("myst_nb", reason="the site needs intently[site]")
 
 
@@ -91,7 +94,7 @@ def test_every_section_is_there_and_every_link_leads_somewhere(site: Path) -> No
     text = {path: path.read_text(encoding="utf-8") for path in pages(site)}
     broken = []
     for path, page in text.items():
-        if path.name == "live.html":
+        if path.name in PAGES:
             continue
         body = re.sub(r"<(script|iframe)\b.*?</\1>", "", page, flags=re.S)
         for link in re.findall(r'(?:href|src)="([^"]+)"', body):
@@ -103,6 +106,22 @@ def test_every_section_is_there_and_every_link_leads_somewhere(site: Path) -> No
             if not aim.exists() or (anchor and aim in text and f'id="{anchor}"' not in text[aim]):
                 broken.append(f"{path.relative_to(site)} → {link}")
     assert not broken, "\n".join(broken[:20])
+
+
+def test_every_mask_bias_figure_story_and_page_is_in_the_gallery(site: Path) -> None:
+    import intently
+    from intently import biases, masks, show
+    from intently.show import animate
+
+    text = (DOCS / "gallery.md").read_text(encoding="utf-8")
+    for prefix, module in (("show", show), ("animate", animate), ("it", masks), ("it", biases)):
+        for name in module.__all__:
+            value = getattr(module, name)
+            made = callable(value) and not isinstance(value, type)
+            if made and (prefix != "it" or name in intently.__all__) and name != "widget":
+                assert f"{prefix}.{name}(" in text, name
+    for name in PAGES:
+        assert (site / name).stat().st_size > 20_000, name
 
 
 def test_every_public_name_is_in_the_reference(site: Path) -> None:
