@@ -381,6 +381,21 @@ def test_gradients_are_the_same_every_time_and_for_any_number_of_threads() -> No
         assert all(torch.equal(a, b) for a, b in zip(found[0], other))
 
 
+@pytest.mark.parametrize("t", [1, 2, 3])
+def test_what_an_earlier_call_left_in_memory_does_not_reach_few_queries(t: int) -> None:
+    """Lanes of no query are summed into the gradient of a bias that all queries share."""
+    blank = torch.full((1, 2, 64, 16), math.nan)
+    q, k, v, bias = leaf(1, 2, t, 16), leaf(1, 2, 127, 16), leaf(1, 2, 127, 16), leaf(2, 1, 127)
+    with it.kernels.use("native"):
+        it.attention(blank, blank, blank)  # NaN in every lane
+        it.attention(q, k, v, bias=bias).sum().backward()
+    exact = [x.detach().double().requires_grad_() for x in (q, k, v, bias)]
+    it.attention(*exact[:3], bias=exact[3]).sum().backward()
+    for x, y in zip((q, k, v, bias), exact):
+        assert x.grad is not None and y.grad is not None
+        torch.testing.assert_close(x.grad.double(), y.grad, atol=1e-5, rtol=1e-4)
+
+
 def test_few_queries_share_out_the_keys() -> None:
     q, k, v = random(8, 3, 32), random(8, 9000, 32, seed=1), random(8, 9000, 32, seed=2)
     for mask in (None, it.causal(), it.window(5000, 0)):

@@ -141,10 +141,12 @@ struct Blocks {
       part[parts++] = {from, to, 0, n};
     int64_t stride;
     const float* x = rows_of(c.k, k, key0, n, c.d, c.d, keys, &stride);
-    if (few)
+    if (few) {
+      for (int64_t j = 0; j < n; j++) store(S + j * ROWS, splat(-INF));  // lanes of no query
       for (int64_t r = 0; r < rows; r++) dots(x, stride, copy + r * c.d, S + r);
-    else
+    } else {
       products(x, stride, qt, c.d, S);
+    }
     if (c.softcap > 0 || c.biases || c.profiles) shape(S, tanhs);
     if (partial) hide(S);
     return true;
