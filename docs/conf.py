@@ -130,20 +130,32 @@ def _notebook(app, page, template, context, doctree):
 
 def _beside(app, error):
     """The notebooks as they were run, and the pages that the gallery shows."""
-    shutil.rmtree(app.config.nb_execution_cache_path)
-    if error is not None or app.builder.format != "html":
-        return
-    run = Path(app.outdir).parent / "jupyter_execute"
-    if run.exists():
-        shutil.copytree(run, Path(app.outdir) / "notebooks", dirs_exist_ok=True)
-        shutil.rmtree(run)
-    pictures = "pictures/mistakes"  # named by raw HTML, which Sphinx does not read
-    shutil.copytree(Path(app.srcdir) / pictures, Path(app.outdir) / pictures, dirs_exist_ok=True)
-    _pages(Path(app.outdir))
+    cache = app.config.nb_execution_cache_path
+    if error is None and app.builder.format == "html":
+        _notebooks(app, cache)
+        _pages(Path(app.outdir))
+    shutil.rmtree(cache)
+
+
+def _notebooks(app, folder):
+    """Each page as it was run; MyST-NB itself writes pages from a cache without their outputs."""
+    import nbformat
+    from jupyter_cache import get_cache
+
+    cache = get_cache(folder)
+    for record in cache.list_project_records():
+        _, notebook = cache.merge_match_into_notebook(cache.get_project_notebook(record.pk).nb)
+        page = Path(record.uri).relative_to(app.srcdir).with_suffix(".ipynb")
+        path = Path(app.outdir) / "notebooks" / page
+        path.parent.mkdir(parents=True, exist_ok=True)
+        nbformat.write(notebook, path)
+    shutil.rmtree(Path(app.outdir).parent / "jupyter_execute", ignore_errors=True)
 
 
 def _pages(site):
-    """Make the pages by the lines that the gallery prints, and the live page of its beginning."""
+    """The pages that the gallery shows, by the lines that it prints."""
+    pictures = "pictures/mistakes"  # named by raw HTML, which Sphinx does not read
+    shutil.copytree(Path(__file__).parent / pictures, site / pictures, dirs_exist_ok=True)
     gallery = (Path(__file__).parent / "gallery.md").read_text(encoding="utf-8")
     beginning = re.search(r"```\{code-cell\} python\n(.*?)```", gallery, re.S)[1]
     lines = re.findall(r"```python\n(.*?)```", gallery, re.S)
