@@ -120,3 +120,20 @@ def test_state_of_another_model_is_refused() -> None:
     ):
         with pytest.raises(CheckpointError, match=told):
             optimiser.load(tensors, "here")
+
+
+@pytest.mark.parametrize("capability", ["AVX2", "AVX512"])
+def test_muon_in_float32_where_halves_are_slow(
+    capability: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same update as PyTorch's but for the rounding to bfloat16."""
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    weight = torch.randn(24, 40)
+    net, theirs = torch.nn.Linear(40, 24, bias=False), torch.nn.Parameter(weight.clone())
+    net.weight.data, net.weight.grad = weight.clone(), torch.randn(24, 40)
+    theirs.grad = net.weight.grad.clone()
+    Optimiser(net, OptimiserOptions(optimiser="muon", weight_decay=0.1)).step(0.01)
+    torch.optim.Muon([theirs], lr=0.01, weight_decay=0.1, adjust_lr_fn="match_rms_adamw").step()
+    same, step = torch.equal(net.weight, theirs), (theirs - weight).abs().max().item()
+    assert same == (capability == "AVX512")
+    assert (net.weight - theirs).abs().max().item() < 0.02 * step

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from intently.models.weights import check_alike
 from intently.training.groups import OptimiserOptions
@@ -54,8 +57,15 @@ class Optimiser:
         for optimiser in self._optimisers:
             for group in optimiser.param_groups:
                 group["lr"] = learning_rate
-            optimiser.step()
+            muon = isinstance(optimiser, torch.optim.Muon)
+            with InFloat32() if muon and self._slow_halves() else nullcontext():
+                optimiser.step()
             optimiser.zero_grad(set_to_none=True)
+
+    def _slow_halves(self) -> bool:
+        """Whether the parameters live on a CPU that has no bfloat16 arithmetic."""
+        on_cpu = all(p.device.type == "cpu" for p in self.parameters.values())
+        return on_cpu and torch.backends.cpu.get_cpu_capability() in ("DEFAULT", "AVX2")
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the state: ``exp_avg/encoder.0.up.weight`` and so on."""
@@ -99,6 +109,18 @@ class Optimiser:
             for p in group["params"]
             for kind in _KINDS[type(optimiser)]
         }
+
+
+class InFloat32(TorchFunctionMode):
+    """``x.bfloat16()`` is a copy in the dtype of x, so that Muon orthogonalises in float32.
+
+    PyTorch's Muon rounds to bfloat16, whose products take eight times as long on CPUs with AVX2.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.bfloat16:
+            return args[0].clone()
+        return func(*args, **(kwargs or {}))
 
 
 _KINDS: dict[type[torch.optim.Optimizer], tuple[str, ...]] = {
