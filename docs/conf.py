@@ -3,6 +3,7 @@
 See `decisions/0017-the-site.md` for why Sphinx.
 """
 
+import atexit
 import logging
 import os
 import re
@@ -84,15 +85,15 @@ def _run(app, config):
     from jupyter_cache.executors import load_executor
 
     config.nb_execution_cache_path = folder = tempfile.mkdtemp(prefix="intently-site-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     profile = Path(folder) / "profile_default"
     profile.mkdir()
     (profile / "ipython_kernel_config.py").write_text("c.IPKernelApp.log_level = 40\n")
     os.environ["IPYTHONDIR"] = folder  # not the settings of whoever builds
     cache = get_cache(folder)
-    pages = Path(app.srcdir).rglob("*.md")
-    for page in sorted(
-        pages, key=lambda page: (len(page.parts), page)
-    ):  # the gallery is the longest
+    pages = list(Path(app.srcdir).rglob("*.md"))
+    pages.sort(key=lambda page: (len(page.parts), page))  # the gallery, which is longest, first
+    for page in pages:
         if page.read_text(encoding="utf-8").startswith("---\nfile_format: mystnb"):
             cache.add_nb_to_project(str(page), read_data={"type": "plugin", "name": "myst_nb_md"})
     quiet = logging.getLogger("intently.site")
@@ -130,19 +131,17 @@ def _notebook(app, page, template, context, doctree):
 
 def _beside(app, error):
     """The notebooks as they were run, and the pages that the gallery shows."""
-    cache = app.config.nb_execution_cache_path
     if error is None and app.builder.format == "html":
-        _notebooks(app, cache)
+        _notebooks(app)
         _pages(Path(app.outdir))
-    shutil.rmtree(cache)
 
 
-def _notebooks(app, folder):
+def _notebooks(app):
     """Each page as it was run; MyST-NB itself writes pages from a cache without their outputs."""
     import nbformat
     from jupyter_cache import get_cache
 
-    cache = get_cache(folder)
+    cache = get_cache(app.config.nb_execution_cache_path)
     for record in cache.list_project_records():
         _, notebook = cache.merge_match_into_notebook(cache.get_project_notebook(record.pk).nb)
         page = Path(record.uri).relative_to(app.srcdir).with_suffix(".ipynb")

@@ -64,8 +64,8 @@ class Optimiser:
 
     def _slow_halves(self) -> bool:
         """Whether the parameters live on a CPU that has no bfloat16 arithmetic."""
-        on_cpu = all(p.device.type == "cpu" for p in self.parameters.values())
-        return on_cpu and torch.backends.cpu.get_cpu_capability() in ("DEFAULT", "AVX2")
+        slow = torch.backends.cpu.get_cpu_capability() in ("DEFAULT", "AVX2")
+        return slow and all(p.device.type == "cpu" for p in self.parameters.values())
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the state: ``exp_avg/encoder.0.up.weight`` and so on."""
