@@ -1,0 +1,1 @@
+"""The demo: an attention model learns to translate, and shows its attention."""
