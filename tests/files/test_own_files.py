@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -65,56 +63,6 @@ def test_of_experiments(tmp_path: Path, name: str) -> None:
         else:
             alignments.compare([entry], corpus, tmp_path, console)
     assert [path.name for path in tmp_path.iterdir()] == [name]
-
-
-@pytest.fixture
-def finished(tmp_path: Path) -> Path:
-    """The folder of a finished demo, as far as it is replaced, with a file of a person's."""
-    with sole_writer(tmp_path, demo.WRITES):
-        checkpoints = Checkpoints(tmp_path / "checkpoints")
-        for step in (1, 2):
-            checkpoints.save(f"step-{step:06d}", Checkpoint({"a": torch.ones(step)}, {}, {}))
-        result = {"checkpoints": demo._checkpoints(tmp_path)}
-        (tmp_path / "result.json").write_text(json.dumps(result))
-        (tmp_path / "model").mkdir()
-    (tmp_path / "checkpoints" / "notes.txt").touch()
-    return tmp_path
-
-
-def test_a_finished_demo_is_replaced(finished: Path) -> None:
-    demo.remove_finished(finished)
-    left = sorted(p.name for p in finished.rglob("*") if not p.name.startswith("."))
-    assert left == ["checkpoints", "model", "notes.txt"]
-    demo.remove_finished(finished)  # there is none
-
-
-@pytest.mark.parametrize("told", [{}, [], {"checkpoints": 3}, {"checkpoints": {}}, "{"])
-def test_checkpoints_that_no_demo_names_stay(
-    intently: Command, finished: Path, told: object
-) -> None:
-    content = told if isinstance(told, str) else json.dumps(told)
-    (finished / "result.json").write_text(content)
-    before = state(finished)
-    with pytest.raises(ArgumentError) as error:
-        demo.remove_finished(finished)
-    assert str(error.value) == (
-        "out: expected a folder with no checkpoints but those of a finished demo; got "
-        f"{finished} with checkpoints/step-000001, not listed in result.json. It would be deleted. "
-        "Choose another folder, or delete it yourself."
-    )
-    assert "not listed in result.json" in refused(intently("demo", "--quick", "--out", finished))
-    assert state(finished) == before
-
-
-def test_a_run_in_the_place_of_a_demo_stays(finished: Path) -> None:
-    """It has checkpoints of the same names."""
-    shutil.rmtree(finished / "checkpoints")
-    again = Checkpoints(finished / "checkpoints")
-    again.save("step-000001", Checkpoint({"a": torch.zeros(1)}, {}, {}))
-    before = state(finished)
-    with pytest.raises(ArgumentError, match=r"step-000001, not listed in result\.json"):
-        demo.remove_finished(finished)
-    assert state(finished) == before
 
 
 def test_a_result_beside_a_run_is_not_taken_for_a_demo(tmp_path: Path) -> None:

@@ -15,10 +15,14 @@ from intently.errors import ArgumentError, build
 
 def demo(
     out: Annotated[
-        Path, typer.Option(parser=out_folder, help="folder for the model, result.json and pictures")
+        Path, typer.Option(parser=out_folder, help="folder for the model, pages and pictures")
     ] = Path("intently-demo"),
-    quick: Annotated[bool, typer.Option("--quick", help="a minute, lower quality")] = False,
-    thorough: Annotated[bool, typer.Option("--thorough", help="3 minutes, as embedded")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="a third of the time, lower quality")
+    ] = False,
+    thorough: Annotated[
+        bool, typer.Option("--thorough", help="a little longer, as embedded")
+    ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="resume an interrupted demo")] = False,
 ) -> None:
     """Train a translator before your eyes; draw what it attends to."""
@@ -37,7 +41,7 @@ def demo(
         raise typer.Exit(1)
     steps.table(result, console)
     console.print(
-        f"\nPictures are in {out}/pictures; what it looks at is the page {out}/it.html. Now try:\n"
+        f"\nAll of it is in {out}/index.html: scores, pictures and pages. Now try:\n"
         f'  intently translate "The road was too wide." --show\n'
         f'  intently look "The road was too wide."\n'
         f'  intently translate {out} "Mary gave Paul an apple." --pictures pictures\n'

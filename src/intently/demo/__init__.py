@@ -1,1 +1,6 @@
 """The demo: an attention model learns to translate, and shows its attention."""
+
+from intently.demo.learning import QUICK, THOROUGH, USUAL, WRITES, Size, run
+from intently.demo.report import page, table
+
+__all__ = ["QUICK", "THOROUGH", "USUAL", "WRITES", "Size", "page", "run", "table"]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import json
 import random
-import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -19,17 +18,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from intently import show
 from intently.corpora import SHOWN, Pair, language, sample
 from intently.corpora.files import ParallelText
 from intently.decoding import SearchOptions
-from intently.errors import ArgumentError, CheckpointError, build
+from intently.demo import report
+from intently.errors import ArgumentError, build
 from intently.foundation import memory
-from intently.foundation.files import File, digest, replace_file
+from intently.foundation.files import replace_file
 from intently.recipes.origin import Origin
-from intently.text import Tokenizer, words
+from intently.text import Tokenizer
 from intently.training import Checkpoints, TrainingOptions, display
-from intently.training.checkpoint import MANIFEST, versions
+from intently.training.checkpoint import versions
 from intently.training.events import Event, Listener, Stepped
 from intently.training.progress import clock
 from intently.training.schedule import warmup_of
@@ -44,12 +43,10 @@ from intently.translation.evaluation import (
 from intently.translation.familiar import Familiar
 from intently.translation.pronouns import flips, noun_choices, telling_choices
 from intently.translation.runs import Run, fit
-from intently.translation.translator import AlignmentHead, Translation, Translator
+from intently.translation.translator import AlignmentHead, Translator
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-    from intently.show.page import Item
 
 
 @dataclass(frozen=True)
@@ -82,7 +79,7 @@ RIGHT, WRONG = 0.9, 0.1
 RARE_NAMES = 0.1
 """Share of the sentences with a man's name in which an invented name replaces it."""
 
-WRITES = (*runs.WRITES, "pictures/", "first.html", "it.html", "result.json")
+WRITES = (*runs.WRITES, "pictures/", "first.html", "it.html", "index.html", "result.json")
 """The files and folders of a demo."""
 
 ESTIMATED = 20
@@ -172,15 +169,22 @@ def _strange_name(chance: random.Random) -> str:
 def run(size: Size, out: Path, console: Console, *, resume: bool = False) -> dict[str, Any] | None:
     """Run the demo and return the content of ``result.json``, None where it was interrupted.
 
-    ``out`` gets the model, ``result.json``, the pictures and the page ``it.html``. ``resume``
-    continues an interrupted demo; a finished one in ``out`` is replaced, see `remove_finished`.
+    ``out`` gets the model, ``result.json``, pictures, pages, and ``index.html``, which shows them
+    all. ``resume`` continues an interrupted demo; a finished one, which has left no checkpoints, is
+    replaced.
+
+    Raises `ArgumentError` if there is nothing to resume, or an interrupted run and no ``resume``.
     """
     with sole_writer(out, WRITES) as writer:
         assert writer is not None
-        if not resume:
-            remove_finished(out)
+        checkpoints, finished = Checkpoints(out / "checkpoints"), out / "result.json"
+        begun = checkpoints.begun(resume)
+        if resume and finished.exists() and not begun:
+            fix = "leave out --resume to train it again"
+            raise build(ArgumentError, "--resume", "an interrupted demo", "a finished one", fix=fix)
+        finished.unlink(missing_ok=True)
         began = time.perf_counter()
-        first_look(out, console)
+        report.first_look(out, console)
         console.print(f"[bold]1[/] making {size.pairs:,} sentence pairs of the built-in language")
         text, tokenizers = corpus(size)
         dev = sample("validation", 200)  # for the learning curve
@@ -213,8 +217,8 @@ def run(size: Size, out: Path, console: Console, *, resume: bool = False) -> dic
         ]
         writer.check()
         console.print(f"[bold]5[/] writing pictures and a page to {out}")
-        pictures(done, shown, result, out)
-        page(done.translator, out / "it.html", result["it"])
+        report.pictures(done, shown, result, out)
+        report.page(done.translator, out / "it.html", result["it"])
         done.translator.save(out / "model")
         Origin("language", "en", "fr").save(out)
         taken = memory.peak()
@@ -223,49 +227,11 @@ def run(size: Size, out: Path, console: Console, *, resume: bool = False) -> dic
             "peak_memory_mb": None if taken is None else taken // 2**20,
             "versions": versions(),
             "threads": torch.get_num_threads(),
-            "checkpoints": _checkpoints(out),
         }
-        replace_file(out / "result.json", json.dumps(result, indent=1, ensure_ascii=False).encode())
+        replace_file(out / "index.html", report.index(result, out).encode())
+        replace_file(finished, json.dumps(result, indent=1, ensure_ascii=False).encode())
+        checkpoints.remove()
         return result
-
-
-def remove_finished(out: Path) -> None:
-    """Remove the checkpoints and the result of a finished demo, to make room for another.
-
-    ``result.json`` holds the checksums of the demo's checkpoints. Raises `ArgumentError` if the
-    folder holds other checkpoints: they may be somebody's work.
-    """
-    file = File(out / "result.json", "the result of a demo")
-    if not file.exists():
-        return
-    content = file.read()
-    try:
-        told = file.json({"checkpoints": {str: str}, str: object}, content)["checkpoints"]
-    except CheckpointError:
-        told = {}
-    for name, check in (found := _checkpoints(out)).items():
-        if told.get(name) != check:
-            raise build(
-                ArgumentError,
-                "out",
-                "a folder with no checkpoints but those of a finished demo",
-                f"{out} with checkpoints/{name}, not listed in result.json",
-                "it would be deleted",
-                "choose another folder, or delete it yourself",
-            )
-    for name in found:
-        shutil.rmtree(out / "checkpoints" / name)
-    (out / "checkpoints" / "latest").unlink(missing_ok=True)
-    (out / "result.json").unlink()
-
-
-def _checkpoints(out: Path) -> dict[str, str]:
-    """Return the checkpoints of a run by name, each with the checksum of its manifest."""
-    checkpoints = Checkpoints(out / "checkpoints")
-    return {
-        name: digest(File(checkpoints.folder / name / MANIFEST, "a manifest").read())
-        for name in checkpoints.names()
-    }
 
 
 def evaluate(done: Run, size: Size) -> dict[str, Any]:

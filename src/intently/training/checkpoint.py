@@ -241,6 +241,15 @@ class Checkpoints:
             if name not in kept:
                 self._remove(name)
 
+    def remove(self) -> None:
+        """Remove every checkpoint; another file in the folder stays, and the folder with it."""
+        for name in self.names():
+            self._remove(name)
+        (self.folder / "latest").unlink(missing_ok=True)
+        self.clean()
+        if self.folder.is_dir() and not any(self.folder.iterdir()):
+            self.folder.rmdir()
+
     def clean(self) -> None:
         """Remove the leftovers of interrupted writes."""
         for leftover in self.folder.glob(".*"):

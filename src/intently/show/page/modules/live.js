@@ -278,9 +278,8 @@ export function live(root, about, worker, base) {
       next.toggleAttribute("disabled", upto >= last);
       likely.replaceChildren(
         ...(result.likely[upto - 1] ?? []).map(({ token, logProbability }) => {
-          const share = Math.exp(logProbability);
           const taken = token === result.written[upto - 1];
-          return element("li", { class: taken ? "taken" : null }, `${named(token)} ${share < 0.001 ? "< 0.1" : (100 * share).toFixed(share < 0.1 ? 1 : 0)} %`);
+          return element("li", { class: taken ? "taken" : null }, `${named(token)} ${percent(Math.exp(logProbability))}`);
         }),
       );
       changing.hidden = !now.changes.length && !past.length;
@@ -310,8 +309,7 @@ export function live(root, about, worker, base) {
 }
 
 /**
- * What the numbers say of a translation: its log-probability, and what the changes did to that of
- * the model as it was.
+ * How probable a translation is, and what the changes did to the probability of the model's own.
  * @param {Result} result
  * @param {Result | null} before
  * @param {number[] | null} forced
@@ -320,19 +318,16 @@ export function live(root, about, worker, base) {
 export function tell(result, before, forced, milliseconds) {
   if (!result.written.length) return "";
   const time = `${Math.max(1, Math.round(milliseconds))} ms`;
-  if (!before || !forced) return `log-probability ${nats(result.logProbability)} · ${time}`;
-  const after = forced.reduce((sum, x) => sum + x, 0);
-  const by = after - before.logProbability;
+  if (!before || !forced) return `probability ${percent(Math.exp(result.logProbability))} · ${time}`;
+  const after = Math.exp(forced.reduce((sum, x) => sum + x, 0));
   const which = result.text === before.text ? "The translation stays" : `Unchanged, the model writes “${before.text}”`;
-  const change = `log-probability ${nats(before.logProbability)} → ${nats(after)}`;
-  const own = result.text === before.text ? "" : ` · the new one has ${nats(result.logProbability)}`;
-  return `${which}: ${change} (${by < 0 ? "−" : "+"}${nats(Math.abs(by))})${own} · ${time}`;
+  const change = `its probability goes from ${percent(Math.exp(before.logProbability))} to ${percent(after)}`;
+  return `${which}; ${change} · ${time}`;
 }
 
-/** @param {number} value */
-function nats(value) {
-  if (!Number.isFinite(value)) return "−∞";
-  return `${value <= -0.005 ? "−" : ""}${Math.abs(value).toFixed(2)}`;
+/** @param {number} share */
+function percent(share) {
+  return `${share < 0.001 ? "< 0.1" : (100 * share).toFixed(share < 0.1 ? 1 : 0)} %`;
 }
 
 /**

@@ -116,7 +116,7 @@ export function format(value, error) {
   if (value === 0) return "0";
   const digits = digitsOf(error);
   if (value < 10 ** -digits) return `< ${digits > 4 ? `10${superscript(-digits)}` : 10 ** -digits}`;
-  if (value < 0.0005) return value.toExponential(0).replace("-", "−");
+  if (value < 0.00005) return value.toExponential(0).replace("-", "−");
   const most = value < 0.0095 ? 4 : value < 9.995 ? 2 : 1;
   return value.toFixed(Math.min(most, digits));
 }
