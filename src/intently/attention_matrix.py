@@ -50,7 +50,8 @@ def attend(
     1) acts in ``A @ v`` only.
 
     Nothing is computed until needed. Tensors are used without a copy and must not change in place
-    before the matrix is read. Lists, NumPy arrays and integers are copied: floating-point arrays
+    before the matrix is read; inference tensors, whose changes PyTorch does not count, are copied.
+    Lists, NumPy arrays and integers are copied: floating-point arrays
     keep their dtype; lists and integers take the dtype of the other operand if it has one, else
     PyTorch's default. Raises `ArgumentError` for shapes that do not fit and `KindError` for
     booleans, complex numbers, ragged lists, mixed dtypes and devices.
@@ -71,7 +72,7 @@ def attend(
     if not (usual(q) and usual(k)):
         q, k = tensors(q=q, k=k)
     problem, autocast = problem_of(q, k, score, mask, bias, scale, softcap, sinks, dropout)
-    return Attention(problem, cast=autocast)
+    return Attention(problem, cast=autocast).settled()
 
 
 def attention(
@@ -123,6 +124,28 @@ class Attention(LazyMatrix):
         self._cast = cast
         self._lse: Tensor | None = None
         self._versions = tuple(_version(x) for x in problem.tensors())
+
+    def settled(self) -> Attention:
+        """Return the matrix, of copies where PyTorch counts no changes: of inference tensors."""
+        if torch.compiler.is_compiling() or not any(
+            x.is_inference() for x in self.problem.tensors()
+        ):
+            return self
+        p = self.problem
+
+        def kept(x: Any) -> Any:
+            return x.clone() if isinstance(x, Tensor) and x.is_inference() else x
+
+        copied = p.replaced(
+            q=kept(p.q),
+            k=kept(p.k),
+            score=p.score.replaced(kept),
+            mask=None if p.mask is None else p.mask.replaced(kept),
+            bias=None if p.bias is None else p.bias.replaced(kept),
+            scale=kept(p.scale),
+            sinks=kept(p.sinks),
+        )
+        return Attention(copied, self._cast)
 
     @property
     def q(self) -> Tensor:

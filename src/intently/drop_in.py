@@ -18,6 +18,7 @@ from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.arrays import check_floats
 from intently.foundation.checks import check_kind
 from intently.kernels.modes import in_autocast
+from intently.kernels.operands import of_causal_bias
 from intently.masks import Mask, allowed, causal
 
 LISTS = "lists, arrays and integers go to it.attention"
@@ -70,8 +71,9 @@ def scaled_dot_product_attention(
     mask: Mask | None = None
     bias: Tensor | None = None
     if attn_mask is not None:
-        _check_mask(attn_mask, query)
-        if attn_mask.dtype is torch.bool:
+        if type(attn_mask).__name__ == "CausalBias":
+            mask = of_causal_bias(attn_mask, query.shape[-2], key.shape[-2])
+        elif _check_mask(attn_mask, query):
             mask = allowed(attn_mask)
         else:
             bias = attn_mask
@@ -136,7 +138,8 @@ def _check_lead(query: Tensor, key: Tensor, value: Tensor) -> None:
             ) from None
 
 
-def _check_mask(mask: Any, query: Tensor) -> None:
+def _check_mask(mask: Any, query: Tensor) -> bool:
+    """Return whether a mask is boolean; raise if it is neither that nor numbers to add."""
     check_kind(mask, Tensor, "attn_mask", "a tensor (…, t, s)")
     fits = [torch.bool, torch.float32, query.dtype]
     if in_autocast(query.device):
@@ -148,3 +151,4 @@ def _check_mask(mask: Any, query: Tensor) -> None:
             f"dtype bool, float32 or that of query, {query.dtype}",
             f"dtype {mask.dtype}",
         )
+    return mask.dtype is torch.bool

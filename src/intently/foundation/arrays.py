@@ -54,6 +54,8 @@ def as_tensor(value: Tensor | Numbers, name: str, like: Kind | None = None) -> T
     torch.float64
     """
     if isinstance(value, Tensor):
+        if not plain(value):
+            raise hidden(value, name)
         if value.is_floating_point():
             return value
         if value.dtype not in INTEGERS:
@@ -64,6 +66,41 @@ def as_tensor(value: Tensor | Numbers, name: str, like: Kind | None = None) -> T
     if not _keeps_dtype(value):
         x = x.to(torch.get_default_dtype() if like is None else like.dtype)
     return x if like is None else x.to(like.device)
+
+
+def plain(x: Tensor) -> bool:
+    """Whether a tensor is one array of numbers: not sparse, nested, MKLDNN's, or of a class that
+    gives PyTorch's functions another meaning, such as `torch.masked.MaskedTensor`.
+    """
+    if x.layout is not torch.strided or x.is_nested:
+        return False
+    kind = type(x)
+    if kind is Tensor:
+        return True
+    own = kind.__torch_function__
+    return getattr(own, "__func__", own) in _USUAL
+
+
+_USUAL = (
+    Tensor.__torch_function__.__func__,
+    torch._C._disabled_torch_function_impl,  # pyright: ignore[reportAttributeAccessIssue]
+)
+
+
+def hidden(x: Tensor, name: str) -> KindError:
+    """The error for a tensor that is not one array of numbers."""
+    kind = type(x).__name__
+    if x.is_nested:
+        got, fix = "a nested tensor", "pad it, and pass mask=it.padding(lengths)"
+    elif x.layout is not torch.strided:
+        got, fix = f"a tensor with layout {x.layout}", "pass x.to_dense()"
+    elif kind == "MaskedTensor":
+        got, fix = "a MaskedTensor", "pass x.get_data(), and who may attend as mask="
+    elif kind == "CausalBias":
+        got, fix = "a CausalBias", "pass mask=it.causal()"
+    else:
+        got, fix = f"a {kind}", "pass x.as_subclass(torch.Tensor)"
+    return build(KindError, name, "one array of numbers", got, fix=fix)
 
 
 def as_tensors(**operands: Tensor | Numbers) -> tuple[Tensor, ...]:

@@ -56,7 +56,7 @@ class ResidualAttention(AllOrNothing):
         normed, context = self._operands(x, context)
         y = self.attention(normed, context, mask=mask, cache=cache)
         y = F.dropout(y, self.dropout, self.training)
-        y = y.mT.unflatten(-1, x.shape[2:]) if x.ndim == 4 else y
+        y = y.transpose(-2, -1).unflatten(-1, x.shape[2:]) if x.ndim == 4 else y
         y = y + x if self.residual else y
         return y if self.divisor == 1 else y / self.divisor
 
@@ -74,7 +74,7 @@ class ResidualAttention(AllOrNothing):
     def _operands(self, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor | None]:
         if x.ndim not in (3, 4):
             raise build(ArgumentError, "x", "shape (b, t, c) or (b, c, height, width)", shape_of(x))
-        steps = x.flatten(2).mT if x.ndim == 4 else x
+        steps = x.flatten(2).transpose(-2, -1) if x.ndim == 4 else x
         context = None if context is None else _normed(self.context_norm, context)
         return _normed(self.norm, steps), context
 
@@ -82,4 +82,4 @@ class ResidualAttention(AllOrNothing):
 def _normed(norm: nn.Module | None, x: Tensor) -> Tensor:
     if norm is None:
         return x
-    return norm(x.mT).mT if isinstance(norm, nn.GroupNorm) else norm(x)
+    return norm(x.transpose(-2, -1)).transpose(-2, -1) if isinstance(norm, nn.GroupNorm) else norm(x)

@@ -19,7 +19,7 @@ from intently.kernels import eager, tiled
 from intently.kernels.eager import Eager
 from intently.kernels.flex import Flex
 from intently.kernels.kernel import Kernel
-from intently.kernels.modes import differentiated, opaque
+from intently.kernels.modes import differentiated, opaque, recording
 from intently.kernels.native import Native, measuring, unserved
 from intently.kernels.native import quick as native_quick
 from intently.kernels.problem import Problem
@@ -108,6 +108,8 @@ def choose(problem: Problem, v: Tensor) -> Kernel:
     """Return the first kernel that suits the call, or the one that `use` forces."""
     forced = _asked_for()
     if forced is None:
+        if recording():
+            return _KERNELS[-1]
         for kernel in _for(problem):
             if kernel.serves(problem, v):
                 return kernel

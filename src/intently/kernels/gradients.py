@@ -157,7 +157,8 @@ class _Tiles:
         bias = p.bias_tile(rows, cols)
         fresh = z + bias if bias is not None else z if pulled is None else z.clone()
         weights, mine = p.tile_softmax(fresh, rows, cols, run.full)
-        weights *= (mine - lse).exp_()
+        share = (mine - lse).exp_()  # v may have leading axes that q and k share
+        weights = weights.mul_(share) if share.shape[:-1] == weights.shape[:-1] else weights * share
         dw = dy @ p.per_query_head(taken(self.v, cols).to(dy.dtype)).mT
         stays = weights
         if self.dropping is not None:

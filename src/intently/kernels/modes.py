@@ -22,6 +22,11 @@ def transformed(but: str | None = None) -> bool:
     return level > 1 or top is None or top.key().name != but
 
 
+def batched(gradient: Tensor) -> bool:
+    """Whether a backward pass runs for many gradients at once, as in a vectorised Jacobian."""
+    return transformed() or _functorch.is_legacy_batchedtensor(gradient)
+
+
 def forward_mode(tensors: Iterable[Tensor]) -> bool:
     """Whether one of the tensors carries a forward-mode derivative."""
     if forward_ad._current_level < 0:
@@ -36,11 +41,25 @@ def differentiated(tensors: Iterable[Tensor]) -> bool:
     return transformed() or forward_mode(tensors) or torch.compiler.is_compiling()
 
 
+def recording() -> bool:
+    """Whether operations are recorded to run elsewhere: `torch.jit.trace` or an ONNX export."""
+    return torch._C._is_tracing() or _onnx()
+
+
+def _onnx() -> bool:
+    return torch.compiler.is_compiling() and torch.onnx.is_in_onnx_export()
+
+
+setattr(_onnx, "_dynamo_marked_constant", True)  # noqa: B010 - torch.compiler's own mark
+
+
 def opaque(tensors: Iterable[Tensor]) -> bool:
     """Whether something must see the operations themselves: a graph being compiled, a mode of
     `torch.utils._python_dispatch`, a subclass of Tensor such as a fake or a distributed one.
     """
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+        return True
+    if torch._C._is_tracing():
         return True
     return any(
         type(x) not in _PLAIN and getattr(type(x), "__torch_dispatch__", None) is not _NONE

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from intently.biases import Bias, as_bias
 from intently.errors import ArgumentError, KindError, build, shape_of
-from intently.foundation.arrays import Numbers, as_tensor, as_tensors
+from intently.foundation.arrays import Numbers, as_tensor, as_tensors, plain
 from intently.foundation.checks import is_number, probability
 from intently.kernels.modes import in_autocast
 from intently.kernels.problem import Problem
-from intently.masks import Mask, as_mask, check_broadcast
+from intently.masks import Mask, as_mask, causal, check_broadcast
 from intently.masks.geometry import broadcasts, check_device
 from intently.scores import DOT, Score
 
@@ -69,6 +69,8 @@ def problem_of(
             "a finite number, a tensor () or (…, 1, 1), or None",
             repr(scale),
         )
+    if type(mask).__name__ == "CausalBias":
+        mask = of_causal_bias(mask, q.shape[-2], k.shape[-2])
     rule = None if mask is None else as_mask(mask, q.device)
     added = None if bias is None else as_bias(bias, q)
     sinks = None if sinks is None else as_tensor(sinks, "sinks", q)
@@ -111,12 +113,20 @@ def values_of(p: Problem, v: Tensor, autocast: bool) -> Tensor:
     return v
 
 
+def of_causal_bias(mask: Any, t: int, s: int) -> Mask:
+    """The mask that a `torch.nn.attention.bias.CausalBias` stands for."""
+    if (mask.seq_len_q, mask.seq_len_kv) != (t, s):
+        got = f"a CausalBias for ({mask.seq_len_q}, {mask.seq_len_kv})"
+        raise build(ArgumentError, "mask", f"a mask (t={t}, s={s})", got, fix="pass it.causal()")
+    return causal() if t == s or mask.variant.name == "LOWER_RIGHT" else causal(offset=0)
+
+
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 def usual(x: Any) -> TypeGuard[Tensor]:
     """Whether x is a tensor of a dtype in which attention is computed."""
-    return isinstance(x, Tensor) and x.dtype in _DTYPES
+    return isinstance(x, Tensor) and x.dtype in _DTYPES and plain(x)
 
 
 def tensors(**operands: Any) -> tuple[Tensor, ...]:

@@ -267,7 +267,7 @@ class Problem:
         k = self.per_query_head(k)
         plain = type(self.score) is Dot
         scale = self.scale.to(q.dtype) if isinstance(self.scale, Tensor) else self.scale
-        z = (q * scale) @ k.mT if plain else self.score(q, k) * scale
+        z = (q * scale) @ k.transpose(-2, -1) if plain else self.score(q, k) * scale
         return z if self.softcap is None else self.softcap * torch.tanh(z / self.softcap)
 
     def bias_tile(self, rows: Span = None, cols: Span = None) -> Tensor | None:

@@ -22,7 +22,7 @@ from intently.kernels import eager
 from intently.kernels.dropping import Dropping, drawn
 from intently.kernels.gradients import gradients
 from intently.kernels.kernel import Kernel
-from intently.kernels.modes import forward_mode, transformed
+from intently.kernels.modes import batched, forward_mode, recording, transformed
 from intently.kernels.problem import Problem, taken
 from intently.kernels.walk import TILE, Rows, walk
 
@@ -37,6 +37,8 @@ class Tiled(Kernel):
 
     def refuses(self, problem: Problem, v: Tensor) -> str | None:
         """Derivatives that an operator of `torch.library` cannot give."""
+        if recording():
+            return "a trace or an ONNX export records PyTorch's own operations only"
         if transformed():
             return "torch.func needs operations it knows, as the plain formula has"
         values = (problem.score, problem.mask, problem.bias)
@@ -236,7 +238,7 @@ def in_place(
 def _derivatives(ctx: Any, dy: Tensor, dlse: Tensor) -> tuple[Any, ...]:
     y, lse, operands = remembered(ctx)
     needs = [x.requires_grad for x in inputs_of(operands)]
-    if torch.is_grad_enabled():
+    if torch.is_grad_enabled() or batched(dy):
         found = twice(operands, (dy, dlse))
     else:
         found = _tiled_backward(dy, dlse, y, lse, needs, *operands)
@@ -255,9 +257,11 @@ def twice(operands: tuple[Any, ...], given: tuple[Tensor, Tensor]) -> tuple[Tens
         fresh.append(x.view_as(x))  # operands may depend on one another, or be the same
         return fresh[-1]
 
-    p, v, dropping = again(*[alias(x) for x in operands])
-    results = eager.product(p, v, dropping), eager.lse(p)
-    options: dict[str, Any] = {"create_graph": True, "materialize_grads": True}
+    again_wanted = torch.is_grad_enabled()
+    with torch.enable_grad():
+        p, v, dropping = again(*[alias(x) for x in operands])
+        results = eager.product(p, v, dropping), eager.lse(p)
+    options: dict[str, Any] = {"create_graph": again_wanted, "materialize_grads": True}
     return torch.autograd.grad(results, fresh, given, allow_unused=True, **options)
 
 

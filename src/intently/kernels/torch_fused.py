@@ -19,7 +19,7 @@ from torch import Tensor
 from intently.errors import KernelError, build
 from intently.kernels import walk
 from intently.kernels.kernel import Kernel
-from intently.kernels.modes import forward_mode, transformed
+from intently.kernels.modes import forward_mode, recording, transformed
 from intently.kernels.problem import Problem, four_axes
 from intently.scores import Dot
 
@@ -63,6 +63,8 @@ class TorchFused(Kernel):
                 return f"bias has dtype {own}, q has {p.q.dtype}"
         if p.k.shape[:-2] != v.shape[:-2]:
             return "k and v have different leading axes"
+        if recording():
+            return "a trace or an ONNX export needs sizes that may change"
         if transformed(but="Grad"):
             return "torch.func has no rule for it"
         if forward_mode((p.q, p.k, v)):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.foundation.arrays import hidden, plain
 
 Integers: TypeAlias = Tensor | np.ndarray | Sequence[int]
 """One for each row of a batch; lists and arrays are copied."""
@@ -203,6 +204,9 @@ def integers(tensor: Any, name: str) -> Tensor:
     """Return a tensor of integers; lists and NumPy arrays are copied."""
     if not isinstance(tensor, Tensor):
         tensor = copied(tensor, name, "integers")
+        tensor = tensor if tensor.numel() else tensor.long()  # of an empty batch
+    elif not plain(tensor):
+        raise hidden(tensor, name)
     if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool:
         raise build(KindError, name, "integers", f"dtype {tensor.dtype}")
     return tensor

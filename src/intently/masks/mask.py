@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from intently.errors import KindError, build
-from intently.foundation.arrays import Numbers
+from intently.foundation.arrays import Numbers, hidden, plain
 from intently.masks.closed_forms import (
     FULL,
     Rows,
@@ -345,11 +345,15 @@ def allowed(tensor: Tensor | Numbers) -> Mask:
     expected = "a boolean tensor, True where a query may attend"
     if not isinstance(tensor, Tensor):
         tensor = copied(tensor, "mask", expected)
+    elif not plain(tensor):
+        raise hidden(tensor, "mask")
     if tensor.dtype is not torch.bool:
-        fix = "write `mask = additive == 0`, or hand it in as bias="
-        raise build(
-            KindError, "mask", expected, f"dtype {tensor.dtype}", "additive masks are biases", fix
-        )
+        got = f"dtype {tensor.dtype}"
+        if bool(((tensor == 0) | (tensor == 1)).all()):
+            fix = "if 1 means attend, pass mask.bool()"
+            raise build(KindError, "mask", expected, f"zeros and ones of {got}", fix=fix)
+        fix = "pass it as bias=, or write `mask == 0` if its other numbers are very negative"
+        raise build(KindError, "mask", expected, got, "numbers to add are a bias", fix)
     return Allowed(tensor)
 
 

@@ -177,7 +177,7 @@ class VisionTransformer(AllOrNothing):
                 "the positions are learned for one size of image",
             )
         check_dtype(images, "images", self.class_token)
-        x = self.patches(images).flatten(2).mT
+        x = self.patches(images).flatten(2).transpose(-2, -1)
         x = torch.cat([self.class_token.expand(len(x), 1, -1), x], 1)
         x = kept(keep, "encoder.embedding", x) + self.positions
         return kept(keep, "encoder.input", F.dropout(x, o.dropout, self.training))

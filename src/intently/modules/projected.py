@@ -14,12 +14,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from intently.attention_matrix import Attention, attend
+from intently.attention_matrix import Attention
 from intently.biases import as_bias
 from intently.errors import ArgumentError, build
 from intently.foundation.checks import check_kind, probability, whole_number
 from intently.foundation.parts import Part, Place
 from intently.foundation.values import Value
+from intently.kernels.operands import problem_of
 from intently.masks import Geometry, Mask, as_mask
 from intently.modules.batch_axis import batch_optional
 from intently.modules.caches.cache import undone
@@ -191,7 +192,7 @@ class Projected(AllOrNothing):
         cache, it appends the steps of x as `forward` does. Later steps may overwrite the buffers
         behind the matrix, which then refuses to answer. Call only one of the two per step.
         """
-        return self._of_heads(self._matrix_and_values(x, context, mask, cache)[0])
+        return self._of_heads(self._matrix_and_values(x, context, mask, cache)[0].settled())
 
     def tree(self, place: Place = Place()) -> Part:
         """Return the tree of its parts, for `intently.show.architecture`."""
@@ -224,18 +225,18 @@ class Projected(AllOrNothing):
                     value.check(geometry)
         q, k, v = self._operands(x, context, cache)
         score, sinks = self.score, self.sinks
-        matrix = attend(
+        problem, cast = problem_of(
             q,
             k,
-            mask=rule,
-            bias=bias,
-            score=score() if isinstance(score, nn.Module) else score,
-            sinks=sinks() if isinstance(sinks, nn.Module) else sinks,
-            scale=self.attention.scale,
-            softcap=self.attention.softcap,
-            dropout=self.dropout if self.training else 0.0,
+            score() if isinstance(score, nn.Module) else score,
+            rule,
+            bias,
+            self.attention.scale,
+            self.attention.softcap,
+            sinks() if isinstance(sinks, nn.Module) else sinks,
+            self.dropout if self.training else 0.0,
         )
-        return matrix, v
+        return Attention(problem, cast), v
 
     def _operands(
         self, x: Tensor, context: Tensor | None, cache: Cache | None

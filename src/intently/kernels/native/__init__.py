@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from intently.kernels.kernel import Kernel
-from intently.kernels.modes import forward_mode, opaque, transformed
+from intently.kernels.modes import forward_mode, opaque, recording, transformed
 from intently.kernels.native import describing, measuring, operator
 from intently.kernels.native.loading import instructions, loaded
 from intently.kernels.native.quick import SMALL
@@ -96,6 +96,8 @@ def unserved(p: Problem, v: Tensor) -> str | None:
     reason = reason or describing.unknown_bias(p.bias, p.geometry)
     if reason is not None:
         return reason
+    if recording():
+        return "a trace or an ONNX export records PyTorch's own operations only"
     if transformed():
         return "torch.func has no rule for it"
     if forward_mode((*p.tensors(), v)):

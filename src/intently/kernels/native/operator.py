@@ -18,7 +18,7 @@ from intently.biases import Bias, TensorBias
 from intently.kernels import eager
 from intently.kernels.dropping import Dropping, drawn
 from intently.kernels.gradients import differentiable
-from intently.kernels.modes import opaque
+from intently.kernels.modes import batched, opaque
 from intently.kernels.native import describing
 from intently.kernels.native.loading import library
 from intently.kernels.problem import Problem
@@ -75,7 +75,11 @@ class Operands(NamedTuple):
         return self.k.shape[-2]
 
     def run(self, job: int, **others: Any) -> None:
-        """Run one job of the compiled module on these operands and others."""
+        """Run one job of the compiled module on these operands and others.
+
+        Here pointers are taken, so a view that only promises its numbers (negative, all zeros)
+        becomes numbers.
+        """
         given: dict[str, Any] = {
             "q": self.q,
             "k": self.k,
@@ -100,12 +104,18 @@ class Operands(NamedTuple):
         if self.dropping is not None and "v" in others:
             given["rate"] = self.dropping.rate
             given["drop_rows"], given["drop_cols"] = self.dropping.rows, self.dropping.cols
+        given = {name: _written(x) for name, x in given.items()}
         library().run(job, torch.get_num_threads(), self.lead, self.groups, given)
 
     def tensors(self) -> list[Tensor]:
         """Those that may need a gradient, in the order of `gradients`."""
         optional = [x for x in (self.sinks, self.scale) if isinstance(x, Tensor)]
         return [self.q, self.k, self.v, *optional, *self.biases, *self.profiles]
+
+    def read_by_mask(self) -> list[Tensor]:
+        """The tensors that the mask holds, and those that its program reads."""
+        program = [x for step in self.mask for x in step if isinstance(x, Tensor)]
+        return [*program, *(() if self.rule is None else self.rule.tensors())]
 
     def replaced_by(self, tensors: list[Tensor]) -> Operands:
         """Return the same operands with other tensors, in the order of `tensors`."""
@@ -116,6 +126,15 @@ class Operands(NamedTuple):
         return self._replace(
             q=q, k=k, v=v, sinks=sinks, scale=scale, biases=rest[:n], profiles=rest[n:]
         )
+
+
+def _written(x: Any) -> Any:
+    """A tensor, or a tuple of them, whose memory holds its numbers."""
+    if isinstance(x, tuple):
+        return tuple(map(_written, x))
+    if isinstance(x, Tensor) and (x.is_neg() or x._is_zerotensor()):
+        return x.resolve_neg().clone()
+    return x
 
 
 def operands(p: Problem, v: Tensor, dropping: Dropping | None) -> Operands:
@@ -229,17 +248,18 @@ class _Product(torch.autograd.Function):
         y, stats = results(o)
         forward(o.replaced_by([x.detach() for x in tensors]), y, stats)
         ctx.o = o.replaced_by([y.new_empty(0)] * len(tensors))
-        ctx.save_for_backward(y, stats, *tensors)
+        ctx.save_for_backward(y, stats, *tensors, *o.read_by_mask())
         return y.to(o.q.dtype) if y.dtype != o.q.dtype else y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:  # pyright: ignore
         """The gradients of the tensors."""
-        y, stats, *tensors = ctx.saved_tensors
-        o, needs = ctx.o.replaced_by(tensors), list(ctx.needs_input_grad[1:])
-        if torch.is_grad_enabled() or _scale_is_zero(o):
+        needs = list(ctx.needs_input_grad[1:])
+        y, stats, *saved = ctx.saved_tensors  # raises if one, the mask's included, has changed
+        o = ctx.o.replaced_by(saved[: len(needs)])
+        if torch.is_grad_enabled() or batched(dy) or _scale_is_zero(o):
             return None, *_by_formula(o, dy, needs)
-        found = gradients(o.replaced_by([x.detach() for x in tensors]), y, stats, dy, needs)
+        found = gradients(o.replaced_by([x.detach() for x in o.tensors()]), y, stats, dy, needs)
         return None, *(x if wanted else None for x, wanted in zip(found, needs))
 
 
@@ -351,7 +371,7 @@ def _(dy: Tensor, y: Tensor, stats: Tensor, needs: list[bool], *given: Any) -> l
 def _derivatives(ctx: Any, dy: Tensor, _: Tensor) -> tuple[Any, ...]:
     y, stats, given = remembered(ctx)
     needs = [x.requires_grad for x in inputs_of(given)]
-    if torch.is_grad_enabled():
+    if torch.is_grad_enabled() or batched(dy):
         found = twice(given, (dy.to(given[0].dtype), torch.zeros_like(stats[..., 0])))
     else:
         found = _native_backward(dy, y, stats, needs, *given)

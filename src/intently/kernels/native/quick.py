@@ -29,14 +29,17 @@ def product(
     q: Any, k: Any, v: Any, scale: float | None, mask: Tensor | bool | None
 ) -> Tensor | None:
     """Y (b, h, t, e) for q (b, h, t, d), k (b, g, s, d) and v (b, g, s, e); mask True is causal."""
-    if _quick is None or torch.compiler.is_compiling():
+    if _quick is None or torch.compiler.is_compiling() or torch._C._is_tracing():
         return None
     if not (type(q) is type(k) is type(v) is Tensor and q.dtype is k.dtype is v.dtype):
         return None
-    shape = q.shape
-    if q.dtype is not torch.float32 or len(shape) != 4 or q.device.type != "cpu":
+    if q.dtype is not torch.float32 or not q.ndim == k.ndim == v.ndim == 4:
+        return None
+    if q.device.type != "cpu" or q.is_neg() or k.is_neg() or v.is_neg():
         return None
     if scale is not None and not math.isfinite(scale):
+        return None
+    if isinstance(mask, Tensor) and mask.is_neg():
         return None
     if (
         torch._C._len_torch_dispatch_stack()
@@ -47,7 +50,10 @@ def product(
         return None
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
         return _with_gradients(q, k, v, scale, mask)
-    width = v.shape[-1]
+    try:
+        shape, width = q.shape, v.shape[-1]
+    except RuntimeError:  # nested
+        return None
     y = torch.empty_like(q) if width == shape[3] else q.new_empty((*shape[:3], width))
     scale = 1 / math.sqrt(shape[3]) if scale is None and shape[3] else scale
     return y if _quick(q, k, v, y, scale, mask, torch.get_num_threads()) else None
@@ -56,6 +62,8 @@ def product(
 def _with_gradients(
     q: Tensor, k: Tensor, v: Tensor, scale: float | None, mask: Tensor | bool | None
 ) -> Tensor | None:
+    if q.is_nested or k.is_nested or v.is_nested:
+        return None
     shape = q.shape
     if isinstance(mask, Tensor) or not (k.shape == v.shape and shape[1] == k.shape[1]):
         return None

@@ -163,10 +163,10 @@ class ConvolutionAsAttention(AllOrNothing):
         """Return the output of the convolution for images (b, c, height, width), or one image."""
         self._check(x)
         axes = self._axes(x)
-        pixels = x.flatten(2).mT[:, None]
+        pixels = x.flatten(2).transpose(-2, -1)[:, None]
         read = self._matrix(x, axes).matmul(pixels)
         read = read.unflatten(-1, (self.groups, -1)).permute(0, 3, 2, 1, 4).flatten(-2)
-        y = (self.out_weight @ read.mT).flatten(1, 2)
+        y = (self.out_weight @ read.transpose(-2, -1)).flatten(1, 2)
         if self.out_bias is not None:
             y = y + self.out_bias[:, None]
         return y.unflatten(-1, (axes[0][1], axes[1][1]))

@@ -16,14 +16,14 @@ from intently.modules.checks import check_dtype
 
 def as_pixels(image: Float[Tensor, "b c height width"]) -> Float[Tensor, "b t c"]:
     """Return the pixels (b, height · width, c) of an image, row after row."""
-    return image.flatten(2).mT
+    return image.flatten(2).transpose(-2, -1)
 
 
 def as_image(
     pixels: Float[Tensor, "b t k"], like: Float[Tensor, "b c height width"]
 ) -> Float[Tensor, "b k height width"]:
     """Return pixels as an image of the height and width of ``like``."""
-    return pixels.mT.unflatten(-1, like.shape[2:])
+    return pixels.transpose(-2, -1).unflatten(-1, like.shape[2:])
 
 
 def check_image(x: Any, channels: int, weight: Tensor) -> None:

@@ -431,8 +431,11 @@ PyObject* py_quick(PyObject*, PyObject* const* args, Py_ssize_t n) {
   if (n != 7) return fail(PyExc_TypeError, "quick(q, k, v, y, scale, mask, threads)"), nullptr;
   Tensor x[4];
   for (int i = 0; i < 4; i++) {
-    if (!read(args[i], &x[i])) return nullptr;
-    if (x[i].ndim != 4 || x[i].type != F32) Py_RETURN_FALSE;
+    if (!read(args[i], &x[i])) {
+      PyErr_Clear();
+      Py_RETURN_FALSE;
+    }
+    if (x[i].ndim != 4 || x[i].type != F32 || !x[i].data) Py_RETURN_FALSE;
     for (int axis = 0; axis < 4; axis++)
       if (x[i].shape[axis] < 1) Py_RETURN_FALSE;
   }
