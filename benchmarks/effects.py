@@ -70,7 +70,7 @@ def every_head(settings: Settings) -> Section:
 
     def ours() -> list[float]:
         found = it.effects(gpt2, lambda: gpt2(text), score, edits=edits.each_head(gpt2))
-        return found["with"]
+        return found["after"]
 
     def hooks() -> list[float]:
         return [hooked(gpt2, text, *place) for place in places]

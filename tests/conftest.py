@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Iterator
@@ -14,6 +15,9 @@ import torch
 from jaxtyping import config, install_import_hook
 
 from .command_line import Command, Outcome
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 CHECKED = [
     "masks",

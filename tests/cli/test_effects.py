@@ -73,7 +73,7 @@ def test_one_word_that_may_not_look_at_another(asked: Command, tmp_path: Path) -
     with torch.no_grad(), it.edit(made.model, {layers[0]: edits.forbid([1], rows=[1], heads=[2])}):
         want = float(made.log_probability(made.logits()))
     [row] = [row for row in rows(table) if (row["layer"], row["head"]) == (layers[0], "2")]
-    assert float(row["with"]) == pytest.approx(want, abs=1e-5)
+    assert float(row["after"]) == pytest.approx(want, abs=1e-5)
     assert asked(ROAD, "--forbid", "wide → road", "--csv", table).status == 0
     assert {row["layer"] for row in rows(table)} == {f"encoder.{n}.self_attention" for n in (0, 1)}
 
@@ -106,7 +106,7 @@ def test_transformers_folders(asked: Command, folders: Path, kind: str) -> None:
         off = {row["layer"]: edits.off(heads=[int(row["head"])])}
         with torch.no_grad(), it.edit(made.model, off):
             want = float(made.log_probability(made.logits()))
-        assert float(row["with"]) == pytest.approx(want, abs=1e-5)
+        assert float(row["after"]) == pytest.approx(want, abs=1e-5)
 
 
 def test_words_of_a_language_model(asked: Command, folders: Path) -> None:
@@ -119,7 +119,7 @@ def test_words_of_a_language_model(asked: Command, folders: Path) -> None:
     with torch.no_grad(), it.edit(made.model, off):
         want = float(made.log_probability(made.logits()))
     [row] = [r for r in rows(Path("t.csv")) if (r["layer"], r["head"]) == (*off, "0")]
-    assert float(row["with"]) == pytest.approx(want, abs=1e-5)
+    assert float(row["after"]) == pytest.approx(want, abs=1e-5)
 
 
 def test_our_language_model(asked: Command, tmp_path: Path) -> None:

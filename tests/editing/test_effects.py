@@ -95,9 +95,9 @@ def test_the_numbers_are_those_of_hooks(gpt2: Any, score: Callable[[Any], Tensor
     assert table["head"] == [*range(HEADS)] * LAYERS
     with torch.no_grad():
         plain = float(score(gpt2(IDS)))
-    assert table["without"] == pytest.approx([plain] * len(table), abs=1e-5)
-    assert table["with"] == pytest.approx(by_hooks(gpt2, lambda: score(gpt2(IDS))), abs=1e-5)
-    gaps = [a - b for a, b in zip(table["with"], table["without"])]
+    assert table["before"] == pytest.approx([plain] * len(table), abs=1e-5)
+    assert table["after"] == pytest.approx(by_hooks(gpt2, lambda: score(gpt2(IDS))), abs=1e-5)
+    gaps = [a - b for a, b in zip(table["after"], table["before"])]
     assert table["difference"] == pytest.approx(gaps, abs=1e-9)
     assert not any("forward" in vars(module) for module in gpt2.modules())
 
@@ -119,7 +119,9 @@ def test_layers_before_an_edit_do_not_run_again() -> None:
     assert len(table) == 7 * 6
     assert sum(layer.ran for layer in model) < 0.8 * 6 * (1 + 7 * 6)
     with torch.no_grad(), it.edit(model, {"5": edits.forbid(keys=[2])}):
-        assert table.filter(layer="5*", key=2)["with"] == pytest.approx([float(model(x)[0, -1, 0])])
+        assert table.filter(layer="5*", key=2)["after"] == pytest.approx(
+            [float(model(x)[0, -1, 0])]
+        )
 
 
 def test_only_rows_that_are_read_are_computed(gpt2: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +145,7 @@ def test_a_generation_runs_whole(gpt2: Any) -> None:
         return made.float().mean()
 
     table = it.effects(gpt2, run, score)
-    assert table["with"] == by_hooks(gpt2, lambda: score(run()))
+    assert table["after"] == by_hooks(gpt2, lambda: score(run()))
 
 
 class Leaving(nn.Module):
@@ -193,7 +195,7 @@ def test_what_layers_leave_behind_and_change_in_place(training: bool, reads: int
     for row in table:
         with torch.no_grad(), it.edit(model, {row["layer"]: edits.forbid(keys=[row["key"]])}):
             want = float(run()[0, -1].sum())
-        assert row["with"] == pytest.approx(want, rel=1e-5, abs=1e-5)
+        assert row["after"] == pytest.approx(want, rel=1e-5, abs=1e-5)
 
 
 def test_random_inputs_are_not_mixed() -> None:
@@ -207,7 +209,7 @@ def test_random_inputs_are_not_mixed() -> None:
         return host["attention"](x, x, x)[0]
 
     table = it.effects(host, run, lambda y: y[0, 0, 0])
-    assert len(set(table["with"])) == 2
+    assert len(set(table["after"])) == 2
 
 
 @pytest.mark.parametrize("kind", ["T5", "Bert", "Marian", "Llama"])
@@ -259,7 +261,7 @@ def test_other_models(kind: str) -> None:
 
     table = it.effects(model, run, next_token)
     assert len(table) == 4 * (6 if both else 2)
-    assert table["with"] == pytest.approx(
+    assert table["after"] == pytest.approx(
         one_by_one(model, lambda: next_token(run()), table), abs=1e-5
     )
     assert max(map(abs, table["difference"])) > 1e-4
@@ -273,16 +275,16 @@ def test_each_layer_each_key_and_parts(gpt2: Any) -> None:
         return gpt2(IDS)
 
     layers = it.effects(gpt2, run, next_token, edits=edits.each_layer(gpt2))
-    assert layers.columns == ("layer", "without", "with", "difference")
+    assert layers.columns == ("layer", "before", "after", "difference")
     assert len(layers) == LAYERS
     part = gpt2.transformer.h[1]
     keys = it.effects(gpt2, run, next_token, edits=edits.each_key(part))
     assert keys["key"] == [*range(IDS.shape[1])] and set(keys["layer"]) == {"transformer.h.1.attn"}
     with torch.no_grad(), it.edit(gpt2, {"transformer.h.1.attn": edits.forbid([2])}):
-        assert keys["with"][2] == pytest.approx(float(next_token(run())), abs=1e-5)
+        assert keys["after"][2] == pytest.approx(float(next_token(run())), abs=1e-5)
     uniform = it.effects(gpt2, run, next_token, edits=edits.each_head(part, edits.uniform))
     with torch.no_grad(), it.edit(gpt2, {"transformer.h.1.attn": edits.uniform(heads=[3])}):
-        assert uniform["with"][3] == pytest.approx(float(next_token(run())), abs=1e-5)
+        assert uniform["after"][3] == pytest.approx(float(next_token(run())), abs=1e-5)
 
 
 def test_edits_by_name_and_in_a_list(gpt2: Any) -> None:
@@ -294,9 +296,9 @@ def test_edits_by_name_and_in_a_list(gpt2: Any) -> None:
     table = it.effects(gpt2, lambda: gpt2(IDS), next_token, edits=named, tokens=words)
     assert table["edit"] == ["no first word", "both"]
     listed = it.effects(gpt2, lambda: gpt2(IDS), next_token, edits=[*named.values()], tokens=words)
-    assert listed["with"] == table["with"]
+    assert listed["after"] == table["after"]
     assert listed["edit"][0] == "forbid(keys='a')"
-    for found, given in zip(table["with"], named.values()):
+    for found, given in zip(table["after"], named.values()):
         with torch.no_grad(), it.edit(gpt2, given, tokens=words):
             assert found == pytest.approx(float(next_token(gpt2(IDS))), abs=1e-5)
 
@@ -310,7 +312,7 @@ def test_the_table(gpt2: Any, tmp_path: Any) -> None:
     assert len(table.filter(layer="*.0.*", head=1)) == 1
     table.csv(tmp_path / "t.csv")
     head, *lines = (tmp_path / "t.csv").read_text().splitlines()
-    assert head == "layer,head,without,with,difference" and len(lines) == len(table)
+    assert head == "layer,head,before,after,difference" and len(lines) == len(table)
 
 
 def test_everything_is_undone(gpt2: Any) -> None:

@@ -116,7 +116,7 @@ def test_paths_are_those_of_hooks(gpt2: Any, part: Any) -> None:
         for layer in range(LAYERS)
         for head in range(HEADS)
     ]
-    assert table["with"] == pytest.approx(want, abs=1e-5)
+    assert table["after"] == pytest.approx(want, abs=1e-5)
     gaps = [abs(x) for x in table["difference"]]
     assert max(gaps[: 2 * HEADS]) > 1e-3 and max(gaps[2 * HEADS :]) < 1e-5
 
@@ -127,9 +127,9 @@ def test_the_direct_path_to_the_output(gpt2: Any) -> None:
     places = [(1, 1), (1, 2), (2, 0)]
     assert [(int(r["layer"].split(".")[2]), r["head"]) for r in table] == places
     want = [by_hooks(gpt2, place, None, 0) for place in places]
-    assert table["with"] == pytest.approx(want, abs=1e-5)
+    assert table["after"] == pytest.approx(want, abs=1e-5)
     with torch.no_grad():
-        assert table["without"] == pytest.approx([float(score(gpt2(CLEAN)))] * 3, abs=1e-5)
+        assert table["before"] == pytest.approx([float(score(gpt2(CLEAN)))] * 3, abs=1e-5)
     assert min(map(abs, table["difference"])) > 1e-3
 
 

@@ -338,3 +338,31 @@ def undumped(**options: Any) -> Callable[[], object]:
 )
 def test_bad_input(call: Callable[[], object], text: str) -> None:
     refused(call, ArgumentError, text)
+
+
+HOOKS = {
+    "forward pre hooks": lambda module, hook: module.register_forward_pre_hook(hook),
+    "forward hooks": lambda module, hook: module.register_forward_hook(hook),
+    "backward pre hooks": lambda module, hook: module.register_full_backward_pre_hook(hook),
+    "backward hooks": lambda module, hook: module.register_full_backward_hook(hook),
+}
+
+
+@pytest.mark.parametrize("kind", HOOKS)
+def test_hooks_are_not_lost(kind: str) -> None:
+    encoder = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    for model, part, name in (
+        (nn.MultiheadAttention(8, 2, batch_first=True), "", "MultiheadAttention"),
+        (encoder, "linear1", "TransformerEncoderLayer.linear1"),
+        (nn.TransformerEncoder(encoder, 1), "layers.0", "TransformerEncoder.layers.0"),
+        (nn.Transformer(8, 2, 1, 1, 16, batch_first=True), "", "Transformer"),
+    ):
+        handle = HOOKS[kind](model.get_submodule(part), lambda *given: None)
+        with pytest.raises(ArgumentError) as error:
+            load(model)
+        assert str(error.value) == (
+            f"foreign: expected a module without hooks; got {kind} of {name}. They change what it "
+            "computes. Remove them, or register them on our block."
+        )
+        handle.remove()
+        load(model)

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import intently as it
-from intently.matrix.labelling import BLOCK
+from intently import edits
+from intently.matrix.labelling import BLOCK, crosses
 from intently.observe import Recording, load_recording
 from intently.observe.recording.labels import Labels, labels
 
@@ -229,3 +230,42 @@ def test_a_list_as_long_as_the_source_labels_no_decoder(tmp_path: Path) -> None:
     seen = transformer_seen(7, 6, tokens=list("abcdef"))
     assert seen[encoder].labels == (None, None)
     assert seen[decoder].labels == ((*six[1:], ""), six)
+
+
+class Layer(nn.Module):
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.add_module(name, nn.MultiheadAttention(8, 2, batch_first=True))
+
+    def forward(self, x: Tensor) -> Tensor:
+        (attention,) = self.children()
+        return attention(x, x, x)[0]
+
+
+@pytest.mark.parametrize("name", ["attn", "enc_attn", "encoder_attention", "crossing", "src_attn"])
+def test_self_attention_is_not_told_by_a_piece_of_its_name(name: str) -> None:
+    model = nn.Sequential(Layer(name), Layer(name)).eval()
+    words = ["a", "b", "c"]
+    with torch.no_grad(), it.watch(model, tokens=words) as seen:
+        model(torch.randn(1, 3, 8))
+    assert seen.rollout("c").shape == (1, 3)
+    assert seen[f"0.{name}"].labels == (tuple(words), tuple(words))
+    with torch.no_grad(), it.edit(model, {"*": edits.forbid(["a"])}, tokens=words):
+        model(torch.randn(1, 3, 8))
+
+
+@pytest.mark.parametrize(
+    ("name", "beside", "expected"),
+    [
+        ("encoder.layer.0.crossattention.self", (), True),
+        ("decoder.block.0.layer.1.EncDecAttention", (), True),
+        ("decoder.layers.0.encoder_attn", (), True),
+        ("layers.0.encoder_attn", ("layers.0.self_attn",), True),
+        ("layers.0.encoder_attn", (), None),
+        ("blocks.0.encoder_attention.self", (), False),
+        ("x.crossformer_self", (), False),
+        ("text.layers.0.crossing", (), None),
+    ],
+)
+def test_whole_words_tell(name: str, beside: tuple[str, ...], expected: bool | None) -> None:
+    assert crosses(name, beside) is expected

@@ -384,3 +384,25 @@ def test_gradients(implementation: str) -> None:
     for entry, weights in zip(seen.calls, found.attentions):
         mine = by_gradient(entry.matrix(), entry.v(), entry.grad())
         close(mine, (weights * weights.grad).detach(), gap=1e-4)
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_under_autocast_the_recorded_queries_are_those_that_were_multiplied(
+    implementation: str,
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=8, initializer_range=0.8,
+        pad_token_id=0,
+    )  # fmt: skip
+    model = transformers.LlamaForCausalLM(config).eval()
+    model.set_attn_implementation(implementation)
+    ids = torch.randint(3, 60, (2, 10))
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16), watch(model) as seen:
+        model(ids)
+    assert len(seen.calls) == 2
+    for call in seen.calls:
+        A = call.attention()
+        assert call.verified and A.q.dtype is A.k.dtype is torch.bfloat16

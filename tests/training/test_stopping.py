@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,17 @@ from rich.console import Console
 
 from intently.errors import ArgumentError
 from intently.models.transformer import Transformer
-from intently.training import Evaluated, Event, GivenUp, History, Resumed, Stepped, display, train
+from intently.training import (
+    Checkpoints,
+    Evaluated,
+    Event,
+    GivenUp,
+    History,
+    Resumed,
+    Stepped,
+    display,
+    train,
+)
 from intently.training.events import Listener
 from intently.training.history import Evaluation
 from intently.training.validation import without_better
@@ -132,3 +143,44 @@ def test_the_progress_says_so(tmp_path: Path) -> None:
             run(tmp_path / str(terminal), tell=progress)
         assert isinstance(console.file, io.StringIO)
         assert "step 20  no better bleu in 3 evaluations: the run ends" in console.file.getvalue()
+
+
+# --- signals and streams that end a run -----------------------------------------------------------
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="a terminal of POSIX")
+@pytest.mark.parametrize("name", ["SIGHUP", "SIGTERM", "SIGINT"])
+def test_a_signal_ends_a_run_with_a_checkpoint(tmp_path: Path, name: str) -> None:
+    before = signal.getsignal(getattr(signal, name))
+    _, history = tiny.run(tmp_path, progress=tiny.interrupt(Stepped, 7, getattr(signal, name)))
+    assert history.stopped == "interrupted"
+    assert history.checkpoint is not None and history.checkpoint.name == "step-000007"
+    assert signal.getsignal(getattr(signal, name)) is before
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="a terminal of POSIX")
+@pytest.mark.parametrize("name", ["SIGHUP", "SIGINT"])
+def test_an_ignored_signal_stays_ignored(tmp_path: Path, name: str) -> None:
+    kind = getattr(signal, name)
+    before = signal.signal(kind, signal.SIG_IGN)
+    try:
+        _, history = tiny.run(tmp_path, progress=tiny.interrupt(Stepped, 7, kind))
+        assert signal.getsignal(kind) is signal.SIG_IGN
+    finally:
+        signal.signal(kind, before)
+    assert history.stopped == "finished"
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(), OSError(28, "No space left"), SystemExit(1)])
+def test_a_stream_that_is_gone_ends_a_run_with_a_checkpoint(
+    tmp_path: Path, error: BaseException
+) -> None:
+    def fail() -> None:
+        raise error
+
+    with pytest.raises(type(error)):
+        tiny.run(tmp_path, progress=tiny.when(Stepped, 7, fail))
+    assert Checkpoints(tmp_path / "checkpoints").latest() == "step-000007"
+    resumed, history = tiny.run(tmp_path, resume=True)
+    assert history.stopped == "finished"
+    assert tiny.same_weights(resumed, tiny.run(tmp_path / "unbroken")[0])

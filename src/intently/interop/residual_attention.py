@@ -82,4 +82,6 @@ class ResidualAttention(AllOrNothing):
 def _normed(norm: nn.Module | None, x: Tensor) -> Tensor:
     if norm is None:
         return x
-    return norm(x.transpose(-2, -1)).transpose(-2, -1) if isinstance(norm, nn.GroupNorm) else norm(x)
+    return (
+        norm(x.transpose(-2, -1)).transpose(-2, -1) if isinstance(norm, nn.GroupNorm) else norm(x)
+    )

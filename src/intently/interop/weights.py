@@ -17,6 +17,23 @@ SHOWN = 6
 """Most names that a message lists."""
 
 
+HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+
+
+def check_hooks(module: nn.Module) -> None:
+    """Raise `ArgumentError` for hooks in a module: a copy of its weights would lose them."""
+    for name, part in module.named_modules():
+        kind = next((kind for kind in HOOKS if getattr(part, kind, None)), None)
+        if kind is not None:
+            where = type(module).__name__ + (f".{name}" if name else "")
+            got = f"{kind.strip('_').replace('_', ' ')} of {where}"
+            cause, fix = (
+                "they change what it computes",
+                "remove them, or register them on our block",
+            )
+            raise build(ArgumentError, "foreign", "a module without hooks", got, cause, fix)
+
+
 class Weights:
     """Named tensors of ``source``, taken one by one until none is left.
 
@@ -36,7 +53,8 @@ left over. Our block would compute something else without them.
 
     @classmethod
     def of(cls, module: nn.Module) -> Weights:
-        """Return the parameters and the saved buffers of a PyTorch module."""
+        """Return the parameters and the saved buffers of a PyTorch module without hooks."""
+        check_hooks(module)
         return cls(module.state_dict(keep_vars=True), type(module).__name__)
 
     def take(self, name: str) -> Tensor:

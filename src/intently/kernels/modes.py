@@ -43,11 +43,11 @@ def differentiated(tensors: Iterable[Tensor]) -> bool:
 
 def recording() -> bool:
     """Whether operations are recorded to run elsewhere: `torch.jit.trace` or an ONNX export."""
-    return torch._C._is_tracing() or _onnx()
+    return _onnx() if torch.compiler.is_compiling() else torch._C._is_tracing()
 
 
 def _onnx() -> bool:
-    return torch.compiler.is_compiling() and torch.onnx.is_in_onnx_export()
+    return torch.onnx.is_in_onnx_export()
 
 
 setattr(_onnx, "_dynamo_marked_constant", True)  # noqa: B010 - torch.compiler's own mark

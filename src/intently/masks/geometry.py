@@ -53,7 +53,8 @@ class Standing:
         """Position of query 0: an int, or (…, 1, 1) where it differs by row."""
         if isinstance(self.offset, Tensor):
             return g.align(self.offset, "offset")
-        return g.s - g.t if self.offset is None else self.offset
+        start = g.s - g.t if self.offset is None else self.offset
+        return start.reshape(1, 1) if isinstance(start, Tensor) else start  # sizes of a trace
 
     def position(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor) -> Tensor:
         """Positions of single queries, where ``lead`` indexes the axes of ``g.lead``."""

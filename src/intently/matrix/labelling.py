@@ -5,6 +5,7 @@ Recordings, figures and pages all use this module, so that they cannot disagree.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Protocol, runtime_checkable
@@ -19,10 +20,19 @@ from intently.masks import Geometry, Mask, is_plain_causal
 from intently.masks.mask import Both
 from intently.matrix import LazyMatrix
 
-CROSS = ("cross", "encdec", "enc_dec", "encoder_att", "enc_att", "src_att")
+CROSS = re.compile(r"cross(_?att\w*)?|(enc|src)_?(dec|tgt|trg)(_?att\w*)?")
 """Words in the last two parts of a name that mean cross-attention."""
 
-BESIDE = {"multihead_attn": "self_attn", "attn2": "attn1"}
+BESIDE = {
+    "multihead_attn": ("self_attn",),
+    "attn2": ("attn1",),
+    "encoder_attn": ("self_attn", "self_attention"),
+    "encoder_attention": ("self_attn", "self_attention"),
+    "enc_attn": ("self_attn", "self_attention"),
+    "enc_attention": ("self_attn", "self_attention"),
+    "src_attn": ("self_attn", "self_attention"),
+    "src_att": ("self_att", "self_attn"),
+}
 """Names that mean it only in a decoder, or beside the self-attention of the same layer."""
 
 BLOCK = 2**22
@@ -49,15 +59,26 @@ def crosses(name: str, beside: Collection[str] = ()) -> bool | None:
     (True, False, None)
     >>> crosses("0.multihead_attn"), crosses("0.multihead_attn", beside=["0.self_attn"])
     (None, True)
+    >>> crosses("0.enc_attn"), crosses("decoder.0.enc_attn"), crosses("encoder_attention.self")
+    (None, True, False)
     """
     parts = name.lower().split(".")
-    words = ".".join(parts[-2:])
-    if any(word in words for word in CROSS):
+    words = [word for part in parts[-2:] for word in _words(part)]
+    if any(CROSS.fullmatch(word) for word in words):
         return True
+    if "self" in words:
+        return False
     around, dot, last = name.rpartition(".")
-    if last in BESIDE and ("decoder" in parts or f"{around}{dot}{BESIDE[last]}" in beside):
+    own = (f"{around}{dot}{other}" for other in BESIDE.get(last, ()))
+    if last in BESIDE and ("decoder" in parts or any(other in beside for other in own)):
         return True
-    return False if "self" in words else None
+    return None
+
+
+def _words(part: str) -> list[str]:
+    """The words of a part of a name, and their pairs: "enc_dec_attn" has "enc_dec", too."""
+    words = part.split("_")
+    return [*words, *map("_".join, zip(words, words[1:])), part]
 
 
 def reads_source(name: str, beside: Collection[str] = ()) -> bool:

@@ -1,4 +1,4 @@
-"""Defer SIGINT and SIGTERM to the end of the step."""
+"""Defer SIGINT, SIGTERM and SIGHUP to the end of the step."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from typing import Any
 
 
 class Interruption:
-    """While active, the first SIGINT or SIGTERM sets ``asked``; a second raises KeyboardInterrupt.
+    """While active, the first signal to end sets ``asked``; a second raises KeyboardInterrupt.
 
-    Within :meth:`at_once` the first raises KeyboardInterrupt, too. Signals reach the main thread
-    only; in other threads this does nothing.
+    These are SIGINT, SIGTERM and, where there is a terminal to be closed, SIGHUP. Those that the
+    process ignores, as ``nohup`` and the background of a shell have it, stay ignored. Within
+    :meth:`at_once` the first raises KeyboardInterrupt, too. Signals reach the main thread only; in
+    other threads this does nothing.
 
     >>> with Interruption() as interruption:
     ...     signal.raise_signal(signal.SIGINT)
@@ -29,8 +31,10 @@ class Interruption:
 
     def __enter__(self) -> Interruption:
         if threading.current_thread() is threading.main_thread():
-            for kind in (signal.SIGINT, signal.SIGTERM):
-                self._before[kind] = signal.signal(kind, self._hear)
+            for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+                kind = getattr(signal, name, None)
+                if kind is not None and signal.getsignal(kind) is not signal.SIG_IGN:
+                    self._before[kind] = signal.signal(kind, self._hear)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -26,6 +26,7 @@ from intently.training.checkpoint import Checkpoint, Checkpoints, name_of, versi
 from intently.training.events import (
     Evaluated,
     Evaluating,
+    Event,
     GivenUp,
     Listener,
     Pace,
@@ -132,7 +133,9 @@ class _Run:
         self.model, self.data, self.loss, self.options, self.out = model, data, loss, options, out
         self.processes, self.interruption, self.writer = processes, interruption, writer
         self.dev: str | None = getattr(validate, "fingerprint", None)
-        self.validate, self.tell = validate, tell if processes.first else lambda event: None
+        self.validate, self._listener = validate, tell if processes.first else lambda event: None
+        self.unheard: BaseException | None = None
+        """Why nobody can be told any more: standard output is closed, or full."""
         self.checkpoints = Checkpoints(out / "checkpoints")
         self.asked = self.late = False  # agreed on by all processes
         self.device = next(model.parameters()).device
@@ -194,6 +197,8 @@ class _Run:
                 self._save(best)
             self._tick()
             if end:
+                if self.unheard is not None:
+                    raise self.unheard
                 if end == "no better":
                     self.tell(GivenUp(position.step, worse, run.best_by))
                 elif end == "time":
@@ -209,6 +214,14 @@ class _Run:
             self.tell(
                 Stepped(position.step, schedule.steps, loss, rate, pace.tokens_per_second, left)
             )
+
+    def tell(self, event: Event) -> None:
+        """Tell of an event; where that fails, the run ends after this step, as interrupted."""
+        try:
+            self._listener(event)
+        except (OSError, SystemExit) as error:  # rich exits where a pipe is closed
+            self._listener, self.unheard = lambda event: None, error
+            self.interruption.asked = True
 
     def _tick(self) -> float:
         """Add the time since the last tick to the run's time, and return it."""

@@ -14,6 +14,7 @@ from intently.interop.torch.extra_keys import KeyValueAttention
 from intently.interop.weights import (
     Weights,
     assemble,
+    check_hooks,
     check_kind,
     check_options,
     check_plain,
@@ -124,6 +125,7 @@ def load(foreign: nn.Module) -> nn.Module:
         verb="load",
     )
     if isinstance(foreign, nn.Transformer):
+        check_hooks(foreign)
         return EncoderDecoder(load(foreign.encoder), load(foreign.decoder)).train(foreign.training)
     if isinstance(foreign, nn.TransformerEncoder | nn.TransformerDecoder):
         return _stack(foreign).train(foreign.training)

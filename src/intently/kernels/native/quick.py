@@ -52,9 +52,9 @@ def product(
         return _with_gradients(q, k, v, scale, mask)
     try:
         shape, width = q.shape, v.shape[-1]
-    except RuntimeError:  # nested
+        y = torch.empty_like(q) if width == shape[3] else q.new_empty((*shape[:3], width))
+    except RuntimeError:  # nested, or of MKLDNN
         return None
-    y = torch.empty_like(q) if width == shape[3] else q.new_empty((*shape[:3], width))
     scale = 1 / math.sqrt(shape[3]) if scale is None and shape[3] else scale
     return y if _quick(q, k, v, y, scale, mask, torch.get_num_threads()) else None
 

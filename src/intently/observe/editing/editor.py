@@ -14,13 +14,14 @@ from intently.attention_matrix import Attention
 from intently.edits import Edit, Scene
 from intently.edits.rules import are_shares, of_weights
 from intently.errors import KernelError, UnverifiedError, build
+from intently.kernels.modes import transformed
 from intently.masks import Geometry
 from intently.matrix import Dense, LazyMatrix
 from intently.observe.editing.applied import Applied, Part, edited_rows, groups, mixed_rows
 from intently.observe.editing.texts import Texts
 from intently.observe.generation.call_masks import trimmed
 from intently.observe.recording.labels import Tokens
-from intently.observe.watching.call import After, AttentionSpec, Call, operand
+from intently.observe.watching.call import IN_FUNC, After, AttentionSpec, Call, operand
 from intently.observe.watching.checking import Verdict, check
 from intently.observe.watching.listener import Changing, Made, in_backward
 from intently.observe.watching.mask_inference import KnownMasks
@@ -28,6 +29,9 @@ from intently.observe.watching.naming import Names, matches
 from intently.observe.watching.plain_check import confirmed
 
 NO_DOOR = "one whose output is known only after the module went on with it, or not at all"
+LAID_OUT = (
+    "one whose queries, keys or scores `{}` laid out anew, so that its rows are known too late"
+)
 NO_SHARES = "an edit made weights that are negative or sum to more than 1, which is not kept: {}"
 
 
@@ -76,7 +80,7 @@ class Editor(Changing):
         if name is None:
             return result, make
         found = [(pattern, edit) for pattern, edit in self._edits.items() if matches(name, pattern)]
-        call = make()
+        call = IN_FUNC if transformed() else make()
         if isinstance(call, str):
             if found:
                 self.miss(module, source, call)
@@ -103,7 +107,8 @@ class Editor(Changing):
         if not bool(scene.touched.any()):
             return result, lambda: call
         if call.put is None:
-            raise build(KernelError, name, "a call that edits can change", NO_DOOR)
+            got = NO_DOOR if call.shut is None else LAID_OUT.format(call.shut)
+            raise build(KernelError, name, "a call that edits can change", got)
         said = " & ".join(repr(edit) for _, edit in found)
         told = said if call.edited is None else f"{call.edited} & {said}"
         parts = groups(scene)

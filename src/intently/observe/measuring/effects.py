@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from intently.edits import Attending, Each, Edit, each_head
 from intently.edits.each import Placed
-from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.errors import ArgumentError, KernelError, KindError, build, shape_of
 from intently.foundation.progress import late_bar
 from intently.observe.editing.edit import edit
 from intently.observe.editing.editor import Editor
@@ -48,8 +48,10 @@ def effects(
 
     The numbers are those of one run for each edit. Modules before the first edited one are not run
     again, and of the last linear layer only the rows that the score reads are computed, wherever
-    an unedited run comes out the same in this way. Nothing has gradients. Raises `ArgumentError`
-    if nothing attends or a score is not one number, and what `intently.edit` raises.
+    an unedited run comes out the same in this way. Nothing has gradients. Layers that cannot be
+    edited are left out of `each_head` and its like; ``left_out`` of the table names them. Raises
+    `ArgumentError` if nothing attends or a score is not one number, and what `intently.edit`
+    raises.
 
     >>> import torch, intently as it
     >>> _ = torch.manual_seed(0)
@@ -66,13 +68,24 @@ def effects(
         runs = _Runs(model, seen, lambda: as_number(score(run())), plain, [x for _, x in placed])
         listen(Editor(model, {}, None), doors)  # once: each edit finds them open
         rows = []
+        left_out: dict[str, str] = {}
         for n, (place, given) in enumerate(placed):
             tell("running edits", n, len(placed))
-            found = runs.edited(given, tokens)
-            numbers = {"without": runs.plain, "with": found, "difference": found - runs.plain}
+            if place.get("layer") in left_out:
+                continue
+            try:
+                found = runs.edited(given, tokens)
+            except KernelError as error:
+                if "layer" not in place:
+                    raise
+                left_out[place["layer"]] = str(error)
+                if len(left_out) == len({at["layer"] for at, _ in placed}):
+                    raise
+                continue
+            numbers = {"before": runs.plain, "after": found, "difference": found - runs.plain}
             rows.append({**place, **numbers})
     columns = dict.fromkeys(name for place, _ in placed for name in place)
-    return Effects(rows, (*columns, "without", "with", "difference"))
+    return Effects(rows, (*columns, "before", "after", "difference"), left_out)
 
 
 class _Runs:

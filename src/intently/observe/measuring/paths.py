@@ -82,9 +82,9 @@ def path_effects(
                 with edit(model, _read(seen, reading, parts)):
                     made = clean()
             found = as_number(score(made))
-            numbers = {"without": plain, "with": found, "difference": found - plain}
+            numbers = {"before": plain, "after": found, "difference": found - plain}
             rows.append({"layer": layer, "head": head, **numbers})
-    return Effects(rows, ("layer", "head", "without", "with", "difference"))
+    return Effects(rows, ("layer", "head", "before", "after", "difference"))
 
 
 def _places(seen: Recording, given: Heads, argument: str) -> list[tuple[str, int]]:

@@ -19,6 +19,7 @@ from intently.observe.sources.followed import GIVEN, Lost, Scores
 from intently.observe.sources.functional import how_of
 from intently.observe.sources.gathered import Gathered
 from intently.observe.sources.mixed import BY_HAND, Mixture, Mixtures, placed
+from intently.observe.sources.origins import storage_of
 from intently.observe.sources.regraded import Waiting
 from intently.observe.sources.steps import MIXES, NO_PRODUCT, after, as_they_are, leaves
 from intently.observe.watching.call import Call, operand
@@ -167,8 +168,10 @@ class Follow(TorchDispatchMode):
 
     def _tell(self, found: Scores | Lost, weights: Tensor, make: Callable[[], Call | str]) -> None:
         gathered, listeners = self.gathered, current()
-        if gathered is None or gathered.module is not next(iter(around()[-1:]), None):
-            if weights.requires_grad and any(isinstance(x, Changing) for x in listeners):
+        edited = any(isinstance(x, Changing) for x in listeners)
+        own = gathered is not None and gathered.module is next(iter(around()[-1:]), None)
+        if gathered is None or not own or (edited and gathered.plain(weights)):
+            if weights.requires_grad and edited:
                 self.waiting.append((_whose(found), make))
             else:
                 tell(listeners, BY_HAND, _whose(found), make)
@@ -183,23 +186,27 @@ class Follow(TorchDispatchMode):
     def _find(self, x: Any) -> Held | None:
         if isinstance(x, (list, tuple)) and x and isinstance(x[0], Tensor):
             return next(filter(None, map(self._find, x)), None)
-        if not isinstance(x, Tensor) or x.is_sparse or x.is_nested:
+        if not isinstance(x, Tensor) or x.is_nested:
             return None
         alive, found = self._known.get(_place(x), (None, None))
         return None if alive is None or alive.expired() else found
 
     def keep(self, x: Tensor, found: Held) -> None:
-        """Remember what a tensor holds, by its memory."""
+        """Remember what a tensor holds, by its memory, if it has one."""
+        storage = storage_of(x)
+        if storage is None:
+            return
         if len(self._known) >= self._room:
             self._known = {k: pair for k, pair in self._known.items() if not pair[0].expired()}
             self._room = 2 * len(self._known) + 64
-        self._known[_place(x)] = StorageWeakRef(x.untyped_storage()), found
+        self._known[_place(x)] = StorageWeakRef(storage), found
 
     def _forget(self, x: Tensor) -> None:
         """Forget everything in the memory of x, which was overwritten."""
-        storage = x.untyped_storage()._cdata
-        for key in [key for key in self._known if key[0] == storage]:
-            del self._known[key]
+        storage = storage_of(x)
+        if storage is not None:
+            for key in [key for key in self._known if key[0] == storage._cdata]:
+                del self._known[key]
 
 
 def _whose(found: Scores | Lost) -> nn.Module | None:
@@ -245,7 +252,10 @@ def _holds_numbers(x: Tensor) -> bool:
 
 
 def _place(x: Tensor) -> tuple[Any, ...]:
-    return x.untyped_storage()._cdata, x.storage_offset(), tuple(x.shape), x.stride(), x.dtype
+    storage = storage_of(x)
+    if storage is None:
+        return ()
+    return storage._cdata, x.storage_offset(), tuple(x.shape), x.stride(), x.dtype
 
 
 def _product(name: str, a: Tensor, b: Tensor, args: Any, kwargs: Any) -> Scores | Lost:

@@ -11,9 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from intently.biases import as_bias
-from intently.kernels.modes import in_autocast
 from intently.masks import allowed, causal
-from intently.observe.watching.call import AttentionSpec, Call, itself
+from intently.observe.watching.call import AttentionSpec, Call, as_multiplied, itself
 from intently.observe.watching.patches import Function, Target, known_to_scripts
 from intently.observe.watching.scope import told
 from intently.observe.watching.searched import Searched
@@ -128,16 +127,9 @@ def _call(
     scale: float | None,
     enable_gqa: bool,
 ) -> Call:
-    q, k, v = (_in_autocast(x) for x in (q, k, v))
+    q, k, v = map(as_multiplied, (q, k, v))
     how = how_of(q, k, mask, dropout, is_causal, scale)
     return Call(q, k, v, y, how, "functional", put=itself)
-
-
-def _in_autocast(x: Tensor) -> Tensor:
-    """X in the dtype in which autocast hands it to the function."""
-    if x.dtype is not torch.float32 or not in_autocast(x.device):
-        return x
-    return x.to(torch.get_autocast_dtype(x.device.type))
 
 
 def how_of(

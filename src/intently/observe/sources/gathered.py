@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_leaves
 from intently.observe.sources.block_rows import Piece, Product, Softmax, piece_of, plain
 from intently.observe.sources.joined_blocks import planned
 from intently.observe.sources.laid_blocks import Plan, Unfit
-from intently.observe.sources.origins import BITS, Memory, Origins, View, replaced
+from intently.observe.sources.origins import BITS, Memory, Origins, View, replaced, storage_of
 from intently.observe.watching.call import Call
 from intently.observe.watching.listener import Changing, Listener
 from intently.observe.watching.scope import current, inside, tell
@@ -125,6 +125,26 @@ class Gathered:
         hidden = z <= torch.where(top <= LOWEST, torch.inf, top + LOWEST)
         self._softmaxes[number] = Softmax(cells.kept(), weights.detach().clone(), hidden)
 
+    def plain(self, weights: Tensor) -> bool:
+        """Whether weights are of a single product whose queries and keys were not laid out anew."""
+        softmax = self._of(weights)
+        if softmax is None or not plain(softmax, self._products):
+            return False
+        return self._laid_by(softmax) is None
+
+    def _of(self, weights: Tensor) -> Softmax | None:
+        numbers = () if self._failed else self._origins.view(weights).memory.numbers
+        return self._softmaxes.get(*numbers) if len(numbers) == 1 else None
+
+    def _laid_by(self, softmax: Softmax) -> str | None:
+        """The operation that laid out the scores, queries or keys of a softmax."""
+        numbers = set(softmax.cells.memory.numbers)
+        for product in (self._products[n] for n in numbers & self._products.keys()):
+            numbers |= product.rows.memory.numbers | product.cols.memory.numbers
+        return next(
+            (self._origins.laid[n] for n in sorted(numbers & self._origins.laid.keys())), None
+        )
+
     def hold(self, weights: Tensor, make: Callable[[], Call | str]) -> None:
         """Hold back a call of weights, with its output and its weights as they are now."""
         output: Tensor | None = None
@@ -138,6 +158,8 @@ class Gathered:
                 output, call.y = call.y, call.y.clone()
             if isinstance(call.real, Tensor):
                 call.real = call.real.clone()
+            softmax = self._of(weights)
+            call.shut = None if softmax is None else self._laid_by(softmax)
         self._held.append((self._origins.view(weights).memory.numbers, call, output))
 
     def tell(self, result: Any) -> None:
@@ -158,7 +180,8 @@ class Gathered:
                     listener.apart(self.module, why)
         known = set[int]().union(*(numbers for numbers, _ in whole))
         calls: list[Call | str] = [call for _, call in whole]
-        given = {x.untyped_storage()._cdata for x in tree_leaves(result) if isinstance(x, Tensor)}
+        tensors = [x for x in tree_leaves(result) if isinstance(x, Tensor)]
+        given = {storage._cdata for storage in map(storage_of, tensors) if storage is not None}
         for numbers, call, output in self._held:
             if max(numbers, default=0) not in known:
                 if output is None or output.untyped_storage()._cdata not in given:

@@ -32,6 +32,10 @@ MOVES = frozenset(
     )
 )
 """Operations that move numbers into a new memory."""
+LAYS = frozenset(
+    ("gather", "index_select", "constant_pad_nd", "roll", "take", "unfold_copy", "im2col")
+)
+"""Those that lay numbers out anew, as in blocks or shifted windows."""
 WRITES = frozenset(("copy", "index_put", "scatter", "fill", "zero", "_index_put_impl"))
 """Operations that write into the memory of their first argument."""
 FRESH = ("zeros", "ones", "full", "empty", "new_", "scalar_tensor", "arange", "tril", "triu")
@@ -136,6 +140,8 @@ class Origins:
 
     def __init__(self, known: dict[Any, Memory]) -> None:
         self.writes: list[Memory] = []
+        self.laid: dict[int, str] = {}
+        """The operation that laid out the numbers of a tensor, by the number of the tensor."""
         self._all = known
         self._held: dict[int, tuple[StorageWeakRef, Memory]] = {}
         self._count = 0
@@ -184,6 +190,8 @@ class Origins:
             args = *args[:2], float(NOWHERE)
         shape, length = _shape(out), _length(out)
         given = tuple(map(self._frozen, args))
+        if name in LAYS:
+            self.laid |= {n: name for view in _views(given) for n in view.memory.numbers}
         key = func, given, tuple(sorted(kwargs.items())), shape, length
         made = partial(_moved, func, given, kwargs, shape, length, out.device)
         self._keep(out, self._memory(key, given, made))
@@ -305,10 +313,20 @@ def _place(x: Tensor) -> int:
     return x.untyped_storage()._cdata
 
 
+def storage_of(x: Tensor) -> torch.UntypedStorage | None:
+    """The memory of a tensor; None for those that have none: sparse, or under torch.func."""
+    try:
+        return x.untyped_storage()
+    except NotImplementedError:
+        return None
+
+
 def _length(x: Tensor) -> int:
     """How many numbers the memory of x holds."""
     return x.untyped_storage().nbytes() // x.element_size()
 
 
 def _plain(x: Tensor) -> bool:
-    return x.layout == torch.strided and not x.is_nested and x.device.type != "meta"
+    if x.layout != torch.strided or x.is_nested or x.device.type == "meta":
+        return False
+    return storage_of(x) is not None

@@ -17,7 +17,7 @@ from intently.biases import Bias, as_bias, relative_buckets
 from intently.masks import Geometry, Mask, allowed, causal, window
 from intently.matrix import LazyMatrix
 from intently.observe.sources.flex import block_mask
-from intently.observe.watching.call import AttentionSpec, Call
+from intently.observe.watching.call import AttentionSpec, Call, as_multiplied
 from intently.observe.watching.mask_inference import simplified
 from intently.observe.watching.patches import Function, Target
 from intently.observe.watching.scope import current, inside, told
@@ -100,6 +100,8 @@ def _call(
         return f"{name} runs sequences packed into one, told apart by cu_seq_lens"
     if q.ndim != 4:
         return f"queries of {q.ndim} axes, not (b, h, t, d)"
+    if name != "flex_attention":  # which autocast leaves alone
+        q, k, v = map(as_multiplied, (q, k, v))
     how = _how(name, module, q, k, mask, kwargs)
     y, weights = result
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from intently.attention_matrix import Attention, attend
 from intently.biases import Bias
+from intently.kernels.modes import in_autocast
 from intently.masks import Mask
 from intently.matrix import LazyMatrix
 from intently.scores import Score
@@ -58,6 +59,9 @@ class Projected:
         return (*lead, self.heads, steps, len(self.weight) // self.heads)
 
 
+IN_FUNC = "it ran inside torch.func (vmap, grad), where tensors stand for many"
+
+
 @dataclass(frozen=True)
 class After:
     """The output of an operator that computes more of a layer than A @ v.
@@ -88,7 +92,7 @@ class Call:
     otherwise the innermost running module is. ``handed`` is the tensor that the model continues
     with, if that is not y itself, and ``back`` turns its gradient into that of y (b, h, t, e).
     ``put`` of another y and its weights is what the model gets in place of the result; ``edited``
-    says which edits changed the call.
+    says which edits changed the call; ``shut`` is the operation that left no place to change it.
 
     Attention by hand: y is None where the product was not seen, and ``then`` why. If v holds the
     values of some keys only, ``columns`` says which. ``real`` are the weights (b, h, t, s) that
@@ -107,6 +111,7 @@ class Call:
     as_it_is: str | None = None
     keys: Tensor | None = None
     then: str | None = None
+    shut: str | None = None
     real: Tensor | InPieces | None = None
     as_weights: Callable[[str], Call] | None = None
     handed: Tensor | None = None
@@ -127,6 +132,13 @@ class Call:
 def operand(x: Tensor | Projected) -> Tensor:
     """The tensor (b, heads, steps, d) of an operand, computed if necessary."""
     return x.tensor() if isinstance(x, Projected) else x
+
+
+def as_multiplied(x: Tensor) -> Tensor:
+    """X in the dtype in which it is multiplied: autocast changes it on the way."""
+    if x.dtype is not torch.float32 or not in_autocast(x.device):
+        return x
+    return x.to(torch.get_autocast_dtype(x.device.type))
 
 
 def itself(y: Tensor, matrix: LazyMatrix) -> Tensor:

@@ -21,7 +21,7 @@ from intently.observe.recording.labels import Tokens
 from intently.observe.recording.recording import Entry, Recording
 from intently.observe.storage.stores import Store
 from intently.observe.watching import checking
-from intently.observe.watching.call import Call, operand
+from intently.observe.watching.call import IN_FUNC, Call, operand
 from intently.observe.watching.gradients import Gradients
 from intently.observe.watching.isolation import alone
 from intently.observe.watching.listener import Listener, in_backward
@@ -262,7 +262,7 @@ def _unfit(call: Call) -> str | None:
         if tensor.device.type == "meta":
             return "its operands are on the meta device and hold no numbers"
     if transformed():
-        return "it ran inside torch.func (vmap, grad), where tensors stand for many"
+        return IN_FUNC
     if torch._C._get_tracing_state() is not None:
         return "it ran inside torch.jit.trace, which would trace the recording too"
     return None
