@@ -134,7 +134,7 @@ class Gathered:
 
     def _of(self, weights: Tensor) -> Softmax | None:
         numbers = () if self._failed else self._origins.view(weights).memory.numbers
-        return self._softmaxes.get(*numbers) if len(numbers) == 1 else None
+        return self._softmaxes.get(next(iter(numbers))) if len(numbers) == 1 else None
 
     def _laid_by(self, softmax: Softmax) -> str | None:
         """The operation that laid out the scores, queries or keys of a softmax."""
