@@ -102,6 +102,12 @@ def main() -> None:
     except IntentlyError as error:
         print(lines(f"intently: {error}", MESSAGE), file=sys.stderr)
         raise SystemExit(error.status) from None
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
+            raise
+        got = "not enough memory; choose smaller sizes, or shorter texts"
+        print(f"intently: {got}", file=sys.stderr)
+        raise SystemExit(2) from None
     except BrokenPipeError:  # drop the remaining output silently
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
