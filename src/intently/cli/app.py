@@ -114,9 +114,18 @@ def main() -> None:
     except OSError as error:
         if error.strerror is None:
             raise
-        name = f"{error.filename}: " if error.filename else ""
+        name = f"{error.filename}: " if error.filename else _lost_folder()
         print(lines(f"intently: {name}{error.strerror}", MESSAGE), file=sys.stderr)
         raise SystemExit(2) from None
+
+
+def _lost_folder() -> str:
+    """Return what to say before an error of the system that names no file."""
+    try:
+        os.getcwd()
+    except OSError:
+        return "the current folder was deleted: "
+    return ""
 
 
 def _open_streams() -> io.StringIO:
