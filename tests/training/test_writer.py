@@ -288,5 +288,5 @@ def test_a_folder_that_was_moved_before_the_first_step_is_lost(
         write(path, content)
 
     monkeypatch.setattr(trainer, "replace_file", moved)
-    with pytest.raises(LostFolderError, match="it was deleted or moved meanwhile"):
+    with pytest.raises(LostFolderError, match="It was deleted or moved meanwhile"):
         tiny.run(out)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from intently.edits import Scene
+from intently.errors import KindError, build
 from intently.matrix import LazyMatrix
 from intently.matrix.labelling import crosses, side
-from intently.observe.recording.labels import Tokens, checked, is_pair
+from intently.observe.recording.labels import Tokens, checked, is_pair, is_rows
 from intently.observe.storage.stores import identity
 
 COMPARED = 8
@@ -47,7 +48,10 @@ class Texts:
     """
 
     def __init__(self, tokens: Tokens | None, names: Collection[str]) -> None:
-        self._tokens = checked(tokens)
+        if is_rows(tokens):
+            fix = "pass those of one, or name rows and keys by position"
+            raise build(KindError, "tokens", "the tokens of one text", "several texts", fix=fix)
+        self._tokens: Any = checked(tokens)
         self._names = set(names)
         self._crossing = {_layer(name) for name in self._names if crosses(name, self._names)}
         """Layers with a cross-attention."""

@@ -8,8 +8,11 @@ from typing import Any, NamedTuple, TypeAlias
 from intently.errors import KindError, build
 from intently.matrix.labelling import crosses, one_text, reads_source, side
 
-Tokens: TypeAlias = Sequence[str] | tuple[Sequence[str], Sequence[str]]
-"""The texts of one sequence, or of two: (source, target) of an encoder and a decoder."""
+Text: TypeAlias = Sequence[str] | tuple[Sequence[str], Sequence[str]]
+"""The tokens of one sequence, or of two: (source, target) of an encoder and a decoder."""
+
+Tokens: TypeAlias = Text | list[Text]
+"""One text for all rows of a batch, or a list with the text of each, without padding."""
 
 OWN = (0, 1)
 """How many more tokens than keys a decoder may have: the last one is produced and never read."""
@@ -28,6 +31,10 @@ NONE = Labels()
 
 def checked(tokens: Any) -> Tokens | None:
     """Return the tokens; raises `KindError` for anything but texts, or a pair of sequences."""
+    if is_rows(tokens):
+        for text in tokens:
+            checked(text)
+        return tokens
     for texts in sides(tokens):
         listed = hasattr(texts, "__getitem__") and hasattr(texts, "__len__")
         odd = next((x for x in texts if not isinstance(x, str)), None) if listed else texts
@@ -37,6 +44,13 @@ def checked(tokens: Any) -> Tokens | None:
             fix = "a tokenizer's convert_ids_to_tokens(ids) gives texts"
             raise build(KindError, "tokens", expected, type(texts).__name__ + inside, fix=fix)
     return tokens
+
+
+def is_rows(tokens: Any) -> bool:
+    """Whether tokens are a list of the texts of each row of a batch."""
+    if not isinstance(tokens, list) or not tokens:
+        return False
+    return all(isinstance(text, list | tuple) for text in tokens)
 
 
 def is_pair(tokens: Any) -> bool:
@@ -53,8 +67,25 @@ def sides(tokens: Any) -> tuple[Any, ...]:
     return tokens if is_pair(tokens) else (tokens,)
 
 
+def placed(text: Text, seen: Sequence[bool]) -> Text:
+    """Return a text with "" for padding, where as many keys are seen as it has tokens.
+
+    >>> placed(["a", "b"], [False, True, True])
+    ['', 'a', 'b']
+    """
+
+    def fill(tokens: Sequence[str]) -> Sequence[str]:
+        if len(tokens) == len(seen) or len(tokens) != sum(seen):
+            return tokens
+        left = iter(tokens)
+        return [next(left) if one else "" for one in seen]
+
+    sides: Any = text
+    return (fill(sides[0]), fill(sides[1])) if is_pair(text) else fill(sides)
+
+
 def labels(
-    tokens: Tokens | None,
+    tokens: Text | None,
     name: str,
     shape: Sequence[int],
     looks_back: Callable[[], bool],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
@@ -14,7 +14,7 @@ from intently.matrix import LazyMatrix
 from intently.matrix.patterns import STATISTICS, links, measure
 from intently.observe.recording.table import Row, Table, written
 
-Source: TypeAlias = tuple[str, LazyMatrix, Tensor | Sequence[int] | None]
+Source: TypeAlias = tuple[str, LazyMatrix, Tensor | Sequence[Any] | None]
 
 PLACE = ("layer", "item", "head", "queries")
 
@@ -122,7 +122,7 @@ def alignment_errors(matrices: Sequence[LazyMatrix], gold: Sequence[Alignment]) 
 
 
 def _rows(
-    name: str, matrix: LazyMatrix, ids: Tensor | Sequence[int] | None, per_item: bool
+    name: str, matrix: LazyMatrix, ids: Tensor | Sequence[Any] | None, per_item: bool
 ) -> Iterator[Row]:
     if not isinstance(matrix, LazyMatrix):
         fix = "wrap dense weights: it.Dense(weights)"

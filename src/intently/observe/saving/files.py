@@ -24,7 +24,7 @@ from intently.errors import ArgumentError, IntentlyError, KindError, build, shap
 from intently.masks import Geometry, Mask
 from intently.modules.recurrent import Energies
 from intently.observe.recording.coverage import printable
-from intently.observe.recording.labels import Tokens, sides
+from intently.observe.recording.labels import Tokens, is_rows, sides
 from intently.observe.recording.recording import Entry, Recording, Whole
 from intently.observe.saving import value_json
 from intently.observe.saving.mapped import InFile, Mapped
@@ -189,8 +189,11 @@ class _Sheet:
         return {"tensor": known}
 
 
-def _told(tokens: Tokens | None) -> list[Any] | None:
-    """Tokens as plain data: texts, or two lists of them."""
+def _told(tokens: Tokens | None) -> list[Any] | dict[str, Any] | None:
+    """Tokens as plain data: texts, two lists of them, or the texts of each row of a batch."""
+    if is_rows(tokens):
+        texts: Any = tokens
+        return {"rows": [_told(text) for text in texts]}
     found = [list(side) for side in sides(tokens)]
     return (found or [None])[0] if len(found) < 2 else found
 
@@ -298,9 +301,15 @@ def _check(parts: Mapping[str, Tensor], how: AttentionSpec) -> None:
 
 
 def _texts(x: Any) -> Tokens | None:
-    """The texts of one sequence, or of two."""
+    """The texts of one sequence, of two, or of each row of a batch."""
     if x is None:
         return None
+    if isinstance(x, dict):
+        rows = x.get("rows")
+        if not isinstance(rows, list) or not rows:
+            raise UnreadableError("tokens that are no lists of texts")
+        texts: Any = [_texts(text) for text in rows]
+        return texts
     pair = isinstance(x, list) and len(x) == 2 and all(isinstance(side, list) for side in x)
     for texts in x if pair else [x]:
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):

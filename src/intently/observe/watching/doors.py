@@ -84,6 +84,8 @@ def _named(original: Function) -> Function:
         for listener in listeners:
             listener.running.append(self)
             listener.ran.here.add(self)
+            if len(listener.running) == 1:
+                listener.called(args, kwargs)
         try:
             with by_hand.around(self, listeners, (*args, *kwargs.values())) or as_before:
                 result = None

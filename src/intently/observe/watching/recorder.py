@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 from zlib import crc32
 
 import torch
@@ -18,6 +19,7 @@ from intently.masks import Geometry
 from intently.observe.generation.call_masks import trimmed, written
 from intently.observe.generation.generations import Added, Generations, Step
 from intently.observe.recording.labels import Tokens
+from intently.observe.recording.reading import Reads
 from intently.observe.recording.recording import Entry, Recording
 from intently.observe.storage.stores import Store
 from intently.observe.watching import checking
@@ -50,6 +52,7 @@ class Recorder(Listener):
         model: nn.Module | None,
         layers: str | Sequence[str] | None,
         tokens: Tokens | None,
+        tokenizer: Any,
         store: str,
         dtype: torch.dtype | None,
         gradients: bool,
@@ -58,11 +61,23 @@ class Recorder(Listener):
         super().__init__(Names(model, layers))
         self._deep, self.ran_compiled = deep, False
         self.recording = Recording(tokens)
+        self.reads = Reads(self.recording, tokenizer)
         covered = self.recording.covered
         self._store, self._masks = Store(store, dtype), KnownMasks()
         self._gradients = Gradients(self._store, covered) if gradients else None
         self._generations = Generations(self._store, self.running, covered)
         self._counts: dict[str, int] = {}
+
+    def called(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Hear which texts the model reads; errors never reach it."""
+        if in_backward() or transformed() or torch.compiler.is_compiling():
+            return
+        try:
+            with alone(torch.device("cpu")):
+                self.reads.called(args, kwargs)
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+            self.recording.covered.note(f"The tokens of what was read are not known: {why}")
 
     def see(self, call: Call) -> None:
         """Keep a call under the name of the module that made it; errors never reach the model."""

@@ -23,7 +23,9 @@ class watch:  # noqa: N801 - used as a function: `with it.watch(model) as seen:`
 
     Without a model, all attention of this thread or task is kept. ``layers`` are names of modules
     or patterns such as "decoder.layers.*.self_attn" (a name includes all modules in it); ``tokens``
-    label the matrices, ``(source, target)`` the two sides of an encoder and decoder; ``store`` is
+    label the matrices, ``(source, target)`` the two sides of an encoder and decoder, a list of
+    these the rows of a batch, without padding; a ``tokenizer`` (of transformers, or ours) makes
+    them of the ids that the model is called with, less those that its mask hides; ``store`` is
     "copy" (own copies of q and of new key rows), "reference" (the tensors themselves, refused once
     they were changed in place) or "disk" (a temporary file that is mapped into memory); ``dtype``
     is a floating-point type to store in; ``gradients`` keeps v, and after a backward pass the
@@ -54,12 +56,13 @@ class watch:  # noqa: N801 - used as a function: `with it.watch(model) as seen:`
         *,
         layers: str | Sequence[str] | None = None,
         tokens: Tokens | None = None,
+        tokenizer: Any = None,
         store: Literal["copy", "reference", "disk"] = "copy",
         dtype: torch.dtype | None = None,
         gradients: bool = False,
         deep: bool = False,
     ) -> None:
-        self._options = (model, layers, tokens, store, dtype, gradients, deep)
+        self._options = (model, layers, tokens, tokenizer, store, dtype, gradients, deep)
         self._model, self._deep = model, deep
         self._recorder: Recorder | None = None
         self._undo: finalize[..., watch] | None = None
