@@ -23,7 +23,7 @@ def _load() -> Loaded:
     try:
         module = importlib.import_module("intently.kernels.native._native")
     except ModuleNotFoundError:
-        return Loaded(None, "it was not built: installing Intently found no C++ compiler")
+        return Loaded(None, "it was not built: no C++ compiler was found, or it failed")
     except ImportError as error:
         return Loaded(None, f"it does not load: {error}")
     if forks.is_fork:  # of a process that may have used PyTorch's threads
