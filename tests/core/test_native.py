@@ -665,6 +665,25 @@ assert os.waitpid(child, 0)[1] == 0 and (it.attention(q, q, q).numpy() == y).all
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_after_a_fork_of_a_process_that_never_used_the_kernel() -> None:
+    code = """
+import os, signal, torch, intently as it
+torch.set_num_threads(2)
+q = torch.randn(4, 700, 32)
+expected = ((q @ q.mT) * 32 ** -0.5).softmax(-1) @ q  # on PyTorch's threads, which the child lacks
+child = os.fork()
+if not child:
+    signal.alarm(60)
+    with it.kernels.use("native"):
+        far = abs(it.attention(q, q, q).numpy() - expected.numpy()).max()
+    os._exit(0 if far < 1e-5 else 1)
+assert os.waitpid(child, 0)[1] == 0
+"""
+    done = in_python(code)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 @pytest.mark.parametrize("backward", [False, True])
 def test_ctrl_c_ends_a_long_call_within_a_second(backward: bool) -> None:

@@ -88,7 +88,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    warnings.showwarning = _show_warning
+    warnings.showwarning = show_warning
     try:
         try:
             app()
@@ -143,9 +143,10 @@ def _open_streams() -> io.StringIO:
     return lost
 
 
-def _show_warning(
+def show_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any
 ) -> None:
+    """Print a warning for users as one line of ours, any other as Python does."""
     from intently.show.labels import lines
 
     if issubclass(category, UserWarning):

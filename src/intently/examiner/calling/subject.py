@@ -179,9 +179,19 @@ class Subject:
             return self.call(*given.values()) if self.positional else self.call(**given)
         except SystemExit as error:  # it would end the examination, and whoever asked for it
             raise RuntimeError(f"the code ends the process: exit({error.code!r})") from None
+        except (Exception, KeyboardInterrupt, Reached):
+            raise
+        except BaseException as error:  # no handler of ours expects it
+            raise RuntimeError(f"the code raised {type(error).__name__}: {error}") from None
 
     def _result(self, out: Any) -> Tensor:
         y = output_of(out)
+        if y.layout is not torch.strided:
+            got = f"one of layout {y.layout}"
+            fix = "return y.to_dense()"
+            raise build(
+                ArgumentError, "subject", "a call that returns a dense tensor", got, fix=fix
+            )
         return _turned(y) if self.sequence_first else y
 
     @property

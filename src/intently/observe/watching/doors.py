@@ -38,8 +38,11 @@ def listen(listener: Listener, undo: ExitStack) -> None:
     modules = listener.names.modules
     same = (other.targets for other in current() if other.names.modules == modules)
     listener.targets = next(same, None) or _targets(Searched.of(modules))
-    undo.callback(patches.remove, patches.install(listener.targets))
-    undo.callback(leave, listener)
+    claim = patches.Claim(listener.targets)
+    for _ in range(2):  # the second does what an interrupt made the first leave out
+        undo.callback(patches.remove, claim)
+        undo.callback(leave, listener)
+    patches.install(claim)
     begin(listener)
 
 
