@@ -31,18 +31,15 @@ NONE = Labels()
 
 def checked(tokens: Any) -> Tokens | None:
     """Return the tokens; raises `KindError` for anything but texts, or a pair of sequences."""
-    if is_rows(tokens):
-        for text in tokens:
-            checked(text)
-        return tokens
-    for texts in sides(tokens):
-        listed = hasattr(texts, "__getitem__") and hasattr(texts, "__len__")
-        odd = next((x for x in texts if not isinstance(x, str)), None) if listed else texts
-        if odd is not None or isinstance(texts, dict):
+    texts = [x for text in tokens for x in sides(text)] if is_rows(tokens) else sides(tokens)
+    for text in texts:
+        listed = hasattr(text, "__getitem__") and hasattr(text, "__len__")
+        odd = next((x for x in text if not isinstance(x, str)), None) if listed else text
+        if odd is not None or isinstance(text, dict):
             inside = f" with {type(odd).__name__}" if listed and odd is not None else ""
             expected = "a list of texts, or a pair of such lists (source, target)"
             fix = "a tokenizer's convert_ids_to_tokens(ids) gives texts"
-            raise build(KindError, "tokens", expected, type(texts).__name__ + inside, fix=fix)
+            raise build(KindError, "tokens", expected, type(text).__name__ + inside, fix=fix)
     return tokens
 
 
