@@ -21,7 +21,15 @@ from intently.observe.editing.applied import Applied, Part, edited_rows, groups,
 from intently.observe.editing.texts import Texts
 from intently.observe.generation.call_masks import trimmed
 from intently.observe.recording.labels import Tokens
-from intently.observe.watching.call import IN_FUNC, After, AttentionSpec, Call, operand
+from intently.observe.watching.call import (
+    IN_FUNC,
+    After,
+    AttentionSpec,
+    Call,
+    numberless,
+    operand,
+    traced,
+)
 from intently.observe.watching.checking import Verdict, check
 from intently.observe.watching.listener import Changing, Made, in_backward
 from intently.observe.watching.mask_inference import KnownMasks
@@ -80,7 +88,9 @@ class Editor(Changing):
         if name is None:
             return result, make
         found = [(pattern, edit) for pattern, edit in self._edits.items() if matches(name, pattern)]
-        call = IN_FUNC if transformed() else make()
+        call = (IN_FUNC if transformed() else traced()) or make()
+        if isinstance(call, Call):
+            call = numberless(call) or call
         if isinstance(call, str):
             if found:
                 self.miss(module, source, call)

@@ -314,7 +314,9 @@ def _place(x: Tensor) -> int:
 
 
 def storage_of(x: Tensor) -> torch.UntypedStorage | None:
-    """The memory of a tensor; None for those that have none: sparse, or under torch.func."""
+    """The memory of a tensor; None if it has none (sparse, under torch.func) or is nested."""
+    if x.is_nested:
+        return None
     try:
         return x.untyped_storage()
     except NotImplementedError:

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from intently.attention_matrix import Attention, attend
 from intently.biases.tiled import TiledBias
 from intently.errors import StaleError
-from intently.kernels.modes import transformed
 from intently.kernels.operands import usual
 from intently.masks import Geometry
 from intently.observe.generation.call_masks import trimmed, written
@@ -21,7 +20,7 @@ from intently.observe.recording.labels import Tokens
 from intently.observe.recording.recording import Entry, Recording
 from intently.observe.storage.stores import Store
 from intently.observe.watching import checking
-from intently.observe.watching.call import IN_FUNC, Call, operand
+from intently.observe.watching.call import IN_TRACE, Call, numberless, operand
 from intently.observe.watching.gradients import Gradients
 from intently.observe.watching.isolation import alone
 from intently.observe.watching.listener import Listener, in_backward
@@ -259,10 +258,6 @@ def _unfit(call: Call) -> str | None:
         tensor = x if isinstance(x, Tensor) else x.x
         if type(tensor) not in (Tensor, nn.Parameter) or tensor.is_nested:
             return f"its operands are of type {type(tensor).__name__}, not plain tensors"
-        if tensor.device.type == "meta":
-            return "its operands are on the meta device and hold no numbers"
-    if transformed():
-        return IN_FUNC
     if torch._C._get_tracing_state() is not None:
-        return "it ran inside torch.jit.trace, which would trace the recording too"
-    return None
+        return IN_TRACE
+    return numberless(call)
