@@ -158,8 +158,8 @@ def numberless(call: Call) -> str | None:
 
 
 def as_multiplied(x: Tensor) -> Tensor:
-    """X in the dtype in which it is multiplied: autocast changes it on the way."""
-    if x.dtype is not torch.float32 or not in_autocast(x.device):
+    """X in the dtype in which it is multiplied: autocast changes all floats but float64."""
+    if x.dtype is torch.float64 or not x.is_floating_point() or not in_autocast(x.device):
         return x
     return x.to(torch.get_autocast_dtype(x.device.type))
 
