@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -78,7 +79,7 @@ def crosses(name: str, beside: Collection[str] = ()) -> bool | None:
 def _words(part: str) -> list[str]:
     """The words of a part of a name, and their pairs: "enc_dec_attn" has "enc_dec", too."""
     words = part.split("_")
-    return [*words, *map("_".join, zip(words, words[1:])), part]
+    return [*words, *map("_".join, pairwise(words)), part]
 
 
 def reads_source(name: str, beside: Collection[str] = ()) -> bool:

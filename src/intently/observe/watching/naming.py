@@ -43,10 +43,8 @@ class Names:
     """
 
     def __init__(self, model: nn.Module | None, layers: str | Sequence[str] | None) -> None:
-        if model is not None and not isinstance(model, nn.Module):
-            expected = "an nn.Module, or None for all attention"
-            fix = "hand in the module inside it, such as pipeline.unet"
-            raise build(KindError, "model", expected, type(model).__name__, fix=fix)
+        if model is not None:
+            check_module(model, "an nn.Module, or None for all attention")
         self._model = model
         self._names = {} if model is None else _named(model)
         self._patterns = None if layers is None else _patterns(layers)
@@ -102,6 +100,23 @@ class Names:
             fix = f"{told} are {', '.join(map(repr, some))}"
             expected = "names of modules, or patterns that match some"
             raise build(ArgumentError, "layers", expected, repr(pattern), fix=fix)
+
+
+def check_module(model: object, expected: str = "an nn.Module") -> None:
+    """Raise `KindError` for anything but a module, naming the modules inside it."""
+    if isinstance(model, nn.Module):
+        return
+    inside = [
+        name for name, x in getattr(model, "__dict__", {}).items() if isinstance(x, nn.Module)
+    ]
+    inside.sort(key=lambda name: name not in ("model", "unet", "transformer"))
+    if any(kind.__module__.split(".")[0] == "keras" for kind in type(model).__mro__):
+        fix = "Keras models are nn.Modules on its torch backend only: set KERAS_BACKEND=torch"
+    elif inside:
+        fix = f"pass a module inside it: {', '.join(f'pipeline.{name}' for name in inside[:3])}"
+    else:
+        fix = "pass the module inside it, such as pipeline.model or pipeline.unet"
+    raise build(KindError, "model", expected, type(model).__name__, fix=fix)
 
 
 def _named(model: nn.Module) -> dict[nn.Module, str]:
