@@ -61,7 +61,8 @@ class Entry:
     ``verified`` says whether its weights give the model's output, None if they could not be
     compared; ``why`` gives the reason, ``compared`` the number of rows. ``tokens`` label it, as
     in `Recording`; ``sources`` are the numbers of keys that encoders have, ``beside`` the names of
-    all modules that attended.
+    all modules that attended. ``across`` says whether its keys came from elsewhere than its
+    queries, None if that was not seen.
     """
 
     def __init__(self, name: str, index: int, source: str, rows: Rows) -> None:
@@ -73,6 +74,7 @@ class Entry:
         self.tokens: Tokens | None = None
         self.sources: set[int] = set()
         self.beside: set[str] = {name}
+        self.across: bool | None = None
         self.values: Kept | None = None
         self.gradient: Kept | None = None
         self.ungraded: str | None = None
@@ -99,7 +101,8 @@ class Entry:
     def labels(self, matrix: Attention) -> Labels:
         """The tokens of the rows and columns of its ``matrix``, as far as they are certain."""
         back = lambda: looks_back(matrix)  # noqa: E731 - asked only where it tells
-        return labels(self.tokens, self.name, matrix.shape, back, self.sources, self.beside)
+        own = self.tokens, self.name, matrix.shape, back, self.sources, self.beside
+        return labels(*own, across=self.across)
 
     def lost(self) -> str | None:
         """Why the weights cannot be computed any more, None while they can."""
@@ -170,7 +173,7 @@ class Recording:
     def add(self, entry: Entry) -> None:
         """Append an entry."""
         self._names.add(entry.name)
-        if reads_source(entry.name, self._names):
+        if reads_source(entry.name, self._names, entry.across):
             self._sources.add(entry.shape[-1])
         entry.sources, entry.beside = self._sources, self._names
         self.calls.append(entry)
@@ -277,7 +280,8 @@ class Recording:
         squares = [
             entry
             for entry in self.calls
-            if entry.shape[-2] == entry.shape[-1] and not crosses(entry.name, self._names)
+            if entry.shape[-2] == entry.shape[-1]
+            and not crosses(entry.name, self._names, entry.across)
         ]
         twice = [entry.name for entry in squares if entry.index]
         if twice:

@@ -19,10 +19,10 @@ from intently.observe.sources.followed import GIVEN, Lost, Scores
 from intently.observe.sources.functional import how_of
 from intently.observe.sources.gathered import Gathered
 from intently.observe.sources.mixed import BY_HAND, Mixture, Mixtures, placed
-from intently.observe.sources.origins import storage_of
 from intently.observe.sources.regraded import Waiting
 from intently.observe.sources.steps import MIXES, NO_PRODUCT, after, as_they_are, leaves
 from intently.observe.watching.call import Call, operand, traced
+from intently.observe.watching.inputs import storage_of
 from intently.observe.watching.listener import Changing
 from intently.observe.watching.scope import around, current, tell
 from intently.observe.watching.unseen import Softmax
@@ -34,6 +34,8 @@ _FUSED = "_scaled_dot_product_"
 _PRODUCTS = ("bmm", "mm", "baddbmm")
 _BEGINS = frozenset((*_PRODUCTS, "_softmax", "_safe_softmax", "_log_softmax", "exp", "exp2"))
 
+MAKES = {"mm": 0, "addmm": 1} | dict.fromkeys(("clone", "_to_copy", "mul", "div", "add"), 0)
+"""Operations whose result is made of one argument in the main, and its place."""
 
 Held: TypeAlias = Scores | Lost | Mixture
 Made = TypeVar("Made")
@@ -88,6 +90,9 @@ class Follow(TorchDispatchMode):
         result = func(*args, **kwargs)
         if self.gathered is not None and "backward" not in name:
             self.gathered.saw(name, func, args, kwargs, result)
+        if name in MAKES and len(args) > MAKES[name] and isinstance(result, Tensor):
+            for listener in current():
+                listener.running.makes(args[MAKES[name]], result)
         if changes and args and isinstance(args[0], Tensor):
             self._forget(args[0])
         if (name in _BEGINS or any(held)) and "backward" not in name:

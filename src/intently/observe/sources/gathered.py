@@ -24,8 +24,9 @@ from torch.utils._pytree import tree_leaves
 from intently.observe.sources.block_rows import Piece, Product, Softmax, piece_of, plain
 from intently.observe.sources.joined_blocks import planned
 from intently.observe.sources.laid_blocks import Plan, Unfit
-from intently.observe.sources.origins import BITS, Memory, Origins, View, replaced, storage_of
+from intently.observe.sources.origins import BITS, Memory, Origins, View, replaced
 from intently.observe.watching.call import Call
+from intently.observe.watching.inputs import storage_of
 from intently.observe.watching.listener import Changing, Listener
 from intently.observe.watching.scope import current, inside, tell
 

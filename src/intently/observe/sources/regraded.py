@@ -20,8 +20,8 @@ from torch.utils._pytree import tree_iter, tree_map_only
 from intently.attention_matrix import Attention
 from intently.edits.rules import of_weights
 from intently.matrix import LazyMatrix
-from intently.observe.sources.origins import storage_of
 from intently.observe.watching.call import Call
+from intently.observe.watching.inputs import storage_of
 from intently.observe.watching.scope import current, tell
 
 NO_GRADIENT = "where gradients flow, edits need the weights and the output as tensors of the model"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import SupportsIndex
+from typing import Any
 
 from torch import nn
 
 from intently.errors import ArgumentError, KindError, build
+from intently.observe.watching.inputs import Inputs
 
 OUTSIDE = "attention"
 """The name of attention that no module runs."""
@@ -21,18 +22,26 @@ class Running(list[nn.Module]):
     def __init__(self) -> None:
         super().__init__()
         self.numbers: list[int] = []
+        self.inputs: list[Inputs] = []
         self._count = 0
 
-    def append(self, module: nn.Module) -> None:
+    def enter(self, inputs: Inputs) -> None:
         """Enter a forward."""
         self._count += 1
         self.numbers.append(self._count)
-        list.append(self, module)
+        self.inputs.append(inputs)
+        self.append(inputs.module)
 
-    def pop(self, at: SupportsIndex = -1) -> nn.Module:
-        """Leave the innermost."""
-        self.numbers.pop(at)
-        return super().pop(at)
+    def leave(self, result: Any) -> None:
+        """Leave the innermost, which returned ``result``."""
+        self.numbers.pop()
+        self.pop()
+        self.makes(next(self.inputs.pop().tensors(), None), result)
+
+    def makes(self, x: Any, y: Any) -> None:
+        """Remember in the innermost forward that y was made of x."""
+        if self.inputs:
+            self.inputs[-1].makes(x, y)
 
 
 class Names:

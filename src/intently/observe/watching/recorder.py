@@ -22,6 +22,7 @@ from intently.observe.storage.stores import Store
 from intently.observe.watching import checking
 from intently.observe.watching.call import IN_TRACE, Call, numberless, operand
 from intently.observe.watching.gradients import Gradients
+from intently.observe.watching.inputs import comes_from_elsewhere
 from intently.observe.watching.isolation import alone
 from intently.observe.watching.listener import Listener, in_backward
 from intently.observe.watching.mask_inference import KnownMasks
@@ -201,6 +202,7 @@ class Recorder(Listener):
         entry = Entry(name, self._counts.get(name, 0), step.call.source, rows)
         self._counts[name] = entry.index + 1
         entry.tokens = self.recording.tokens
+        entry.across = comes_from_elsewhere(step.call, self.running.inputs)
         self.recording.add(entry)
         return entry, step.call, step.matrix or entry.attention
 
