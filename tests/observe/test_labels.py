@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 import intently as it
 from intently import edits
 from intently.matrix.labelling import BLOCK, crosses
+from intently.modules import MultiHeadAttention
 from intently.observe import Recording, load_recording
 from intently.observe.recording.labels import Labels, labels
 from intently.show.page import items_of, opening
@@ -142,10 +144,11 @@ def test_rollout_follows_one_side() -> None:
 
 def test_rollout_leaves_out_what_attends_across() -> None:
     model = Stack(SelfAttention())
-    model.cross_attention = SelfAttention(is_causal=False)
+    model.cross_attention = nn.MultiheadAttention(32, 4, batch_first=True)
+    x, other = torch.randn(1, 5, 32), torch.randn(1, 5, 32)
     with torch.no_grad(), it.watch(model) as seen:
-        model(torch.randn(1, 5, 32))
-        model.cross_attention(torch.randn(1, 5, 32))
+        model(x)
+        model.cross_attention(x, other, other)
     assert len(seen) == 2
     assert torch.equal(seen.rollout(2), it.rollout([seen["layers.0"]], queries=2))
 
@@ -253,6 +256,96 @@ def test_self_attention_is_not_told_by_a_piece_of_its_name(name: str) -> None:
     assert seen[f"0.{name}"].labels == (tuple(words), tuple(words))
     with torch.no_grad(), it.edit(model, {"*": edits.forbid(["a"])}, tokens=words):
         model(torch.randn(1, 3, 8))
+
+
+class Projected(nn.Module):
+    """Two heads, by hand or fused, with or without rotated queries and keys."""
+
+    def __init__(self, by_hand: bool, rotates: bool) -> None:
+        super().__init__()
+        self.norm, self.q, self.kv = nn.LayerNorm(8), nn.Linear(8, 8), nn.Linear(8, 16)
+        self.by_hand, self.rotates = by_hand, rotates
+
+    def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        x = self.norm(x)
+        k, v = self.kv(x if context is None else context).chunk(2, -1)
+        q, k, v = (y.unflatten(-1, (2, 4)).transpose(1, 2) for y in (self.q(x), k, v))
+        if self.rotates:
+            q, k = (0.6 * y + 0.8 * y.flip(-1) for y in (q, k))
+        if self.by_hand:
+            y = (q @ k.mT / 2).softmax(-1) @ v
+        else:
+            y = nn.functional.scaled_dot_product_attention(q, k, v)
+        return y.transpose(1, 2).flatten(2)
+
+
+class Reads(nn.Module):
+    """A layer whose attention, of any name, reads its text or another one."""
+
+    def __init__(self, name: str, attention: nn.Module) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(8)
+        self.add_module(name, attention)
+
+    def forward(self, x: Tensor, *other: Tensor) -> Tensor:
+        norm, attention = self.children()
+        y = attention(norm(x), *other)
+        return x + (y[0] if isinstance(y, tuple) else y)
+
+
+ATTENTION: dict[str, Callable[[], nn.Module]] = {
+    "fused": lambda: Projected(by_hand=False, rotates=False),
+    "by hand": lambda: Projected(by_hand=True, rotates=False),
+    "fused, rotary": lambda: Projected(by_hand=False, rotates=True),
+    "by hand, rotary": lambda: Projected(by_hand=True, rotates=True),
+    "PyTorch's": lambda: nn.MultiheadAttention(8, 2, batch_first=True),
+    "ours": lambda: MultiHeadAttention(8, 2),
+}
+
+
+@pytest.mark.parametrize("kind", ATTENTION)
+@pytest.mark.parametrize("name", ["mixer", "crossattention", "enc_attn", "self_attn"])
+def test_keys_that_come_from_elsewhere_make_cross_attention(
+    kind: str, name: str, tmp_path: Path
+) -> None:
+    source, target = ["a", "b", "c"], ["x", "y", "z"]
+    layer = Reads(name, ATTENTION[kind]()).eval()
+    x, other = torch.randn(1, 3, 8), torch.randn(1, 3, 8)
+    more = (other, other) if kind == "PyTorch's" else (other,)
+    with torch.no_grad(), it.watch(layer, tokens=(source, target)) as seen:
+        layer(x, *more)
+    seen.save(tmp_path / "r.safetensors")
+    for found in (seen, load_recording(tmp_path / "r.safetensors")):
+        assert found[name].labels == (("y", "z", ""), tuple(source))
+        with pytest.raises(it.errors.ArgumentError):
+            found.rollout(0)
+        (item,) = it.show.page.items_of(found)
+        assert len(item.sides) == 2
+    edit = {name: edits.forbid(["b"], rows=["x"])}
+    with torch.no_grad(), it.edit(layer, edit, tokens=(source, target)), it.watch(layer) as seen:
+        layer(x, *more)
+    assert (seen[name].dense() == 0).nonzero()[:, 2:].unique(dim=0).tolist() == [[0, 1]]
+
+
+@pytest.mark.parametrize("kind", ["fused", "by hand", "fused, rotary", "by hand, rotary"])
+@pytest.mark.parametrize("name", ["crossattention", "encoder_attn", "decoder"])
+def test_keys_that_come_from_the_same_text_make_self_attention(kind: str, name: str) -> None:
+    words = ["a", "b", "c"]
+    layer = Reads(name, ATTENTION[kind]()).eval()
+    with torch.no_grad(), it.watch(layer, tokens=words) as seen:
+        layer(torch.randn(1, 3, 8))
+    assert seen[name].labels == (tuple(words), tuple(words))
+    assert seen.rollout("c").shape == (1, 3)
+    (item,) = it.show.page.items_of(seen)
+    assert len(item.sides) == 1
+
+
+def test_two_halves_of_one_tensor_are_two_texts_or_not() -> None:
+    layer = Projected(by_hand=False, rotates=False).eval()
+    x, other = torch.randn(2, 1, 3, 8)
+    with torch.no_grad(), it.watch(layer) as seen:
+        layer(x, other)
+    assert seen.calls[0].across is None
 
 
 @pytest.mark.parametrize(

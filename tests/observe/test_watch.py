@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import copy
 import gc
+import importlib.util
 import inspect
 import io
+import os
 import pickle
+import subprocess
 import sys
 import warnings
 from collections.abc import Callable
@@ -219,6 +222,29 @@ def test_wrong_arguments(options: Any, kind: type[Exception], told: str) -> None
     refuses(kind, {told: watch.__enter__})
     told = "runs; got one that was not entered"
     refuses(it.errors.KernelError, {told: lambda: watch.__exit__(None, None, None)})
+
+
+def test_a_pipeline_is_answered_with_the_models_in_it() -> None:
+    class Pipeline:
+        def __init__(self) -> None:
+            self.encoder, self.model = nn.Linear(2, 2), nn.Linear(2, 2)
+
+    told = "got Pipeline. Pass a module inside it: pipeline.model, pipeline.encoder"
+    pipeline: Any = Pipeline()
+    refuses(
+        it.errors.KindError,
+        {told: it.watch(pipeline).__enter__, told + ".": lambda: it.edit(pipeline, it.edits.off())},
+    )
+
+
+def test_keras_on_another_backend_is_answered_with_the_backend() -> None:
+    if importlib.util.find_spec("keras") is None:
+        pytest.skip("needs Keras")
+    code = "import intently as it, keras; it.watch(keras.layers.Dense(2)).__enter__()"
+    environment = {**os.environ, "KERAS_BACKEND": "numpy"}
+    run = [sys.executable, "-c", code]
+    told = subprocess.run(run, capture_output=True, text=True, env=environment).stderr
+    assert "on its torch backend only: set KERAS_BACKEND=torch" in told, told
 
 
 def test_a_watch_is_entered_and_left_once() -> None:

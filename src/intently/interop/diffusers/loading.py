@@ -72,7 +72,7 @@ def dump(ours: MultiHeadAttention | ImageAttention | ResidualAttention) -> Their
         around = ResidualAttention(ours.attention, norm=norm, residual=ours.residual)
     else:
         around = ours if isinstance(ours, ResidualAttention) else ResidualAttention(ours)
-    inner, weights = around.attention, Weights.of(around)
+    inner, weights = around.attention, Weights.of(around, "ours")
     norms = {
         "group_norm": (around.norm, "norm"),
         "norm_cross": (around.context_norm, "context_norm"),

@@ -249,7 +249,7 @@ def dump(ours: MultiHeadAttention | KeyValueAttention) -> nn.MultiheadAttention:
     torch.Size([1, 5, 8])
     """
     check_kind(ours, MultiHeadAttention, KeyValueAttention, verb="dump")
-    weights = Weights.of(ours)
+    weights = Weights.of(ours, "ours")
     if isinstance(ours, KeyValueAttention):
         kdim, vdim, zero = ours.key_width, ours.value_width, "zero" in ours.extra
         parts = {

@@ -49,7 +49,7 @@ def load(source: str | Path | nn.Module) -> Model:
     """
     model = source if isinstance(source, nn.Module) else _from_folder(Path(source))
     make, read = _parts(model)
-    weights = Weights.of(model)
+    weights = Weights.of(model, "source")
     tensors = read(weights)
     weights.finish()
     ours = fill(make, tensors)

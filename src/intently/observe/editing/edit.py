@@ -15,6 +15,7 @@ from intently.observe.editing.applied import Applied
 from intently.observe.editing.editor import Editor
 from intently.observe.recording.labels import Tokens
 from intently.observe.watching.doors import listen
+from intently.observe.watching.naming import check_module
 
 
 class edit:  # noqa: N801 - used as a function: `with it.edit(model, edits.off(heads=[3])):`
@@ -45,8 +46,7 @@ class edit:  # noqa: N801 - used as a function: `with it.edit(model, edits.off(h
     def __init__(
         self, model: nn.Module, edits: Edit | Mapping[str, Edit], *, tokens: Tokens | None = None
     ) -> None:
-        if not isinstance(model, nn.Module):
-            raise build(KindError, "model", "an nn.Module", type(model).__name__)
+        check_module(model)
         self._model, self._edits, self._tokens = model, _mapping(edits), tokens
         self._editor: Editor | None = None
         self._doors = ExitStack()

@@ -60,20 +60,27 @@ class Texts:
         """Batch rows and queries of the last self-attention, and the position of the first."""
         self._before: dict[str, Before] = {}
 
-    def passed(self, name: str, t: int, k: Tensor) -> None:
-        """Hear of a call of t queries and keys (…, s, d) that nobody edits."""
-        self._place(name, t, k)
+    def passed(self, name: str, t: int, k: Tensor, seen: bool | None) -> None:
+        """Hear of a call of t queries and keys (…, s, d) that nobody edits.
 
-    def scene(self, name: str, number: int, matrix: LazyMatrix, k: Tensor, v: Tensor) -> Scene:
+        ``seen`` says whether keys came from elsewhere than queries, as far as that was seen.
+        """
+        self._place(name, t, k, seen)
+
+    def scene(
+        self, name: str, number: int, matrix: LazyMatrix, k: Tensor, v: Tensor, seen: bool | None
+    ) -> Scene:
         """The scene of a call; k are the keys that its cache shows."""
-        place = self._place(name, matrix.shape[-2], k)
+        place = self._place(name, matrix.shape[-2], k, seen)
         own, keys = self._sides(name, place.across)
         across, first, first_key, texts = place
         return Scene(name, number, matrix, v, first, first_key, texts, across, own, keys)
 
-    def _place(self, name: str, t: int, k: Tensor) -> Place:
+    def _place(self, name: str, t: int, k: Tensor, seen: bool | None) -> Place:
         s = k.shape[-2]
-        across = self._crosses(name, t, s)
+        across = self._crosses(name, t, s) if seen is None else seen
+        if seen:
+            self._crossing.add(_layer(name))
         before = self._before.get(name)
         if across:
             place = self._across(t, k, before)

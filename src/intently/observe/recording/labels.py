@@ -88,24 +88,27 @@ def labels(
     looks_back: Callable[[], bool],
     sources: Collection[int] = (),
     beside: Collection[str] = (),
+    across: bool | None = None,
 ) -> Labels:
     """Return the labels of a matrix (…, t, s); ``looks_back`` says whether it sees only the past.
 
     If a row sees only the past or attends across sequences, its label is the token that it
     produces, else its own token. ``sources`` are the lengths that encoders of the recording read:
     one sequence of such a length labels only them. ``beside`` are the names of all modules that
-    attended.
+    attended, ``across`` says whether keys came from elsewhere than queries, as far as that was
+    seen.
     """
+    across = crosses(name, beside, across)
     t, s = shape[-2:]
     if tokens is None:
         return NONE
     if not is_pair(tokens):
         (own,) = sides(tokens)
-        if len(own) in sources and not reads_source(name, beside):
+        if len(own) in sources and not reads_source(name, beside, across):
             return NONE
-        return _of_one(tuple(own), crosses(name, beside), t, s, looks_back)
+        return _of_one(tuple(own), across, t, s, looks_back)
     source, target = map(tuple, sides(tokens))
-    where, across, back = side(name), crosses(name, beside), looks_back()
+    where, back = side(name), looks_back()
     fits = len(source) == s, len(target) - s in OWN
     if where == "encoder":
         return Labels(source, source, True) if not across and fits[0] and t == s else NONE

@@ -74,6 +74,8 @@ class Entry:
     compared; ``why`` gives the reason, ``compared`` the number of rows. ``tokens`` label it, as
     in `Recording`, unless they are of one text and the batch is of ``several``; ``sources`` are the
     numbers of keys that encoders have, ``beside`` the names of all modules that attended.
+    ``across`` says whether its keys came from elsewhere than its queries, None if that was not
+    seen.
     """
 
     def __init__(self, name: str, index: int, source: str, rows: Rows) -> None:
@@ -86,6 +88,7 @@ class Entry:
         self.several = False
         self.sources: set[int] = set()
         self.beside: set[str] = {name}
+        self.across: bool | None = None
         self.values: Kept | None = None
         self.gradient: Kept | None = None
         self.ungraded: str | None = None
@@ -129,7 +132,8 @@ class Entry:
 
     def _labels(self, text: Text | None, matrix: LazyMatrix) -> Labels:
         back = lambda: looks_back(matrix)  # noqa: E731 - asked only where it tells
-        return labels(text, self.name, matrix.shape, back, self.sources, self.beside)
+        own = text, self.name, matrix.shape, back, self.sources, self.beside
+        return labels(*own, across=self.across)
 
     def lost(self) -> str | None:
         """Why the weights cannot be computed any more, None while they can."""
@@ -220,7 +224,7 @@ class Recording:
     def add(self, entry: Entry) -> None:
         """Append an entry."""
         self._names.add(entry.name)
-        if reads_source(entry.name, self._names):
+        if reads_source(entry.name, self._names, entry.across):
             self._sources.add(entry.shape[-1])
         entry.sources, entry.beside = self._sources, self._names
         entry.several = self._several
@@ -345,7 +349,8 @@ class Recording:
         squares = [
             entry
             for entry in self.calls
-            if entry.shape[-2] == entry.shape[-1] and not crosses(entry.name, self._names)
+            if entry.shape[-2] == entry.shape[-1]
+            and not crosses(entry.name, self._names, entry.across)
         ]
         twice = [entry.name for entry in squares if entry.index]
         if twice:

@@ -56,6 +56,7 @@ _ENTRY = {
     "why?": (str, None),
     "steps": int,
     "compared?": int,
+    "across?": (bool, None),
     "how": _HOW,
     str: object,
 }
@@ -150,6 +151,7 @@ class _Sheet:
             "why": entry.why,
             "compared": min(entry.compared, entry.shape[-2]),
             "steps": entry.steps,
+            "across": entry.across,
             "tokens": _told(entry.tokens),
             "q": self._own(f"{at}/q", matrix.q, lambda: entry.rows.operands()[0]),
             "k": self._own(f"{at}/k", matrix.k, lambda: entry.rows.operands()[1]),
@@ -249,7 +251,7 @@ def _entry(form: dict[str, Any], file: Mapped, counts: dict[str, int]) -> Entry:
     entry.compared = form.get("compared", 0)
     if not 0 <= entry.compared <= entry.shape[-2]:
         raise UnreadableError(f"{name!r}, call {index}: more rows compared than there are")
-    entry.tokens = _texts(form.get("tokens"))
+    entry.tokens, entry.across = _texts(form.get("tokens")), form.get("across")
     entry.values, entry.gradient = kept.get("values"), kept.get("gradient")
     return entry
 

@@ -17,6 +17,7 @@ from torch import nn
 
 from intently.errors import KernelError, build
 from intently.observe.watching import patches
+from intently.observe.watching.inputs import Inputs
 from intently.observe.watching.listener import Listener
 from intently.observe.watching.patches import Function, Target
 from intently.observe.watching.scope import begin, current, leave, tell_elsewhere
@@ -84,14 +85,14 @@ def _named(original: Function) -> Function:
             if not torch.compiler.is_compiling():
                 tell_elsewhere(self)
             return original(self, *args, **kwargs)
+        inputs, result = Inputs(self, args, kwargs), None
         for listener in listeners:
-            listener.running.append(self)
+            listener.running.enter(inputs)
             listener.ran.here.add(self)
             if len(listener.running) == 1:
                 listener.called(args, kwargs)
         try:
             with by_hand.around(self, listeners, (*args, *kwargs.values())) or as_before:
-                result = None
                 try:
                     result = original(self, *args, **kwargs)
                 finally:
@@ -99,7 +100,7 @@ def _named(original: Function) -> Function:
                 return result
         finally:
             for listener in listeners:
-                listener.running.pop()
+                listener.running.leave(result)
 
     return call
 

@@ -23,8 +23,9 @@ from intently.observe.recording.reading import Reads
 from intently.observe.recording.recording import Entry, Recording
 from intently.observe.storage.stores import Store
 from intently.observe.watching import checking
-from intently.observe.watching.call import IN_FUNC, Call, operand
+from intently.observe.watching.call import IN_TRACE, Call, numberless, operand
 from intently.observe.watching.gradients import Gradients
+from intently.observe.watching.inputs import comes_from_elsewhere
 from intently.observe.watching.isolation import alone
 from intently.observe.watching.listener import Listener, in_backward
 from intently.observe.watching.mask_inference import KnownMasks
@@ -217,6 +218,7 @@ class Recorder(Listener):
         entry = Entry(name, self._counts.get(name, 0), step.call.source, rows)
         self._counts[name] = entry.index + 1
         entry.tokens = self.recording.tokens
+        entry.across = comes_from_elsewhere(step.call, self.running.inputs)
         self.recording.add(entry)
         return entry, step.call, step.matrix or entry.attention
 
@@ -274,10 +276,6 @@ def _unfit(call: Call) -> str | None:
         tensor = x if isinstance(x, Tensor) else x.x
         if type(tensor) not in (Tensor, nn.Parameter) or tensor.is_nested:
             return f"its operands are of type {type(tensor).__name__}, not plain tensors"
-        if tensor.device.type == "meta":
-            return "its operands are on the meta device and hold no numbers"
-    if transformed():
-        return IN_FUNC
     if torch._C._get_tracing_state() is not None:
-        return "it ran inside torch.jit.trace, which would trace the recording too"
-    return None
+        return IN_TRACE
+    return numberless(call)

@@ -152,6 +152,7 @@ class _Named:
     matrix: LazyMatrix
     module: str
     produced: int | None = None
+    across: bool | None = None
 
 
 def _recorded(source: Recording, heard: list[str]) -> Iterator[_Named]:
@@ -167,7 +168,8 @@ def _recorded(source: Recording, heard: list[str]) -> Iterator[_Named]:
             continue
         t = matrix.shape[-2]
         written = t - call.steps + 1 if call.steps > 1 else None
-        yield _Named(name, matrix, call.name, written if written and written > 0 else None)
+        written = written if written and written > 0 else None
+        yield _Named(name, matrix, call.name, written, call.across)
 
 
 def _rows(matrix: LazyMatrix) -> int:
@@ -189,7 +191,7 @@ def _item(
         if b <= row and b > 1:
             continue
         matrix = _row(one.matrix, row if b > 1 else 0)
-        read, keys = sides.of(one.module, matrix, one.produced)
+        read, keys = sides.of(one.module, matrix, one.produced, one.across)
         apart, texts = matrix.labels
         if apart == getattr(sides.found[read], "tokens", None):
             apart = None
