@@ -98,7 +98,7 @@ def test_scores_and_loss() -> None:
     pairs = tiny.pairs(5)
     dev = DevSet([[4], [5]], ["a b c d", "x"], decode=lambda ids: "a b c d", pairs=pairs)
     scores = dev(tiny.model().eval())
-    assert list(scores) == ["bleu", "exact", "loss"]
+    assert list(scores) == ["bleu", "chrf", "exact", "loss"]
     assert scores["exact"] == 50.0
     assert scores["loss"] == dev_loss(tiny.model().eval(), pairs)
 

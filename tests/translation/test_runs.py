@@ -74,7 +74,7 @@ def test_a_run_writes_a_translator(text: ParallelText, dev: ParallelText, tmp_pa
     assert [e.step for e in run.history.evaluations] == [3, 6]
     assert run.pairs + run.too_long == len(text)
     assert same(weights(tmp_path), run.translator.model.state_dict())
-    assert TrainingOptions.from_json(tmp_path / "options.json") == OPTIONS
+    assert TrainingOptions.from_json(tmp_path / "options.json") == OPTIONS.with_flags(best_by="bleu")
     assert isinstance(Translator.load(tmp_path).translate(["He."])[0].text, str)
 
 
@@ -342,7 +342,7 @@ def test_tensorboard_is_written_beside_the_run(
             {"joint": True, "target_tokenizer": "character"},
             "joint: expected false where .* differ in kind or size; got true with word of 8000 a",
         ),
-        ({"best_by": "blue"}, r"^best_by: expected one of 'bleu', 'exact', 'loss'; got 'blue'\.$"),
+        ({"best_by": "blue"}, r"^best_by: expected one of 'bleu', 'chrf', 'exact', 'loss'; got 'blue'\.$"),
         (
             {"target_tokenizer": "subword", "target_size": 100},
             r"^target_size: expected at least 261 for target_tokenizer='subword'; got 100\.$",

@@ -146,9 +146,13 @@ def described(scores: Scores) -> str:
     exact match 25.0% [7.1%, 59.1%]
     """
     share, low, high = _exact(scores)
+    exact = f"exact match {share:.1%} [{low:.1%}, {high:.1%}]"
+    if scores.suitable != "bleu":
+        why = "BLEU does not apply: it counts words between spaces, and the references have too few"
+        return f"{exact}\n{scores.chrf}\n{why}"
     return "\n".join(
         [
-            f"exact match {share:.1%} [{low:.1%}, {high:.1%}]",
+            exact,
             f"lower-cased {scores.lowercased}",
             f"cased {scores.bleu}",
             f"{scores.chrf}",

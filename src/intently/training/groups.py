@@ -158,7 +158,12 @@ class RunOptions(_Group):
     save_every: int = option(1000, COUNT, "steps between checkpoints")
     evaluate_every: int = option(1000, COUNT, "steps between evaluations on the dev set")
     keep: int = option(2, COUNT, "newest checkpoints kept, beside the best")
-    best_by: str = option("bleu", None, "dev score that chooses the best checkpoint")
+    best_by: str | None = option(
+        None,
+        None,
+        "dev score that chooses the best checkpoint: bleu, chrf, exact or loss; equal ones by loss "
+        "(default: bleu, or chrf where the target has no spaces between words)",
+    )
     average: int = option(
         1, COUNT, "newest checkpoints whose mean is the translator, where that is better on dev"
     )

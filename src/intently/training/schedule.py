@@ -55,19 +55,23 @@ def learning_rate(step: int, options: ScheduleOptions) -> float:
 
 
 def settled(
-    options: TrainingOptions, stored: TrainingOptions | None = None, longest: int = LONGEST
+    options: TrainingOptions,
+    stored: TrainingOptions | None = None,
+    *,
+    longest: int = LONGEST,
+    score: str | None = None,
 ) -> TrainingOptions:
-    """Return the options with the default warm-up filled in.
+    """Return the options with the default warm-up, and the default ``score`` as best_by, filled in.
 
-    A resumed run takes the warm-up of its ``stored`` options, so that more steps do not change the
+    A resumed run takes those of its ``stored`` options, so that more steps do not change the
     warm-up; a new run takes `warmup_of`.
 
     >>> settled(TrainingOptions().with_flags(steps=150)).schedule.warmup
     30
     """
-    if options.schedule.warmup is not None:
-        return options
-    before = None if stored is None else stored.schedule.warmup
-    return options.with_flags(
-        warmup=warmup_of(options.schedule.steps, longest) if before is None else before
-    )
+    usual = {"warmup": warmup_of(options.schedule.steps, longest), "best_by": score}
+    if stored is not None:
+        before = {"warmup": stored.schedule.warmup, "best_by": stored.run.best_by}
+        usual |= {name: value for name, value in before.items() if value is not None}
+    given = {"warmup": options.schedule.warmup, "best_by": options.run.best_by}
+    return options.with_flags(**{n: usual[n] for n, value in given.items() if value is None})

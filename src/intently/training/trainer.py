@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from intently.errors import CheckpointError, IntentlyError, WriteError, build
-from intently.foundation.files import replace_file, sealed
+from intently.foundation.files import plain, replace_file, sealed
 from intently.models.weights import load_weights, weights
 from intently.training.batches import Batch, Data, Epoch, epoch
 from intently.training.checkpoint import Checkpoint, Checkpoints, name_of, versions
@@ -57,7 +57,10 @@ from intently.training.writer import Writer, sole_writer
 RECORDS = 500
 """Points of the loss curve, about."""
 
-WRITES = ("checkpoints/", "options.json")
+BEST = "best.json"
+"""The checkpoint that was kept, by which score, and its dev scores."""
+
+WRITES = ("checkpoints/", "options.json", BEST)
 """The files and folders that `train` writes into a run's folder."""
 
 Validate = Callable[[Any], Mapping[str, float]]
@@ -83,7 +86,8 @@ def train(
     ``data`` are `Pairs`, and ``loss`` is that of an encoder-decoder on a batch of them; another
     kind of model comes with its own data (`batches.Data`) and loss. ``validate`` gets the model in
     evaluation mode and returns dev scores; the one named ``options.run.best_by`` chooses the best
-    checkpoint (a "loss" is best where lowest). ``progress`` is called with every event. With
+    checkpoint (a "loss" is best where lowest; among equal scores the lowest loss is best);
+    ``best.json`` says which. ``progress`` is called with every event. With
     ``resume``, the run in ``out`` continues from its latest checkpoint, or from the named one
     (``"step-000100"``), or begins if there is none.
 
@@ -133,6 +137,7 @@ class _Run:
         self.model, self.data, self.loss, self.options, self.out = model, data, loss, options, out
         self.processes, self.interruption, self.writer = processes, interruption, writer
         self.dev: str | None = getattr(validate, "fingerprint", None)
+        self._suitable = getattr(validate, "suitable", "bleu")
         self.validate, self._listener = validate, tell if processes.first else lambda event: None
         self.unheard: BaseException | None = None
         """Why nobody can be told any more: standard output is closed, or full."""
@@ -152,7 +157,7 @@ class _Run:
         if self.options.run.threads is not None:
             torch.set_num_threads(self.options.run.threads)
         if found is None:
-            self.options = settled(self.options)
+            self.options = settled(self.options, score=self._suitable)
             torch.manual_seed(self.options.run.seed)
             self.worker = Worker(self.model, self.options, self.processes, self.loss)
         else:
@@ -189,7 +194,7 @@ class _Run:
             best = (over or self.late or due) and self._evaluate()
             end = "interrupted" if self.asked else "time" if self.late else None
             every = patience and run.evaluate_every
-            worse = every and without_better(run.best_by, self.history.evaluations, every)
+            worse = every and without_better(self._best_by, self.history.evaluations, every)
             end = "no better" if 0 < patience <= worse else end
             end = "finished" if over and self._evaluated() else end
             self._tick()
@@ -200,7 +205,7 @@ class _Run:
                 if self.unheard is not None:
                     raise self.unheard
                 if end == "no better":
-                    self.tell(GivenUp(position.step, worse, run.best_by))
+                    self.tell(GivenUp(position.step, worse, self._best_by))
                 elif end == "time":
                     self.tell(TimeUp(position.step, schedule.steps))
                 return self._end(end)
@@ -280,6 +285,11 @@ class _Run:
             self.history.records.append(Record(p.step, mean, rate, p.tokens, round(p.seconds, 3)))
             p.loss_sum, p.loss_steps = 0.0, 0
 
+    @property
+    def _best_by(self) -> str:
+        """The score that chooses the best checkpoint."""
+        return self.options.run.best_by or self._suitable
+
     def _evaluated(self) -> bool:
         """Whether this step needs no further evaluation."""
         return self.validate is None or self.position.evaluated == self.position.step
@@ -308,11 +318,12 @@ class _Run:
         self._hear()
         if scores is None:
             return False
-        score = best_by(self.options.run.best_by, scores)
+        name, before = self._best_by, self.history.evaluations
+        score = best_by(name, scores)
         position.evaluated = position.step
-        best = position.best_score is None or score > position.best_score
+        best = all(score > best_by(name, at.scores) for at in before)
         if best:
-            position.best_score = score
+            position.best_score = score[0]
         seconds = round(position.seconds + time.perf_counter() - self.clock, 3)
         self.history.evaluations.append(Evaluation(position.step, scores, seconds))
         self.tell(Evaluated(position.step, scores, best))
@@ -328,7 +339,7 @@ class _Run:
         except KeyboardInterrupt:
             self.interruption.asked = True
             return None
-        best_by(self.options.run.best_by, scores)
+        best_by(self._best_by, scores)
         return scores
 
     def _save(self, best: bool = False) -> None:
@@ -376,6 +387,11 @@ class _Run:
         latest, best = self.processes.from_first(lambda: (found.latest(), found.best()))
         self.history.stopped = stopped
         self.history.checkpoint, self.history.best = folder / latest, folder / best
+        self.history.best_by = self._best_by
+        if self.processes.first:
+            at = self.history.best_evaluation
+            told = {"checkpoint": best, "best_by": at and self._best_by, "scores": at and at.scores}
+            replace_file(self.out / BEST, plain(told))
         return self.history
 
     def _diverged(self, loss: float, norm: float, rate: float) -> DivergedError:
@@ -392,7 +408,7 @@ class _Run:
         """Restore a checkpoint, after checking that it belongs to this run."""
         state, where = checkpoint.state, checkpoint.source
         before = TrainingOptions.from_dict(state["options"], f"options of {where}")
-        self.options = settled(self.options, before)
+        self.options = settled(self.options, before, score=self._suitable)
         with warnings.catch_warnings():
             if not self.processes.first:
                 warnings.simplefilter("ignore")
