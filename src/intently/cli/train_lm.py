@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -83,7 +84,9 @@ def train_lm(
     contexts.write(result, out)
     console.print(report(result, runs, samples))
     console.print(f"\n{out}/context.png is the figure, context.json holds the numbers")
-    console.print(f"the model is in {out}/model. In Python:\n  {_in_python(out)}")
+    console.print(f"kept: the weights of {run.history.kept()}")
+    written = f'intently write {shlex.quote(str(out))} "The "'
+    console.print(f"the model is in {out}/model. Now try:\n  {written}")
 
 
 def _check_smaller(smaller: list[int], large: int) -> None:
@@ -122,11 +125,6 @@ def _fit(
         )
         raise typer.Exit(1)
     return run
-
-
-def _in_python(out: Path) -> str:
-    load = f"TextModel.load({str(out)!r})"
-    return f'from intently.language import TextModel; print({load}.write("The ", 200))'
 
 
 def report(result: Mapping[str, Any], runs: Sequence[LanguageRun], samples: int = 2) -> str:

@@ -33,7 +33,8 @@ class Evaluating(After):
 @dataclass(frozen=True)
 class Evaluated(After):
     """The dev set was scored; ``best`` if no earlier score was as high, or as high with as low a
-    loss."""
+    loss.
+    """
 
     scores: dict[str, float]
     best: bool

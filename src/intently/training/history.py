@@ -81,7 +81,9 @@ class History:
             return f"the mean of {len(self.averaged.checkpoints)} checkpoints"
         at = self.best_evaluation
         if at is not None and self.best_by is not None:
-            return f"step {at.step}, the best on dev by {self.best_by} ({at.scores[self.best_by]:.2f})"
+            return (
+                f"step {at.step}, the best on dev by {self.best_by} ({at.scores[self.best_by]:.2f})"
+            )
         last = self.best or self.checkpoint
         return "the beginning" if last is None else f"step {int(last.name.split('-')[1])}, the last"
 
@@ -137,3 +139,4 @@ class Position:
     loss_steps: int = 0
     best: str | None = None  # the name of the best checkpoint
     best_score: float | None = None
+    warmed: int | None = None  # the step at which `seconds` ended the warm-up

@@ -14,12 +14,12 @@ RESAMPLED = 1000
 """The usual number of bootstrap resamples for an interval."""
 
 UNSPACED = re.compile(
-    "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u1950-\u19df\u1a20-\u1aaf\u3040-\u30ff\u31f0-\u31ff"
-    "\u3400-\u4dbf\u4e00-\u9fff\ua000-\ua4cf\ua980-\ua9ff\uaa60-\uaa7f\uf900-\ufaff\uff66-\uff9f"
-    "\U0001b000-\U0001b16f\U00020000-\U0003ffff]"
+    "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u1950-\u19df\u1a20-\u1aaf"  # Thai to Tai Tham
+    "\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\ua000-\ua4cf"  # kana, Chinese, Yi
+    "\ua980-\ua9ff\uaa60-\uaa7f\uf900-\ufaff\uff66-\uff9f\U0001b000-\U0001b16f"
+    "\U00020000-\U0003ffff]"
 )
-"""Letters of scripts without spaces between words: Thai, Lao, Tibetan, Burmese, Khmer, Tai, Javanese,
-kana, Chinese characters, Yi."""
+"""Letters of scripts without spaces between words: Thai, Lao, Tibetan, Burmese, Khmer and more."""
 
 A_WORD = 5
 """Letters of a word, on average, at most, in these scripts."""

@@ -7,6 +7,9 @@ import math
 from intently.training.groups import ScheduleOptions
 from intently.training.options import TrainingOptions
 
+SHARE = 0.2
+"""Part of a run in which the rate rises: of its steps by default, of its seconds at most."""
+
 LONGEST = 500
 """Default warm-up of a long run, in steps."""
 
@@ -17,7 +20,7 @@ def warmup_of(steps: int, longest: int = LONGEST) -> int:
     >>> warmup_of(150), warmup_of(10_000)
     (30, 500)
     """
-    return min(longest, steps // 5)
+    return min(longest, int(SHARE * steps))
 
 
 def learning_rate(step: int, options: ScheduleOptions) -> float:
@@ -52,6 +55,18 @@ def learning_rate(step: int, options: ScheduleOptions) -> float:
         rate *= 0.5 * (1 + math.cos(math.pi * (step - warmup) / (options.steps - warmup)))
     cooling = options.cooldown * options.steps
     return rate * min(1.0, (options.steps + 1 - step) / cooling) if cooling >= 1 else rate
+
+
+def risen(seconds: float, options: ScheduleOptions) -> float:
+    """Return how much of the time for warming up has passed, 1 for all; 0 for a run without limit.
+
+    A run with ``seconds`` does not know how many steps fit, so its warm-up ends after its steps, or
+    after a fifth of the time, whichever comes first.
+
+    >>> risen(5.0, ScheduleOptions(seconds=50)), risen(5.0, ScheduleOptions())
+    (0.5, 0.0)
+    """
+    return 0.0 if options.seconds is None else min(1.0, seconds / (SHARE * options.seconds))
 
 
 def settled(

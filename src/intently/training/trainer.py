@@ -49,7 +49,7 @@ from intently.training.randomness import (
     set_random_state,
 )
 from intently.training.resuming import STATE, check_same_run
-from intently.training.schedule import learning_rate, settled
+from intently.training.schedule import learning_rate, risen, settled
 from intently.training.validation import best_by, check_patience, without_better
 from intently.training.workers import Worker, check_bfloat16
 from intently.training.writer import Writer, sole_writer
@@ -142,7 +142,8 @@ class _Run:
         self.unheard: BaseException | None = None
         """Why nobody can be told any more: standard output is closed, or full."""
         self.checkpoints = Checkpoints(out / "checkpoints")
-        self.asked = self.late = False  # agreed on by all processes
+        self.asked = self.late = False  # agreed on by all processes, as are the seconds
+        self.passed = 0.0
         self.device = next(model.parameters()).device
         self.position, self.history, self.saved_at = Position(), History(), (-1, -1)
         self.clock = time.perf_counter()
@@ -209,7 +210,7 @@ class _Run:
                 elif end == "time":
                     self.tell(TimeUp(position.step, schedule.steps))
                 return self._end(end)
-            rate = learning_rate(position.step + 1, schedule)
+            rate = self._rate()
             loss, tokens = self._step(rate)
             pace.step(tokens, self._tick())
             self._record(loss, rate, tokens)
@@ -239,11 +240,26 @@ class _Run:
 
         It ends if any process received a signal, or if the first process is out of time.
         """
-        limit, seconds = self.options.schedule.seconds, self.position.seconds
-        late = self.processes.first and limit is not None and seconds >= limit
-        total, asked, over = self.processes.total([loss, self.interruption.asked, late])
+        limit = self.options.schedule.seconds
+        seconds = self.position.seconds if self.processes.first else 0.0
+        late = limit is not None and seconds >= limit
+        heard = [loss, self.interruption.asked, late, seconds]
+        total, asked, over, self.passed = self.processes.total(heard)
         self.asked, self.late = asked > 0, over > 0
         return total
+
+    def _rate(self) -> float:
+        """Return the learning rate of the next step; the time that is left may end its warm-up."""
+        position, schedule = self.position, self.options.schedule
+        step, warmup = position.step + 1, schedule.warmup or 0
+        if position.warmed is None and step <= warmup:
+            part = risen(self.passed, schedule)
+            if part < 1:
+                return max(learning_rate(step, schedule), part * schedule.learning_rate)
+            position.warmed = position.step
+        if position.warmed is not None:
+            schedule = dataclasses.replace(schedule, warmup=position.warmed)
+        return learning_rate(step, schedule)
 
     def _step(self, rate: float) -> tuple[float, int]:
         """Take one step of the optimiser; return the mean loss of its batches, and their tokens."""

@@ -63,12 +63,12 @@ class DevSet:
     @cached_property
     def suitable(self) -> str:
         """The score that chooses the best checkpoint by default: "bleu", or "chrf" where BLEU
-        cannot see words."""
+        cannot see words.
+        """
         return suitable(self.references)
 
     def __call__(self, model: EncoderDecoder) -> dict[str, float]:
-        """Return "bleu", "chrf" and "exact" (matches), from 0 to 100, "loss" where there are pairs.
-        """
+        """Return "bleu", "chrf", "exact" (matches), from 0 to 100, and "loss" where known."""
         found = search(
             model, self.sources, self.search, batch_tokens=self.batch_tokens, keep_attention=False
         )

@@ -41,7 +41,7 @@ class Scores:
 
     ``exact`` is the share of outputs equal to the reference. ``bleu`` and ``lowercased`` are of
     detokenised text; ``tokenised``, of words, is only roughly the literature's tokenised BLEU.
-    ``suitable`` names the score that suits the references, see `intently.training.metrics.suitable`.
+    ``suitable`` names the score that suits the references: see `training.metrics.suitable`.
     ``pronouns`` is the share of the ``because`` sentences whose pronoun has the right gender, None
     if the corpus does not mark pronouns.
     """

@@ -50,7 +50,7 @@ from intently.translation.translator import AlignmentHead, Translator
 
 WRITES = (
     *("checkpoints/", "model/", "tensorboard/", "source.json", "target.json", "options.json"),
-    *("average.json", "best.json", "run.json", "scores.json", "training.png"),
+    *("average.json", "best.json", "run.json", "files.json", "scores.json", "training.png"),
 )
 """The files and folders of a run, those of the command line included."""
 
