@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Layers = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="PATTERN", help="only these modules, such as 'decoder.*'; may be given again"
+        metavar="PATTERN", help="only these modules, such as 'decoder.*'; may be repeated"
     ),
 ]
 
@@ -191,7 +191,8 @@ def _help(flag: Flag) -> str:
     choices = choices.replace(f"{flag.default}", f"{flag.default} (default)", 1)
     if choices or flag.default is None:
         return f"{flag.help}: {choices}" if choices else flag.help
-    return f"{flag.help} (default {flag.default})"
+    default = ("off", "on")[flag.default] if isinstance(flag.default, bool) else flag.default
+    return f"{flag.help} (default {default})"
 
 
 def _plain(kind: Any) -> Any:

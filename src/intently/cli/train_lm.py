@@ -44,16 +44,26 @@ OFTEN = (
 @with_flags({name: language_flags()[name] for name in FLAGS}, OFTEN)
 def train_lm(
     text: Annotated[
-        str, typer.Argument(help="a file in UTF-8, or gzip of it; or stories: generated text")
+        str, typer.Argument(help="a UTF-8 file, plain or gzip; or stories: generated text")
     ],
-    out: Annotated[Path, typer.Option(parser=out_folder, help="the folder of the run")],
+    out: Annotated[
+        Path, typer.Option(parser=out_folder, metavar="FOLDER", help="folder of the run")
+    ],
     against: Annotated[
         list[int] | None,
-        typer.Option(min=1, help="train a smaller window too, and compare; up to two of them"),
+        typer.Option(
+            min=1, metavar="N", help="also train a smaller window, and compare; at most two"
+        ),
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="these options and more, as TOML")] = None,
-    samples: Annotated[int, typer.Option(min=0, max=100, help="texts written at the end")] = 2,
-    resume: Annotated[bool, typer.Option("--resume", help="resume the run")] = False,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="TOML file of these options and more")
+    ] = None,
+    samples: Annotated[
+        int, typer.Option(min=0, max=100, metavar="N", help="texts to write at the end")
+    ] = 2,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="resume the run: the same command and --resume")
+    ] = False,
     **flags: Any,
 ) -> None:
     """Train a language model on any text.

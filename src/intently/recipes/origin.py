@@ -148,6 +148,21 @@ class Files:
         return dataclasses.replace(held_out, report=report)
 
 
+def example(folder: Path | str) -> str | None:
+    """Return a short source sentence of the dev set of the run in a folder.
+
+    None where the folder records no run, and where its corpus or files are gone.
+    """
+    origin = Origin.load(folder)
+    files = Files.load(folder) if origin is None else None
+    try:
+        dev = origin.read().dev if origin else files.read_dev() if files else None
+    except DataError:
+        return None
+    short = (text for text in (dev.sources if dev else ()) if 15 <= len(text) <= 80)
+    return next(short, dev.sources[0] if dev else None)
+
+
 def _absolute(name: str) -> str:
     return str(Path(name).absolute())
 

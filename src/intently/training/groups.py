@@ -120,7 +120,7 @@ class ScheduleOptions(_Group):
 
     steps: int = option(10_000, COUNT, "training steps")
     seconds: float | None = option(
-        None, POSITIVE, "stop after this time; the warm-up takes a fifth of it at most"
+        None, POSITIVE, "stop after this many seconds; the warm-up takes a fifth of them at most"
     )
     learning_rate: float = option(2e-3, POSITIVE, "highest learning rate")
     warmup: int | None = option(
@@ -148,7 +148,7 @@ class OptimiserOptions(_Group):
     optimiser: str = option(
         "adamw",
         one_of("adamw", "muon"),
-        "optimiser; muon updates the hidden matrices, adamw the rest",
+        "optimiser (muon: for the hidden matrices; adamw for the rest)",
     )
     batch_tokens: int = option(3000, COUNT, "target tokens in a batch, padding included")
     label_smoothing: float = option(0.1, SHARE, "probability spread over all tokens")
@@ -207,7 +207,7 @@ class ArchitectureOptions(_Group):
     attention: str = option(
         "additive",
         one_of(*ATTENTIONS),
-        "attention of a recurrent model; none: a fixed vector, additive: Bahdanau, others: Luong",
+        "attention of a recurrent model (none: fixed vector; additive: Bahdanau; others: Luong)",
     )
     bidirectional: bool = option(True, None, "recurrent encoder reads in both directions")
     input_feeding: bool = option(True, None, "recurrent cell also reads its last attention output")
