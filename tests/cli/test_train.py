@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import shlex
 import signal
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -56,6 +58,18 @@ def test_recipes_are_listed_on_a_screen(intently: Command) -> None:
     assert "intently recipes NAME" in lines[-1]
 
 
+def test_recipes_fit_a_narrow_screen_with_whole_names(
+    intently: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    out = intently("recipes").out
+    assert max(map(len, out.splitlines())) <= 80
+    for each in recipes():
+        row = rf"^{each.name} +≈ \d\.\d M +{each.options.schedule.steps:,} "
+        assert len(re.findall(row, out, re.MULTILINE)) == 1
+    assert "…" not in out
+
+
 def test_one_recipe_is_printed_as_a_config_to_begin_with(intently: Command) -> None:
     assert intently("recipes", RECIPE) == (0, recipe_text(RECIPE), "")
     assert "Did you mean tatoeba-en-fr?" in refused(intently("recipes", "tatoeba"))
@@ -103,7 +117,7 @@ def test_an_interrupted_recipe_goes_on_by_its_folder_alone(
     with monkeypatch.context() as patch:
         patch.setattr(progress.Lines, "__call__", interrupt)
         outcome = intently("train", "--recipe", RECIPE, "--out", "run", *TINY)
-    assert outcome.status == 1 and "Resume with the same command and --resume" in outcome.out
+    assert outcome.status == 1 and "intently train --out run --resume" in outcome.out
     outcome = intently("train", "--recipe", "tatoeba-en-fr", "--out", "run", "--resume")
     assert refused(outcome) == (
         f"intently: --recipe: expected {RECIPE}, with which the run began; got tatoeba-en-fr.\n"
@@ -207,16 +221,118 @@ def test_going_on_says_where_it_stands(intently: Command, files: tuple[str, str]
     again = intently(*command)
     assert again.status == 0
     assert "going on after step 4/4: none is left (more: a higher steps)" in again.out
+    Path("run/files.json").unlink()  # as in a run of an earlier version
     assert refused(intently("train", "--out", "run", "--resume")) == (
         "intently: SOURCE: expected the files that the run in run is trained on; got none. "
         "Give the command that began it, with --resume.\n"
     )
 
 
+def test_a_run_on_files_resumes_by_its_folder_alone(
+    intently: Command, files: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dev = [tmp_path / "d.tsv"]
+    dev[0].write_text("Hello.\tBonjour.\nI drink milk.\tJe bois du lait.\n", encoding="utf-8")
+    first = intently("train", *files, "--dev", *dev, "--out", "run 1", *TINY, "--steps", "2")
+    assert first.status == 0, first.err
+    assert "2 sentence pairs from" in first.out
+    assert "\nkept: the weights of step 2, the best on dev by bleu (" in first.out
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    again = intently("train", "--out", tmp_path / "run 1", "--resume", "--steps", "4")
+    assert again.status == 0, again.err
+    assert "going on after step 2/4" in again.out and "step 4/4" in again.out
+    assert "2 sentence pairs from" in again.out
+    assert Translator.load(tmp_path / "run 1").model.options.width == 16
+
+
+def test_an_interrupted_run_says_how_it_resumes(
+    intently: Command, files: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(self: progress.Lines, event: object) -> None:
+        if isinstance(event, Stepped) and event.step == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(progress.Lines, "__call__", interrupt)
+        outcome = intently("train", *files, "--out", "my run", *TINY)
+    assert outcome.status == 1
+    assert "interrupted; my run/model has the weights of step 2, the last." in outcome.out
+    line = outcome.out.splitlines()[-1]
+    assert line == "  intently train --out 'my run' --resume"
+    assert intently(*shlex.split(line)[1:]).status == 0
+
+
+# --- dev sets, tables and small texts -------------------------------------------------------------
+
+
+def test_a_dev_set_is_one_table_or_two_files(intently: Command, files: tuple[str, str]) -> None:
+    lines = zip(*(Path(name).read_text("utf-8").splitlines() for name in files), strict=True)
+    Path("d.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in list(lines)[:7]), encoding="utf-8")
+    for n, dev in enumerate([["--dev", "d.tsv"], ["--dev=d.tsv"], ["--dev", *files]]):
+        outcome = intently("train", *files, *dev, "--out", f"run{n}", *TINY)
+        assert outcome.status == 0, outcome.err
+        told = "60 sentence pairs from s.txt and t.txt" if n == 2 else "7 sentence pairs from d.tsv"
+        assert told in outcome.out.splitlines()[1]
+    table = intently("train", "--out", "t", *TINY, "--dev", "d.tsv", "--seed", "3", "d.tsv")
+    assert table.status == 0, table.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["s.txt", "t.txt", "--dev", "--seconds", "5"], "'--dev' requires an argument; --seconds"),
+        (["s.txt", "t.txt", "--config", "--resume"], "'--config' requires an argument; --resume"),
+        (["--dev", "a.tsv", "b.tsv"], "--dev took a.tsv and b.tsv. Write SOURCE before --dev."),
+        (["s.txt", "t.txt", "--dev", "no.tsv"], "no.tsv: no such file"),
+        (
+            ["s.txt", "t.txt", "--dev", "a", "b", "--dev", "c"],
+            "--dev: expected one TSV, or source and target sentences; got 3 files.",
+        ),
+    ],
+)
+def test_a_dev_set_takes_no_option_and_no_more(
+    intently: Command, files: tuple[str, str], arguments: list[str], said: str
+) -> None:
+    outcome = intently("train", *arguments, "--out", "run", *TINY)
+    assert outcome.status == 2 and said in " ".join(outcome.err.replace("│", " ").split())
+    assert not Path("run").exists()
+
+
+def test_too_few_pairs_are_told(intently: Command) -> None:
+    Path("two.tsv").write_text("Hello.\tBonjour.\nMilk.\tLait.\n", encoding="utf-8")
+    outcome = intently("train", "two.tsv", "--out", "run", *TINY)
+    assert "1 pair to learn from: too few for a translator; thousands are usual" in outcome.out
+
+
+def test_a_header_is_not_learned(intently: Command) -> None:
+    rows = "".join(f"{n}\tHello {n}.\tBonjour {n}.\n" for n in range(1, 9))
+    Path("h.tsv").write_text(f"id\tsrc\ttgt\n{rows}", encoding="utf-8")
+    outcome = intently("train", "h.tsv", "--out", "run", *TINY)
+    found = re.search(r"the header id, src, tgt; `(.*?)` keeps the pairs", outcome.err)
+    assert outcome.status == 2 and found is not None, outcome.err
+    pairs = subprocess.run(found[1], shell=True, capture_output=True, check=True).stdout
+    assert pairs.decode().splitlines()[0] == "Hello 1.\tBonjour 1."
+    Path("p.tsv").write_bytes(pairs)
+    assert intently("train", "p.tsv", "--out", "run", *TINY).status == 0
+
+
 def test_what_an_option_may_be_stands_in_its_help(intently: Command) -> None:
     told = " ".join(intently("train", "--help-all").out.replace("│", " ").split())
-    assert "Luong: none, additive (default), dot, general, concat" in told
-    assert "what follows: inverse_sqrt (default), cosine, constant" in told
+    assert "Luong): none, additive (default), dot, general, concat" in told
+    assert "after the warm-up: inverse_sqrt (default), cosine, constant" in told
+
+
+@pytest.mark.parametrize("command", ["train", "train-lm", "evaluate", "play", "write", "effects"])
+def test_help_has_one_word_for_each_kind_of_value(
+    intently: Command, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    all_of_it = "--help-all" if command.startswith("train") else "--help"
+    out = intently(command, all_of_it).out
+    assert not re.search(r"<[a-z, ]+>|<bool>", out, re.I), out
+    assert not re.search(r"│ [ *]*--[a-z-]+ +[A-Z ]* +(of|that|what|to) ", out)
+    assert max(map(len, out.splitlines())) <= 80
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from sacrebleu.metrics.bleu import BLEU
 
 from intently.errors import ArgumentError
 from intently.training import DevSet, Pairs, dev_loss
-from intently.training.metrics import bleu, chrf, exact_match, tokenised_bleu
+from intently.training.metrics import bleu, chrf, exact_match, suitable, tokenised_bleu
 
 HYPOTHESES = ["The cat sat on a mat today.", "I drink milk."]
 REFERENCES = ["The cat sat on the mat today.", "I drank some milk."]
@@ -98,7 +98,7 @@ def test_scores_and_loss() -> None:
     pairs = tiny.pairs(5)
     dev = DevSet([[4], [5]], ["a b c d", "x"], decode=lambda ids: "a b c d", pairs=pairs)
     scores = dev(tiny.model().eval())
-    assert list(scores) == ["bleu", "exact", "loss"]
+    assert list(scores) == ["bleu", "chrf", "exact", "loss"]
     assert scores["exact"] == 50.0
     assert scores["loss"] == dev_loss(tiny.model().eval(), pairs)
 
@@ -107,3 +107,40 @@ def test_scores_and_loss() -> None:
 def test_as_many_sources_of_the_dev_set_as_references(sources, references) -> None:
     with pytest.raises(ArgumentError, match="sources: expected one for each of 0 references"):
         DevSet(sources, references, decode=str)
+
+
+UNSPACED = {
+    "Japanese": [
+        "私は朝に牛乳を飲みます。",
+        "お元気ですか。",
+        "その動物は疲れすぎていたので、道を渡らなかった。",
+    ],
+    "Chinese": ["我早上喝牛奶。", "那只动物太累了,没有过马路. (Tom 3.5)"],
+    "Thai": ["ฉันดื่มนมตอนเช้า", "สัตว์ไม่ได้ข้ามถนน เพราะมันเหนื่อยเกินไป แต่ว่าฉันข้ามถนน ในตอนเช้า"],
+    "Khmer": ["ខ្ញុំផឹកទឹកដោះគោនៅពេលព្រឹក។"],
+    "Lao": ["ຂ້ອຍດື່ມນົມໃນຕອນເຊົ້າ"],
+    "Burmese": ["ကျွန်တော်မနက်မှာနို့သောက်တယ်။"],
+    "words alone": ["lait", "pain", "le chat"],
+}
+SPACED = {
+    "French": ["Je bois du lait.", "Oui."],
+    "German": ["Donaudampfschifffahrtsgesellschaften fahren hier nicht."],
+    "Korean": ["나는 아침에 우유를 마십니다 .", "그 동물은 너무 피곤해서 길을 건너지 않았다."],
+    "Hindi": ["मैं सुबह दूध पीता हूँ।"],
+    "segmented Japanese": ["私 は 朝 に 牛乳 を 飲み ます 。"],
+    "segmented Chinese": ["我 早上 喝 牛奶 。", "那 只 动物 太 累 了 。"],
+    "French with a quoted word": ["Le mot 牛乳 veut dire lait."],
+}
+
+
+@pytest.mark.parametrize("references", UNSPACED.values(), ids=UNSPACED)
+def test_where_bleu_sees_no_words_chrf_suits(references: list[str]) -> None:
+    assert suitable(references) == "chrf"
+    dev = DevSet([[4]] * len(references), references, decode=str)
+    assert dev.suitable == "chrf"
+
+
+@pytest.mark.parametrize("references", SPACED.values(), ids=SPACED)
+def test_where_bleu_sees_words_it_suits(references: list[str]) -> None:
+    assert suitable(references) == "bleu"
+    assert bleu(references, references).value == 100

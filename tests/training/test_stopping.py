@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import signal
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from intently.models.transformer import Transformer
 from intently.training import (
     Checkpoints,
     Evaluated,
+    Evaluating,
     Event,
     GivenUp,
     History,
@@ -64,6 +66,38 @@ def test_evaluations_since_the_best() -> None:
     assert count(1.0, 1.0) == 1  # as good is not better
     assert count(3.0, 1.0, 2.0, 3.0) == 3
     assert count(3.0, 1.0, 2.0, name="loss") == 1
+
+
+def test_an_equal_score_with_a_lower_loss_is_better() -> None:
+    def count(*found: tuple[float, float]) -> int:
+        scores = [{"bleu": bleu, "loss": loss} for bleu, loss in found]
+        return without_better("bleu", [Evaluation(i, each, 0) for i, each in enumerate(scores)])
+
+    assert count((0, 3.0), (0, 2.0), (0, 1.0)) == 0
+    assert count((0, 3.0), (0, 3.0)) == count((1, 3.0), (0, 2.0)) == 1
+    assert count((0, float("nan")), (0, 9.0)) == 0 and count((0, 9.0), (0, float("inf"))) == 1
+
+
+def test_among_equals_the_lowest_loss_is_kept_and_said(tmp_path: Path) -> None:
+    losses = {4: 3.0, 8: 1.0, 12: 2.0}
+    told: list[Event] = []
+
+    def score(model: object) -> dict[str, float]:
+        assert isinstance(told[-1], Evaluating)
+        return {"bleu": 0.0, "loss": losses[told[-1].step]}
+
+    options = OPTIONS.with_flags(steps=12, patience=0)
+    history = train(
+        tiny.model(), tiny.pairs(), options, tmp_path, validate=score, progress=told.append
+    )
+    assert [event.best for event in told if isinstance(event, Evaluated)] == [True, True, False]
+    assert history.best is not None and history.best.name == "step-000008"
+    assert history.kept() == "step 8, the best on dev by bleu (0.00)"
+    assert json.loads((tmp_path / "best.json").read_text()) == {
+        "checkpoint": "step-000008",
+        "best_by": "bleu",
+        "scores": {"bleu": 0.0, "loss": 1.0},
+    }
 
 
 def test_an_evaluation_where_a_run_was_stopped_does_not_count() -> None:

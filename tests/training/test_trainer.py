@@ -51,7 +51,8 @@ def test_the_history_is_told_and_stored(tmp_path) -> None:
     assert stepped[-1].seconds_left == 0
     state = Checkpoints(tmp_path / "checkpoints").load().state
     assert state["history"] == json.loads(json.dumps(history.to_dict()))
-    assert TrainingOptions.from_json(tmp_path / "options.json") == tiny.OPTIONS
+    stored = TrainingOptions.from_json(tmp_path / "options.json")
+    assert stored == tiny.OPTIONS.with_flags(best_by="chrf")  # no sentence has four words
 
 
 def test_surroundings_stay_as_they_were(tmp_path) -> None:
@@ -112,6 +113,55 @@ def test_it_stops_in_time(tmp_path) -> None:
     [steps] = {event.step for event in events if isinstance(event, TimeUp)}
     assert events[-1] == TimeUp(steps, 10**6)
     assert history.checkpoint is not None and history.checkpoint.is_dir()
+
+
+class Clock:
+    """A clock on which every step takes a second, and anything else next to nothing."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr("intently.training.trainer.time.perf_counter", self)
+
+    def __call__(self) -> float:
+        self.now += 1e-9
+        return self.now
+
+    def listen(self, event: Event) -> None:
+        self.now += isinstance(event, Stepped)
+
+
+def test_the_warm_up_takes_a_fifth_of_the_time_at_most(
+    tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
+    options = tiny.OPTIONS.with_flags(steps=10_000, seconds=50, warmup=500, cooldown=0.0)
+    rates: list[float] = []
+
+    def listen(event: Event) -> None:
+        clock.listen(event)
+        rates.extend([event.learning_rate] if isinstance(event, Stepped) else [])
+
+    tiny.run(tmp_path / "whole", options, listen)
+    peak = options.schedule.learning_rate
+    top = rates.index(max(rates))
+    assert 0.9 * peak < rates[top] <= peak and top <= 12 and 50 <= len(rates) <= 51
+    assert rates[:top] == sorted(rates[:top]) and rates[top:] == sorted(rates[top:], reverse=True)
+    whole, rates[:] = list(rates), []
+    halt = tiny.interrupt(Stepped, 25)
+    tiny.run(tmp_path / "cut", options, lambda event: (listen(event), halt(event)))
+    tiny.run(tmp_path / "cut", options, listen, resume=True)
+    assert rates == pytest.approx(whole)
+
+
+def test_a_run_with_time_enough_warms_up_by_its_steps(
+    tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
+    options = tiny.OPTIONS.with_flags(seconds=10_000)
+    _, history = tiny.run(tmp_path / "a", options, clock.listen)
+    _, free = tiny.run(tmp_path / "b")
+    rates = [[record.learning_rate for record in one.records] for one in (history, free)]
+    assert rates[0] == rates[1]
 
 
 def test_a_folder_with_a_run_is_not_overwritten(tmp_path) -> None:

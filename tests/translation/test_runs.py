@@ -74,7 +74,9 @@ def test_a_run_writes_a_translator(text: ParallelText, dev: ParallelText, tmp_pa
     assert [e.step for e in run.history.evaluations] == [3, 6]
     assert run.pairs + run.too_long == len(text)
     assert same(weights(tmp_path), run.translator.model.state_dict())
-    assert TrainingOptions.from_json(tmp_path / "options.json") == OPTIONS
+    assert TrainingOptions.from_json(tmp_path / "options.json") == OPTIONS.with_flags(
+        best_by="bleu"
+    )
     assert isinstance(Translator.load(tmp_path).translate(["He."])[0].text, str)
 
 
@@ -87,6 +89,35 @@ def test_the_best_checkpoint_is_exported(
     assert run.history.best is not None and run.history.best.name == "step-000003"
     best = Checkpoints(tmp_path / "checkpoints").load("step-000003").model
     assert same(best, weights(tmp_path))
+
+
+JAPANESE = ParallelText(
+    ["I drink milk.", "How are you?", "I drink tea."] * 8,
+    ["牛乳を飲みます。", "お元気ですか。", "お茶を飲みます。"] * 8,
+)
+
+
+def test_where_bleu_sees_no_words_chrf_chooses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = [
+        {"bleu": 0.0, "chrf": 50.0, "loss": 2.0},
+        {"bleu": 0.0, "chrf": 100.0, "loss": 1.0},
+        {"bleu": 0.0, "chrf": 100.0, "loss": 1.0},
+    ]
+    scores = iter(found)
+    monkeypatch.setattr(SCORED, lambda self, model: next(scores))
+    options = OPTIONS.with_flags(evaluate_every=2, keep=9)
+    run = fit(JAPANESE, options, tmp_path / "run", dev=JAPANESE)
+    assert run.history.kept() == "step 4, the best on dev by chrf (100.00)"
+    best = Checkpoints(tmp_path / "run/checkpoints").load("step-000004").model
+    assert same(best, weights(tmp_path / "run"))
+    assert TrainingOptions.from_json(tmp_path / "run/options.json").run.best_by == "chrf"
+
+    scores = iter(found)
+    with pytest.warns(UserWarning, match="best_by='bleu' cannot see words in the dev references"):
+        run = fit(JAPANESE, options.with_flags(best_by="bleu"), tmp_path / "bleu", dev=JAPANESE)
+    assert run.history.kept() == "step 4, the best on dev by bleu (0.00)"  # by the loss
 
 
 def test_without_a_dev_set_the_last_weights_are_exported(
@@ -342,7 +373,10 @@ def test_tensorboard_is_written_beside_the_run(
             {"joint": True, "target_tokenizer": "character"},
             "joint: expected false where .* differ in kind or size; got true with word of 8000 a",
         ),
-        ({"best_by": "blue"}, r"^best_by: expected one of 'bleu', 'exact', 'loss'; got 'blue'\.$"),
+        (
+            {"best_by": "blue"},
+            r"^best_by: expected one of 'bleu', 'chrf', 'exact', 'loss'; got 'blue'\.$",
+        ),
         (
             {"target_tokenizer": "subword", "target_size": 100},
             r"^target_size: expected at least 261 for target_tokenizer='subword'; got 100\.$",

@@ -14,7 +14,7 @@ import os
 import sys
 import warnings
 from importlib import import_module
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -33,10 +33,11 @@ COMMANDS = {
     "lengths": ("experiments", "Train three kinds of model, and score them by sentence length."),
     "alignments": ("experiments", "Train every kind of attention, and score how well each aligns."),
     "train-lm": ("train_lm", "Train a language model on any text."),
+    "write": ("write", "Continue a text with a language model."),
     "watch": ("watch", "Run a model on a text and print what each head attends to."),
     "look": ("look", "Run a model and write a page with every head of every layer."),
     "play": ("play", "Type in the browser, watch it translate, cross something out."),
-    "effects": ("effects", "Say which heads an output needs, and what it is without them."),
+    "effects": ("effects", "Switch heads off, or hide words, and say what changes."),
     "explore": ("explore", "Look at a recording of any length in the browser."),
     "check": ("check", "Say which mistake an attention makes, if any."),
     "about": ("about", "Say which versions are installed, and which kernels run here."),
@@ -55,9 +56,11 @@ class Commands(TyperGroup):
         """Import and return the command; None for an unknown name."""
         if cmd_name not in COMMANDS:
             return None
+        from intently.cli.arguments import Command
+
         module = import_module(f"intently.cli.{COMMANDS[cmd_name][0]}")
         alone = typer.Typer(add_completion=False)
-        alone.command(name=cmd_name)(getattr(module, cmd_name.replace("-", "_")))
+        alone.command(name=cmd_name, cls=Command)(getattr(module, cmd_name.replace("-", "_")))
         return typer.main.get_command(alone)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -75,8 +78,27 @@ app = typer.Typer(
 )
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        import intently
+
+        print(f"intently {intently.__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def _intently() -> None:
+def _intently(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            metavar="",
+            help="Print the version and exit.",
+            callback=_version,
+            is_eager=True,
+        ),
+    ] = False,
+) -> None:
     """Attention you can compute, see and trust."""
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperOption
+from typer.core import TyperCommand, TyperOption
 
 from intently.errors import ArgumentError, build
 
@@ -25,9 +25,55 @@ if TYPE_CHECKING:
 Layers = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="PATTERN", help="only these modules, such as 'decoder.*'; may be given again"
+        metavar="PATTERN", help="only these modules, such as 'decoder.*'; may be repeated"
     ),
 ]
+
+
+PAIRED = ("--dev",)
+"""Options that take one file or two."""
+
+
+class Command(TyperCommand):
+    """A command whose options never take another option as their value.
+
+    In its help, arguments are in capitals, and flags have no value.
+    """
+
+    def __init__(self, *args: Any, **given: Any) -> None:
+        super().__init__(*args, **given)
+        paragraphs = inspect.cleandoc(self.help or "").split("\n\n")
+        self.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+        for parameter in self.params:
+            if parameter.param_type_name == "argument":
+                parameter.metavar = parameter.metavar or str(parameter.name).upper()
+                vars(parameter)["display_type_rich"] = lambda ctx: None  # the name says enough
+            elif getattr(parameter, "is_flag", False):
+                parameter.metavar = ""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """Return the option --help, a flag as any other."""
+        option = super().get_help_option(ctx)
+        if option is not None:
+            option.metavar = ""
+        return option
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments; refuse an option where the value of another belongs."""
+        own = [each for each in self.params if each.param_type_name == "option"]
+        of_flags = [each for each in own if getattr(each, "is_flag", False)]
+        flags = {name for each in of_flags for name in (*each.opts, *each.secondary_opts)}
+        valued = {name for each in own for name in each.opts} - flags
+        spread: list[str] = []
+        for n, word in enumerate(args):
+            before = args[n - 1] if n else ""
+            if before in valued and word in flags | valued:
+                ctx.fail(f"Option {before!r} requires an argument; {word} is an option.")
+            two_before = args[n - 2] if n > 1 else ""
+            if two_before in PAIRED and before not in valued and not word.startswith("-"):
+                spread.append(two_before)
+            spread.append(word)
+        return super().parse_args(ctx, spread)
 
 
 def out_folder(name: str | Path) -> Path:
@@ -78,6 +124,7 @@ def with_flags(
                 annotation=Annotated[
                     _plain(flag.type) | None,
                     typer.Option(
+                        metavar=METAVARS[_plain(flag.type)],
                         help=_help(flag),
                         show_default=False,
                         hidden=name not in often,
@@ -118,6 +165,10 @@ def with_flags(
     return decorate
 
 
+METAVARS = {int: "N", float: "X", str: "WORD", bool: "", tuple[float, float]: "X X"}
+"""What stands for the value of an option, by its type."""
+
+
 def _help_all(groups: Mapping[str, str]) -> Callable[[typer.Context, bool], None]:
     """Return what prints the help with every option in the panel of its group, and exits."""
 
@@ -140,7 +191,8 @@ def _help(flag: Flag) -> str:
     choices = choices.replace(f"{flag.default}", f"{flag.default} (default)", 1)
     if choices or flag.default is None:
         return f"{flag.help}: {choices}" if choices else flag.help
-    return f"{flag.help} (default {flag.default})"
+    default = ("off", "on")[flag.default] if isinstance(flag.default, bool) else flag.default
+    return f"{flag.help} (default {default})"
 
 
 def _plain(kind: Any) -> Any:

@@ -16,7 +16,10 @@ from intently.errors import ArgumentError, build
 
 def demo(
     out: Annotated[
-        Path, typer.Option(parser=out_folder, help="folder for the model, pages and pictures")
+        Path,
+        typer.Option(
+            parser=out_folder, metavar="FOLDER", help="folder for the model, pages and pictures"
+        ),
     ] = Path("intently-demo"),
     quick: Annotated[
         bool, typer.Option("--quick", help="a third of the time, lower quality")

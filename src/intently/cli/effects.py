@@ -72,10 +72,11 @@ def effects(
         Path | None, typer.Option(metavar="FILE", help="draw the table: PNG, SVG or PDF")
     ] = None,
 ) -> None:
-    """Say which heads an output needs, and what it is without them.
+    """Switch heads off, or hide words, and say what changes.
 
     Without --forbid heads are switched off. A translator translates; a language model writes its
-    next token. The table has one row for each head that is changed alone, the strongest first.
+    next token. The table has one row for each head that is changed alone, the strongest first, with
+    the log-probability of the output before the change and after it.
     """
     example = 'intently effects "The animal was tired." --forbid "was → animal"'
     model, text = model_and_text(given or [], example)

@@ -16,7 +16,7 @@ from intently.errors import ArgumentError, build
 from intently.experiments.comparison import share_interval
 from intently.foundation.files import replace_file
 from intently.models.kinds import cross_heads
-from intently.recipes.origin import Origin
+from intently.recipes.origin import Files, Origin
 from intently.show.figures.by_length import Interval
 from intently.training.metrics import RESAMPLED
 from intently.translation.evaluation import Scores, alignment_errors
@@ -31,42 +31,55 @@ ALIGNED = 300
 
 
 def evaluate(
-    model: Annotated[Path, typer.Argument(help="the folder of a model or a run")],
+    model: Annotated[Path, typer.Argument(help="folder of a model or a run")],
     source: Annotated[
         Path | None,
         typer.Argument(
-            help="source sentences, or a TSV; none: --corpus, else that of the run's recipe, else "
-            "the built-in language"
+            help="source sentences, or a TSV; if omitted: --corpus, then the corpus or the dev "
+            "files of the run"
         ),
     ] = None,
     target: Annotated[Path | None, typer.Argument(help="their references")] = None,
     corpus: Annotated[
-        str | None, typer.Option(help="tests of a public corpus: multi30k:en-de, tatoeba:en-fr")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="test sets of a corpus: multi30k:en-de, tatoeba:en-fr, language:en-fr",
+        ),
     ] = None,
     data_dir: Annotated[
-        Path | None, typer.Option(help="a local copy of that corpus; none: it is downloaded")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="local copy of that corpus (default: download it)"),
     ] = None,
-    beam: Annotated[int, typer.Option(min=1, help="hypotheses followed at once")] = 5,
+    beam: Annotated[int, typer.Option(min=1, metavar="N", help="hypotheses kept per step")] = 5,
     length_penalty: Annotated[
-        float, typer.Option(min=-6, max=6, help="α of Wu et al. 2016, equation 14")
+        float, typer.Option(min=-6, max=6, metavar="X", help="α of Wu et al. 2016, equation 14")
     ] = 0.6,
-    sentences: Annotated[int, typer.Option(min=1, help="of each built-in split")] = 1000,
-    json_file: Annotated[Path | None, typer.Option("--json", help="a file for all scores")] = None,
+    sentences: Annotated[
+        int, typer.Option(min=1, metavar="N", help="sentences of each built-in split")
+    ] = 1000,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="write all scores as JSON")
+    ] = None,
 ) -> None:
     """Score a translator: BLEU, chrF, exact match, alignment error.
 
     BLEU and exact match come with 95 % intervals, alignment error where gold alignments exist.
-    BLEU and chrF are printed with the signatures that reproduce them.
+    BLEU and chrF are printed with the signatures that reproduce them. Where the references have no
+    spaces between words, as in Japanese or Thai, BLEU cannot see words, and chrF applies.
     """
     if source is not None and corpus is not None:
         raise build(ArgumentError, "SOURCE, --corpus", "one of them", "both")
     if json_file is not None and (json_file.is_dir() or not json_file.parent.is_dir()):
         raise build(ArgumentError, "--json", "a file in a folder that exists", str(json_file))
     translator = Translator.load(model)
-    origin = None
+    origin = files = None
     if source is None:
         origin = Origin.load(model) if corpus is None else Origin.of(corpus)
-    built_in = source is None and str(origin or BUILT_IN) == BUILT_IN
+        files = Files.load(model) if origin is None else None
+        if origin is None and files is None:
+            raise _nothing_to_score(f"none, and {model} does not say what it was trained on")
+    built_in = str(origin) == BUILT_IN
     if data_dir is not None and (origin is None or built_in):
         got = "none" if origin is None else str(origin)
         raise build(ArgumentError, "--data-dir", "a --corpus that is read from it", got)
@@ -74,12 +87,14 @@ def evaluate(
         text = read_parallel(source, target)
         print(text.report)
         tests: Mapping[str, ParallelText] = {source.name: text}
+    elif files is not None:
+        gone = [name for name in files.dev or files.sides if not Path(name).exists()]
+        if gone:
+            raise _nothing_to_score(f"none, and the run's own {' and '.join(gone)} is gone")
+        text = files.read_dev()
+        print(f"{text.report}: the dev set, which chose the checkpoint")
+        tests = {"dev": text}
     elif built_in:
-        if origin is None:
-            print(
-                f"{model} does not say what it was trained on: scored on the built-in language, "
-                "English to French. For another give --corpus, or files"
-            )
         tests = _built_in(sentences)
     else:
         assert origin is not None
@@ -92,8 +107,12 @@ def evaluate(
         write({"model": str(model), **found}, json_file)
 
 
-def _built_in(sentences: int) -> dict[str, ParallelText]:
+def _nothing_to_score(got: str) -> ArgumentError:
+    fix = "give SOURCE and TARGET, a TSV, or --corpus language:en-fr for the built-in language"
+    return build(ArgumentError, "SOURCE", "sentences to translate, and references", got, fix=fix)
 
+
+def _built_in(sentences: int) -> dict[str, ParallelText]:
     tests = {}
     for split in ("test", "novel", "deeper"):
         pairs = sample(split, sentences)
@@ -146,9 +165,13 @@ def described(scores: Scores) -> str:
     exact match 25.0% [7.1%, 59.1%]
     """
     share, low, high = _exact(scores)
+    exact = f"exact match {share:.1%} [{low:.1%}, {high:.1%}]"
+    if scores.suitable != "bleu":
+        why = "BLEU does not apply: it counts words between spaces, and the references have too few"
+        return f"{exact}\n{scores.chrf}\n{why}"
     return "\n".join(
         [
-            f"exact match {share:.1%} [{low:.1%}, {high:.1%}]",
+            exact,
             f"lower-cased {scores.lowercased}",
             f"cased {scores.bleu}",
             f"{scores.chrf}",
@@ -159,7 +182,6 @@ def described(scores: Scores) -> str:
 
 
 def _exact(scores: Scores) -> Interval:
-
     return share_interval(round(scores.exact * scores.sentences), scores.sentences)
 
 

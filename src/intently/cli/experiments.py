@@ -16,21 +16,28 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 Out = Annotated[
-    Path, typer.Option(parser=out_folder, help="the folder of the runs, the numbers and the figure")
+    Path,
+    typer.Option(
+        parser=out_folder, metavar="FOLDER", help="folder of the runs, numbers and figure"
+    ),
 ]
-Seed = Annotated[int | None, typer.Option(min=0, help="of all trainings (default: the recipes')")]
+Seed = Annotated[
+    int | None, typer.Option(min=0, metavar="N", help="random seed (default: the recipes')")
+]
 Steps = Annotated[
-    int | None, typer.Option(min=1, help="of each training, for a trial (default: the recipes')")
+    int | None,
+    typer.Option(min=1, metavar="N", help="training steps, for a trial (default: the recipes')"),
 ]
 
 
 def lengths(
     out: Out,
-    corpus: Annotated[str, typer.Option(help="language or multi30k")] = "language",
+    corpus: Annotated[str, typer.Option(metavar="NAME", help="language or multi30k")] = "language",
     data_dir: Annotated[
-        Path | None, typer.Option(help="a local copy of the corpus; none: it is downloaded")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="local copy of the corpus (default: download it)"),
     ] = None,
-    beam: Annotated[int, typer.Option(min=1, help="hypotheses followed at once")] = 1,
+    beam: Annotated[int, typer.Option(min=1, metavar="N", help="hypotheses kept per step")] = 1,
     seed: Seed = None,
     steps: Steps = None,
 ) -> None:

@@ -20,16 +20,19 @@ def explore(
     recording: Annotated[
         Path, typer.Argument(metavar="FILE", help="a recording that seen.save(…) wrote")
     ],
-    port: Annotated[int, typer.Option(min=0, max=65535, help="of 127.0.0.1; a free one if 0")] = 0,
+    port: Annotated[
+        int,
+        typer.Option(min=0, max=65535, metavar="N", help="port on this machine (0: any free one)"),
+    ] = 0,
     opened: Annotated[
         bool, typer.Option("--open", help="open the page in the browser of this machine")
     ] = False,
 ) -> None:
     """Look at a recording of any length in the browser.
 
-    Ctrl-C stops the server. The numbers stay in the file; weights are computed when you look at
-    them. Only this machine can reach the page, and only with the printed address, which holds a
-    random token.
+    The address is printed; --open opens it in the browser, too. Ctrl-C stops the server. The
+    numbers stay in the file; weights are computed when you look at them. Only this machine can
+    reach the page, and only with the printed address, which holds a random token.
     """
     seen = load_recording(recording)
     if not seen.calls:

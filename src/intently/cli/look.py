@@ -53,8 +53,8 @@ def look(
 ) -> None:
     """Run a model and write a page with every head of every layer.
 
-    The page is one file that needs no network. The model runs unchanged. From a transformers
-    folder, only safetensors are read, and none of its code is run.
+    The page is one file that needs no network; --open opens it in the browser. The model runs
+    unchanged. From a transformers folder, only safetensors are read, and none of its code is run.
     """
     if bool(texts) == (image is not None):
         got = "both" if texts else "neither"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,10 +19,11 @@ from intently.corpora import Corpus, ParallelText
 from intently.corpora.files import read_parallel
 from intently.errors import ArgumentError, DataError, build
 from intently.models.kinds import new_model
-from intently.recipes.origin import Origin, keeping
+from intently.recipes.origin import Files, Origin, keeping
 from intently.training import TrainingOptions, display
 from intently.training.checkpoint import Checkpoints
 from intently.training.processes import Processes, joined
+from intently.training.progress import counted
 from intently.training.writer import sole_writer
 from intently.translation.links import links_of, read_links
 from intently.translation.runs import DEV_SENTENCES, WRITES, fit
@@ -44,12 +45,12 @@ def recipes(
     if name is not None:
         print(known.recipe_text(name), end="")
         return
-    console = Console(soft_wrap=not sys.stdout.isatty())
+    console = Console()
     listed = Table(box=None, pad_edge=False)
-    listed.add_column("recipe", no_wrap=True)
-    listed.add_column("parameters", justify="right", no_wrap=True)
-    listed.add_column("steps", justify="right", no_wrap=True)
-    listed.add_column("about", no_wrap=not sys.stdout.isatty())
+    listed.add_column("recipe", no_wrap=True, min_width=max(len(x.name) for x in known.recipes()))
+    listed.add_column("parameters", justify="right", no_wrap=True, min_width=10)
+    listed.add_column("steps", justify="right", no_wrap=True, min_width=6)
+    listed.add_column("about")
     for each in known.recipes():
         size = f"≈ {_parameters(each.options) / 1e6:.1f} M"
         listed.add_row(each.name, size, f"{each.options.schedule.steps:,}", each.about)
@@ -67,12 +68,17 @@ def _parameters(options: TrainingOptions) -> int:
 
 
 class Work(NamedTuple):
-    """A training run: the text, the dev set, the options, and the test sets."""
+    """A training run: where its text is from, the text, the dev set, the options, the test sets."""
 
+    origin: Origin | Files
     text: ParallelText
     dev: ParallelText
     options: TrainingOptions
     tests: Mapping[str, ParallelText]
+
+
+FEW = 100
+"""Pairs too few to learn a translation from."""
 
 
 OFTEN = (
@@ -83,32 +89,56 @@ OFTEN = (
 
 @with_flags(TrainingOptions.flags(), OFTEN)
 def train(
-    source: Annotated[Path | None, typer.Argument(help="source sentences, or a TSV")] = None,
-    target: Annotated[Path | None, typer.Argument(help="target sentences")] = None,
+    source: Annotated[
+        Path | None, typer.Argument(help="source sentences, one per line; or a TSV with both sides")
+    ] = None,
+    target: Annotated[
+        Path | None, typer.Argument(help="their translations, line by line; none for a TSV")
+    ] = None,
     *,
-    out: Annotated[Path, typer.Option(parser=out_folder, help="the folder of the run")],
+    out: Annotated[
+        Path, typer.Option(parser=out_folder, metavar="FOLDER", help="folder of the run")
+    ],
     recipe: Annotated[
-        str | None, typer.Option(help="corpus and options in place of SOURCE")
+        str | None,
+        typer.Option(metavar="NAME", help="train on a recipe's corpus, with its options"),
     ] = None,
     data_dir: Annotated[
-        Path | None, typer.Option(help="a local copy of its corpus; none: it is downloaded")
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="local copy of the recipe's corpus (default: download it)"
+        ),
     ] = None,
-    dev: Annotated[tuple[Path, Path] | None, typer.Option(help="dev SOURCE TARGET")] = None,
+    dev: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE [FILE]",
+            help="dev set: source and target sentences, or a TSV (default: hold out pairs)",
+        ),
+    ] = None,
     guide: Annotated[
         Path | None,
-        typer.Option(help="word links (Pharaoh), or a trained run, that teach one head"),
+        typer.Option(
+            metavar="PATH", help="word links that teach one head: a Pharaoh file, or a trained run"
+        ),
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="options as TOML")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="resume the run")] = False,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="TOML file of options")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="resume the run; --out alone is enough")
+    ] = False,
     resume_from: Annotated[
-        str | None, typer.Option(help="resume from this checkpoint, not the latest")
+        str | None,
+        typer.Option(metavar="STEP", help="resume from this checkpoint instead of the latest"),
     ] = None,
     **flags: Any,
 ) -> None:
     """Train a translator on your files, or with a recipe.
 
-    Files are two line-parallel texts or one TSV, gzip or not. A recipe names its corpus and its
-    options; flags override the options. `intently recipes` lists the recipes.
+    Files are two line-parallel texts or one TSV, plain or gzip. A recipe names a corpus and its
+    options; flags override them. `intently recipes` lists the recipes. A run that was interrupted
+    resumes with `intently train --out FOLDER --resume`: its folder knows its files and options.
     """
     again = resume_from or resume
     with joined(out) as here, sole_writer(out, WRITES) as writer:
@@ -121,27 +151,18 @@ def train(
         if source is not None and not begun:
             kept = None  # of a run without checkpoints
         origin = here.from_first(partial(_origin, recipe, kept))
+        known_run = again and (begun or source is None)
+        stored = out / "options.json" if known_run and recipe is None else None
         if origin is None:
-            if source is None and begun:
-                raise build(
-                    ArgumentError,
-                    "SOURCE",
-                    f"the files that the run in {out} is trained on",
-                    "none",
-                    fix="give the command that began it, with --resume",
-                )
-            if source is None:
-                fix = "see them by intently recipes"
-                expected = "source sentences, or --recipe NAME"
-                raise build(ArgumentError, "SOURCE", expected, "neither", fix=fix)
             _refuse({"--data-dir": data_dir}, "none without a recipe: SOURCE is a file")
-            work = _from_files(source, target, dev, config, guide, flags, console)
+            before = here.from_first(partial(Files.load, out)) if known_run else None
+            files = _files(source, target, dev or (), guide, before, out if begun else None)
+            options = here.from_first(partial(_options, stored, config, flags))
+            work = _from_files(files, options, console)
         else:
-            files = {"SOURCE": source, "--dev": dev and dev[0], "--config": config}
-            _refuse(files, "none beside a recipe, which names its corpus and its options")
-            origin = origin.read_from(data_dir)
-            stored = out / "options.json" if again and recipe is None else None
-            work = _from_corpus(here, origin, stored, guide, flags, console)
+            given = {"SOURCE": source, "--dev": dev and dev[0], "--config": config}
+            _refuse(given, "none beside a recipe, which names its corpus and its options")
+            work = _from_corpus(here, origin.read_from(data_dir), stored, guide, flags, console)
         if len(work.dev) > DEV_SENTENCES:
             console.print(f"the first {DEV_SENTENCES} of {len(work.dev):,} dev pairs are used")
         with display(console) as progress:
@@ -150,7 +171,7 @@ def train(
                 work.options,
                 out,
                 dev=work.dev,
-                progress=keeping(origin, out, progress),
+                progress=keeping(work.origin, out, progress),
                 resume=again,
             )
         if writer is not None:
@@ -159,16 +180,18 @@ def train(
             show.training(run.history.rows(), save=out / "training.png")
         if run.history.stopped == "interrupted":
             console.print(
-                f"interrupted; {out}/model is the best so far. "
-                "Resume with the same command and --resume"
+                f"interrupted; {out}/model has the weights of {run.history.kept()}. Resume with\n"
+                f"  intently train --out {shlex.quote(str(out))} --resume"
             )
             here.wait()  # torchrun kills late processes
             raise typer.Exit(1)
-        if origin is not None and here.first:
-            _judge(run.translator, origin, work, out, console)
+        if isinstance(work.origin, Origin) and here.first:
+            _judge(run.translator, work.origin, work, out, console)
+        console.print(f"kept: the weights of {run.history.kept()}")
         drawn = f", its learning curves are {out}/training.png" if run.history.records else ""
         console.print(
-            f"the translator is in {out}/model{drawn}. Now try:\n  intently translate {out} TEXT"
+            f"the translator is in {out}/model{drawn}. Now try:\n"
+            f"  intently translate {shlex.quote(str(out))} TEXT"
         )
 
 
@@ -219,7 +242,7 @@ def _from_corpus(
     options, corpus = here.from_first(begin)
     console.print(f"recipe {origin.recipe}, {origin}: {len(corpus.train):,} sentence pairs")
     console.print(corpus.credit)
-    return Work(_guided(corpus.train, guide), corpus.dev, options, corpus.tests)
+    return Work(origin, _guided(corpus.train, guide), corpus.dev, options, corpus.tests)
 
 
 def _guided(text: ParallelText, guide: Path | None) -> ParallelText:
@@ -240,27 +263,71 @@ def _judge(translator: Translator, origin: Origin, work: Work, out: Path, consol
         console.print(f"\nexpected of {one.name}{own}: {one.result}")
 
 
-def _from_files(
-    source: Path,
+def _files(
+    source: Path | None,
     target: Path | None,
-    dev: tuple[Path, Path] | None,
-    config: Path | None,
+    dev: Sequence[Path],
     guide: Path | None,
-    flags: dict[str, Any],
-    console: Console,
-) -> Work:
+    before: Files | None,
+    begun: Path | None,
+) -> Files:
+    """Return the files of a run: those given, and what is not given from the run ``before``.
+
+    ``begun`` is the folder of a run that resumes.
+    """
+    if len(dev) > 2:
+        expected = "one TSV, or source and target sentences"
+        raise build(ArgumentError, "--dev", expected, f"{len(dev)} files")
+    pair = (source and str(source), target and str(target))
+    if source is None and before is not None:
+        pair = before.source, before.target
+    if pair[0] is None:
+        took = f"--dev took {' and '.join(map(str, dev))}" if len(dev) == 2 else None
+        if begun is not None:
+            expected = f"the files that the run in {begun} is trained on"
+            fix = "give the command that began it, with --resume"
+            raise build(ArgumentError, "SOURCE", expected, "none", fix=fix)
+        fix = "write SOURCE before --dev" if took else "see them by intently recipes"
+        expected = "source sentences, or --recipe NAME"
+        raise build(ArgumentError, "SOURCE", expected, "neither", took, fix)
+    return Files(
+        pair[0],
+        pair[1],
+        [str(file) for file in dev] or (before.dev if before else []),
+        str(guide) if guide else before and before.guide,
+    )
+
+
+def _options(stored: Path | None, config: Path | None, flags: Mapping[str, Any]) -> TrainingOptions:
+    """Return the options of a file, of the resumed run, or the defaults; flags replace some."""
+    if config is not None:
+        base = TrainingOptions.from_toml(config)
+    elif stored is not None and stored.is_file():
+        base = TrainingOptions.from_json(stored)
+    else:
+        base = TrainingOptions()
+    return base.with_flags(**flags)
+
+
+def _from_files(files: Files, options: TrainingOptions, console: Console) -> Work:
     """Read files; without a dev set, hold out pairs."""
-    base = TrainingOptions() if config is None else TrainingOptions.from_toml(config)
-    options = base.with_flags(**flags)
-    text = _guided(read_parallel(source, target), guide)
+    text = read_parallel(files.source, files.target)
+    text = _guided(text, Path(files.guide) if files.guide else None)
     console.print(text.report)
-    if dev is not None:
-        held_out = read_parallel(*dev)
-        console.print(held_out.report)
+    files = replace(files, pairs=len(text))
+    if files.dev:
+        dev = files.read_dev()
+        console.print(dev.report)
     elif len(text) > 1:
-        text, held_out = text.split_off(min(DEV_SENTENCES, max(1, len(text) // 20)))
-        console.print(f"no --dev: the last {len(held_out):,} pairs are held out")
+        text, dev = text.split_off(min(DEV_SENTENCES, max(1, len(text) // 20)))
+        files = replace(files, held_out=len(dev))
+        verb = "is" if len(dev) == 1 else "are"
+        console.print(f"no --dev: the last {counted(len(dev), 'pair')} {verb} held out")
     else:
         fix = "give --dev, or more pairs"
-        raise build(DataError, str(source), "a pair to hold out, beside one to learn", "1", fix=fix)
-    return Work(text, held_out, options, {})
+        expected = "a pair to hold out, beside one to learn"
+        raise build(DataError, files.source, expected, "1", fix=fix)
+    if len(text) < FEW:
+        few = counted(len(text), "pair")
+        console.print(f"{few} to learn from: too few for a translator; thousands are usual")
+    return Work(files, text, dev, options, {})

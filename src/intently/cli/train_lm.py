@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -43,16 +44,26 @@ OFTEN = (
 @with_flags({name: language_flags()[name] for name in FLAGS}, OFTEN)
 def train_lm(
     text: Annotated[
-        str, typer.Argument(help="a file in UTF-8, or gzip of it; or stories: generated text")
+        str, typer.Argument(help="a UTF-8 file, plain or gzip; or stories: generated text")
     ],
-    out: Annotated[Path, typer.Option(parser=out_folder, help="the folder of the run")],
+    out: Annotated[
+        Path, typer.Option(parser=out_folder, metavar="FOLDER", help="folder of the run")
+    ],
     against: Annotated[
         list[int] | None,
-        typer.Option(min=1, help="train a smaller window too, and compare; up to two of them"),
+        typer.Option(
+            min=1, metavar="N", help="also train a smaller window, and compare; at most two"
+        ),
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="these options and more, as TOML")] = None,
-    samples: Annotated[int, typer.Option(min=0, max=100, help="texts written at the end")] = 2,
-    resume: Annotated[bool, typer.Option("--resume", help="resume the run")] = False,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="TOML file of these options and more")
+    ] = None,
+    samples: Annotated[
+        int, typer.Option(min=0, max=100, metavar="N", help="texts to write at the end")
+    ] = 2,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="resume the run: the same command and --resume")
+    ] = False,
     **flags: Any,
 ) -> None:
     """Train a language model on any text.
@@ -83,7 +94,9 @@ def train_lm(
     contexts.write(result, out)
     console.print(report(result, runs, samples))
     console.print(f"\n{out}/context.png is the figure, context.json holds the numbers")
-    console.print(f"the model is in {out}/model. In Python:\n  {_in_python(out)}")
+    console.print(f"kept: the weights of {run.history.kept()}")
+    written = f'intently write {shlex.quote(str(out))} "The "'
+    console.print(f"the model is in {out}/model. Now try:\n  {written}")
 
 
 def _check_smaller(smaller: list[int], large: int) -> None:
@@ -122,11 +135,6 @@ def _fit(
         )
         raise typer.Exit(1)
     return run
-
-
-def _in_python(out: Path) -> str:
-    load = f"TextModel.load({str(out)!r})"
-    return f'from intently.language import TextModel; print({load}.write("The ", 200))'
 
 
 def report(result: Mapping[str, Any], runs: Sequence[LanguageRun], samples: int = 2) -> str:

@@ -42,24 +42,26 @@ def translate(
     beam: Annotated[
         int | None,
         typer.Option(
-            min=1, help="hypotheses followed at once; 1 is greedy (default: 5, or --n-best if more)"
+            min=1,
+            metavar="N",
+            help="hypotheses kept per step; 1 is greedy (default: 5, or --n-best if more)",
         ),
     ] = None,
     n_best: Annotated[
         int,
         typer.Option(
             min=1,
-            help="translations printed of each line, --beam at most; of several each has three "
-            "columns: number of the line, score (log-probability in nats under the length "
-            "penalty), translation",
+            metavar="N",
+            help="translations per line, at most --beam; with several, three columns: line number, "
+            "score (log-probability in nats under the length penalty), translation",
         ),
     ] = 1,
     length_penalty: Annotated[
-        float, typer.Option(min=-6, max=6, help="α of Wu et al. 2016, equation 14")
+        float, typer.Option(min=-6, max=6, metavar="X", help="α of Wu et al. 2016, equation 14")
     ] = 0.6,
     show: Annotated[bool, typer.Option("--show", help="print the alignment as blocks")] = False,
     pictures: Annotated[
-        Path | None, typer.Option(help="a folder for a picture of each alignment")
+        Path | None, typer.Option(metavar="FOLDER", help="draw each alignment into this folder")
     ] = None,
 ) -> None:
     """Translate a text, the lines of a file, or standard input (-)."""

@@ -52,9 +52,12 @@ def watch(
     ] = None,
     layers: Layers = None,
     beam: Annotated[
-        int, typer.Option(min=1, help="of our translators: hypotheses followed at once")
+        int,
+        typer.Option(min=1, metavar="N", help="hypotheses kept per step (Intently's translators)"),
     ] = 1,
-    save: Annotated[Path | None, typer.Option(help="write the recording, as safetensors")] = None,
+    save: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="save the recording as safetensors")
+    ] = None,
     listed: Annotated[
         Path | None, typer.Option("--list", metavar="FILE", help="list the content of a recording")
     ] = None,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import gzip
+import re
+import shlex
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +18,14 @@ from intently.errors import ArgumentError, DataError, build
 TOLD = 10  # problems that one message lists
 GZIP = b"\x1f\x8b"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+ID = re.compile(r"(?:\w+[_-])?ids?|idx|index|no|nr|number|line|#")
+LANGUAGES = "ar cs de en es fi fr hi hu it ja ko nl pl pt ro ru sv th tr uk vi zh".replace(" ", "|")
+HEADER = re.compile(
+    f"{ID.pattern}|(?:source|src|target|tgt|trg|ref|reference|translation|sentence|text|{LANGUAGES}"
+    r"|english|french|german|spanish|italian|japanese|chinese)(?:[_-]\w+)?"
+)
+"""Names of columns in lower case: of ids, and of any column."""
+
 NOT_TEXT = {
     GZIP: "gzip inside gzip",
     b"PK\x03\x04": "a zip archive",
@@ -248,12 +258,16 @@ def _sentences(file: TextFile) -> list[str]:
 def _columns(file: TextFile) -> tuple[list[str], list[str]]:
     sources, targets = [], []
     without: list[int] = []  # lines without a tab; unreadable ones may have some
-    numbered = True
+    numbered, header, ids = True, [], True
     for number, line in file.lines():
         columns = [column.strip() for column in (line or "").rstrip("\r\n").split("\t")]
         sources.append(columns[0])
         targets.append(columns[1] if len(columns) > 1 else "")
         numbered = numbered and len(columns) > 3 and (columns[0] + columns[2]).isdecimal()
+        if number == 1 and _is_header(columns):
+            header = columns
+            continue
+        ids = ids and len(columns) > 2 and columns[0].isdecimal() and not columns[2].isdecimal()
         if line is not None and len(columns) == 1:
             without.append(number)
         elif line is not None and not all(columns[:2]):
@@ -263,10 +277,23 @@ def _columns(file: TextFile) -> tuple[list[str], list[str]]:
         file.refuse("no line has a tab; where the translations are in another file, name that too")
     elif file.complete and numbered:
         file.refuse("columns 1 and 3 are numbers only; `cut -f2,4` would keep the texts")
+    elif file.complete and header:
+        texts = [str(n) for n, name in enumerate(header, 1) if not ID.fullmatch(name.lower())]
+        pairs = f"tail -n +2 {shlex.quote(str(file.path))} | cut -f{','.join(texts[:2])}"
+        told = f"the header {', '.join(header)}; `{pairs}` keeps the pairs"
+        file.refuse(f"{told} (if it is a pair, move it to another line)", 1)
+    elif file.complete and ids and len(set(sources)) == len(sources) > 1:
+        file.refuse("column 1 numbers the lines; `cut -f2,3` keeps the texts")
     else:
         for number in without:
             file.refuse("no tab in the line", number)
     return sources, targets
+
+
+def _is_header(columns: Sequence[str]) -> bool:
+    """Whether a first line names columns: "id", "src" and "tgt", say, or "en" and "fr"."""
+    names = [column.lower() for column in columns]
+    return len(set(names)) == len(names) > 1 and all(map(HEADER.fullmatch, names[:3]))
 
 
 def refuse_problems(

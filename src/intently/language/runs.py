@@ -45,7 +45,7 @@ from intently.training.writer import sole_writer
 
 VARIANT = "variant.json"
 
-WRITES = ("checkpoints/", "model/", TOKENIZER, VARIANT, "options.json")
+WRITES = ("checkpoints/", "model/", TOKENIZER, VARIANT, "options.json", "best.json")
 """The files and folders of a run."""
 
 HELD_OUT = 0.1
@@ -116,7 +116,7 @@ def fit(
         t = options.text
         stored = folder / "options.json"
         before = TrainingOptions.from_json(stored) if begun and stored.is_file() else None
-        options = settled(options, before, WARMUP)
+        options = settled(options, before, longest=WARMUP)
         if begun:
             _check_variant(folder, variant)
             tokenizer = Tokenizer.load(folder / TOKENIZER)

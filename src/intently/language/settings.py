@@ -74,14 +74,14 @@ SECTIONS = {
 
 
 HELP = {
-    "kv_heads": "key/value heads that the heads share; none: as many as heads",
-    "positions": "rotary, or learned: a table as long as the window",
-    "layers": "layers",
-    "dropout": "share of activations dropped while training",
-    "tokenizer": f"pieces of the text; subword above {LARGE:,} characters, else character",
+    "kv_heads": "heads of keys and values (default: as many as heads)",
+    "positions": "position encoding: rotary, or learned (a table as long as the window)",
+    "layers": "decoder layers",
+    "dropout": "share of activations dropped in training",
+    "tokenizer": f"tokenizer (default: character; subword for texts above {LARGE:,} characters)",
     "size": "largest vocabulary, in tokens",
     "window": "tokens read at once",
-    "batch_tokens": "tokens of a batch",
+    "batch_tokens": "tokens in a batch",
 }
 """Help for options whose meaning differs from a translator's."""
 

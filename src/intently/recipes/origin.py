@@ -1,12 +1,13 @@
-"""The corpus of a run, recorded in its folder for evaluating and resuming."""
+"""The corpus or the files of a run, recorded in its folder for evaluating and resuming."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from intently.corpora.files import ParallelText, read_parallel
 from intently.corpora.named import Corpus, load_corpus
 from intently.errors import ArgumentError, DataError, build
 from intently.foundation.files import File, make_folder, replace_file, sealed
@@ -22,6 +23,17 @@ SHAPE = {
     "recipe?": (WORD, None),
 }
 """The shape of the file; see `intently.foundation.files.fault`."""
+
+FILES = "files.json"
+NUMBER = range(2**63)
+FILES_SHAPE = {
+    "source": WORD,
+    "target": (WORD, None),
+    "dev": [WORD],
+    "guide": (WORD, None),
+    "pairs": NUMBER,
+    "held_out": NUMBER,
+}
 
 DIRECTION = re.compile(r"([^:]+):([^:-]+)-([^:-]+)")
 
@@ -81,8 +93,82 @@ class Origin:
         return f"{self.corpus}:{self.source}-{self.target}"
 
 
-def keeping(origin: Origin | None, folder: Path, progress: Listener) -> Listener:
-    """Return ``progress`` that first records the origin (None: files) in a run's folder.
+@dataclass(frozen=True)
+class Files:
+    """The files of a run: its pairs, its dev set, and the links that guide a head.
+
+    Each side is a file of its own, or both are columns of one (``target`` None, one file in
+    ``dev``). Without ``dev``, the last ``held_out`` of all ``pairs`` are the dev set. ``guide`` is
+    a file or a trained run.
+    """
+
+    source: str
+    target: str | None = None
+    dev: list[str] = field(default_factory=list)
+    guide: str | None = None
+    pairs: int = 0
+    held_out: int = 0
+
+    @classmethod
+    def load(cls, folder: Path | str) -> Files | None:
+        """Return the files recorded in a run's folder, or None.
+
+        Raises `DataError` if the record is damaged.
+        """
+        file = File(Path(folder) / FILES, "the files of a run", DataError)
+        return cls(**file.sealed(FILES_SHAPE)) if file.exists() else None
+
+    def save(self, folder: Path | str) -> None:
+        """Record the files in a run's folder, with absolute paths."""
+        absolute = dataclasses.replace(
+            self,
+            source=_absolute(self.source),
+            target=self.target and _absolute(self.target),
+            dev=[_absolute(name) for name in self.dev],
+            guide=self.guide and _absolute(self.guide),
+        )
+        make_folder(Path(folder))
+        replace_file(Path(folder) / FILES, sealed(dataclasses.asdict(absolute)))
+
+    @property
+    def sides(self) -> list[str]:
+        """The files of the pairs."""
+        return [self.source] if self.target is None else [self.source, self.target]
+
+    def read_dev(self) -> ParallelText:
+        """Return the dev set; raises `DataError` where its files are gone or have changed."""
+        if self.dev:
+            return read_parallel(*self.dev)
+        text = read_parallel(self.source, self.target)
+        if len(text) != self.pairs:
+            expected = f"the {self.pairs:,} pairs of which the run held out the last"
+            raise build(DataError, " and ".join(self.sides), expected, f"{len(text):,}")
+        _, held_out = text.split_off(self.held_out)
+        report = f"the last {self.held_out:,} of {text.report}, held out while training"
+        return dataclasses.replace(held_out, report=report)
+
+
+def example(folder: Path | str) -> str | None:
+    """Return a short source sentence of the dev set of the run in a folder.
+
+    None where the folder records no run, and where its corpus or files are gone.
+    """
+    origin = Origin.load(folder)
+    files = Files.load(folder) if origin is None else None
+    try:
+        dev = origin.read().dev if origin else files.read_dev() if files else None
+    except DataError:
+        return None
+    short = (text for text in (dev.sources if dev else ()) if 15 <= len(text) <= 80)
+    return next(short, dev.sources[0] if dev else None)
+
+
+def _absolute(name: str) -> str:
+    return str(Path(name).absolute())
+
+
+def keeping(origin: Origin | Files | None, folder: Path, progress: Listener) -> Listener:
+    """Return ``progress`` that first records the origin (None: unknown) in a run's folder.
 
     At the first event everything has been checked, so a refused run leaves the folder as it was.
     """
@@ -90,10 +176,12 @@ def keeping(origin: Origin | None, folder: Path, progress: Listener) -> Listener
 
     def tell(event: Event) -> None:
         nonlocal kept
-        if not kept and origin is None:
-            (folder / FILE).unlink(missing_ok=True)  # of a run without checkpoints
-        elif not kept and origin is not None:
-            origin.save(folder)
+        if not kept:
+            for name, kind in ((FILE, Origin), (FILES, Files)):  # of a run without checkpoints
+                if not isinstance(origin, kind):
+                    (folder / name).unlink(missing_ok=True)
+            if origin is not None:
+                origin.save(folder)
         kept = True
         progress(event)
 

@@ -32,7 +32,9 @@ class Evaluating(After):
 
 @dataclass(frozen=True)
 class Evaluated(After):
-    """The dev set was scored; ``best`` if no earlier score was as high."""
+    """The dev set was scored; ``best`` if no earlier score was as high, or as high with as low a
+    loss.
+    """
 
     scores: dict[str, float]
     best: bool

@@ -85,30 +85,32 @@ class ModelOptions(_Group):
     """
 
     width: int = option(128, COUNT, "model width c")
-    heads: int = option(4, COUNT, "attention heads h; each is width / heads wide")
-    encoder_layers: int = option(2, LAYERS, "layers of the encoder")
-    decoder_layers: int = option(2, LAYERS, "layers of the decoder")
+    heads: int = option(4, COUNT, "attention heads h; each has width / heads numbers")
+    encoder_layers: int = option(2, LAYERS, "encoder layers")
+    decoder_layers: int = option(2, LAYERS, "decoder layers")
     inner: int = option(512, COUNT, "width of the feed-forward layers")
     norm: str = option("pre", one_of("pre", "post"), "layer norm before or after each block")
-    dropout: float = option(0.1, SHARE, "share of activations dropped while training")
-    share: str = option("output", one_of("output", "all"), "embeddings tied: output, or all three")
+    dropout: float = option(0.1, SHARE, "share of activations dropped in training")
+    share: str = option(
+        "output", one_of("output", "all"), "tied embeddings: target and output, or all three"
+    )
 
 
 @dataclass(frozen=True)
 class TextOptions(_Group):
     """Tokenizers and the length of texts."""
 
-    source_tokenizer: str = option("subword", TOKENIZERS, "pieces of the source sentences")
+    source_tokenizer: str = option("subword", TOKENIZERS, "tokenizer of the source")
     source_size: int = option(8000, ENTRIES, "largest source vocabulary, in tokens")
-    target_tokenizer: str = option("subword", TOKENIZERS, "pieces of the target sentences")
+    target_tokenizer: str = option("subword", TOKENIZERS, "tokenizer of the target")
     target_size: int = option(8000, ENTRIES, "largest target vocabulary, in tokens")
-    min_frequency: int = option(1, COUNT, "a rarer piece is not taken into a vocabulary")
-    max_length: int = option(128, COUNT, "pairs with more tokens on a side are skipped")
+    min_frequency: int = option(1, COUNT, "leave rarer pieces out of the vocabularies")
+    max_length: int = option(128, COUNT, "skip pairs with more tokens on a side")
     joint: bool = option(False, None, "one tokenizer for both sides; share=all implies it")
     guided: str | None = option(
         None,
         None,
-        "the head that --guide teaches; none: decoder.N.cross.0, N the last layer but one",
+        "head that --guide teaches (default: decoder.N.cross.0, N the last layer but one)",
     )
 
 
@@ -116,18 +118,26 @@ class TextOptions(_Group):
 class ScheduleOptions(_Group):
     """The length of the training, and the learning rate at each step."""
 
-    steps: int = option(10_000, COUNT, "steps of the optimiser")
-    seconds: float | None = option(None, POSITIVE, "stop after that much time, finished or not")
-    learning_rate: float = option(2e-3, POSITIVE, "the highest learning rate")
+    steps: int = option(10_000, COUNT, "training steps")
+    seconds: float | None = option(
+        None, POSITIVE, "stop after this many seconds; the warm-up takes a fifth of them at most"
+    )
+    learning_rate: float = option(2e-3, POSITIVE, "highest learning rate")
     warmup: int | None = option(
-        None, COUNT_FROM_0, "steps in which it rises to the highest; none: a fifth, 500 at most"
+        None,
+        COUNT_FROM_0,
+        "steps in which the learning rate rises (default: a fifth of the steps, at most 500)",
     )
     schedule: str = option(
-        "inverse_sqrt", one_of("inverse_sqrt", "cosine", "constant"), "what follows"
+        "inverse_sqrt",
+        one_of("inverse_sqrt", "cosine", "constant"),
+        "learning rate after the warm-up",
     )
-    cooldown: float = option(0.0, FRACTION, "last share of the steps, falling linearly to zero")
+    cooldown: float = option(
+        0.0, FRACTION, "share of the steps, at the end, in which the rate falls to zero"
+    )
     patience: int = option(
-        0, COUNT_FROM_0, "evaluations without a better one after which the run ends; 0: never"
+        0, COUNT_FROM_0, "stop after this many evaluations without a better one; 0: never"
     )
 
 
@@ -135,32 +145,44 @@ class ScheduleOptions(_Group):
 class OptimiserOptions(_Group):
     """The optimiser, its batches and its regularisation."""
 
-    optimiser: str = option("adamw", one_of("adamw", "muon"), "muon: for the hidden matrices")
-    batch_tokens: int = option(3000, COUNT, "target tokens of a batch, padding included")
+    optimiser: str = option(
+        "adamw",
+        one_of("adamw", "muon"),
+        "optimiser (muon: for the hidden matrices; adamw for the rest)",
+    )
+    batch_tokens: int = option(3000, COUNT, "target tokens in a batch, padding included")
     label_smoothing: float = option(0.1, SHARE, "probability spread over all tokens")
     accumulate: int = option(1, BATCHES, "batches whose gradients make one step")
-    clip: float = option(1.0, POSITIVE, "largest norm of the gradient of all parameters")
-    weight_decay: float = option(0.01, FROM_0, "of weight matrices; not of embeddings and norms")
+    clip: float = option(1.0, POSITIVE, "largest norm of the gradient")
+    weight_decay: float = option(0.01, FROM_0, "weight decay; embeddings and norms are exempt")
     betas: tuple[float, float] = option(
         (0.9, 0.98),
         Rule("two numbers from 0 up to, but not, 1", lambda b: all(0 <= x < 1 for x in b)),
-        "memory of the mean and of the mean square of gradients",
+        "decay of the means of gradients and of their squares",
     )
-    guide_weight: float = option(0.05, FROM_0, "of each guided query, beside 1 of each token")
+    guide_weight: float = option(
+        0.05, FROM_0, "weight of a guided query in the loss; a target token weighs 1"
+    )
 
 
 @dataclass(frozen=True)
 class RunOptions(_Group):
     """Randomness, threads, evaluations and checkpoints."""
 
-    seed: int = option(1, SEED, "of all that is random")
-    threads: int | None = option(None, THREADS, "of PyTorch; none: as many as it finds")
+    seed: int = option(1, SEED, "random seed")
+    threads: int | None = option(None, THREADS, "PyTorch threads (default: all)")
     save_every: int = option(1000, COUNT, "steps between checkpoints")
     evaluate_every: int = option(1000, COUNT, "steps between evaluations on the dev set")
-    keep: int = option(2, COUNT, "newest checkpoints kept, beside the best")
-    best_by: str = option("bleu", None, "dev score that chooses the best checkpoint")
+    keep: int = option(2, COUNT, "newest checkpoints to keep, besides the best")
+    best_by: str | None = option(
+        None,
+        None,
+        "dev score that chooses the best checkpoint: bleu, chrf, exact or loss; the lower "
+        "loss decides between equals (default: bleu; chrf where the target has no spaces "
+        "between words)",
+    )
     average: int = option(
-        1, COUNT, "newest checkpoints whose mean is the translator, where that is better on dev"
+        1, COUNT, "newest checkpoints to average; the mean is the translator if it is better on dev"
     )
     tensorboard: bool = option(False, None, "write curves to OUT/tensorboard")
 
@@ -180,27 +202,29 @@ class RunOptions(_Group):
 class ArchitectureOptions(_Group):
     """The kind of model; all options but the first are for recurrent models."""
 
-    model: str = option("transformer", one_of(*KINDS), "the kind of model")
+    model: str = option("transformer", one_of(*KINDS), "kind of model")
     cell: str = option("gru", one_of(*CELLS), "cell of a recurrent model")
     attention: str = option(
         "additive",
         one_of(*ATTENTIONS),
-        "of a recurrent model; none: the fixed vector, additive: Bahdanau, the others: Luong",
+        "attention of a recurrent model (none: fixed vector; additive: Bahdanau; others: Luong)",
     )
-    bidirectional: bool = option(True, None, "a recurrent encoder reads in both directions")
-    input_feeding: bool = option(True, None, "a recurrent cell reads what was attended, too")
+    bidirectional: bool = option(True, None, "recurrent encoder reads in both directions")
+    input_feeding: bool = option(True, None, "recurrent cell also reads its last attention output")
 
 
 @dataclass(frozen=True)
 class VariantOptions(_Group):
     """Variants of the Transformer, see `intently.models.TransformerOptions`."""
 
-    kv_heads: int | None = option(None, COUNT, "heads of keys and values; none: as many as heads")
-    positions: str = option(
-        "sinusoidal", one_of(*POSITIONS), "what tells the order: added, a table, or turned heads"
+    kv_heads: int | None = option(
+        None, COUNT, "heads of keys and values (default: as many as heads)"
     )
+    positions: str = option("sinusoidal", one_of(*POSITIONS), "position encoding")
     feed_forward: str = option(
-        "relu", one_of(*FEED_FORWARDS), "gated: SwiGLU; two thirds of inner make it as large"
+        "relu",
+        one_of(*FEED_FORWARDS),
+        "feed-forward layer; gated is SwiGLU (two thirds of inner give the same size)",
     )
     learned_steps: int = option(512, COUNT, "longest text that learned positions know")
 
@@ -210,13 +234,17 @@ class MachineOptions(_Group):
     """Hardware: device, precision and processes."""
 
     device: str = option(
-        "auto", one_of("auto", "cpu", "cuda"), "that trains; auto: CUDA where PyTorch finds it"
+        "auto", one_of("auto", "cpu", "cuda"), "device to train on; auto: CUDA if available"
     )
     precision: str = option(
-        "float32", one_of("float32", "bfloat16"), "of products; bfloat16: where the hardware has it"
+        "float32",
+        one_of("float32", "bfloat16"),
+        "precision of matrix products; bfloat16 needs hardware support",
     )
     parallel: str = option(
-        "data", one_of("data", "sharded"), "many processes: a model in each, or shares of one"
+        "data",
+        one_of("data", "sharded"),
+        "several processes: a whole model in each, or a shard of one",
     )
 
 

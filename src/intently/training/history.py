@@ -49,7 +49,8 @@ class History:
 
     ``checkpoint`` is the folder of the last checkpoint, ``best`` that of the one with the best dev
     score (the last one where nothing was evaluated), and ``averaged`` the outcome of the option
-    ``average``. A run ended by ``patience`` has stopped with "no better".
+    ``average``. ``best_by`` names the dev score that chose the best. A run ended by ``patience``
+    has stopped with "no better".
     """
 
     records: list[Record] = field(default_factory=list)
@@ -57,7 +58,34 @@ class History:
     stopped: Stopped = "no"
     checkpoint: Path | None = None
     best: Path | None = None
+    best_by: str | None = None
     averaged: Averaged | None = None
+
+    @property
+    def best_evaluation(self) -> Evaluation | None:
+        """The evaluation that chose the best checkpoint, None where nothing was evaluated."""
+        if self.best is None:
+            return None
+        step = int(self.best.name.split("-")[1])
+        return next((at for at in reversed(self.evaluations) if at.step == step), None)
+
+    def kept(self) -> str:
+        """Return in words which weights are the model's: their step, and the score that chose it.
+
+        >>> history = History(evaluations=[Evaluation(60, {"chrf": 51.9}, 2.0)], best_by="chrf")
+        >>> history.best = Path("run/checkpoints/step-000060")
+        >>> history.kept()
+        'step 60, the best on dev by chrf (51.90)'
+        """
+        if self.averaged is not None and self.averaged.taken:
+            return f"the mean of {len(self.averaged.checkpoints)} checkpoints"
+        at = self.best_evaluation
+        if at is not None and self.best_by is not None:
+            return (
+                f"step {at.step}, the best on dev by {self.best_by} ({at.scores[self.best_by]:.2f})"
+            )
+        last = self.best or self.checkpoint
+        return "the beginning" if last is None else f"step {int(last.name.split('-')[1])}, the last"
 
     def to_dict(self) -> dict[str, Any]:
         """Return records and evaluations as plain values that JSON can hold.
@@ -111,3 +139,4 @@ class Position:
     loss_steps: int = 0
     best: str | None = None  # the name of the best checkpoint
     best_score: float | None = None
+    warmed: int | None = None  # the step at which `seconds` ended the warm-up

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,17 @@ from intently.text import words
 
 RESAMPLED = 1000
 """The usual number of bootstrap resamples for an interval."""
+
+UNSPACED = re.compile(
+    "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u1950-\u19df\u1a20-\u1aaf"  # Thai to Tai Tham
+    "\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\ua000-\ua4cf"  # kana, Chinese, Yi
+    "\ua980-\ua9ff\uaa60-\uaa7f\uf900-\ufaff\uff66-\uff9f\U0001b000-\U0001b16f"
+    "\U00020000-\U0003ffff]"
+)
+"""Letters of scripts without spaces between words: Thai, Lao, Tibetan, Burmese, Khmer and more."""
+
+A_WORD = 5
+"""Letters of a word, on average, at most, in these scripts."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +103,30 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     from sacrebleu.metrics.chrf import CHRF
 
     return _score("chrF", CHRF(), hypotheses, references)
+
+
+def suitable(references: Sequence[str]) -> str:
+    """Return the score that suits references: "bleu", or "chrf" where BLEU cannot see words.
+
+    BLEU counts sequences of four words, and takes words to be between spaces. It cannot see them in
+    text of a script without spaces (Japanese, Chinese, Thai, Khmer, Lao, Burmese …) unless a
+    segmenter put some there, nor where no sentence has four words: a translation may then be right
+    throughout and score 0.
+
+    >>> suitable(["Je bois du lait."]), suitable(["私は牛乳を飲みます。"])
+    ('bleu', 'chrf')
+    >>> suitable(["私 は 牛乳 を 飲み ます 。"]), suitable(["lait", "le pain"])
+    ('bleu', 'chrf')
+    """
+    from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
+
+    cut = Tokenizer13a()
+    if not any(len(cut(text).split()) >= 4 for text in references):
+        return "chrf"
+    pieces = " ".join(references).split()
+    letters = sum(sum(map(str.isalpha, piece)) for piece in pieces)
+    unspaced = len(UNSPACED.findall("".join(pieces)))
+    return "chrf" if 2 * unspaced > letters > A_WORD * len(pieces) else "bleu"
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> float:

@@ -30,6 +30,7 @@ STATE = {
         "loss_steps": COUNT,
         "best": (str, None),
         "best_score": (float, None),
+        "warmed?": (COUNT, None),
     },
     "history": {
         "records": [[COUNT, float, float, COUNT, float]],

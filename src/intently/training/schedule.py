@@ -7,6 +7,9 @@ import math
 from intently.training.groups import ScheduleOptions
 from intently.training.options import TrainingOptions
 
+SHARE = 0.2
+"""Part of a run in which the rate rises: of its steps by default, of its seconds at most."""
+
 LONGEST = 500
 """Default warm-up of a long run, in steps."""
 
@@ -17,7 +20,7 @@ def warmup_of(steps: int, longest: int = LONGEST) -> int:
     >>> warmup_of(150), warmup_of(10_000)
     (30, 500)
     """
-    return min(longest, steps // 5)
+    return min(longest, int(SHARE * steps))
 
 
 def learning_rate(step: int, options: ScheduleOptions) -> float:
@@ -54,20 +57,36 @@ def learning_rate(step: int, options: ScheduleOptions) -> float:
     return rate * min(1.0, (options.steps + 1 - step) / cooling) if cooling >= 1 else rate
 
 
-def settled(
-    options: TrainingOptions, stored: TrainingOptions | None = None, longest: int = LONGEST
-) -> TrainingOptions:
-    """Return the options with the default warm-up filled in.
+def risen(seconds: float, options: ScheduleOptions) -> float:
+    """Return how much of the time for warming up has passed, 1 for all; 0 for a run without limit.
 
-    A resumed run takes the warm-up of its ``stored`` options, so that more steps do not change the
+    A run with ``seconds`` does not know how many steps fit, so its warm-up ends after its steps, or
+    after a fifth of the time, whichever comes first.
+
+    >>> risen(5.0, ScheduleOptions(seconds=50)), risen(5.0, ScheduleOptions())
+    (0.5, 0.0)
+    """
+    return 0.0 if options.seconds is None else min(1.0, seconds / (SHARE * options.seconds))
+
+
+def settled(
+    options: TrainingOptions,
+    stored: TrainingOptions | None = None,
+    *,
+    longest: int = LONGEST,
+    score: str | None = None,
+) -> TrainingOptions:
+    """Return the options with the default warm-up, and the default ``score`` as best_by, filled in.
+
+    A resumed run takes those of its ``stored`` options, so that more steps do not change the
     warm-up; a new run takes `warmup_of`.
 
     >>> settled(TrainingOptions().with_flags(steps=150)).schedule.warmup
     30
     """
-    if options.schedule.warmup is not None:
-        return options
-    before = None if stored is None else stored.schedule.warmup
-    return options.with_flags(
-        warmup=warmup_of(options.schedule.steps, longest) if before is None else before
-    )
+    usual = {"warmup": warmup_of(options.schedule.steps, longest), "best_by": score}
+    if stored is not None:
+        before = {"warmup": stored.schedule.warmup, "best_by": stored.run.best_by}
+        usual |= {name: value for name, value in before.items() if value is not None}
+    given = {"warmup": options.schedule.warmup, "best_by": options.run.best_by}
+    return options.with_flags(**{n: usual[n] for n, value in given.items() if value is None})

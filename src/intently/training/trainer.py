@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from intently.errors import CheckpointError, IntentlyError, WriteError, build
-from intently.foundation.files import replace_file, sealed
+from intently.foundation.files import plain, replace_file, sealed
 from intently.models.weights import load_weights, weights
 from intently.training.batches import Batch, Data, Epoch, epoch
 from intently.training.checkpoint import Checkpoint, Checkpoints, name_of, versions
@@ -49,7 +49,7 @@ from intently.training.randomness import (
     set_random_state,
 )
 from intently.training.resuming import STATE, check_same_run
-from intently.training.schedule import learning_rate, settled
+from intently.training.schedule import learning_rate, risen, settled
 from intently.training.validation import best_by, check_patience, without_better
 from intently.training.workers import Worker, check_bfloat16
 from intently.training.writer import Writer, sole_writer
@@ -57,7 +57,10 @@ from intently.training.writer import Writer, sole_writer
 RECORDS = 500
 """Points of the loss curve, about."""
 
-WRITES = ("checkpoints/", "options.json")
+BEST = "best.json"
+"""The checkpoint that was kept, by which score, and its dev scores."""
+
+WRITES = ("checkpoints/", "options.json", BEST)
 """The files and folders that `train` writes into a run's folder."""
 
 Validate = Callable[[Any], Mapping[str, float]]
@@ -83,7 +86,8 @@ def train(
     ``data`` are `Pairs`, and ``loss`` is that of an encoder-decoder on a batch of them; another
     kind of model comes with its own data (`batches.Data`) and loss. ``validate`` gets the model in
     evaluation mode and returns dev scores; the one named ``options.run.best_by`` chooses the best
-    checkpoint (a "loss" is best where lowest). ``progress`` is called with every event. With
+    checkpoint (a "loss" is best where lowest; among equal scores the lowest loss is best);
+    ``best.json`` says which. ``progress`` is called with every event. With
     ``resume``, the run in ``out`` continues from its latest checkpoint, or from the named one
     (``"step-000100"``), or begins if there is none.
 
@@ -138,11 +142,13 @@ class _Run:
         self.model, self.data, self.loss, self.options, self.out = model, data, loss, options, out
         self.processes, self.interruption, self.writer = processes, interruption, writer
         self.dev: str | None = getattr(validate, "fingerprint", None)
+        self._suitable = getattr(validate, "suitable", "bleu")
         self.validate, self._listener = validate, tell if processes.first else lambda event: None
         self.unheard: BaseException | None = None
         """Why nobody can be told any more: standard output is closed, or full."""
         self.checkpoints = Checkpoints(out / "checkpoints")
-        self.asked = self.late = False  # agreed on by all processes
+        self.asked = self.late = False  # agreed on by all processes, as are the seconds
+        self.passed = 0.0
         self.device = next(model.parameters()).device
         self.position, self.history, self.saved_at = Position(), History(), (-1, -1)
         self.clock = time.perf_counter()
@@ -157,7 +163,7 @@ class _Run:
         if self.options.run.threads is not None:
             torch.set_num_threads(self.options.run.threads)
         if found is None:
-            self.options = settled(self.options)
+            self.options = settled(self.options, score=self._suitable)
             torch.manual_seed(self.options.run.seed)
             self.worker = Worker(self.model, self.options, self.processes, self.loss)
         else:
@@ -194,7 +200,7 @@ class _Run:
             best = (over or self.late or due) and self._evaluate()
             end = "interrupted" if self.asked else "time" if self.late else None
             every = patience and run.evaluate_every
-            worse = every and without_better(run.best_by, self.history.evaluations, every)
+            worse = every and without_better(self._best_by, self.history.evaluations, every)
             end = "no better" if 0 < patience <= worse else end
             end = "finished" if over and self._evaluated() else end
             self._tick()
@@ -205,11 +211,11 @@ class _Run:
                 if self.unheard is not None:
                     raise self.unheard
                 if end == "no better":
-                    self.tell(GivenUp(position.step, worse, run.best_by))
+                    self.tell(GivenUp(position.step, worse, self._best_by))
                 elif end == "time":
                     self.tell(TimeUp(position.step, schedule.steps))
                 return self._end(end)
-            rate = learning_rate(position.step + 1, schedule)
+            rate = self._rate()
             loss, tokens = self._step(rate)
             pace.step(tokens, self._tick())
             self._record(loss, rate, tokens)
@@ -239,11 +245,26 @@ class _Run:
 
         It ends if any process received a signal, or if the first process is out of time.
         """
-        limit, seconds = self.options.schedule.seconds, self.position.seconds
-        late = self.processes.first and limit is not None and seconds >= limit
-        total, asked, over = self.processes.total([loss, self.interruption.asked, late])
+        limit = self.options.schedule.seconds
+        seconds = self.position.seconds if self.processes.first else 0.0
+        late = limit is not None and seconds >= limit
+        heard = [loss, self.interruption.asked, late, seconds]
+        total, asked, over, self.passed = self.processes.total(heard)
         self.asked, self.late = asked > 0, over > 0
         return total
+
+    def _rate(self) -> float:
+        """Return the learning rate of the next step; the time that is left may end its warm-up."""
+        position, schedule = self.position, self.options.schedule
+        step, warmup = position.step + 1, schedule.warmup or 0
+        if position.warmed is None and step <= warmup:
+            part = risen(self.passed, schedule)
+            if part < 1:
+                return max(learning_rate(step, schedule), part * schedule.learning_rate)
+            position.warmed = position.step
+        if position.warmed is not None:
+            schedule = dataclasses.replace(schedule, warmup=position.warmed)
+        return learning_rate(step, schedule)
 
     def _step(self, rate: float) -> tuple[float, int]:
         """Take one step of the optimiser; return the mean loss of its batches, and their tokens."""
@@ -285,6 +306,11 @@ class _Run:
             self.history.records.append(Record(p.step, mean, rate, p.tokens, round(p.seconds, 3)))
             p.loss_sum, p.loss_steps = 0.0, 0
 
+    @property
+    def _best_by(self) -> str:
+        """The score that chooses the best checkpoint."""
+        return self.options.run.best_by or self._suitable
+
     def _evaluated(self) -> bool:
         """Whether this step needs no further evaluation."""
         return self.validate is None or self.position.evaluated == self.position.step
@@ -313,11 +339,12 @@ class _Run:
         self._hear()
         if scores is None:
             return False
-        score = best_by(self.options.run.best_by, scores)
+        name, before = self._best_by, self.history.evaluations
+        score = best_by(name, scores)
         position.evaluated = position.step
-        best = position.best_score is None or score > position.best_score
+        best = all(score > best_by(name, at.scores) for at in before)
         if best:
-            position.best_score = score
+            position.best_score = score[0]
         seconds = round(position.seconds + time.perf_counter() - self.clock, 3)
         self.history.evaluations.append(Evaluation(position.step, scores, seconds))
         self.tell(Evaluated(position.step, scores, best))
@@ -333,7 +360,7 @@ class _Run:
         except KeyboardInterrupt:
             self.interruption.asked = True
             return None
-        best_by(self.options.run.best_by, scores)
+        best_by(self._best_by, scores)
         return scores
 
     def _save(self, best: bool = False) -> None:
@@ -381,6 +408,11 @@ class _Run:
         latest, best = self.processes.from_first(lambda: (found.latest(), found.best()))
         self.history.stopped = stopped
         self.history.checkpoint, self.history.best = folder / latest, folder / best
+        self.history.best_by = self._best_by
+        if self.processes.first:
+            at = self.history.best_evaluation
+            told = {"checkpoint": best, "best_by": at and self._best_by, "scores": at and at.scores}
+            replace_file(self.out / BEST, plain(told))
         return self.history
 
     def _diverged(self, loss: float, norm: float, rate: float) -> DivergedError:
@@ -397,7 +429,7 @@ class _Run:
         """Restore a checkpoint, after checking that it belongs to this run."""
         state, where = checkpoint.state, checkpoint.source
         before = TrainingOptions.from_dict(state["options"], f"options of {where}")
-        self.options = settled(self.options, before)
+        self.options = settled(self.options, before, score=self._suitable)
         with warnings.catch_warnings():
             if not self.processes.first:
                 warnings.simplefilter("ignore")

@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
@@ -20,7 +21,7 @@ from intently.models.kinds import EncoderDecoder
 from intently.training.batches import Pairs, epoch
 from intently.training.history import Evaluation
 from intently.training.loss import batch_loss
-from intently.training.metrics import bleu, check_references, exact_match
+from intently.training.metrics import bleu, check_references, chrf, exact_match, suitable
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class DevSet:
     >>> dev = DevSet([[4], [5]], ["Il boit.", "Elle dort."], decode=lambda ids: "Il boit.")
     >>> model = Transformer(TransformerOptions(8, 8, width=16))
     >>> sorted(dev(model)), dev(model)["exact"]
-    (['bleu', 'exact'], 50.0)
+    (['bleu', 'chrf', 'exact'], 50.0)
     """
 
     sources: Sequence[Sequence[int]]
@@ -57,16 +58,24 @@ class DevSet:
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the scores."""
-        return ("bleu", "exact") if self.pairs is None else ("bleu", "exact", "loss")
+        return ("bleu", "chrf", "exact", *(("loss",) if self.pairs is not None else ()))
+
+    @cached_property
+    def suitable(self) -> str:
+        """The score that chooses the best checkpoint by default: "bleu", or "chrf" where BLEU
+        cannot see words.
+        """
+        return suitable(self.references)
 
     def __call__(self, model: EncoderDecoder) -> dict[str, float]:
-        """Return "bleu" and "exact" (matches), from 0 to 100, and "loss" where there are pairs."""
+        """Return "bleu", "chrf", "exact" (matches), from 0 to 100, and "loss" where known."""
         found = search(
             model, self.sources, self.search, batch_tokens=self.batch_tokens, keep_attention=False
         )
         hypotheses = [self.decode(best.ids) for best, *_ in found]
         scores = {
             "bleu": bleu(hypotheses, self.references).value,
+            "chrf": chrf(hypotheses, self.references).value,
             "exact": 100 * exact_match(hypotheses, self.references),
         }
         if self.pairs is not None:
@@ -94,20 +103,24 @@ def dev_loss(model: EncoderDecoder, pairs: Pairs, batch_tokens: int = 8192) -> f
     return total / tokens
 
 
-def best_by(name: str, scores: Mapping[str, float]) -> float:
-    """Return the score that chooses the best checkpoint: higher is better.
+def best_by(name: str, scores: Mapping[str, float]) -> tuple[float, float]:
+    """Return what chooses the best checkpoint, higher is better: the score, then the loss.
 
-    >>> best_by("bleu", {"bleu": 31.2}), best_by("loss", {"loss": 1.5})
-    (31.2, -1.5)
+    >>> best_by("bleu", {"bleu": 31.2, "loss": 1.5}), best_by("loss", {"loss": 1.5})
+    ((31.2, -1.5), (-1.5, -1.5))
     """
     if not math.isfinite(scores.get(name, math.nan)):
         got = ", ".join(f"{key}={score}" for key, score in scores.items()) or "none"
         raise build(ArgumentError, "validate", f"a finite score {name!r} (the option best_by)", got)
-    return -scores[name] if name == "loss" else scores[name]
+    loss = scores.get("loss", math.inf)
+    loss = loss if math.isfinite(loss) else math.inf
+    return -loss if name == "loss" else scores[name], -loss
 
 
 def without_better(name: str, evaluations: Sequence[Evaluation], every: int = 1) -> int:
-    """Return the number of evaluations since the best one; equal scores are not better.
+    """Return the number of evaluations since the best one.
+
+    An equal score is better only with a lower loss.
 
     Only steps that ``every`` divides count: other steps were evaluated only because a run ended
     there.

@@ -23,6 +23,7 @@ from intently.training.metrics import (
     check_references,
     chrf,
     exact_match,
+    suitable,
     tokenised_bleu,
 )
 from intently.translation.translator import AlignmentHead, TranslationWarning, Translator
@@ -40,6 +41,7 @@ class Scores:
 
     ``exact`` is the share of outputs equal to the reference. ``bleu`` and ``lowercased`` are of
     detokenised text; ``tokenised``, of words, is only roughly the literature's tokenised BLEU.
+    ``suitable`` names the score that suits the references: see `training.metrics.suitable`.
     ``pronouns`` is the share of the ``because`` sentences whose pronoun has the right gender, None
     if the corpus does not mark pronouns.
     """
@@ -50,6 +52,7 @@ class Scores:
     lowercased: Score
     tokenised: Score
     chrf: Score
+    suitable: str = "bleu"
     pronouns: float | None = None
     because: int = 0
 
@@ -88,6 +91,7 @@ def evaluate(
         lowercased=bleu(texts, references, lowercase=True, bootstrap=bootstrap),
         tokenised=tokenised_bleu(texts, references, bootstrap=bootstrap),
         chrf=chrf(texts, references),
+        suitable=suitable(references),
     )
     return scores, texts
 

@@ -8,6 +8,7 @@ no model is built before its sizes are checked against the weights.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,6 +37,19 @@ HEADER = 2**20
 LEAST = 4
 """Tensors in the smallest layer."""
 
+OTHERS = {
+    "language.json": (
+        "it holds a language model, not a translator",
+        'continue a text with it: intently write {0} "TEXT". See what it attends to: '
+        'intently watch {0} "TEXT"',
+    ),
+    "translator.json": (
+        "it holds a translator, not a language model",
+        'translate with it: intently translate {0} "TEXT"',
+    ),
+}
+"""What another kind of model is, and what it is for, by its description."""
+
 M = TypeVar("M", bound=nn.Module)
 
 
@@ -50,13 +64,18 @@ def find(folder: Path, name: str) -> Path:
         if file(path / name).exists():
             return path
     cause, found = None, file(folder)
+    fix = "give the folder that `--out` named when it was trained"
     if not found.is_folder():
         got = "a file" if found.exists() else "no such folder"
     else:
         names = found.names()
         got = f"a folder with {', '.join(names[:4])}{', …' * (len(names) > 4)}"
         got = got if names else "an empty folder"
-        if "checkpoints" in names:
+        other = next((n for n in OTHERS if n != name and _holds(folder, n)), None)
+        if other is not None:
+            cause, fix = OTHERS[other]
+            fix = fix.format(shlex.quote(str(folder)))
+        elif "checkpoints" in names:
             cause = "its run has not ended; the command that began it ends it with --resume"
         elif "config.json" in names:
             cause = "it seems to hold a model of another library"
@@ -67,9 +86,13 @@ def find(folder: Path, name: str) -> Path:
             f"a folder with {name}, or a run with model/{name}",
             got,
             cause,
-            "give the folder that `--out` named when it was trained",
+            fix,
         )
     )
+
+
+def _holds(folder: Path, name: str) -> bool:
+    return any(file(path / name).exists() for path in (folder, folder / "model"))
 
 
 def about(path: Path, shape: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:

@@ -50,7 +50,7 @@ from intently.translation.translator import AlignmentHead, Translator
 
 WRITES = (
     *("checkpoints/", "model/", "tensorboard/", "source.json", "target.json", "options.json"),
-    *("average.json", "run.json", "scores.json", "training.png"),
+    *("average.json", "best.json", "run.json", "files.json", "scores.json", "training.png"),
 )
 """The files and folders of a run, those of the command line included."""
 
@@ -81,8 +81,10 @@ def fit(
 ) -> Run:
     """Train a translator on ``text`` and write it to ``out``/model.
 
-    ``dev`` chooses the best checkpoint by BLEU of greedy translations of its first 500 sentences;
-    without it, the last checkpoint is used. ``tokenizers`` (source, target) are trained on the text
+    ``dev`` chooses the best checkpoint by greedy translations of its first 500 sentences, scored by
+    BLEU, or by chrF where its target side has no spaces between words, or as
+    ``options.run.best_by`` says; among equals by the loss. Without ``dev``, the last checkpoint is
+    used. ``tokenizers`` (source, target) are trained on the text
     unless given. ``resume`` continues the run in ``out``, from its latest checkpoint or the one
     named.
 
@@ -146,9 +148,8 @@ def fit(
             model, source, target, guided=guided, max_length=options.text.max_length
         )
         validate = None if dev is None else _dev_set(dev, translator)
-        if validate is not None and options.run.best_by not in validate.names:
-            expected = "one of " + ", ".join(map(repr, validate.names))
-            raise build(ArgumentError, "best_by", expected, repr(options.run.best_by))
+        if validate is not None:
+            _check_best_by(options.run.best_by, validate, here.first)
         with _listening(progress, options, folder) as tell:
             history = train(
                 model,
@@ -198,7 +199,7 @@ def _save_best(
     (folder / "average.json").unlink(missing_ok=True)
     if options.run.average > 1 and history.stopped != "interrupted":
         mean = _average(translator, history, options, checkpoints, validate)
-        score = options.run.best_by
+        score = history.best_by or "bleu"
         of_mean, of_best = ((found or {}).get(score) for found in (mean.scores, mean.best))
         step, count = step_of(mean.checkpoints[-1]), len(mean.checkpoints)
         tell(Averaging(step, count, mean.taken, score, of_mean, of_best))
@@ -218,7 +219,7 @@ def _average(
     validate: DevSet | None,
 ) -> Averaged:
     """Load the mean of the newest checkpoints into the model, if that beats its best weights."""
-    model, score = translator.model, options.run.best_by
+    model, score = translator.model, history.best_by or "bleu"
     best = {name: tensor.clone() for name, tensor in weights(model).items()}
     upto = step_of(history.checkpoint.name) if history.checkpoint else 0
     # later ones were left by a run that this one replaced from an earlier checkpoint
@@ -238,6 +239,19 @@ def _average(
     if not mean.taken:
         load_weights(model, best)
     return mean
+
+
+def _check_best_by(name: str | None, validate: DevSet, first: bool) -> None:
+    """Raise for an unknown score; warn of one that sees no words in the target."""
+    if name is not None and name not in validate.names:
+        expected = "one of " + ", ".join(map(repr, validate.names))
+        raise build(ArgumentError, "best_by", expected, repr(name))
+    if name == "bleu" != validate.suitable and first:
+        told = (
+            "best_by='bleu' cannot see words in the dev references, which have hardly any spaces: "
+            "a right translation may score 0. Leave it out, and chrF chooses the best checkpoint."
+        )
+        warnings.warn(told, stacklevel=3)
 
 
 def _check_model(
