@@ -137,7 +137,7 @@ def test_what_is_right_ends_with_0(check: Command) -> None:
 def test_what_is_wrong_ends_with_1_and_says_why(check: Command) -> None:
     outcome = check("mine_here.py:Mine", "--with", "dim=32, ahead=1", "--causal")
     assert outcome.status == 1
-    assert "query 0 attends key 1 and should not" in outcome.out
+    assert "query 0 attends to key 1 and should not" in outcome.out
     assert outcome.out.endswith("1 mistake: causal-off-by-one\n")
 
 

@@ -162,7 +162,7 @@ def test_what_cannot_be_called_is_refused_with_the_reason() -> None:
     def mine(left: str, right: str) -> Tensor:
         return torch.tensor(int(left + right))
 
-    with pytest.raises(ArgumentError, match=r"It raised .*Hand in inputs="):
+    with pytest.raises(ArgumentError, match=r"It raised .*Pass inputs="):
         understood(mine)
 
 

@@ -1,4 +1,4 @@
-"""What *it* looks at: counted by hand in single sentences, and by forbidding cells."""
+"""What *it* looks at: counted by pass single sentences, and by forbidding cells."""
 
 from __future__ import annotations
 

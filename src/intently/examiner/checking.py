@@ -76,7 +76,7 @@ def check(
     arguments: Mapping[str, str] | None = None,
     same: Sequence[Same] = (),
 ) -> Report:
-    """Say what something computes that attends, whether it is right, and which mistake it makes.
+    """Report what an attention computes, and name any mistake.
 
     ``subject`` is a function or a module, ours or anybody's; it is not changed. ``mask`` and
     ``bias`` are the intent, in the values of `attend`; what is not stated is inferred, and said so.

@@ -46,7 +46,7 @@ class _Stack(AllOrNothing):
 
 
 class Encoder(_Stack):
-    """Layers that attend their own steps: `nn.TransformerEncoder`, BERT; GPT-2 where causal."""
+    """Layers that attend to their own steps: `nn.TransformerEncoder`, BERT; GPT-2 where causal."""
 
     def forward(
         self,
@@ -62,7 +62,7 @@ class Encoder(_Stack):
 
 
 class Decoder(_Stack):
-    """Layers that attend their own steps and an encoder's states: `nn.TransformerDecoder`, T5."""
+    """Layers that attend to their own steps and an encoder's states: `nn.TransformerDecoder`, T5."""
 
     def forward(
         self,

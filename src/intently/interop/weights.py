@@ -72,7 +72,7 @@ left over. Our block would compute something else without them.
                 self.source,
                 f"a tensor {name!r}",
                 f"none of {listed(self._left)}",
-                "it is of another form or version of this layer",
+                "it is a different form or version of this layer",
             )
         x = self._left.pop(name)
         return x.detach().clone().requires_grad_(x.requires_grad)

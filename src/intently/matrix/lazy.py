@@ -158,7 +158,7 @@ class LazyMatrix(Statistics):
             "operand",
             "A @ v, the one product of a lazy matrix",
             f"arithmetic with {type(other).__name__}",
-            fix="hand in A.dense(), or a part of it",
+            fix="pass A.dense(), or a part of it",
         )
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _arithmetic
@@ -203,7 +203,7 @@ class LazyMatrix(Statistics):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Refuse torch functions: a lazy matrix is not a tensor."""
         name = getattr(func, "__name__", "function")
-        fix = "hand in A.dense(), or a part of it such as A[..., :10, :]"
+        fix = "pass A.dense(), or a part of it such as A[..., :10, :]"
         if name in ("__matmul__", "matmul", "bmm", "mm", "einsum"):
             fix = "write A @ v, or A.mT @ u for the transposed product"
             if torch.compiler.is_compiling():  # which passes both operands in no known order

@@ -2,7 +2,7 @@
 
 Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners" (GPT-2); Touvron
 et al. 2023, "LLaMA: Open and Efficient Foundation Language Models", section 2.2, with rotary
-positions, RMS norms and gated feed-forwards handed in.
+positions, RMS norms and gated feed-forwards passed.
 """
 
 from __future__ import annotations

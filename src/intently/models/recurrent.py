@@ -271,7 +271,7 @@ class RecurrentSeq2Seq(Seq2Seq):
         return RecurrentCache(self.options.cross, keep_queries=keep_queries)
 
     def new_encoder_cache(self) -> EncoderCache:
-        """Return the cache that a search hands to `encode`; it stays empty."""
+        """Return the cache that a search passes to `encode`; it stays empty."""
         return EncoderCache(0)
 
     @torch.no_grad()

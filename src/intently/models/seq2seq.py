@@ -182,7 +182,7 @@ def check_memory(memory: object, kind: type) -> None:
         kind,
         "memory",
         f"a {kind.__name__}",
-        "a decoder reads what the encoder of its model hands over",
+        "a decoder reads what the encoder of its model passes on",
         "make one: model.encode(…)",
     )
 

@@ -131,7 +131,7 @@ class TextModel(_OneStack):
         """Return logits (b, t, vocabulary), or states (b, t, c) without a head.
 
         With a cache of `new_cache`, ids hold only the new steps. Raises `ArgumentError` for ids of
-        another shape and for more steps than the model has positions.
+        a different shape and for more steps than the model has positions.
         """
         given = {"mask": mask, "positions": positions, "types": types, "cache": cache}
         return self.head(self.states(ids, **given))

@@ -63,7 +63,7 @@ def measure(matrix: LazyMatrix, ids: Tensor | Sequence[int] | None = None) -> di
     Queries that may attend to nothing are not counted; with ``ids``, neither are tokens that no
     query may see (padding). Gradients do not flow.
 
-    Raises `ArgumentError` for ids of another shape.
+    Raises `ArgumentError` for ids of a different shape.
 
     >>> from intently.matrix import Dense
     >>> A = Dense(torch.tensor([[1.0, 0.0, 0.0], [0.75, 0.25, 0.0], [0.125, 0.5, 0.375]]))

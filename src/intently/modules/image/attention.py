@@ -378,5 +378,5 @@ def _copied_layers(
     cross = [getattr(layer, "cross_attention", None) for layer in made]
     widths = [None if x is None else x.context_width for x in cross]
     if len(set(widths)) > 1:
-        raise build(ArgumentError, "layers", "layers that attend contexts of one width", widths)
+        raise build(ArgumentError, "layers", "layers that attend to contexts of one width", widths)
     return made, widths[0] if widths else None

@@ -356,7 +356,7 @@ class Recording:
         if twice:
             expected, got = "one self-attention of each layer", f"several of {twice[0]!r}"
             why = "rollout follows one sequence through its layers"
-            fix = "watch one call, or hand matrices to it.rollout([seen[name, i], …])"
+            fix = "watch one call, or pass matrices to it.rollout([seen[name, i], …])"
             raise build(ArgumentError, "rollout", expected, got, why, fix)
         if {"encoder", "decoder"} <= {side(entry.name) for entry in squares}:
             got = "that of an encoder and that of a decoder"

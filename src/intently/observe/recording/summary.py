@@ -63,7 +63,7 @@ class Summary(Table):
         ``per_item`` each item has rows of its own. Padding (queries that may attend to nothing and,
         if tokens are known, tokens that no query may see) never counts.
 
-        Raises `KindError` for anything but lazy matrices, `ArgumentError` for tokens of another
+        Raises `KindError` for anything but lazy matrices, `ArgumentError` for tokens of a different
         shape.
         """
         rows = [row for source in sources for row in _rows(*source, per_item)]
@@ -113,7 +113,7 @@ def alignment_errors(matrices: Sequence[LazyMatrix], gold: Sequence[Alignment]) 
     wrong = [m.shape for m in matrices if m.ndim != 3 or m.shape[0] != matrices[0].shape[0]]
     if wrong:
         expected = "(h, t, s) each, the same h in all"
-        fix = "hand in one sentence pair at a time: A[0] of a batch (b, h, t, s)"
+        fix = "pass one sentence pair at a time: A[0] of a batch (b, h, t, s)"
         raise build(ArgumentError, "matrices", expected, f"shape {wrong[0]}", fix=fix)
     return [
         alignment_error_rate([links(m[head]) for m in matrices], gold)

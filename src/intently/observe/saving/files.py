@@ -206,7 +206,7 @@ def _told(tokens: Tokens | None) -> list[Any] | dict[str, Any] | None:
 def _about(file: Mapped) -> dict[str, Any]:
     """The JSON in the metadata of a file."""
     if file.metadata.get("kind") != KIND:
-        raise file.refusal("a safetensors file of another kind", "it holds tensors, no recording")
+        raise file.refusal("a different kind of safetensors file", "it holds tensors, no recording")
     version = file.metadata.get("format", "")[:9]
     if not (version.isascii() and version.isdigit() and int(version)):
         raise file.refusal(f"format {version!r}", "it is damaged")

@@ -122,7 +122,7 @@ def _refuse_compiled(names: Mapping[nn.Module, str]) -> None:
     for module, name in names.items():
         if "_orig_mod" in module._modules or module._compiled_call_impl:
             got = f"{name}, compiled by torch.compile"
-            cause = "what a compiled graph attends passes no function that could be watched"
+            cause = "what a compiled graph attends to passes no function that could be watched"
             expected = "a model that runs module by module"
             raise build(KernelError, "model", expected, got, cause, FIX_COMPILED)
 

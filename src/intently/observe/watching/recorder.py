@@ -33,7 +33,7 @@ from intently.observe.watching.naming import Names
 from intently.observe.watching.plain_check import confirmed
 from intently.observe.watching.unseen import ELSEWHERE, LAST_BITS, Ran, unseen
 
-COMPILED = "Code compiled by torch.compile ran meanwhile; what it attended could not be seen."
+COMPILED = "Code compiled by torch.compile ran meanwhile; what it attended to could not be seen."
 
 THEN = "{}: the weights are those of the softmax; afterwards, {}."
 OTHERS = "its queries and keys give others"

@@ -112,7 +112,7 @@ class Sides:
     ) -> tuple[int, int]:
         """Return the sides of the rows and of the columns of a matrix (…, t, s) of this module.
 
-        Both are the same side where a text attends itself, even if only its last tokens are
+        Both are the same side where a text attends to itself, even if only its last tokens are
         queries. ``produced`` is the first key that the model wrote; ``across`` says whether keys
         came from elsewhere than queries, None if the name has to tell.
         """

@@ -1,4 +1,4 @@
-/** The hand in the works: cells crossed out or set, heads and layers switched off, weights sharpened. */
+/** The pass the works: cells crossed out or set, heads and layers switched off, weights sharpened. */
 
 import { changeAt, withChange, withoutChange } from "./interventions.js";
 import { announce, element, format, named } from "./words.js";
