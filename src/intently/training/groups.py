@@ -108,7 +108,8 @@ class TextOptions(_Group):
     guided: str | None = option(
         None,
         None,
-        "the head that --guide teaches; none: decoder.N.cross.0, N the last layer but one",
+        "the head that --guide teaches; "
+        "if omitted: decoder.N.cross_attention.0, N the last layer but one",
     )
 
 
