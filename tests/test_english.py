@@ -25,7 +25,8 @@ PATTERNS = {
     "attend takes “to”": rf"\battend(s|ed|ing)? ({OBJECTS}|x|contexts)\b"
     r"|\bwhat (a |the |an |it|its )?(\w+ )?(shall |may |can |should )?attend(s|ed)?\b(?! to)"
     r"|\b(is|are|be) attended\b(?! to)",
-    "pass, not hand": r"(?<!by )\bhand(s|ed|ing)? (in|it|them|over|out|a|the|its|what|weight\.T|matrices)\b",
+    "pass, not hand": r"(?<!by )\bhand(s|ed|ing)? "
+    r"(in|it|them|over|out|a|the|its|what|weight\.T|matrices)\b",
     "different, not other": r"(?<!the )(?<!no )(?<!all )(?<!any )(?<!, )\b"
     r"other (weights|numbers|values)\b"
     r"|\bof another (shape|kind|width|size|length|dtype|form|version|number|order|slope|table)\b",

@@ -303,7 +303,7 @@ def test_evaluate_on_the_built_in_language(intently: Command, tmp_path: Path) ->
     assert outcome.status == 0
     for split in ("test", "novel", "deeper"):
         assert f"{split}: 20 sentences of the built-in language" in outcome.out
-    assert "decoder.1.cross, head 1: 0." in outcome.out
+    assert "decoder.1.cross_attention, head 1: 0." in outcome.out
     assert "no: expected a folder with translator.json" in refused(intently("evaluate", "no"))
 
 

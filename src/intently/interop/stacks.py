@@ -36,9 +36,9 @@ class _Stack(AllOrNothing):
         return DecoderCache(len(self.layers))
 
     def attentions(self) -> list[tuple[str, nn.Module]]:
-        """Return the attention blocks by name: ``layers.0.self``, and ``layers.0.cross``, …"""
+        """Return the attention blocks by module path: ``layers.0.self_attention``, …"""
         return [
-            (f"layers.{i}.{name.removesuffix('_attention')}", block)
+            (f"layers.{i}.{name}", block)
             for i, layer in enumerate(self.layers)
             for name, block in layer.named_children()
             if name.endswith("_attention")

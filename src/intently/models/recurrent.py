@@ -86,8 +86,8 @@ class RecurrentOptions:
 
     @property
     def cross(self) -> str | None:
-        """The name of its attention, such as "decoder.0.cross" (the top layer attends), or None."""
-        return None if self.attention == "none" else f"decoder.{self.decoder_layers - 1}.cross"
+        """The path of the module that attends, or None."""
+        return None if self.attention == "none" else "attention"
 
 
 @dataclass(frozen=True)

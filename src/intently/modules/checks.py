@@ -39,7 +39,7 @@ def check_dtype(x: Tensor, name: str, weight: Tensor) -> None:
 
 
 def check_call(layer: Projected, x: Tensor, context: Tensor | None, cache: Cache | None) -> None:
-    """Raise unless a layer can attend to x (b, t, c), or to a context (b, s, k), with this cache."""
+    """Raise unless a layer can attend to x (b, t, c), or a context (b, s, k), with this cache."""
     if cache is not None and not isinstance(cache, CACHES):
         wanted = "a KeyValueCache, WindowCache or FixedCache"
         raise build(KindError, "cache", wanted, type(cache).__name__)

@@ -44,7 +44,7 @@ def load(source: str | Path | nn.Module) -> Model:
     >>> model = load(transformers.GPT2LMHeadModel(config).eval())
     >>> model(torch.tensor([[1, 2, 3]])).shape
     torch.Size([1, 3, 10])
-    >>> model.attentions(torch.tensor([[1, 2, 3]]))["layers.0.self"].shape
+    >>> model.attentions(torch.tensor([[1, 2, 3]]))["stack.layers.0.self_attention"].shape
     (1, 2, 3, 3)
     """
     model = source if isinstance(source, nn.Module) else _from_folder(Path(source))

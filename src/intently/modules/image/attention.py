@@ -210,7 +210,7 @@ class SpatialTransformer(AllOrNothing):
     >>> image, words = torch.randn(1, 32, 8, 8), torch.randn(1, 5, 8)
     >>> block(image, words).shape
     torch.Size([1, 32, 8, 8])
-    >>> block.attentions(image, words)["layers.0.cross"].shape
+    >>> block.attentions(image, words)["layers.0.cross_attention"].shape
     (1, 2, 64, 5)
     """
 
@@ -305,7 +305,7 @@ class SpatialTransformer(AllOrNothing):
         mask: Mask | Tensor | None = None,
         context_mask: Mask | Tensor | None = None,
     ) -> dict[str, Attention]:
-        """Return every layer's lazy matrices (b, h, pixels, …): "layers.0.self", "layers.0.cross".
+        """Return every layer's lazy matrices (b, h, pixels, …): "layers.0.self_attention", …
 
         Arguments are those of `forward`; rows are pixels, row after row of the image.
         """

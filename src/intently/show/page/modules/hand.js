@@ -94,7 +94,7 @@ function touched(works, cell) {
  */
 function allowed(works, root, { i, j }) {
   const layer = seenLayer(works);
-  const future = layer?.name.startsWith("decoder") && layer.name.endsWith("self") && j > i;
+  const future = layer?.name.startsWith("decoder") && layer.name.endsWith("self_attention") && j > i;
   if (future) announce(root, "This word is not written yet: the causal mask keeps its weight at 0.");
   return !future;
 }
