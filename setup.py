@@ -15,6 +15,7 @@ from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
+MODULE = "intently.kernels.native._native"
 SOURCE = Path("src/intently/kernels/native/source")
 FLAGS = ["-O2", "-g0", "-std=c++17", "-fvisibility=hidden", "-fno-math-errno", "-ffp-contract=fast"]
 SETS = {
@@ -58,18 +59,31 @@ class Kernels(build_ext):
 
 
 class Wheel(bdist_wheel):
-    """One wheel for every Python: the module is written against the stable interface."""
+    """One wheel for every Python: the module is written against the stable interface.
+
+    Where it was not built, the wheel is a pure one, for every machine, and its name says so.
+    """
 
     def finalize_options(self) -> None:
         """Name the oldest Python it serves."""
         self.py_limited_api = "cp311"
         super().finalize_options()
 
+    def run(self) -> None:
+        """Build first, to see whether there is a module."""
+        if not self.skip_build:
+            self.run_command("build")
+        build = self.get_finalized_command("build_ext")
+        if not Path(build.get_ext_fullpath(MODULE)).is_file():
+            self.distribution.ext_modules = []
+            self.root_is_pure = True
+        super().run()
+
 
 setup(
     ext_modules=[
         Extension(
-            "intently.kernels.native._native",
+            MODULE,
             sources=[str(SOURCE / name) for name in ("module.cpp", "threads.cpp")],
             depends=[str(path) for path in SOURCE.glob("*.hpp")],
             include_dirs=[str(SOURCE)],

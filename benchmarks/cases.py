@@ -25,7 +25,7 @@ WINDOW = 256
 class Product:
     """y = A @ v, forward or forward and backward, against scaled_dot_product_attention.
 
-    ``kind`` says what is handed in beside q (b, h, t, d), k and v (b, h, t, e): see `_extras`.
+    ``kind`` says what is passed beside q (b, h, t, d), k and v (b, h, t, e): see `_extras`.
     """
 
     kind: str

@@ -26,7 +26,7 @@ from report import READING, Section, Settings, arguments, megabytes, reached, ru
 import intently as it
 from intently.show.page import save_page
 from intently.show.page.items import items_of
-from intently.show.page.serving.server import Server
+from intently.show.page.serving.server import Server, explorer
 
 LAYERS, HEADS, WIDTH = 12, 12, 64
 SIZES = {(512, LAYERS): (30e6, 60e6), (4096, 1): (18e6, 36e6)}
@@ -217,7 +217,7 @@ def zooms(settings: Settings) -> Section:
         with torch.no_grad(), it.watch() as seen:
             it.attention(*torch.randn(3, 1, 1, t, WIDTH, generator=generator), mask=it.causal())
         seen.save(path)
-        server = Server(items_of(it.load_recording(path)))
+        server = explorer(items_of(it.load_recording(path)))
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         try:

@@ -43,7 +43,7 @@ ASKED = """async ([beams, changes, runs, text]) => {
   return times.slice(3);
 }"""
 
-OFF = [{"kind": "off", "layer": "encoder.1.self", "head": 0}]
+OFF = [{"kind": "off", "layer": "encoder.1.self_attention", "head": 0}]
 
 
 def large(like: Translator) -> Translator:

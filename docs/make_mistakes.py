@@ -1,7 +1,7 @@
 """Write docs/mistakes.md and its pictures from the catalogue: ``python docs/make_mistakes.py``.
 
 Each picture is of a small program that makes the mistake. `check` examines it, has to name the
-mistake, and hands out the weights that are drawn: as they should be, and as they are.
+mistake, and returns the weights that are drawn: as they should be, and as they are.
 """
 
 from __future__ import annotations

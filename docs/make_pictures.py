@@ -43,7 +43,7 @@ SHOTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Of the page of one text: the state that is shown, and what differs in the browser."""
 
-CROSSED_OUT = "#view=head&entry=1&heads=0&row=7&column=5&edits=x~encoder.1.self~0~7~5"
+CROSSED_OUT = "#view=head&entry=1&heads=0&row=7&column=5&edits=x~encoder.1.self_attention~0~7~5"
 """Of the live page: “it” may not look at “road”."""
 
 COMPARED = "#view=text&item=1&entry=1&heads=0&row=7&other=0.1.0.at.7"

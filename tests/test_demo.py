@@ -165,7 +165,11 @@ def test_the_headline_says_what_it_looks_at_and_what_follows() -> None:
 def test_a_figure_that_chance_reaches_is_no_achievement() -> None:
     it = {
         **{"right_noun": 0.5, "two_genders": 80, "flips": {"noun": 0.9, "others": 0.0}},
-        **{"telling_word": 0.42, "telling_head": ["decoder.1.cross", 1], "sentences": 100},
+        **{
+            "telling_word": 0.42,
+            "telling_head": ["decoder.1.cross_attention", 1],
+            "sentences": 100,
+        },
     }
     assert learning.report._said(it) == ["“it” does not find its noun yet"]
     better = learning.report._said({**it, "right_noun": 0.97, "telling_word": 0.8})

@@ -43,7 +43,7 @@ def of_qkv(draw: Draw) -> list[Case]:
     return [Case(named("qkv", *n), operands(draw, *n)) for n in sizes(draw)]
 
 
-# --- a mask handed in ---------------------------------------------------------------------------
+# --- a mask passed ---------------------------------------------------------------------------
 
 
 def masked(q, k, v, mask=None):

@@ -126,7 +126,7 @@ def _rotated(x: Tensor) -> Tensor:
 
 
 def projected(x: Tensor, wq: Tensor, wk: Tensor, wv: Tensor) -> Tensor:
-    """Self-attention by weights that are handed in."""
+    """Self-attention by weights that are passed."""
     q, k, v = ((x @ w).unflatten(-1, (H, -1)).transpose(1, 2) for w in (wq, wk, wv))
     return FUSED(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
 

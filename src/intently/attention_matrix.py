@@ -307,7 +307,7 @@ class Attention(LazyMatrix):
 
     def __reduce__(self) -> tuple[Any, ...]:
         self._check_fresh()
-        return type(self), (self.problem, self._cast), {"labels": self.labels}
+        return type(self), (self.problem, self._cast), {"labels": self.labels, "_each": self._each}
 
     def _lead(self, index: tuple[Any, ...]) -> Attention:
         self._check_fresh()

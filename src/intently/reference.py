@@ -42,7 +42,7 @@ def project(x: ArrayLike, weight: ArrayLike, bias: ArrayLike = (0,)) -> Array:
             "weight",
             f"shape (c={c}, n), or (h, c={c}, n)",
             shape_of(w),
-            fix="weights of nn.Linear are (n, c): hand over weight.T",
+            fix="weights of nn.Linear are (n, c): pass weight.T",
         )
     if b.shape[-1] not in (1, w.shape[-1]) or b.shape[:-1] not in ((), w.shape[:-2]):
         n = (*w.shape[:-2], w.shape[-1])

@@ -305,7 +305,7 @@ def test_evaluate_on_the_built_in_language(intently: Command, tmp_path: Path) ->
     assert outcome.status == 0
     for split in ("test", "novel", "deeper"):
         assert f"{split}: 20 sentences of the built-in language" in outcome.out
-    assert "decoder.1.cross, head 1: 0." in outcome.out
+    assert "decoder.1.cross_attention, head 1: 0." in outcome.out
     assert "no: expected a folder with translator.json" in refused(intently("evaluate", "no"))
 
 
@@ -348,3 +348,27 @@ def test_every_command_explains_itself(intently: Command) -> None:
         assert summary in outcome.out
     assert "--label-smoothing" in intently("train", "--help-all").out
     assert "expected one of them; got both" in intently("demo", "--quick", "--thorough").err
+
+
+def test_a_text_without_line_ends_is_one_message(intently: Command, tmp_path: Path) -> None:
+    path = tmp_path / "endless.txt.gz"
+    path.write_bytes(gzip.compress(b"a" * (2**24 + 1), 1))
+    said = refused(intently("translate", str(path)))
+    assert "endless.txt.gz:1: expected a line of text; got a line of more than 16 MiB" in said
+    assert "a line of more than 16 MiB" in refused(
+        intently("train-lm", str(path), "--out", str(tmp_path / "lm")), silent=False
+    )
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: 9 bytes")]
+)
+def test_without_memory_no_traceback(
+    intently: Command, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(Translator, "load", fail)
+    said = refused(intently("translate", "The road was wide."))
+    assert said == "intently: not enough memory; choose smaller sizes, or shorter texts\n"

@@ -1,9 +1,12 @@
-"""`intently check`: what is named is examined; status 0 right, 1 wrong, 2 not examined."""
+"""`intently check`: what is named is examined; 0 right, 1 wrong, 2 not examined, 3 not measured."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -14,6 +17,8 @@ import pytest
 import torch
 
 import intently as it
+from intently.cli import check as checking
+from intently.cli.examining import answer_of
 from intently.cli.expressions import bias_of, keywords, mask_of
 from intently.errors import ArgumentError
 
@@ -49,13 +54,76 @@ class Space:
     inner = made.eval()
 """
 
+HOSTILE = """
+import os, signal, sys
+import torch
+import near
+from intently.examiner import Report
+from torch.nn.functional import scaled_dot_product_attention as right
+
+calls = 0
+
+def ends(q, k, v): os._exit(0)
+def is_killed(q, k, v): os.kill(os.getpid(), signal.SIGKILL)
+def exits(q, k, v): sys.exit()
+def raises(q, k, v): raise BaseException("never mind")
+def interrupts(q, k, v): raise KeyboardInterrupt
+def is_sparse(q, k, v): return right(q, k, v).to_sparse()
+def eats(q, k, v): raise MemoryError
+
+def patches(q, k, v):
+    torch.softmax = torch.Tensor.softmax = torch.nn.functional.softmax = None
+    return right(q, k, v)
+
+def says(q, k, v):
+    os.write(1, b'{"ok": false}')
+    return right(q, k, v)
+
+def runs_on(q, k, v):
+    if not os.fork():
+        while True: pass
+    return right(q, k, v)
+
+class Unsayable(Exception):
+    def __str__(self): raise RuntimeError("no words")
+
+def breaks_later(q, k, v):
+    global calls
+    calls += 1
+    if calls > 30: raise Unsayable
+    return right(q, k, v)
+
+class Odd:
+    def __call__(self, q, k, v): return right(q, k, v)
+    def __getattr__(self, name): raise KeyError(name)
+odd = Odd()
+
+def is_not_measured(q, k, v):
+    Report.ok = None
+    return right(q, k, v)
+
+def hangs(q, k, v):
+    with open("told", "w") as file:
+        file.write("\\n")
+        file.flush()
+        while True: pass
+"""
+
 
 @pytest.fixture
-def check(intently: Command, tmp_path: Path) -> Iterator[Command]:
+def check(intently: Command, tmp_path: Path) -> Command:
     (tmp_path / "mine_here.py").write_text(CODE, encoding="utf-8")
-    before = list(sys.path)
-    yield partial(intently, "check")
-    sys.path[:] = before
+    (tmp_path / "math.py").write_text(HOSTILE, encoding="utf-8")
+    (tmp_path / "near.py").touch()
+    return partial(intently, "check")
+
+
+@pytest.fixture
+def check_here(check: Command, monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
+    """The command without a child, which takes seconds to start: what is asked is the same."""
+    monkeypatch.setattr(checking, "_answer", lambda options, forms, _: answer_of(options, forms))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield check
     sys.modules.pop("mine_here", None)
 
 
@@ -69,34 +137,36 @@ def test_what_is_right_ends_with_0(check: Command) -> None:
 def test_what_is_wrong_ends_with_1_and_says_why(check: Command) -> None:
     outcome = check("mine_here.py:Mine", "--with", "dim=32, ahead=1", "--causal")
     assert outcome.status == 1
-    assert "query 0 attends key 1 and should not" in outcome.out
+    assert "query 0 attends to key 1 and should not" in outcome.out
     assert outcome.out.endswith("1 mistake: causal-off-by-one\n")
 
 
 @pytest.mark.parametrize("subject", ["mine_here:function", "mine_here:Space.inner"])
 def test_functions_and_objects_of_modules_are_taken_as_they_are(
-    check: Command, subject: str
+    check_here: Command, subject: str
 ) -> None:
-    outcome = check(subject)
+    outcome = check_here(subject)
     assert outcome.status == 0, outcome
 
 
-def test_a_mask_is_an_expression(check: Command) -> None:
-    assert check("mine_here:function", "--mask", "~causal() | causal()").status == 0
-    assert check("mine_here:function", "--window", "3").status == 1
-    wrong = check("mine_here.py:Space.inner", "--mask", "causal() & window(2, 0)")
+def test_a_mask_is_an_expression(check_here: Command) -> None:
+    assert check_here("mine_here:function", "--mask", "~causal() | causal()").status == 0
+    assert check_here("mine_here:function", "--window", "3").status == 1
+    wrong = check_here("mine_here.py:Space.inner", "--mask", "causal() & window(2, 0)")
     assert wrong.status == 1 and "window-missing" in wrong.out
 
 
-def test_another_is_what_it_should_be_like(check: Command) -> None:
-    same = check("mine_here.py:Mine", "--with", "dim=32", "--like", "mine_here.py:made")
+def test_another_is_what_it_should_be_like(check_here: Command) -> None:
+    same = check_here("mine_here.py:Mine", "--with", "dim=32", "--like", "mine_here.py:made")
     assert same.status == 0, same
-    parted = check("mine_here.py:Mine", "--with", "dim=32, ahead=1", "--like", "mine_here.py:made")
+    parted = check_here(
+        "mine_here.py:Mine", "--with", "dim=32, ahead=1", "--like", "mine_here.py:made"
+    )
     assert parted.status == 1 and "causal-off-by-one" in parted.out, parted
 
 
-def test_inputs_are_given_by_shape(check: Command) -> None:
-    outcome = check("mine_here.py:made", "--input", "x=3,5,32")
+def test_inputs_are_given_by_shape(check_here: Command) -> None:
+    outcome = check_here("mine_here.py:made", "--input", "x=3,5,32")
     assert outcome.out.startswith("takes x (b, t, c) = (3, 5, 32)\n")
 
 
@@ -118,13 +188,13 @@ def test_json_goes_to_standard_output_alone(check: Command) -> None:
     assert json.loads(outcome.out)["ok"] is True
 
 
-def test_a_folder_of_transformers_is_examined(check: Command, tmp_path: Path) -> None:
+def test_a_folder_of_transformers_is_examined(check_here: Command, tmp_path: Path) -> None:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
     sizes = {"n_embd": 32, "n_layer": 1, "n_head": 4, "n_positions": 16, "vocab_size": 50}
     GPT2LMHeadModel(GPT2Config(**sizes)).save_pretrained(tmp_path / "gpt2")
-    outcome = check("gpt2")
+    outcome = check_here("gpt2")
     assert outcome.status == 0, outcome
     assert "input_ids (b, t) = (2, 6)" in outcome.out and "causal" in outcome.out
 
@@ -150,14 +220,79 @@ def test_a_folder_of_transformers_is_examined(check: Command, tmp_path: Path) ->
     ],
 )
 def test_what_cannot_be_examined_is_refused(
-    check: Command, arguments: tuple[str, ...], said: str
+    check_here: Command, arguments: tuple[str, ...], said: str
 ) -> None:
-    assert said in refused(check(*arguments))
+    assert said in refused(check_here(*arguments))
 
 
-def test_code_that_fails_ends_with_2(check: Command) -> None:
-    outcome = check("mine_here.py:Broken")
+def test_code_that_fails_ends_with_2(check_here: Command) -> None:
+    outcome = check_here("mine_here.py:Broken")
     assert outcome.status == 2 and "never mind" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("subject", "said"),
+    [
+        ("ends", "expected a report; got none: the code ended its process, with status 0"),
+        ("is_killed", "expected a report; got none: the process was killed"),
+        ("exits", "the code ends the process: exit(None)"),
+        ("raises", "the code raised BaseException: never mind"),
+        ("interrupts", "got KeyboardInterrupt. It was raised in interrupts, "),
+        ("is_sparse", "a call that returns a dense tensor; got one of layout torch.sparse_coo"),
+        ("eats", "MemoryError"),
+        ("patches", "TypeError: 'NoneType' object is not callable"),
+        ("breaks_later", "expected a subject that can be examined; got one that raises"),
+        ("odd", "expected a subject that can be examined; got one that raises KeyError"),
+    ],
+)
+def test_code_that_gives_no_report_never_passes(
+    check: Command, tmp_path: Path, subject: str, said: str
+) -> None:
+    (tmp_path / "a.json").write_text("{}")
+    assert said in refused(check(f"math.py:{subject}", "--json", "a.json", "--junit", "a.xml"))
+    assert (tmp_path / "a.json").read_text() == "{}" and not (tmp_path / "a.xml").exists()
+
+
+def test_code_that_hangs_has_a_time_limit(check: Command, tmp_path: Path) -> None:
+    (tmp_path / "told").touch()
+    outcome = check("math.py:hangs", "--timeout", "1", "--json", "a.json")
+    assert "expected a report; got none within 1 s" in refused(outcome)
+    assert not (tmp_path / "a.json").exists()
+
+
+def test_what_the_code_prints_and_leaves_running_is_no_report(check: Command) -> None:
+    outcome = check("math.py:says", "--json", "-")
+    assert (outcome.status, json.loads(outcome.out)["ok"]) == (0, True)
+    assert '{"ok": false}' in outcome.err
+    assert check("math.py:runs_on").status == 0
+
+
+def test_3_is_for_what_was_not_measured(check: Command) -> None:
+    assert check("math.py:is_not_measured").status == 3
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends signals")
+@pytest.mark.parametrize(
+    ("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, -15), (signal.SIGKILL, -9)]
+)
+def test_the_code_ends_with_the_command(
+    check: Command, tmp_path: Path, sent: signal.Signals, status: int
+) -> None:
+    os.mkfifo(tmp_path / "told")
+    (tmp_path / "made").mkdir()
+    command = [sys.executable, "-P", "-m", "intently", "check", "math.py:hangs"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path / "made")}
+    hears = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=-1, stderr=-1, preexec_fn=hears
+    ) as process:
+        with (tmp_path / "told").open() as told:
+            assert told.readline() == "\n"
+            process.send_signal(sent)
+            assert told.read() == ""  # the end comes when the code has ended
+        out, error = process.communicate()
+    assert (process.returncode, out) == (status, b"") and b"Traceback" not in error, error
+    assert not list((tmp_path / "made").iterdir())
 
 
 def test_help_fits_a_screen(check: Command) -> None:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -51,6 +52,46 @@ def plain_weights(
 def plain(q: Tensor, k: Tensor, v: Tensor, allow: Tensor | None = None, **options: Any) -> Tensor:
     """Y = weights @ v, every step in the dtype of q."""
     return plain_weights(q, k, allow, **options) @ heads_of(v, q)
+
+
+class _FirstTerm(torch.autograd.Function):
+    """A softmax whose gradient is p∘dp, the first term of p∘(dp − Σ p·dp)."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor) -> Tensor:
+        w = torch._softmax(z, -1, False)
+        ctx.save_for_backward(w)
+        return w
+
+    @staticmethod
+    def backward(ctx: Any, dw: Tensor) -> Tensor:  # pyright: ignore
+        (w,) = ctx.saved_tensors
+        return w * dw
+
+
+def first_terms() -> Any:
+    """Within, gradients are those without the second term of the softmax's."""
+    return mock.patch.object(torch, "softmax", lambda z, axis: _FirstTerm.apply(z))
+
+
+def score_of(A: it.Attention) -> float:
+    """The largest score in size, before the softcap and after the bias."""
+    raw = it.attend(A.q.double(), A.k.double(), scale=A.problem.scale, score=A.problem.score)
+    found = [x[...].detach().double() for x in (raw.scores, A.scores)]
+    return max(float(x[x.isfinite()].abs().max()) if x.isfinite().any() else 0.0 for x in found)
+
+
+def limit(exact: Tensor, rough: Tensor, score: float, first: Tensor | None = None) -> float:
+    """Contract 7: how far a result may be from ``exact``; ``rough`` is that of the plain formula.
+
+    ``first`` is the first term of a gradient that passes the softmax.
+    """
+    if not exact.numel():
+        return 0.0
+    dtype = torch.finfo(rough.dtype)
+    rms = float((rough.double() - exact).square().mean().sqrt())
+    largest = max(float(x.abs().max()) for x in (exact, exact if first is None else first))
+    return 2 * rms + 8 * dtype.eps * (1 + score) * largest + dtype.smallest_normal
 
 
 def heads_of(x: Tensor, q: Tensor) -> Tensor:

@@ -265,9 +265,9 @@ def test_autocast(kernel: str | None) -> None:
     if kernel == "torch_fused":
         pytest.skip("a bias of another dtype is not fused")
     q, k, v = (numbers(n).requires_grad_() for n in range(3))
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        with it.kernels.use(kernel) if kernel else warnings.catch_warnings():
-            y = it.attention(q, k, v, mask=it.causal())
+    forced = it.kernels.use(kernel) if kernel else warnings.catch_warnings()
+    with torch.autocast("cpu", dtype=torch.bfloat16), forced:
+        y = it.attention(q, k, v, mask=it.causal())
     assert y.dtype is torch.bfloat16
     low = [x.detach().bfloat16().float() for x in (q, k, v)]
     expected = by_formula(*low, torch.ones(T, T).tril().bool())

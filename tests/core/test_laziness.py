@@ -168,7 +168,7 @@ def test_a_picture_can_be_drawn() -> None:
 REFUSED: dict[str, tuple[Callable[[Any], object], str]] = {
     "softmax": (
         lambda A: torch.softmax(A, -1),
-        "softmax: expected a tensor; got a lazy attention matrix. Hand in A.dense(), or a part of "
+        "softmax: expected a tensor; got a lazy attention matrix. Pass A.dense(), or a part of "
         "it such as A[..., :10, :].",
     ),
     "stack": (lambda A: torch.stack([A, A]), "stack: expected a tensor"),

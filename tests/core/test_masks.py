@@ -181,7 +181,7 @@ test_errors = raises(
             lambda: it.allowed(torch.zeros(2, 2)),
             KindError,
             "mask: expected a boolean tensor, True where a query may attend; got dtype "
-            "torch.float32. Additive masks are biases. Write `mask = additive == 0`, or hand it in "
+            "torch.float32. Additive masks are biases. Write `mask = additive == 0`, or pass it "
             "as bias=.",
         ),
         (

@@ -1,12 +1,10 @@
-"""The C++ of the native kernel under sanitizers, and how its module is built."""
+"""The C++ of the native kernel under sanitizers."""
 
 from __future__ import annotations
 
-import os
 import platform
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -45,22 +43,3 @@ def test_sanitizers_find_nothing(tmp_path: Path) -> None:
     subprocess.run([*common, *watched, *intel, main, *objects, "-o", program], check=True)
     done = subprocess.run([program], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_without_a_compiler_the_build_goes_on(tmp_path: Path) -> None:
-    """`CC` and `CXX` that do not exist: the module is left out, and nothing fails."""
-    pytest.importorskip("setuptools", minversion="77")
-    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, tmp_path / name)
-    package = tmp_path / "src/intently"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text('__version__ = "0"')
-    for name in ("intently_command.py", "intently_pytest.py"):
-        (tmp_path / "src" / name).write_text("")
-    shutil.copytree(SOURCE, tmp_path / SOURCE.relative_to(ROOT))
-    command = [sys.executable, "setup.py", "build_ext", "--build-lib", str(tmp_path / "built")]
-    environment = {**os.environ, "CC": "no-such-compiler", "CXX": "no-such-compiler"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "were not built" in done.stdout + done.stderr
-    assert not list((tmp_path / "built").rglob("*_native*"))

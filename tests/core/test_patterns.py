@@ -151,18 +151,30 @@ def test_padding_on_the_left_has_its_sink_at_the_first_word() -> None:
     real = torch.arange(S) >= torch.tensor([[0], [3]])
     A = it.attend(x, x, mask=it.causal() & it.allowed(real[:, None, None]))
     w, found = A.dense(), patterns.measure(A)
-    assert found["sink"].count.tolist() == [[7] * H, [4] * H]
-    torch.testing.assert_close(found["sink"].value()[1], w[1, :, 3:, 3].mean(-1))
-    torch.testing.assert_close(found["sink"].value()[0], w[0, :, :, 0].mean(-1))
+    assert found["sink"].count.tolist() == [[6] * H, [3] * H]  # the first word sees itself alone
+    torch.testing.assert_close(found["sink"].value()[1], w[1, :, 4:, 3].mean(-1))
+    torch.testing.assert_close(found["sink"].value()[0], w[0, :, 1:, 0].mean(-1))
+    own = w.diagonal(0, -2, -1)
+    torch.testing.assert_close(found["self"].value()[1], own[1, :, 4:].mean(-1))
+    torch.testing.assert_close(found["self"].value()[0], own[0, :, 1:].mean(-1))
+
+
+def test_a_first_query_that_sees_more_than_itself_counts() -> None:
+    x = random(B, H, S, 4, dtype=torch.float64)
+    for options in ({}, {"mask": it.causal(), "sinks": torch.ones(H, dtype=torch.float64)}):
+        A = it.attend(x, x, **options)
+        w, found = A.dense(), patterns.measure(A)
+        torch.testing.assert_close(found["sink"].value(), w[..., 0].mean(-1))
+        torch.testing.assert_close(found["self"].value(), w.diagonal(0, -2, -1).mean(-1))
 
 
 def test_by_hand() -> None:
     w = torch.tensor([[[1.0, 0, 0], [0.75, 0.25, 0], [0.125, 0.5, 0.375]]])
     found = {n: float(a.value()) for n, a in patterns.measure(it.Dense(w), [4, 9, 4]).items()}
     assert found["previous"] == (0.75 + 0.5) / 2
-    assert found["self"] == pytest.approx((1 + 0.25 + 0.375) / 3)
+    assert found["self"] == pytest.approx((0.25 + 0.375) / 2)
     assert found["duplicate"] == 0.125 and found["induction"] == 0.5
-    assert found["sink"] == 1.875 / 3 and found["confidence"] == (1 + 0.75 + 0.5) / 3
+    assert found["sink"] == 0.875 / 2 and found["confidence"] == (1 + 0.75 + 0.5) / 3
     assert found["distance"] == (0 + 0.75 + 0.25 + 0.5) / 3
 
 

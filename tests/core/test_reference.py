@@ -233,7 +233,7 @@ test_what_does_not_fit_is_refused = raises(
             lambda: R.project(X, np.ones((3, 4))),
             ArgumentError,
             "weight: expected shape (c=4, n), or (h, c=4, n); got shape (3, 4). Weights of "
-            "nn.Linear are (n, c): hand over weight.T.",
+            "nn.Linear are (n, c): pass weight.T.",
         ),
         (
             lambda: R.project(X, np.ones((4, 3)), [1, 2]),

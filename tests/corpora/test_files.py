@@ -236,3 +236,22 @@ def test_tatoeba_is_read(shared: Path) -> None:
     text = read_parallel(shared / "data" / "tatoeba" / "fra-eng.tsv.gz")
     assert len(text) == 167_130
     assert (text.sources[0], text.targets[0]) == ("Go.", "Va !")
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_line_without_end_is_refused_before_it_takes_the_memory(packed: bool) -> None:
+    endless = b"fine\n" + b"a" * (2**24 + 1)
+    name = write("endless", gzip.compress(endless, 1) if packed else endless)
+    write("short", "one\ntwo\n")
+    got = refusal(name, "short")
+    assert "endless:2: a line of more than 16 MiB" in got
+    whole = b"a" * (2**24 - 1) + b"\n"
+    write("whole", whole)
+    assert read_parallel("whole", write("one", "x\n")).sources == ["a" * (2**24 - 1)]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="a device of POSIX")
+@pytest.mark.usefixtures("folder")
+def test_a_device_without_end_is_refused() -> None:
+    assert "/dev/zero:1: a line of more than 16 MiB" in refusal("/dev/zero", write("b", "x\n"))

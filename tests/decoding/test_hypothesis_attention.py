@@ -69,9 +69,9 @@ def test_every_step_is_replayed_as_it_was(own: str) -> None:
             layer.self_attention = MultiHeadAttention(16, 2, attention=turned).eval()
     [[h]] = search(model, [[5, 6, 7]], SearchOptions(beam=1, max_length=8))
     memory, cache = model.encode(torch.tensor([[5, 6, 7, EOS]])), model.new_cache()
-    name = "cross" if own == "cross" else "self"
+    name = "cross_attention" if own == "cross" else "self_attention"
     for i, token in enumerate([SOS, *h.ids][: h.attention[f"decoder.0.{name}"].shape[-2]]):
-        blocks = [(str(j), getattr(x, f"{name}_attention")) for j, x in enumerate(model.decoder)]
+        blocks = [(str(j), getattr(x, name)) for j, x in enumerate(model.decoder)]
         ids, twin = torch.tensor([[token]]), copy.deepcopy(cache)
         found = attended(blocks, partial(model.decode, ids, memory, twin))
         model.decode(ids, memory, cache)
@@ -89,9 +89,9 @@ def test_shapes_have_a_row_for_each_produced_token_and_no_padding() -> None:
         for h in hypotheses:
             s, t = len(source) + 1, len(h.ids) + h.ended
             kinds.add(h.ended)
-            assert h.attention["encoder.1.self"].shape == (2, s, s)
-            assert h.attention["decoder.1.self"].shape == (2, t, t)
-            assert h.attention["decoder.1.cross"].shape == (2, t, s)
+            assert h.attention["encoder.1.self_attention"].shape == (2, s, s)
+            assert h.attention["decoder.1.self_attention"].shape == (2, t, t)
+            assert h.attention["decoder.1.cross_attention"].shape == (2, t, s)
     assert kinds == {True, False}
 
 
@@ -109,7 +109,7 @@ def test_it_outlives_the_search_and_the_model() -> None:
 
 def test_it_can_be_multiplied_labelled_and_differentiated_through() -> None:
     [[h]] = search(tiny_model(0), [[5, 6]], SearchOptions(max_length=5))
-    cross = h.attention["decoder.1.cross"].label(columns=["a", "b", "</s>"])
+    cross = h.attention["decoder.1.cross_attention"].label(columns=["a", "b", "</s>"])
     v = torch.randn(2, 3, 8, requires_grad=True)
     (cross @ v).sum().backward()
     assert v.grad is not None and cross.labels[1] == ("a", "b", "</s>")

@@ -129,11 +129,40 @@ def test_a_gate_after_the_values_is_no_mistake() -> None:
     assert "gated" in [f.name for f in check(Gated()).findings]
 
 
+class Raising:
+    """An object that raises for attributes that it lacks."""
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return plain(q, k, v)
+
+    def __getattr__(self, name: str) -> Any:
+        raise KeyError(name)
+
+
+class Stopping(BaseException):
+    """What no `except Exception` expects."""
+
+
+def test_what_cannot_be_examined_is_refused_in_words() -> None:
+    def stops(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        raise Stopping("never mind")
+
+    odd = Raising()
+    for subject, said in (
+        (odd, "got one that raises KeyError: 'schema'. Pass an adapter"),
+        (lambda q, k, v: plain(q, k, v).to_sparse(), "a dense tensor; got one of layout torch.sp"),
+        (stops, "the code raised Stopping: never mind"),
+    ):
+        with pytest.raises(ArgumentError, match=said):
+            check(subject)
+    assert check(lambda q, k, v: odd(q, k, v)).ok  # the adapter that is advised
+
+
 def test_what_cannot_be_called_is_refused_with_the_reason() -> None:
     def mine(left: str, right: str) -> Tensor:
         return torch.tensor(int(left + right))
 
-    with pytest.raises(ArgumentError, match=r"It raised .*Hand in inputs="):
+    with pytest.raises(ArgumentError, match=r"It raised .*Pass inputs="):
         understood(mine)
 
 

@@ -31,21 +31,28 @@ def test_the_error_of_one_head_is_that_of_the_evaluation() -> None:
     translator, pairs = Translator.load(), sample("test", 40)
     everywhere = alignment_errors(translator, pairs)
     for number in (0, 3):
-        head = AlignmentHead("decoder.1.cross", number)
+        head = AlignmentHead("decoder.1.cross_attention", number)
         error, low, high = alignments.error_rate(translator, head, pairs)
         assert error == pytest.approx(everywhere[head])
         assert low < error < high
 
 
 @pytest.mark.parametrize(
-    "head", [("decoder.9.cross", 0), ("encoder.0.self", 0), ("decoder.0.cross", 4), ("x", -1)]
+    "head",
+    [
+        ("decoder.9.cross_attention", 0),
+        ("encoder.0.self_attention", 0),
+        ("decoder.0.cross_attention", 4),
+        ("x", -1),
+    ],
 )
 def test_a_head_that_is_not_there_is_refused_by_those_there_are(head: tuple[str, int]) -> None:
     translator = Translator.load()
     with pytest.raises(ArgumentError) as caught:
         alignments.error_rate(translator, AlignmentHead(*head), sample("test", 1))
     assert str(caught.value) == (
-        "head: expected one of decoder.0.cross (0 to 3) or decoder.1.cross (0 to 3); "
+        "head: expected one of decoder.0.cross_attention (0 to 3) or decoder.1.cross_attention "
+        "(0 to 3); "
         f"got {head[1]} of {head[0]}."
     )
 

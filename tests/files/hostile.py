@@ -149,7 +149,7 @@ def replaced(document: Any) -> Iterator[Any]:
 
 
 def forged(document: Any, count: int, seed: int = 0) -> Iterator[Any]:
-    """Yield the document ``count`` times, with one entry removed, added or of another kind."""
+    """Yield the document ``count`` times, with one entry removed, added or of a different kind."""
     chance = random.Random(seed)
     for number in range(count):
         changed = copy.deepcopy(document)

@@ -139,8 +139,8 @@ def test_every_transformer_of_a_unet(linear: bool) -> None:
         close(ours(x, words, context_mask=it.padding(LENGTHS)), expected)
         weights = ours.attentions(x, words, context_mask=it.padding(LENGTHS))
         heads, pixels = ours.layers[0].cross_attention.heads, x.shape[2] * x.shape[3]
-        assert weights["layers.0.cross"].shape == (B, heads, pixels, S)
-        assert not weights["layers.0.cross"][0, :, :, 3:].any()
+        assert weights["layers.0.cross_attention"].shape == (B, heads, pixels, S)
+        assert not weights["layers.0.cross_attention"][0, :, :, 3:].any()
 
 
 def test_the_other_side_is_read_and_left_as_it_is() -> None:

@@ -361,8 +361,35 @@ def test_hooks_are_not_lost(kind: str) -> None:
         with pytest.raises(ArgumentError) as error:
             load(model)
         assert str(error.value) == (
-            f"foreign: expected a module without hooks; got {kind} of {name}. They change what it "
-            "computes. Remove them, or register them on our block."
+            f"foreign: expected a module without hooks; got {kind} of {name}. They may change "
+            "what it computes. Remove them, and register them on the result."
         )
         handle.remove()
         load(model)
+
+
+def test_hooks_are_not_lost_by_other_loaders() -> None:
+    diffusers = pytest.importorskip("diffusers.models.attention_processor")
+    transformers = pytest.importorskip("transformers")
+    from intently.interop import diffusers as of_diffusers
+    from intently.interop import transformers as of_transformers
+
+    config = transformers.BertConfig(
+        vocab_size=9, hidden_size=8, num_attention_heads=2, num_hidden_layers=1,
+        intermediate_size=8, attn_implementation="eager",
+    )  # fmt: skip
+    bert = transformers.BertModel(config).eval()
+    bert(torch.tensor([[1, 2]]), output_attentions=True, output_hidden_states=True)
+    of_transformers.load(bert)  # whose own hooks collect weights
+    ours = MultiHeadAttention(8, 2)
+    for argument, module, call in (
+        ("source", bert, of_transformers.load),
+        ("foreign", diffusers.Attention(8, heads=2, dim_head=4), of_diffusers.load),
+        ("ours", ours, of_diffusers.dump),
+        ("ours", ours, dump),
+    ):
+        handle = next(module.children(), module).register_forward_hook(lambda *given: None)
+        with pytest.raises(ArgumentError, match=f"^{argument}: expected a module without hooks"):
+            call(module)
+        handle.remove()
+        call(module)

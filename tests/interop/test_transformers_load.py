@@ -95,7 +95,7 @@ def test_decoders(family: str) -> None:
     with torch.no_grad():
         want = theirs(ids(), output_attentions=True)
         close(model(ids()), first(want))
-        close_maps(model.attentions(ids()), "layers.{}.self", want.attentions)
+        close_maps(model.attentions(ids()), "stack.layers.{}.self_attention", want.attentions)
         for side in ("left", "right"):
             seen = padded(side)
             close(model(ids(), mask=ours(seen)), first(theirs(ids(), attention_mask=seen)), seen)
@@ -157,16 +157,20 @@ def test_dropout_acts_where_theirs_does(name: str, given: dict[str, Any]) -> Non
 @pytest.mark.parametrize(
     ("name", "given", "place"),
     [
-        ("GPT2Model", {**GPT2, "attn_pdrop": 0.4}, "stack.layers.0.self"),
-        ("LlamaModel", {**SHARED, "attention_dropout": 0.4}, "stack.layers.0.self"),
-        ("BertModel", {**BERT, "attention_probs_dropout_prob": 0.4}, "stack.layers.0.self"),
-        ("ViTModel", {**VIT, "attention_probs_dropout_prob": 0.4}, "stack.layers.0.self"),
-        ("T5Model", {**T5, "dropout_rate": 0.4}, "decoder.layers.0.cross"),
-        ("MarianModel", {**MARIAN, "attention_dropout": 0.4}, "decoder.layers.0.cross"),
+        ("GPT2Model", {**GPT2, "attn_pdrop": 0.4}, "stack.layers.0.self_attention"),
+        ("LlamaModel", {**SHARED, "attention_dropout": 0.4}, "stack.layers.0.self_attention"),
+        (
+            "BertModel",
+            {**BERT, "attention_probs_dropout_prob": 0.4},
+            "stack.layers.0.self_attention",
+        ),
+        ("ViTModel", {**VIT, "attention_probs_dropout_prob": 0.4}, "stack.layers.0.self_attention"),
+        ("T5Model", {**T5, "dropout_rate": 0.4}, "decoder.layers.0.cross_attention"),
+        ("MarianModel", {**MARIAN, "attention_dropout": 0.4}, "decoder.layers.0.cross_attention"),
     ],
 )
 def test_dropout_of_the_weights_is_kept(name: str, given: dict[str, Any], place: str) -> None:
-    assert load(foreign(name, given)).get_submodule(f"{place}_attention").dropout == 0.4
+    assert load(foreign(name, given)).get_submodule(place).dropout == 0.4
 
 
 def test_positions_of_the_caller() -> None:
@@ -190,7 +194,7 @@ def test_bert(name: str, training: bool) -> None:
     found = model(ids(), mask=it.padding(torch.tensor([11, 7])), types=types)
     close(found, first(want))
     matrices = model.attentions(ids(), mask=ours(seen), types=types)
-    close_maps(matrices, "layers.{}.self", want.attentions)
+    close_maps(matrices, "stack.layers.{}.self_attention", want.attentions)
     if name == "BertModel":
         close(model.pooled(found), want.pooler_output)
     else:
@@ -210,7 +214,7 @@ def test_vit(name: str) -> None:
     with torch.no_grad():
         want = theirs(pixels, output_attentions=True)
         close(model(pixels), first(want))
-        close_maps(model.attentions(pixels), "layers.{}.self", want.attentions)
+        close_maps(model.attentions(pixels), "stack.layers.{}.self_attention", want.attentions)
         if name == "ViTModel":
             close(model.pooled(model(pixels)), want.pooler_output)
     with pytest.raises(ArgumentError, match=r"pixels: expected shape \(b, 3, 12, 12\)"):
@@ -225,9 +229,9 @@ def test_two_sides(family: str) -> None:
         want = theirs(ids(), attention_mask=seen, decoder_input_ids=target, output_attentions=True)
         close(model(ids(), target, mask=ours(seen)), first(want))
         found = model.attentions(ids(), target, mask=ours(seen))
-        close_maps(found, "encoder.layers.{}.self", want.encoder_attentions)
-        close_maps(found, "decoder.layers.{}.self", want.decoder_attentions)
-        close_maps(found, "decoder.layers.{}.cross", want.cross_attentions)
+        close_maps(found, "encoder.layers.{}.self_attention", want.encoder_attentions)
+        close_maps(found, "decoder.layers.{}.self_attention", want.decoder_attentions)
+        close_maps(found, "decoder.layers.{}.cross_attention", want.cross_attentions)
         states, cache = model.encode(ids(), mask=ours(seen)), model.new_cache()
         close(states, want.encoder_last_hidden_state)
         steps = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 
 from intently.errors import ArgumentError, CheckpointError, DataError, KindError
 from intently.interop.transformers import load
+from intently.runners.pretrained import open_model
 
 from ..messages import refused
 from ..show.refusals import refuses
@@ -112,7 +114,7 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
     )
     refuses(DataError, {r"source: expected a folder with config\.json": lambda: load(tmp_path)})
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
-    told = "the name of a class in architectures; got None"
+    told = "expected a transformers model in safetensors; got one of class None"
     refuses(DataError, {told: lambda: load(tmp_path)})
 
 
@@ -169,3 +171,47 @@ def test_bad_calls() -> None:
             "positions: expected None": lambda: llama(ids(), positions=torch.arange(11)),
         },
     )
+
+
+BROKEN: dict[str, Any] = {
+    "config cut": lambda config: "{",
+    "no heads": lambda config: {**config, "num_attention_heads": 0},
+    "heads in words": lambda config: {**config, "num_attention_heads": "four"},
+    "architectures no list": lambda config: {**config, "architectures": 5},
+    "architectures no names": lambda config: {**config, "architectures": [True]},
+    "an unknown class": lambda config: {**config, "architectures": ["Nothing"]},
+    "a class that is no model": lambda config: {**config, "architectures": ["AutoConfig"]},
+    "a type of model that does not exist": lambda config: {**config, "model_type": "nothing"},
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_a_broken_folder_is_refused_in_our_words(tmp_path: Path, broken: str) -> None:
+    foreign(*DECODERS["llama"]).save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    content = BROKEN[broken](json.loads(path.read_text()))
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    with pytest.raises(DataError) as error:
+        load(tmp_path)
+    assert str(error.value).startswith(f"{tmp_path}: expected a transformers model in safetensors")
+    with pytest.raises(DataError):
+        open_model(tmp_path)
+
+
+def test_cut_weights_are_refused_in_our_words(tmp_path: Path) -> None:
+    foreign(*DECODERS["llama"]).save_pretrained(tmp_path)
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:500])
+    with pytest.raises(DataError, match="expected a safetensors file"):
+        load(tmp_path)
+
+
+def test_layers_without_weights_are_never_built(tmp_path: Path) -> None:
+    foreign(*DECODERS["llama"]).save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    for many in (2**63 - 1, 10_000):
+        path.write_text(json.dumps({**config, "num_hidden_layers": many}))
+        for read in (load, open_model):
+            with pytest.raises(DataError, match=rf"num_hidden_layers up to .* got {many:,}"):
+                read(tmp_path)

@@ -97,14 +97,18 @@ class Plain:
         where = f"{side}.{i}"
 
         def own(y: Tensor) -> Tensor:
-            return self.attention(y, y, f"{where}.self", causal=states is not None, turned=True)
+            return self.attention(
+                y, y, f"{where}.self_attention", causal=states is not None, turned=True
+            )
 
         x = self.residual(x, f"{where}.self_norm", own)
         if states is not None:
             x = self.residual(
                 x,
                 f"{where}.cross_norm",
-                lambda y: self.attention(y, states, f"{where}.cross", causal=False, turned=False),
+                lambda y: self.attention(
+                    y, states, f"{where}.cross_attention", causal=False, turned=False
+                ),
             )
         return self.residual(x, f"{where}.feed_norm", lambda y: self.feed_forward(y, where))
 
@@ -133,10 +137,10 @@ class Plain:
     def attention(
         self, x: Tensor, context: Tensor, name: str, *, causal: bool, turned: bool
     ) -> Tensor:
-        o, where = self.o, f"{name}_attention"
+        o = self.o
         h, d = o.heads, o.width // o.heads
         g = h if o.kv_heads is None else o.kv_heads
-        weight, bias = self.p[f"{where}.qkv_weight"], self.p[f"{where}.qkv_bias"]
+        weight, bias = self.p[f"{name}.qkv_weight"], self.p[f"{name}.qkv_bias"]
         sizes = [h * d, g * d, g * d]
         (wq, wk, wv), (bq, bk, bv) = weight.split(sizes), bias.split(sizes)
         q, k, v = x @ wq.T + bq, context @ wk.T + bk, context @ wv.T + bv
@@ -152,7 +156,7 @@ class Plain:
             weights.append(z.softmax(-1))
             heads.append(weights[-1] @ vj)
         self.weights[name] = torch.stack(weights)
-        out = self.p[f"{where}.out_weight"], self.p[f"{where}.out_bias"]
+        out = self.p[f"{name}.out_weight"], self.p[f"{name}.out_bias"]
         return torch.cat(heads, -1) @ out[0].T + out[1]
 
 

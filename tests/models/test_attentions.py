@@ -15,8 +15,9 @@ from torch import Tensor, nn
 import intently as it
 from intently.models import Transformer, TransformerOptions
 from intently.models.language import LanguageModel, LanguageOptions
+from intently.models.recurrent import RecurrentOptions, RecurrentSeq2Seq
 from intently.models.vision import VisionOptions, VisionTransformer
-from intently.modules import AttentionOptions, MultiHeadAttention, RelativeBias
+from intently.modules import AttentionOptions, MultiHeadAttention, RelativeBias, SpatialTransformer
 from intently.modules.attended import attended
 from intently.positions import DynamicNTK
 
@@ -136,7 +137,7 @@ def test_a_language_models_layers(own: str) -> None:
     options = LanguageOptions(11, C, H, 2, positions=positions, attention=attention)
     model = drawn(LanguageModel(options))
     found = compare(model, lambda: model(IDS), IDS)
-    shapes = {f"decoder.{i}.self": (2, H, 7, 7) for i in (0, 1)}
+    shapes = {f"decoder.{i}.self_attention": (2, H, 7, 7) for i in (0, 1)}
     assert {name: A.shape for name, A in found.items()} == shapes
 
 
@@ -145,7 +146,7 @@ def test_a_vision_transformers_layers(own: str) -> None:
     options = VisionOptions((8, 12), 4, 5, width=C, heads=H, layers=2, attention=SELF[own]())
     model = drawn(VisionTransformer(options))
     found = compare(model, lambda: model(IMAGES), IMAGES)
-    shapes = {f"encoder.{i}.self": (2, H, 7, 7) for i in (0, 1)}
+    shapes = {f"encoder.{i}.self_attention": (2, H, 7, 7) for i in (0, 1)}
     assert {name: A.shape for name, A in found.items()} == shapes
 
 
@@ -159,8 +160,8 @@ def test_a_layer_that_was_replaced() -> None:
     compare(drawn(model), lambda: model(IDS), IDS)
     shared: Any = model.decoder
     shared[2].self_attention = heads
-    assert [*model.attentions(IDS)] == [f"decoder.{i}.self" for i in range(3)]
-    first, second = (model.attentions(IDS)[f"decoder.{i}.self"].dense() for i in (1, 2))
+    assert [*model.attentions(IDS)] == [f"decoder.{i}.self_attention" for i in range(3)]
+    first, second = (model.attentions(IDS)[f"decoder.{i}.self_attention"].dense() for i in (1, 2))
     assert not torch.allclose(first, second)
 
 
@@ -171,8 +172,8 @@ def test_beams_share_a_source() -> None:
     found = model.attentions(IDS, targets, LENGTHS)
     each = torch.tensor([0, 0, 1, 1])
     alone = model.attentions(IDS[each], targets, LENGTHS[each])
-    assert found["encoder.0.self"].shape == (2, H, 7, 7)
-    for name in ("decoder.1.self", "decoder.1.cross"):
+    assert found["encoder.0.self_attention"].shape == (2, H, 7, 7)
+    for name in ("decoder.1.self_attention", "decoder.1.cross_attention"):
         torch.testing.assert_close(found[name].dense(), alone[name].dense())
 
 
@@ -185,3 +186,31 @@ def test_hooks_are_gone_where_the_pass_raises() -> None:
         attended([("only", block)], lambda: 1 // 0)
     hooks = [m._forward_pre_hooks for m in (*model.modules(), block)]
     assert not any(hooks)
+
+
+def named() -> Iterator[Any]:
+    """Yield models, and the arguments of their `attentions`."""
+    yield Transformer(TransformerOptions(11, 11, width=C, heads=H)), (IDS, IDS)
+    for attention in ("additive", "general"):
+        yield RecurrentSeq2Seq(RecurrentOptions(11, 11, width=C, attention=attention)), (IDS, IDS)
+    yield LanguageModel(LanguageOptions(11, C, H, 2)), (IDS,)
+    yield (
+        VisionTransformer(VisionOptions((8, 12), 4, 5, width=C, heads=H, layers=2)),
+        (IMAGES.float(),),
+    )
+    photos, texts = torch.rand(2, 4, 3, 3), torch.rand(2, 5, 6)
+    yield SpatialTransformer(4, 2, 2, depth=2, context_width=6), (photos, texts)
+    yield SpatialTransformer(4, 2, 2), (photos,)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("model", "given"), named())
+def test_a_layer_has_one_name_its_path(model: Any, given: Any) -> None:
+    model = model.eval()
+    found = model.attentions(*given)
+    with it.watch(model) as seen:
+        model(*given)
+    assert sorted(found) == sorted(seen.layers)
+    for name, matrix in found.items():
+        assert model.get_submodule(name)
+        torch.testing.assert_close(seen[name].dense().view(matrix.shape), matrix.dense())

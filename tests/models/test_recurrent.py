@@ -57,7 +57,7 @@ def test_it_is_what_the_papers_say(cell: str, attention: str, feeding: bool) -> 
     slow = SlowRecurrent(ours)
     logits = ours(SOURCE, TARGET, LENGTHS)
     matrices = ours.attentions(SOURCE, TARGET, LENGTHS)
-    assert list(matrices) == ([] if attention == "none" else ["decoder.1.cross"])
+    assert list(matrices) == ([] if attention == "none" else ["attention"])
     for i, length in enumerate(LENGTHS.tolist()):
         expected, weights = slow(SOURCE[i, :length].tolist(), TARGET[i].tolist())
         np.testing.assert_allclose(logits[i].detach().numpy(), expected, atol=1e-12)
@@ -121,7 +121,7 @@ def test_step_by_step_is_the_whole_pass(cell: str, attention: str, feeding: bool
         steps = [ours.decode(part, memory, cache) for part in TARGET.split([1, 2, 1], 1)]
     torch.testing.assert_close(torch.cat(steps, 1), whole, atol=1e-5, rtol=0)
     assert cache.length == 4
-    assert [q.shape[2] for q, _ in cache.history.get("decoder.1.cross", [])] == (
+    assert [q.shape[2] for q, _ in cache.history.get("attention", [])] == (
         [] if attention == "none" else [1, 2, 1]
     )
 
@@ -167,7 +167,7 @@ def test_attention_of_nothing_is_empty(attention: str, rows: int, targets: int, 
     for lengths in (None, LENGTHS[:rows]):
         found = ours.attentions(SOURCE[:rows], TARGET[:targets, :t], lengths)
         assert {name: A.dense().shape for name, A in found.items()} == {
-            "decoder.1.cross": (targets, 1, t, 5)
+            "attention": (targets, 1, t, 5)
         }
 
 
@@ -193,7 +193,7 @@ def test_a_cache_goes_on_with_other_rows(cell: str, attention: str) -> None:
     index = torch.tensor([2, 0, 2, 1])
     cache.reorder(index)
     for name, keys in cache.cross_keys.items():
-        assert memory.read is not None and name == "decoder.1.cross"
+        assert memory.read is not None and name == "attention"
         close(keys[:, 0], memory.read.keys[index])
     after = ours.decode(TARGET[index, 2:], memory.expand(index), cache)
     close(after, ours.decode(TARGET, memory)[index, 2:])
@@ -248,7 +248,7 @@ def test_it_learns_to_reverse(cell: Any, attention: Any) -> None:
     right = ours(source, target[:, :-1]).argmax(-1) == source.flip(1)
     assert float(right.float().mean()) > 0.9
     if attention == "general":  # it looks at the word that it writes
-        looked = ours.attentions(source, target[:, :-1])["decoder.0.cross"].argmax()[:, 0]
+        looked = ours.attentions(source, target[:, :-1])["attention"].argmax()[:, 0]
         assert float((looked == torch.arange(4, -1, -1)).float().mean()) > 0.8
 
 
@@ -267,7 +267,7 @@ def test_watching_sees_every_step_and_changes_no_bit(attention: str) -> None:
             watched = [ours.decode(x, memory, cache) for x in TARGET[:2].split(1, 1)]
     assert all(torch.equal(a, b) for a, b in zip(plain, watched))
     assert seen.layers == ("attention",) and seen["attention"].shape == (2, 4, 5)
-    forced = ours.attentions(source, TARGET[:2], lengths)["decoder.1.cross"].dense()[:, 0]
+    forced = ours.attentions(source, TARGET[:2], lengths)["attention"].dense()[:, 0]
     torch.testing.assert_close(seen["attention"].dense(), forced, atol=1e-6, rtol=0)
     assert [call.verified for call in seen.calls] == [True]
 
@@ -412,7 +412,7 @@ def test_attention_of_projected_queries_may_have_heads() -> None:
     """The score that `replays` hands out takes (1, h, t, a), as recordings of searches have it."""
     ours = model()
     q, k = torch.randn(2, 3, 4, 8).double(), torch.randn(2, 1, 5, 8).double()
-    score = ours.replays()["decoder.1.cross"].how["score"]
+    score = ours.replays()["attention"].how["score"]
     flat = torch.stack([score(q[:, i], k[:, 0]) for i in range(3)], 1)
     close(score(q, k), flat)
     assert it.attend(q, k.expand(2, 3, 5, 8), score=score).shape == (2, 3, 4, 5)

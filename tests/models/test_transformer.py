@@ -91,14 +91,14 @@ def test_it_is_torchs(norm: str, share: str) -> None:
 def test_names_and_shapes_of_attentions() -> None:
     found = drawn(decoder_layers=3).attentions(SOURCE, TARGET, LENGTHS)
     assert {name: A.shape for name, A in found.items()} == {
-        "encoder.0.self": (3, 4, 5, 5),
-        "encoder.1.self": (3, 4, 5, 5),
-        "decoder.0.self": (3, 4, 4, 4),
-        "decoder.0.cross": (3, 4, 4, 5),
-        "decoder.1.self": (3, 4, 4, 4),
-        "decoder.1.cross": (3, 4, 4, 5),
-        "decoder.2.self": (3, 4, 4, 4),
-        "decoder.2.cross": (3, 4, 4, 5),
+        "encoder.0.self_attention": (3, 4, 5, 5),
+        "encoder.1.self_attention": (3, 4, 5, 5),
+        "decoder.0.self_attention": (3, 4, 4, 4),
+        "decoder.0.cross_attention": (3, 4, 4, 5),
+        "decoder.1.self_attention": (3, 4, 4, 4),
+        "decoder.1.cross_attention": (3, 4, 4, 5),
+        "decoder.2.self_attention": (3, 4, 4, 4),
+        "decoder.2.cross_attention": (3, 4, 4, 5),
     }
 
 
@@ -114,8 +114,8 @@ def test_attentions_cost_no_gradient_and_change_nothing() -> None:
 def test_attention_of_nothing_is_empty(rows: int, targets: int, t: int) -> None:
     for lengths in (None, LENGTHS[:rows]):
         found = drawn().attentions(SOURCE[:rows], TARGET[:targets, :t], lengths)
-        assert found["decoder.1.cross"].dense().shape == (targets, 4, t, 5)
-        assert found["decoder.0.self"].dense().shape == (targets, 4, t, t)
+        assert found["decoder.1.cross_attention"].dense().shape == (targets, 4, t, 5)
+        assert found["decoder.0.self_attention"].dense().shape == (targets, 4, t, t)
 
 
 def test_which_tables_are_one() -> None:
@@ -129,7 +129,7 @@ def test_which_tables_are_one() -> None:
 def test_no_decoder_or_encoder_layers() -> None:
     assert drawn(decoder_layers=0)(SOURCE, TARGET).shape == (3, 4, 19)
     found = drawn(encoder_layers=0).attentions(SOURCE, TARGET)
-    assert found["decoder.0.cross"].shape == (3, 4, 4, 5)
+    assert found["decoder.0.cross_attention"].shape == (3, 4, 4, 5)
 
 
 def recurrent_memory() -> Any:

@@ -128,7 +128,7 @@ def test_beams_share_a_memory_and_change_places(options: dict[str, Any]) -> None
     close(model.decode(BEAMS[:, 2:], repeated.expand(index), alone), expected)
     for name, steps in alone.history.items():
         close(shared.history[name], steps)
-        assert all((k is None) == name.endswith("cross") for _, k in steps), name
+        assert all((k is None) == name.endswith("cross_attention") for _, k in steps), name
     # a sentence that is done leaves; the other goes on with its row of the memory
     left = torch.tensor([3, 4, 5])
     shared.reorder_targets(left)
@@ -191,7 +191,7 @@ def test_watch_sees_what_attentions_say(options: dict[str, Any]) -> None:
     with watch(model) as seen:
         assert torch.equal(model(SOURCE, TARGET, LENGTHS), before)
     for name, expected in model.attentions(SOURCE, TARGET, LENGTHS).items():
-        found = seen[f"{name}_attention"].dense()
+        found = seen[name].dense()
         real = torch.arange(5) < LENGTHS[:, None]
         rows = real if name.startswith("encoder") else torch.ones(3, 4, dtype=torch.bool)
         close(found.transpose(1, 2)[rows], expected.dense().transpose(1, 2)[rows])

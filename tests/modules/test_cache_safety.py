@@ -395,7 +395,7 @@ class TestBadInput:
             lambda: attend(x(), cache=cache),
             ArgumentError,
             "context: expected shape (b=2, s, 12); got None. A FixedCache keeps the keys and "
-            "values of a context, and is empty. Hand in the context on the first call; x itself",
+            "values of a context, and is empty. Pass the context on the first call; x itself",
         )
         attend(x(), x(t=5), cache=cache)
         refused(

@@ -199,7 +199,7 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
         ArgumentError,
         "out: expected shape (c, h·e=6); got shape (6, 8). "
         + STORED
-        + " Hand in weight.T if it is transposed.",
+        + " Pass weight.T if it is transposed.",
     ),
     (made(kv_heads=4), ArgumentError, "kv_heads: expected a divisor of heads=2; got 4."),
     (made(q=random(6)), ArgumentError, "q: expected shape (out, in); got shape (6,)."),

@@ -27,7 +27,7 @@ from ..messages import raises
 from .test_blocks_from_weights import A, C, D, E, H, K
 
 STORED = "Weights are stored (out, in) as in nn.Linear; Keras stores (in, out)."
-TURN = " Hand in weight.T if it is transposed."
+TURN = " Pass weight.T if it is transposed."
 LAYER = EncoderLayer(C, H, A).double()
 NORM = nn.LayerNorm(C).double()
 
@@ -215,7 +215,7 @@ ERRORS: list[tuple[Callable[[], object], type[Exception], str]] = [
             random(C, K), [LAYER, DecoderLayer(C, H, A).double()], random(K, C)
         ),
         ArgumentError,
-        "layers: expected layers that attend contexts of one width; got [None, 8].",
+        "layers: expected layers that attend to contexts of one width; got [None, 8].",
     ),
 ]
 

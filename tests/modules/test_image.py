@@ -212,10 +212,10 @@ def test_the_matrices_of_a_spatial_transformer_are_what_its_layers_multiply() ->
     assert {name: A.shape for name, A in found.items()} == {
         f"layers.{i}.{kind}": (1, 2, 9, n)
         for i in (0, 1)
-        for kind, n in (("self", 9), ("cross", 5))
+        for kind, n in (("self_attention", 9), ("cross_attention", 5))
     }
-    assert not found["layers.1.cross"].mass([3, 4]).any()
-    assert not found["layers.1.self"][0, :, 0, 8].any()
+    assert not found["layers.1.cross_attention"].mass([3, 4]).any()
+    assert not found["layers.1.self_attention"][0, :, 0, 8].any()
     calls: dict[str, tuple[Any, Any]] = {}
     for name, module in block.named_modules():
         if name.endswith("_attention"):
@@ -227,8 +227,8 @@ def test_the_matrices_of_a_spatial_transformer_are_what_its_layers_multiply() ->
             )
     block(x, words, **options)
     for name, A in found.items():
-        module: Any = block.get_submodule(f"{name}_attention")
-        args, options = calls[f"{name}_attention"]
+        module: Any = block.get_submodule(name)
+        args, options = calls[name]
         torch.testing.assert_close(A.dense(), module.attend(*args, **options).dense())
 
 

@@ -99,7 +99,12 @@ def test_one_context_for_all_images() -> None:
     x, words = torch.randn(2, 8, 3, 3), torch.randn(1, 5, 6)
     found = block(x, words.expand(2, -1, -1))
     torch.testing.assert_close(found[1:], block(x[1:], words), atol=1e-5, rtol=1e-5)
-    assert block.attentions(x, words.expand(2, -1, -1))["layers.0.cross"].shape == (2, 2, 9, 5)
+    assert block.attentions(x, words.expand(2, -1, -1))["layers.0.cross_attention"].shape == (
+        2,
+        2,
+        9,
+        5,
+    )
 
 
 def test_autocast_sees_to_dtypes() -> None:

@@ -144,9 +144,9 @@ def test_beams_of_our_translator(texts: list[str], layers: str | None) -> None:
     assert [x.text for x in made] == expected
     often = [entry.name for entry in seen.calls if entry.index]
     assert not often and all(entry.verified for entry in seen.calls), seen.coverage()
-    longest = max(made, key=lambda x: x.attention["decoder.1.cross"].shape[-2])
+    longest = max(made, key=lambda x: x.attention["decoder.1.cross_attention"].shape[-2])
     for n in range(2):
-        weights = longest.attention[f"decoder.{n}.cross"].dense()
+        weights = longest.attention[f"decoder.{n}.cross_attention"].dense()
         t, s = weights.shape[-2:]
         rows = seen[f"decoder.{n}.cross_attention"].dense()[..., :t, :s]
         assert min(float((row - weights).abs().max()) for row in rows) <= 1e-5

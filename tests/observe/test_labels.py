@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ from torch import Tensor, nn
 import intently as it
 from intently import edits
 from intently.matrix.labelling import BLOCK, crosses
+from intently.modules import MultiHeadAttention
 from intently.observe import Recording, load_recording
 from intently.observe.recording.labels import Labels, labels
+from intently.show.page import items_of, opening
 
 from ..messages import refused
 from ..show.refusals import refuses
@@ -141,10 +144,11 @@ def test_rollout_follows_one_side() -> None:
 
 def test_rollout_leaves_out_what_attends_across() -> None:
     model = Stack(SelfAttention())
-    model.cross_attention = SelfAttention(is_causal=False)
+    model.cross_attention = nn.MultiheadAttention(32, 4, batch_first=True)
+    x, other = torch.randn(1, 5, 32), torch.randn(1, 5, 32)
     with torch.no_grad(), it.watch(model) as seen:
-        model(torch.randn(1, 5, 32))
-        model.cross_attention(torch.randn(1, 5, 32))
+        model(x)
+        model.cross_attention(x, other, other)
     assert len(seen) == 2
     assert torch.equal(seen.rollout(2), it.rollout([seen["layers.0"]], queries=2))
 
@@ -152,7 +156,7 @@ def test_rollout_leaves_out_what_attends_across() -> None:
 @pytest.mark.parametrize(
     ("tokens", "got"),
     [
-        ([["a"], ["b"]], "list with list"),  # a batch is no pair
+        ([["a"], [["b"]]], "list with list"),
         ((["a"], [7]), "list with int"),
         ((["a"], ["b"], ["c"]), "tuple with list"),
         (torch.tensor([1, 2]), "Tensor with Tensor"),
@@ -254,6 +258,96 @@ def test_self_attention_is_not_told_by_a_piece_of_its_name(name: str) -> None:
         model(torch.randn(1, 3, 8))
 
 
+class Projected(nn.Module):
+    """Two heads, by hand or fused, with or without rotated queries and keys."""
+
+    def __init__(self, by_hand: bool, rotates: bool) -> None:
+        super().__init__()
+        self.norm, self.q, self.kv = nn.LayerNorm(8), nn.Linear(8, 8), nn.Linear(8, 16)
+        self.by_hand, self.rotates = by_hand, rotates
+
+    def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        x = self.norm(x)
+        k, v = self.kv(x if context is None else context).chunk(2, -1)
+        q, k, v = (y.unflatten(-1, (2, 4)).transpose(1, 2) for y in (self.q(x), k, v))
+        if self.rotates:
+            q, k = (0.6 * y + 0.8 * y.flip(-1) for y in (q, k))
+        if self.by_hand:
+            y = (q @ k.mT / 2).softmax(-1) @ v
+        else:
+            y = nn.functional.scaled_dot_product_attention(q, k, v)
+        return y.transpose(1, 2).flatten(2)
+
+
+class Reads(nn.Module):
+    """A layer whose attention, of any name, reads its text or another one."""
+
+    def __init__(self, name: str, attention: nn.Module) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(8)
+        self.add_module(name, attention)
+
+    def forward(self, x: Tensor, *other: Tensor) -> Tensor:
+        norm, attention = self.children()
+        y = attention(norm(x), *other)
+        return x + (y[0] if isinstance(y, tuple) else y)
+
+
+ATTENTION: dict[str, Callable[[], nn.Module]] = {
+    "fused": lambda: Projected(by_hand=False, rotates=False),
+    "by hand": lambda: Projected(by_hand=True, rotates=False),
+    "fused, rotary": lambda: Projected(by_hand=False, rotates=True),
+    "by hand, rotary": lambda: Projected(by_hand=True, rotates=True),
+    "PyTorch's": lambda: nn.MultiheadAttention(8, 2, batch_first=True),
+    "ours": lambda: MultiHeadAttention(8, 2),
+}
+
+
+@pytest.mark.parametrize("kind", ATTENTION)
+@pytest.mark.parametrize("name", ["mixer", "crossattention", "enc_attn", "self_attn"])
+def test_keys_that_come_from_elsewhere_make_cross_attention(
+    kind: str, name: str, tmp_path: Path
+) -> None:
+    source, target = ["a", "b", "c"], ["x", "y", "z"]
+    layer = Reads(name, ATTENTION[kind]()).eval()
+    x, other = torch.randn(1, 3, 8), torch.randn(1, 3, 8)
+    more = (other, other) if kind == "PyTorch's" else (other,)
+    with torch.no_grad(), it.watch(layer, tokens=(source, target)) as seen:
+        layer(x, *more)
+    seen.save(tmp_path / "r.safetensors")
+    for found in (seen, load_recording(tmp_path / "r.safetensors")):
+        assert found[name].labels == (("y", "z", ""), tuple(source))
+        with pytest.raises(it.errors.ArgumentError):
+            found.rollout(0)
+        (item,) = it.show.page.items_of(found)
+        assert len(item.sides) == 2
+    edit = {name: edits.forbid(["b"], rows=["x"])}
+    with torch.no_grad(), it.edit(layer, edit, tokens=(source, target)), it.watch(layer) as seen:
+        layer(x, *more)
+    assert (seen[name].dense() == 0).nonzero()[:, 2:].unique(dim=0).tolist() == [[0, 1]]
+
+
+@pytest.mark.parametrize("kind", ["fused", "by hand", "fused, rotary", "by hand, rotary"])
+@pytest.mark.parametrize("name", ["crossattention", "encoder_attn", "decoder"])
+def test_keys_that_come_from_the_same_text_make_self_attention(kind: str, name: str) -> None:
+    words = ["a", "b", "c"]
+    layer = Reads(name, ATTENTION[kind]()).eval()
+    with torch.no_grad(), it.watch(layer, tokens=words) as seen:
+        layer(torch.randn(1, 3, 8))
+    assert seen[name].labels == (tuple(words), tuple(words))
+    assert seen.rollout("c").shape == (1, 3)
+    (item,) = it.show.page.items_of(seen)
+    assert len(item.sides) == 1
+
+
+def test_two_halves_of_one_tensor_are_two_texts_or_not() -> None:
+    layer = Projected(by_hand=False, rotates=False).eval()
+    x, other = torch.randn(2, 1, 3, 8)
+    with torch.no_grad(), it.watch(layer) as seen:
+        layer(x, other)
+    assert seen.calls[0].across is None
+
+
 @pytest.mark.parametrize(
     ("name", "beside", "expected"),
     [
@@ -269,3 +363,140 @@ def test_self_attention_is_not_told_by_a_piece_of_its_name(name: str) -> None:
 )
 def test_whole_words_tell(name: str, beside: tuple[str, ...], expected: bool | None) -> None:
     assert crosses(name, beside) is expected
+
+
+# --- a batch of several texts ---------------------------------------------------------------------
+
+TEXTS = [["the", "cat", "sat", "on", "the", "mat"], ["a", "dog", "ran"]]
+
+
+class Embedded(nn.Module):
+    """Two self-attentions over embedded ids, with padding hidden."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed = nn.Embedding(20, 8)
+        self.layers = nn.ModuleList(nn.MultiheadAttention(8, 2, batch_first=True) for _ in range(2))
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        x, hidden = self.embed(input_ids), None if attention_mask is None else attention_mask == 0
+        for layer in self.layers:
+            x = layer(x, x, x, key_padding_mask=hidden, need_weights=False)[0]
+        return x
+
+
+class Words:
+    """A tokenizer."""
+
+    pad_token_id = 0
+
+    def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
+        return [f"w{i}" for i in ids]
+
+
+def batch(left: bool) -> tuple[Tensor, Tensor]:
+    rows = [[1, 2, 3, 4, 1, 5], [0, 0, 0, 6, 7, 8] if left else [6, 7, 8, 0, 0, 0]]
+    ids = torch.tensor(rows)
+    return ids, (ids > 0).long()
+
+
+@pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize("way", ["lists", "later", "tokenizer", "tokenizer, no mask"])
+def test_every_row_of_a_batch_has_its_own_tokens(tmp_path: Path, left: bool, way: str) -> None:
+    ids, mask = batch(left)
+    model = Embedded().eval()
+    given = {"tokenizer": Words()} if "tokenizer" in way else {}
+    given |= {"tokens": TEXTS} if way == "lists" else {}
+    with torch.no_grad(), it.watch(model, **given) as seen:
+        model(ids, mask) if way == "tokenizer, no mask" else model(ids, attention_mask=mask)
+    if way == "later":
+        seen.tokens = TEXTS
+    texts = [[f"w{i}" for i in row[row > 0].tolist()] for row in ids] if given else TEXTS
+    texts = TEXTS if way == "lists" else texts
+    pad = ["", "", ""]
+    rows = [texts[0], pad + texts[1] if left else texts[1] + pad]
+    seen.save(tmp_path / "rows.safetensors")
+    for recording in (seen, load_recording(tmp_path / "rows.safetensors")):
+        for name in recording.layers:
+            A = recording[name]
+            assert A.labels == (None, None)
+            for n, row in enumerate(rows):
+                for part in (A[n], A[n, 1], A.mean_heads()[n], A[n : n + 1][0], A.mT.mT[n]):
+                    assert part.labels == (tuple(row), tuple(row))
+    assert {"duplicate", "induction"} <= set(seen.summary().columns)
+
+
+def test_statistics_of_a_batch_are_those_of_each_text() -> None:
+    ids, mask = batch(left=False)
+    model = Embedded().eval()
+    with torch.no_grad(), it.watch(model, tokens=TEXTS) as both:
+        model(ids, attention_mask=mask)
+    with torch.no_grad(), it.watch(model, tokens=TEXTS[0]) as first:
+        model(ids[:1])
+    for name in ("duplicate", "induction"):  # only the first text repeats a word
+        assert both.summary()[name] == pytest.approx(first.summary()[name], abs=1e-6)
+
+
+def test_tokens_of_one_text_label_no_batch_of_several() -> None:
+    ids, mask = batch(left=False)
+    model = Embedded().eval()
+    with torch.no_grad(), it.watch(model, tokens=TEXTS[0]) as seen:
+        model(ids, attention_mask=mask)
+    assert seen["layers.0"][1].labels == seen["layers.0"][0].labels == (None, None)
+    assert "duplicate" not in seen.summary().columns
+    with torch.no_grad(), it.watch(model, tokens=TEXTS[0]) as seen:
+        model(ids[:1].expand(3, -1))  # beams read the same
+    assert seen["layers.0"][2].labels == (tuple(TEXTS[0]),) * 2
+
+
+def test_what_rows_are_refused() -> None:
+    KindError, model = it.errors.KindError, Embedded()
+    with pytest.raises(KindError, match="a tokenizer with convert_ids_to_tokens, or ours"):
+        it.watch(model, tokenizer=3).__enter__()
+    with pytest.raises(KindError, match="tokens: expected the tokens of one text"):
+        it.edit(model, {"*": edits.forbid(["a"])}, tokens=TEXTS).__enter__()
+    with pytest.raises(KindError, match="tokens: expected a list of texts"):
+        it.watch(model, tokens=[["a"], [3]]).__enter__()
+
+
+def test_a_page_shows_the_words_of_each_row(tmp_path: Path) -> None:
+    ids, mask = batch(left=False)
+    model = Embedded().eval()
+    with torch.no_grad(), it.watch(model, tokens=TEXTS) as seen:
+        model(ids, attention_mask=mask)
+    one, other = items_of(seen)
+    assert one.sides[0].tokens == tuple(TEXTS[0])
+    assert other.sides[0].tokens == (*TEXTS[1], "", "", "")
+    seen.page(tmp_path / "rows.html", layers="layers.1")
+    content = (tmp_path / "rows.html").read_text(encoding="utf-8")
+    assert "layers.1" in content and "layers.0" not in content
+    with pytest.raises(it.errors.ArgumentError, match=r"nearest are 'layers.0'"):
+        seen.page(tmp_path / "none.html", layers=["layer.0"])
+    assert not (tmp_path / "none.html").exists()
+
+
+class FiveAxes(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.scaled_dot_product_attention(x, x, x)
+
+
+def test_a_page_leaves_out_layers_of_five_axes_and_says_so(tmp_path: Path) -> None:
+    model = nn.ModuleDict({"five": FiveAxes(), "four": FiveAxes()})
+    with torch.no_grad(), it.watch(model) as seen:
+        model["five"](torch.randn(1, 2, 2, 3, 4))
+        model["four"](torch.randn(1, 2, 3, 4))
+    (item,) = items_of(seen)
+    assert [layer.name for layer in item.layers] == ["four"]
+    assert item.note is not None and "five is left out: its weights (1, 2, 2, 3, 3)" in item.note
+    assert "five is left out" in seen.page(tmp_path / "p.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("key", [0, 2, 5])
+def test_a_page_opens_on_no_sink(tmp_path: Path, key: int) -> None:
+    sink = torch.zeros(6, 6)
+    sink[:, key] = 1
+    telling = torch.eye(6)[[3, 4, 5, 0, 1, 2]] * 0.9 + 0.1 / 6
+    found = opening.telling(items_of({"a": it.Dense(torch.stack([sink, telling]))})[0])
+    assert found is not None and found.head == 1
+    assert opening.telling(items_of({"a": it.Dense(sink[None])})[0]) is None

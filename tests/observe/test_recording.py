@@ -129,6 +129,31 @@ def test_autocast_is_followed() -> None:
     assert seen["layers.0"].dtype is torch.bfloat16 and seen.calls[0].verified
 
 
+@pytest.mark.parametrize("to", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("fused", [True, False])
+def test_autocast_rounds_what_is_recorded_as_it_rounds_what_runs(
+    to: torch.dtype, dtype: torch.dtype, fused: bool
+) -> None:
+    draw = torch.Generator().manual_seed(0)
+    q, k, v = (3 * torch.randn(3, 1, 2, 9, 16, generator=draw)).to(dtype)
+    bias = (10 * torch.randn(1, 2, 9, 9, generator=draw)).to(dtype)
+    with torch.autocast("cpu", to), it.watch(deep=True) as seen:
+        if fused:
+            F.scaled_dot_product_attention(q, k, v, bias)
+        else:
+            (q @ k.mT * 0.25 + bias.to(to)).softmax(-1) @ v
+    ran = dtype if dtype is torch.float64 else to
+    (call,) = seen.calls
+    A = call.attention()
+    assert call.verified and A.q.dtype is ran and A.problem.bias is not None
+    (added,) = A.problem.bias.tensors()
+    found = it.attend(A.q.double(), A.k.double(), bias=added.double(), scale=0.25)
+    rounded = bias.to(ran if fused else to).double()
+    scores = q.to(ran).double() @ k.to(ran).double().mT * 0.25
+    torch.testing.assert_close(found.dense(), (scores + rounded).softmax(-1), rtol=0, atol=1e-12)
+
+
 def test_grouped_heads_and_top_left_masks() -> None:
     q, k = torch.randn(2, 6, 4, 8), torch.randn(2, 2, 7, 8)
     with it.watch() as seen:

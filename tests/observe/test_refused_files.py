@@ -63,7 +63,7 @@ def test_foreign_files(good: Path, tmp_path: Path) -> None:
     deep = b"[" * 100_000
     assert "does not describe" in refused(good, len(deep).to_bytes(8, "little") + deep)
     save_file({"x": torch.zeros(2)}, good)
-    assert "a safetensors file of another kind" in refused(good, good.read_bytes())
+    assert "a different kind of safetensors file" in refused(good, good.read_bytes())
 
 
 HEADERS: list[tuple[Callable[[dict[str, Any]], object], str]] = [

@@ -229,7 +229,7 @@ CASES: list[tuple[Callable[[], object], type[IntentlyError], str]] = [
     (
         lambda: alignment_errors([layer(1)], GOLD),
         ArgumentError,
-        "matrices: expected (h, t, s) each, the same h in all; got shape (2, 2, 6, 6). Hand in "
+        "matrices: expected (h, t, s) each, the same h in all; got shape (2, 2, 6, 6). Pass "
         "one sentence pair at a time: A[0] of a batch (b, h, t, s).",
     ),
 ]

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import copy
 import gc
+import importlib.util
 import inspect
 import io
+import os
 import pickle
+import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from types import CodeType, FrameType
 from typing import Any
 
 import pytest
@@ -21,10 +25,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import intently as it
 from intently.observe.sources import by_hand
-from intently.observe.watching import patches
+from intently.observe.watching import doors, patches
 from intently.observe.watching.scope import current, running
 
 from ..show.refusals import refuses
+from . import attending
 from .attending import (
     PLAIN,
     FromImport,
@@ -219,6 +224,29 @@ def test_wrong_arguments(options: Any, kind: type[Exception], told: str) -> None
     refuses(it.errors.KernelError, {told: lambda: watch.__exit__(None, None, None)})
 
 
+def test_a_pipeline_is_answered_with_the_models_in_it() -> None:
+    class Pipeline:
+        def __init__(self) -> None:
+            self.encoder, self.model = nn.Linear(2, 2), nn.Linear(2, 2)
+
+    told = "got Pipeline. Pass a module inside it: pipeline.model, pipeline.encoder"
+    pipeline: Any = Pipeline()
+    refuses(
+        it.errors.KindError,
+        {told: it.watch(pipeline).__enter__, told + ".": lambda: it.edit(pipeline, it.edits.off())},
+    )
+
+
+def test_keras_on_another_backend_is_answered_with_the_backend() -> None:
+    if importlib.util.find_spec("keras") is None:
+        pytest.skip("needs Keras")
+    code = "import intently as it, keras; it.watch(keras.layers.Dense(2)).__enter__()"
+    environment = {**os.environ, "KERAS_BACKEND": "numpy"}
+    run = [sys.executable, "-c", code]
+    told = subprocess.run(run, capture_output=True, text=True, env=environment).stderr
+    assert "on its torch backend only: set KERAS_BACKEND=torch" in told, told
+
+
 def test_a_watch_is_entered_and_left_once() -> None:
     watch = it.watch()
     told = "runs; got one that was not entered"
@@ -265,9 +293,82 @@ def test_what_the_collector_asks_for_while_names_are_replaced_is_done_afterwards
     class Owner:
         name = len
 
-    (target,) = patches.install([patches.Target(Owner, "name", drops)])  # type: ignore[arg-type]
+    claim = patches.Claim([patches.Target(Owner, "name", drops)])  # type: ignore[arg-type]
+    patches.install(claim)
     assert not held and patches.active() == 1
-    patches.remove([target])
+    patches.remove(claim)
+    assert Owner.name is len
+
+
+def test_what_was_left_replaced_is_mended_by_the_next_watch() -> None:
+    class Owner:
+        name = len
+
+    target = patches.Target(Owner, "name", lambda original: sum)
+    patches.install(patches.Claim([target]))  # whose claim is gone
+    assert Owner.name is sum
+    with it.watch():
+        assert Owner.name is len
+
+
+def test_ctrl_c_at_any_instruction_leaves_nothing_replaced() -> None:
+    def functions() -> tuple[Any, ...]:
+        return (
+            torch.softmax,
+            torch.Tensor.softmax,
+            F.softmax,
+            attending.scaled_dot_product_attention,
+        )
+
+    model, x, plain = (
+        nn.MultiheadAttention(8, 2, batch_first=True),
+        torch.randn(1, 3, 8),
+        functions(),
+    )
+    places: dict[tuple[CodeType, int], int] = {}
+    """Each instruction that begins or ends a watch, and how often it runs."""
+    files = patches.__file__, doors.__file__, inspect.getfile(it.watch)
+    wanted: tuple[CodeType, int] | None = None
+    left = 0
+
+    def traced(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal left
+        if frame.f_code.co_filename not in files:
+            return None
+        frame.f_trace_opcodes = True
+        place = frame.f_code, frame.f_lasti
+        if event == "opcode" and wanted is None:
+            places[place] = places.get(place, 0) + 1
+        elif event == "opcode" and place == wanted:
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+        return traced
+
+    def watches() -> it.Recording:
+        before = sys.gettrace()
+        sys.settrace(traced)
+        try:
+            with it.watch(model) as seen:
+                model(x, x, x)
+        finally:
+            sys.settrace(before)
+        return seen
+
+    watches()  # everything is imported, and the modules are searched
+    places.clear()
+    watches()
+    assert len(places) > 300
+    for place, times in places.items():
+        for left in {1, times}:
+            wanted = place
+            with pytest.raises(KeyboardInterrupt):
+                watches()
+            assert left == 0 and patches.active() == 0 and current() == (), place
+            now = F.scaled_dot_product_attention, nn.Module.__call__, nn.Module._call_impl
+            assert now == PLAIN and functions() == plain, place
+    wanted = None
+    assert [call.name for call in watches().calls] == ["MultiheadAttention"]
 
 
 @pytest.mark.parametrize("when", ["__enter__", "__exit__"])

@@ -1,4 +1,4 @@
-"""Tensors without a storage of their own in a watched or edited model raise nothing."""
+"""Tensors without a storage or numbers of their own in a watched or edited model raise nothing."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_leaves
 
 import intently as it
 from intently import edits
@@ -74,20 +77,57 @@ def transforms(model: nn.Module) -> dict[str, Callable[[], Any]]:
     }
 
 
+def traces(model: nn.Module) -> dict[str, Callable[[], Any]]:
+    """Ways to run a model on tensors that hold no numbers, or that a tracer records."""
+    x = X[0]
+
+    def fake() -> Any:
+        with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+            return model(mode.from_tensor(x)).shape
+
+    def meta() -> Any:
+        weights = {name: weight.to("meta") for name, weight in model.named_parameters()}
+        return torch.func.functional_call(model, weights, (x.to("meta"),)).shape
+
+    def nested() -> Any:
+        made = model(torch.nested.nested_tensor([x[0], x[1, :3]]))
+        return torch.nested.to_padded_tensor(made, 0.0)
+
+    return {
+        "fake": fake,
+        "meta": meta,
+        "nested": nested,
+        "make_fx": lambda: make_fx(model)(x)(x),
+        "linearize": lambda: torch.func.linearize(model, x)[1](x),
+        "functionalize": lambda: torch.func.functionalize(model)(x),
+        "jit.trace": lambda: torch.jit.trace(model, x, check_trace=False)(x),
+    }
+
+
 def same(one: Any, other: Any) -> None:
-    for a, b in zip(torch.utils._pytree.tree_leaves(one), torch.utils._pytree.tree_leaves(other)):
+    for a, b in zip(tree_leaves(one), tree_leaves(other), strict=True):
         torch.testing.assert_close(a, b)
 
 
-KINDS = (ByHand, Fused, SparseWeights, CsrBeside, MkldnnBeside, VmapWithin)
+class Exponentials(ByHand):
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).chunk(3, -1)
+        w = torch.exp(q @ k.mT / 4)
+        return w @ v / w.sum(-1, keepdim=True)
+
+
+KINDS = (ByHand, Fused, Exponentials, SparseWeights, CsrBeside, MkldnnBeside, VmapWithin)
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR:UserWarning")
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", transforms(ByHand()))
+@pytest.mark.parametrize("name", [*transforms(ByHand()), *traces(ByHand())])
+@pytest.mark.filterwarnings("ignore:.*nested tensors:UserWarning")
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace:DeprecationWarning")
 def test_nothing_raises_inside_the_model(kind: type[nn.Module], name: str) -> None:
     model = nn.Sequential(kind()).eval()
-    run = transforms(model)[name]
+    run = (transforms(model) | traces(model))[name]
     try:
         expected = run()
     except (RuntimeError, NotImplementedError):
@@ -100,5 +140,5 @@ def test_nothing_raises_inside_the_model(kind: type[nn.Module], name: str) -> No
         with it.edit(model, {"*": edits.off(rows=[0])}):
             run()
     except it.errors.KernelError as refused:
-        assert name != "plain" or kind is SparseWeights, refused
+        assert name != "plain" or kind in (SparseWeights, Exponentials), refused
     same(run(), expected)

@@ -22,7 +22,7 @@ def test_it_opens_on_what_it_looks_at_in_both_sentences(
     assert translator.guided is not None
     text = page.inner_text("body")
     layer, head = translator.guided
-    assert text.count(f"{layer}_attention · head {head}") == 2
+    assert text.count(f"{layer} · head {head}") == 2
     assert "‘it’ looks most at ‘animal’" in text and "‘it’ looks most at ‘road’" in text
     assert text.count("taught: guided to look from “it” at its noun") == 2
 

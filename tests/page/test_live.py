@@ -206,7 +206,7 @@ def test_six_moments(opened: Open, played: Path) -> None:
 def test_strange_sentences_and_addresses(opened: Open, played: Path) -> None:
     page = opened(
         played,
-        "#say=%F0%9F%A6%8A&edits=x~encoder.9.self~0~1~1!o~nonsense!w~encoder.1.self~0~99~99~0.5",
+        "#say=%F0%9F%A6%8A&edits=x~encoder.9.self_attention~0~1~1!o~nonsense!w~encoder.1.self_attention~0~99~99~0.5",
     )
     until(page, "() => document.querySelector('.live-told').textContent.includes('ms')")
     for text in ["   ", "你好", "a" * 900, "<img src=x onerror=alert(1)>", WIDE]:
@@ -270,7 +270,7 @@ def test_only_the_last_text_counts(opened: Open, played: Path) -> None:
 
 
 def test_every_control_has_a_name_and_can_be_reached(opened: Open, played: Path) -> None:
-    page = opened(played, HEAD + "&row=7&column=5&upto=3&edits=x~encoder.1.self~0~7~5")
+    page = opened(played, HEAD + "&row=7&column=5&upto=3&edits=x~encoder.1.self_attention~0~7~5")
     until(page, "() => document.querySelectorAll('.live-changes li').length === 1")
     controls = "button, select, input, textarea"
     nameless = page.evaluate(

@@ -17,8 +17,9 @@ import pytest
 import torch
 
 import intently as it
+from intently.errors import WriteError
 from intently.show.page.items import items_of
-from intently.show.page.serving.server import Server
+from intently.show.page.serving.server import Server, explorer
 
 from .serving import running
 
@@ -72,7 +73,7 @@ def test_it_listens_on_the_loopback_alone(server: Server) -> None:
 
 
 def test_tokens_are_long_and_random() -> None:
-    servers = [Server(items_of(source())) for _ in range(3)]
+    servers = [explorer(items_of(source())) for _ in range(3)]
     for one in servers:
         one.server_close()
     assert len({one.token for one in servers}) == 3
@@ -351,5 +352,6 @@ def test_a_port_that_is_taken(server: Server) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
-        with pytest.raises(OSError, match="in use"):
-            Server(items_of(source()), port=other.getsockname()[1])
+        taken = other.getsockname()[1]
+        with pytest.raises(WriteError, match=f"port: expected a free port; got {taken}"):
+            explorer(items_of(source()), port=taken)

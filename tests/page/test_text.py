@@ -118,12 +118,12 @@ def test_pieces_are_spelled_as_words(generation: Path, opened: Opened) -> None:
 
 def test_all_that_was_written_is_marked(opened: Opened, tmp_path: Path) -> None:
     (one,) = Translator.load().translate([SENTENCE])
-    told = one.attention["decoder.0.cross"]
+    told = one.attention["decoder.0.cross_attention"]
     written, source = (tuple(side) for side in told.labels)
     sides = [Text(source), Text(("<s>", *written[:-1]), produced=1)]
     path = save_page(one.attention, tmp_path / "written.html", sides=sides)
     entries = Page.read(path).meta["items"][0]["entries"]
-    cross = [entry["name"] for entry in entries].index("decoder.0.cross")
+    cross = [entry["name"] for entry in entries].index("decoder.0.cross_attention")
     page = opened(path, f"#view=text&entry={cross}&row=2")
     page.wait_for_selector(".word.pinned")
     plain = [word.lstrip("▁") for word in written]

@@ -186,11 +186,6 @@ def test_beams(embedded: tuple[Translator, Browser], beams: int) -> None:
         same(made, one)
 
 
-def named(change: dict[str, Any]) -> str:
-    side, layer, kind = change["layer"].split(".")
-    return f"{side}.{layer}.{kind}_attention"
-
-
 def setting(head: int, row: int, column: int, weight: float) -> Any:
     """Return an edit that sets one weight and rescales the others of its row."""
 
@@ -224,7 +219,7 @@ def edited(translator: Translator, text: str, ids: list[int], change: dict[str, 
         edit = edits.forbid([change["column"]], rows=[change["row"]], **heads)
     else:
         edit = setting(head, change["row"], change["column"], change["weight"])
-    with torch.no_grad(), it.edit(translator.model, {named(change): edit}):
+    with torch.no_grad(), it.edit(translator.model, {change["layer"]: edit}):
         logits = translator.model(source, target)
     logs = logits[0].log_softmax(-1)
     return [float(logs[n, i]) for n, i in enumerate(ids)]
@@ -243,7 +238,7 @@ def changes_of(told: dict[str, Any], chance: random.Random) -> dict[str, Any]:
     if kind == "sharpen":
         change["power"] = chance.choice([0.25, 0.5, 2, 4])
     if kind in ("forbid", "weight"):
-        own = layer["name"].startswith("decoder") and layer["name"].endswith("self")
+        own = layer["name"].startswith("decoder") and layer["name"].endswith("self_attention")
         row = chance.randrange(1, layer["t"])
         change |= {"row": row, "column": chance.randrange(row + 1 if own else layer["s"])}
     if kind == "weight":
@@ -273,23 +268,23 @@ def test_changes_are_those_of_python(embedded: tuple[Translator, Browser]) -> No
 
 def test_one_click_makes_elle_il(embedded: tuple[Translator, Browser]) -> None:
     _, browser = embedded
-    cell = {"kind": "forbid", "layer": "encoder.1.self", "head": 0, "row": 7, "column": 5}
+    cell = {"kind": "forbid", "layer": "encoder.1.self_attention", "head": 0, "row": 7, "column": 5}
     made, other = browser.translate([WIDE, WIDE], 1, [[cell], [{**cell, "column": 1}]])
     assert [made["layers"][1]["rows"][i].strip("▁") for i in (7, 5)] == ["it", "road"]
     assert "qu'elle" in made["before"] and "qu'il" in made["text"] and "qu'elle" in other["text"]
-    assert made["weights"]["encoder.1.self"][0, 7, 5] == 0
-    assert made["weights"]["encoder.1.self"][0, 7].sum() == pytest.approx(1, abs=1e-6)
+    assert made["weights"]["encoder.1.self_attention"][0, 7, 5] == 0
+    assert made["weights"]["encoder.1.self_attention"][0, 7].sum() == pytest.approx(1, abs=1e-6)
 
 
 def test_set_weights_hold_together_and_rows_without_keys_are_zero(embedded: Any) -> None:
     _, browser = embedded
-    place = {"layer": "encoder.0.self", "head": 1, "row": 2}
+    place = {"layer": "encoder.0.self_attention", "head": 1, "row": 2}
     two = [{"kind": "weight", **place, "column": n, "weight": w} for n, w in ((0, 0.2), (3, 0.5))]
     full = [{"kind": "weight", **place, "column": n, "weight": 0.8} for n in (0, 3)]
     none = [{"kind": "forbid", **place, "column": n} for n in range(20)]
     text = "The road was too wide."
     plain, a, b, c = browser.translate([text] * 4, 1, [[], two, full, none])
-    row = [one["weights"]["encoder.0.self"][1, 2] for one in (plain, a, b, c)]
+    row = [one["weights"]["encoder.0.self_attention"][1, 2] for one in (plain, a, b, c)]
     assert row[1][[0, 3]] == pytest.approx([0.2, 0.5], abs=1e-6)
     others = [1, 2, 4, 5]
     assert row[1][others] / row[1][others].sum() == pytest.approx(

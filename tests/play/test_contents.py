@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
+import signal
+import socket
+import struct
 import subprocess
 import sys
-import threading
-import urllib.error
-import urllib.request
+from collections.abc import Iterator
+from contextlib import closing
+from email.message import Message
+from functools import partial
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import torch
 
-from intently.errors import ArgumentError, KindError, WriteError
+from intently.errors import ArgumentError, KindError
 from intently.models import RecurrentOptions, Transformer, TransformerOptions
 from intently.models.kinds import new_model
 from intently.play import LARGEST, packed, parts, save_play
-from intently.play.serving import Server
 from intently.recipes.origin import Files
 from intently.text import Tokenizer
 from intently.translation import Translator
 
-from ..command_line import Command
+from ..command_line import Command, refused
 
 TEXTS = ["the cat sat on the mat", "a dog ran to the cat"]
 
@@ -80,25 +85,90 @@ def test_what_the_page_cannot_compute_is_refused_in_words() -> None:
         save_play(small(), "play.txt")
 
 
-def test_the_server_serves_one_page_to_this_machine() -> None:
-    page = "".join(parts(packed(small()))).encode()
-    server = Server(page)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        with urllib.request.urlopen(server.address) as answer:
-            assert answer.read() == page
-        for path, host in (("other", None), ("", "evil.example")):
-            asked = urllib.request.Request(server.address + path)
-            if host:
-                asked.add_header("Host", host)
-            with pytest.raises(urllib.error.HTTPError, match="404"):
-                urllib.request.urlopen(asked)
-        with pytest.raises(WriteError, match="port"):
-            Server(page, server.server_port)
-    finally:
-        server.shutdown()
-        server.server_close()
+@pytest.fixture(scope="module")
+def served() -> Iterator[tuple[int, str]]:
+    """The port and the path of the page that the command serves, and says nothing about."""
+    command = [sys.executable, "-m", "intently", "play", "--no-open"]
+    hears = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
+    with subprocess.Popen(command, stdout=-1, stderr=-1, text=True, preexec_fn=hears) as process:
+        try:
+            assert process.stdout is not None
+            address = urlsplit(process.stdout.readline().strip())
+            assert address.port is not None and len(address.path) > 32
+            yield address.port, address.path
+            process.send_signal(signal.SIGINT)
+            assert process.communicate(timeout=300) == ("", "ctrl-C ends it\n\n")
+        finally:
+            process.kill()
+
+
+def asked(
+    served: tuple[int, str], method: str = "GET", path: str | None = None, **headers: str
+) -> tuple[int, bytes, Message]:
+    port, own = served
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
+    names = {name.replace("_", "-"): text.format(port=port) for name, text in headers.items()}
+    connection.request(method, own if path is None else path, headers=names)
+    with closing(connection), connection.getresponse() as answer:
+        return answer.status, answer.read(), answer.headers
+
+
+def test_the_command_serves_the_page_at_the_printed_address_alone(served: tuple[int, str]) -> None:
+    page = "".join(parts(packed(Translator.load()))).encode()
+    status, body, headers = asked(served)
+    assert (status, body) == (200, page)
+    assert headers["X-Frame-Options"] == "DENY" and headers["Cache-Control"] == "no-store"
+    assert headers["Content-Security-Policy"] == "frame-ancestors 'none'"
+    status, body, headers = asked(served, "HEAD")
+    assert (status, body, headers["Content-Length"]) == (200, b"", str(len(page)))
+    for path in ("/", "/index.html", served[1] + "x", served[1] + "?x=1", served[1][:-2] + "/"):
+        status, body, _ = asked(served, path=path)
+        assert status == 404 and page not in body, path
+
+
+@pytest.mark.parametrize(
+    ("status", "headers"),
+    [
+        (421, {"Host": "localhost:{port}"}),
+        (421, {"Host": "evil.example:{port}"}),
+        (403, {"Origin": "http://evil.example"}),
+        (403, {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "no-cors"}),
+        (413, {"Content_Length": "5"}),
+        (200, {"Origin": "http://127.0.0.1:{port}"}),
+    ],
+)
+def test_other_pages_and_names_are_refused(
+    served: tuple[int, str], status: int, headers: dict[str, str]
+) -> None:
+    assert asked(served, **headers)[0] == status
+
+
+def test_two_names_are_refused_and_methods_are_not_echoed(served: tuple[int, str]) -> None:
+    port, path = served
+    host = f"Host: 127.0.0.1:{port}\r\n"
+    for head, answer in (
+        (f"GET {path} HTTP/1.1\r\n{host}Host: evil.example\r\n\r\n", b"HTTP/1.1 421"),
+        (f"EVIL {path} HTTP/1.1\r\n{host}\r\n", b"HTTP/1.1 501"),
+    ):
+        with socket.create_connection(("127.0.0.1", port), timeout=300) as connection:
+            connection.sendall(head.encode())
+            found = b"".join(iter(lambda: connection.recv(65536), b""))
+        assert found.startswith(answer) and b"EVIL" not in found and b"<" not in found
+
+
+def test_clients_that_hang_up_are_not_mentioned(served: tuple[int, str]) -> None:
+    port, path = served
+    for _ in range(20):  # what was said is read when the server ends
+        with socket.create_connection(("127.0.0.1", port), timeout=300) as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connection.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
+            connection.recv(1)
+    assert asked(served)[0] == 200
+
+
+def test_a_port_that_is_taken_is_named(served: tuple[int, str], intently: Command) -> None:
+    outcome = intently("play", "--no-open", "--port", served[0])
+    assert f"port: expected a free port; got {served[0]}" in refused(outcome)
 
 
 def test_the_command_writes_the_page_and_names_it(tmp_path: Path) -> None:

@@ -70,7 +70,10 @@ def written(figure) -> list[str]:
 
 def model(layers: int = 2, h: int = 3) -> dict[str, Dense]:
     matrices = {}
-    for name, (t, s) in {"encoder.{}.self": (4, 4), "decoder.{}.cross": (5, 4)}.items():
+    for name, (t, s) in {
+        "encoder.{}.self_attention": (4, 4),
+        "decoder.{}.cross_attention": (5, 4),
+    }.items():
         labels = (TARGET if t == 5 else SOURCE, SOURCE)
         for layer in range(layers):
             matrices[name.format(layer)] = Dense(weights(h, t, s, seed=layer), labels=labels)

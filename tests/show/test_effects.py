@@ -37,7 +37,9 @@ def test_layers_down_and_heads_across_with_zero_in_the_middle() -> None:
 
 def test_a_panel_for_each_kind_of_layer() -> None:
     found = table(
-        ("encoder.0.self", 0, 1.0), ("decoder.0.cross", 2, 2.0), ("decoder.1.cross", 0, 0)
+        ("encoder.0.self_attention", 0, 1.0),
+        ("decoder.0.cross_attention", 2, 2.0),
+        ("decoder.1.cross_attention", 0, 0),
     )
     first, second, _ = effects(found).axes
     assert cells(first).shape == (1, 1) and cells(second).shape == (2, 3)

@@ -36,7 +36,10 @@ def test_hostile_words_are_drawn_as_they_are(tmp_path, suffix):
     assert not any(label.get_parse_math() for label in figure.axes[0].get_yticklabels())
     assert written(figure) == ["$\\frac$ \\alpha"]
     show.heatmap(A, title="$", save=tmp_path / f"h{suffix}")
-    show.heads({"encoder.0.self": Dense(torch.eye(9)[None], labels=(HOSTILE, HOSTILE))}, title="$")
+    show.heads(
+        {"encoder.0.self_attention": Dense(torch.eye(9)[None], labels=(HOSTILE, HOSTILE))},
+        title="$",
+    )
 
 
 def test_fonts_that_matplotlib_has_not_listed_yet_are_found(monkeypatch):

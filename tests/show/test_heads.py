@@ -22,7 +22,11 @@ def test_heads_stand_layers_down_and_heads_across():
     drawn = panels(figure)
     titles = [axes.get_title() for axes in drawn]
     assert titles == [f"{layer}·{head}" for layer in (0, 1) for head in (0, 1, 2)] * 2
-    assert written(figure) == ["encoder.*.self", "decoder.*.cross", "one scale for all heads"]
+    assert written(figure) == [
+        "encoder.*.self_attention",
+        "decoder.*.cross_attention",
+        "one scale for all heads",
+    ]
     expected = [matrix.dense()[head] for matrix in model().values() for head in range(3)]
     for axes, values in zip(drawn, expected, strict=True):
         np.testing.assert_array_equal(shaded(axes), values.numpy())
@@ -121,10 +125,10 @@ def test_one_matrix_without_heads_is_one_panel():
 
 
 def test_one_head_is_framed():
-    figure = show.heads(model(), highlight=("decoder.1.cross", 2), caption="AER 0.08")
+    figure = show.heads(model(), highlight=("decoder.1.cross_attention", 2), caption="AER 0.08")
     framed = [axes.spines["left"].get_linewidth() > 1 for axes in panels(figure)]
     assert framed == [False] * 11 + [True]
-    assert written(figure)[-1].startswith("framed: decoder.1.cross, head 2, AER 0.08")
+    assert written(figure)[-1].startswith("framed: decoder.1.cross_attention, head 2, AER 0.08")
 
 
 BATCH = Dense(weights(2, 3, 4, 4))
@@ -151,8 +155,8 @@ test_heads_refuse_what_they_cannot_draw = refusals(
             r"""scale: expected "shared" or "own"; got 'log'""": lambda: show.heads(
                 model(), scale="log"
             ),
-            r"highlight: .*encoder.0.self \(h=3\)": lambda: show.heads(
-                model(), highlight=("encoder.0.self", 3)
+            r"highlight: .*encoder.0.self_attention \(h=3\)": lambda: show.heads(
+                model(), highlight=("encoder.0.self_attention", 3)
             ),
         },
         KindError: {
@@ -163,7 +167,13 @@ test_heads_refuse_what_they_cannot_draw = refusals(
 
 
 @pytest.mark.parametrize(
-    "wrong", [1, ("encoder.0.self",), ("encoder.0.self", True), ["encoder.0.self", 1]]
+    "wrong",
+    [
+        1,
+        ("encoder.0.self_attention",),
+        ("encoder.0.self_attention", True),
+        ["encoder.0.self_attention", 1],
+    ],
 )
 def test_what_is_no_head_is_not_framed(wrong):
     with pytest.raises(ArgumentError, match=r"highlight: expected a name and a head of"):

@@ -107,7 +107,7 @@ def test_what_cannot_be_attended_is_hatched():
     (axes,) = panels(figure)
     assert np.isnan(shaded(axes)).sum() == 3
     assert any(patch.get_hatch() for patch in axes.patches)
-    assert "cannot be attended" in "\n".join(written(figure))
+    assert "cannot be attended to" in "\n".join(written(figure))
 
 
 def test_a_mask_of_one_query_counts_it_as_0():

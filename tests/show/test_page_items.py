@@ -77,7 +77,7 @@ def test_the_same_without_tokens_has_two_texts_that_are_counted(translated: Reco
 
 def test_a_decoder_alone_still_reads_another_text() -> None:
     A = it.attend(torch.randn(2, 7, 4), torch.randn(2, 7, 4))
-    (item,) = items_of({"decoder.0.self": A, "decoder.0.cross": A})
+    (item,) = items_of({"decoder.0.self_attention": A, "decoder.0.cross_attention": A})
     assert [(layer.rows, layer.columns) for layer in item.layers] == [(0, 0), (0, 1)]
 
 

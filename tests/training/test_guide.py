@@ -86,10 +86,14 @@ def test_a_batch_without_guides_has_the_plain_loss() -> None:
 @pytest.mark.parametrize(
     ("kind", "head", "said"),
     [
-        ("transformer", "decoder.0.self.0", "guided: expected one of encoder.0.self.0, encoder"),
-        ("transformer", "encoder.1.self.4", "got 'encoder.1.self.4'"),
+        (
+            "transformer",
+            "decoder.0.self_attention.0",
+            "guided: expected one of encoder.0.self_attention.0, encoder",
+        ),
+        ("transformer", "encoder.1.self_attention.4", "got 'encoder.1.self_attention.4'"),
         ("transformer", "cross", "got 'cross'"),
-        ("additive", "encoder.0.self.0", "expected one of decoder.1.cross.0; got"),
+        ("additive", "encoder.0.self_attention.0", "expected one of attention.0; got"),
     ],
 )
 def test_a_head_that_is_not_there_is_refused(kind: str, head: str, said: str) -> None:

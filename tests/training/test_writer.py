@@ -19,7 +19,7 @@ import tiny_run as tiny
 
 import intently as package
 from intently.errors import ArgumentError
-from intently.training import Checkpoints, Stepped
+from intently.training import Checkpoints, Stepped, trainer
 from intently.training.writer import ABOUT, LOCK, InUseError, LostFolderError, sole_writer
 
 WRITES = ("result.json", "model/")
@@ -256,3 +256,37 @@ def test_many_processes_are_all_refused(tmp_path) -> None:
     assert ended.returncode != 0 and len(lines) in (1, 2)  # torchrun may end the second first
     assert f"held by process {os.getpid()} " in lines[0]
     assert not (tmp_path / "checkpoints").exists()
+
+
+# --- odd places -----------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links and pipes of POSIX")
+def test_a_link_to_itself_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(ArgumentError, match=r"a folder that can be written to; got .*loop"):
+        tiny.run(tmp_path / "loop")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links and pipes of POSIX")
+def test_a_pipe_in_the_place_of_the_lock_is_left_alone(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / LOCK)
+    with pytest.raises(ArgumentError, match=r"a folder whose \.intently\.lock is a file"):
+        tiny.run(tmp_path)
+    assert os.listdir(tmp_path) == [LOCK] and not (tmp_path / LOCK).is_file()
+
+
+def test_a_folder_that_was_moved_before_the_first_step_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+    write = trainer.replace_file
+
+    def moved(path: Path, content: bytes) -> None:
+        if path.name == "options.json":
+            out.rename(tmp_path / "elsewhere")
+        write(path, content)
+
+    monkeypatch.setattr(trainer, "replace_file", moved)
+    with pytest.raises(LostFolderError, match="It was deleted or moved meanwhile"):
+        tiny.run(out)

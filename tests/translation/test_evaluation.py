@@ -28,7 +28,7 @@ from intently.translation.evaluation import (
 )
 from intently.translation.translator import AlignmentHead, Translator
 
-HEAD = AlignmentHead("encoder.1.self", 2)
+HEAD = AlignmentHead("encoder.1.self_attention", 2)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,9 @@ def test_only_a_final_stop_is_left_out() -> None:
 def test_the_embedded_translator_aligns(translator: Translator, pairs: list[Pair]) -> None:
     errors = alignment_errors(translator, pairs)
     assert set(errors) == {
-        AlignmentHead(f"decoder.{layer}.cross", head) for layer in range(2) for head in range(4)
+        AlignmentHead(f"decoder.{layer}.cross_attention", head)
+        for layer in range(2)
+        for head in range(4)
     }
     head, error = best_alignment_head(translator, pairs)
     assert error == errors[head] == min(errors.values()) <= 0.25
@@ -151,10 +153,13 @@ def test_a_head_that_aligns_perfectly_is_found(
         weights[0, target, source] = 1
 
     def look(translator: Translator, sides: object) -> Iterator[dict[str, Dense]]:
-        yield {"decoder.0.cross": Dense(weights)}
+        yield {"decoder.0.cross_attention": Dense(weights)}
 
     monkeypatch.setattr("intently.translation.evaluation.forced", look)
-    assert best_alignment_head(translator, [pair]) == (AlignmentHead("decoder.0.cross", 0), 0.0)
+    assert best_alignment_head(translator, [pair]) == (
+        AlignmentHead("decoder.0.cross_attention", 0),
+        0.0,
+    )
 
 
 # --- scores ---------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What *it* looks at: counted by hand in single sentences, and by forbidding cells."""
+"""What *it* looks at: counted by pass single sentences, and by forbidding cells."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from intently.translation.evaluation import forced
 from intently.translation.pronouns import flips, noun_choices, telling_choices
 from intently.translation.translator import AlignmentHead, Translator
 
-HEAD = AlignmentHead("encoder.1.self", 2)
+HEAD = AlignmentHead("encoder.1.self_attention", 2)
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def test_a_flip_is_that_of_an_edit_by_hand(translator: Translator) -> None:
     before = torch.tensor([[SOS, *ids[: p.target]]])
     elle, il = ids[p.target], written.encode(pair.target.replace("qu'elle", "qu'il"))[p.target]
     noun = edits.forbid([p.right], rows=[p.source], heads=[head.head])
-    with torch.no_grad(), it.edit(translator.model, {f"{head.layer}_attention": noun}):
+    with torch.no_grad(), it.edit(translator.model, {head.layer: noun}):
         logits = translator.model(source, before)[0, -1]
     assert flips(translator, [pair], head).noun == float(logits[elle] <= logits[il])
 

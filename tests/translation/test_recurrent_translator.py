@@ -78,11 +78,11 @@ def test_a_translation_says_what_was_looked_at(tmp_path: Path) -> None:
     translator = Translator.load(tiny().save(tmp_path, half=True))
     [one] = translator.translate([TEXT.sources[0]], SearchOptions(beam=2, max_length=5))
     [(name, words)] = one.words.items()
-    assert name == "decoder.0.cross" and words.labels[1] == tuple(one.sides[0].words)
+    assert name == "attention" and words.labels[1] == tuple(one.sides[0].words)
     assert one.alignment.shape == (len(one.sides[1].words), len(one.sides[0].words))
     errors = alignment_errors(translator, PAIRS[:5])
-    assert list(errors) == [AlignmentHead("decoder.0.cross", 0)]
-    assert best_alignment_head(translator, PAIRS[:5])[0] == AlignmentHead("decoder.0.cross", 0)
+    assert list(errors) == [AlignmentHead("attention", 0)]
+    assert best_alignment_head(translator, PAIRS[:5])[0] == AlignmentHead("attention", 0)
 
 
 def test_unknown_words_are_copied_from_where_it_looked() -> None:
@@ -92,7 +92,7 @@ def test_unknown_words_are_copied_from_where_it_looked() -> None:
     with pytest.warns(TranslationWarning, match="not in the model's vocabulary: zebra"):
         [one] = translator.translate(["The zebra sleeps"], options)
     assert one.hypothesis.ids[:3] == [3, 3, 3]
-    looked = one.hypothesis.attention["decoder.0.cross"].dense()[0, :, :3].argmax(-1).tolist()
+    looked = one.hypothesis.attention["attention"].dense()[0, :, :3].argmax(-1).tolist()
     copied = [["The", "zebra", "sleeps"][i] for i in looked[: len(one.hypothesis.ids)]]
     assert one.text == " ".join(copied)
 
@@ -119,8 +119,11 @@ def test_without_attention_there_is_nothing_to_copy_by_or_to_show() -> None:
     [
         ({"architecture": "convolution"}, 'kind: expected "transformer" or "recurrent"'),
         ({"architecture": "transformer"}, "got an unexpected keyword argument"),
-        ({"alignment_head": ["decoder.1.cross", 0]}, "no alignment head decoder.1.cross, 0"),
-        ({"alignment_head": ["decoder.0.cross", 1]}, "no alignment head decoder.0.cross, 1"),
+        (
+            {"alignment_head": ["decoder.1.cross_attention", 0]},
+            "no alignment head decoder.1.cross_attention, 0",
+        ),
+        ({"alignment_head": ["attention", 1]}, "no alignment head attention, 1"),
     ],
 )
 def test_a_folder_that_lies_is_refused(tmp_path: Path, change: dict, words: str) -> None:

@@ -131,7 +131,10 @@ def test_alternatives(translator: Translator) -> None:
 
 def test_labels_are_the_produced_tokens(translator: Translator) -> None:
     (made,) = translator.translate(["I drink milk."])
-    cross, own = made.attention["decoder.0.cross"], made.attention["decoder.0.self"]
+    cross, own = (
+        made.attention["decoder.0.cross_attention"],
+        made.attention["decoder.0.self_attention"],
+    )
     assert cross.labels == (
         ("▁Je", "▁bois", "▁du", "▁lait", ".", "</s>"),
         ("▁I", "▁drink", "▁milk", ".", "</s>"),
@@ -159,7 +162,7 @@ def test_words_sum_columns_and_average_rows(kind: str) -> None:
     assert list(y_words) == words(made.text)
     assert not made.hypothesis.ended or made.hypothesis.ids == y
     for name, matrix in made.words.items():
-        if name.endswith("cross"):
+        if name.endswith("cross_attention"):
             whole = made.attention[name].dense()
             for i, row in enumerate(y_groups):
                 for j, column in enumerate(s_groups):
@@ -187,10 +190,10 @@ def test_a_head_that_was_not_measured_is_a_mean(translator: Translator, folder: 
     loaded = Translator.load(folder)
     loaded.alignment_head = None
     (made,) = loaded.translate(["I drink milk."])
-    expected = made.words["decoder.0.cross"].dense().mean(0)
+    expected = made.words["decoder.0.cross_attention"].dense().mean(0)
     assert torch.allclose(made.alignment.dense(), expected)
-    loaded.alignment_head = AlignmentHead("decoder.1.cross", 2)
-    expected = made.words["decoder.1.cross"].dense()[2]
+    loaded.alignment_head = AlignmentHead("decoder.1.cross_attention", 2)
+    expected = made.words["decoder.1.cross_attention"].dense()[2]
     assert torch.equal(made.alignment.dense(), expected)
 
 

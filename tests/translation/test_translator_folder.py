@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import torch
 
+import intently as it
+from intently import edits
 from intently.decoding import SearchOptions
 from intently.errors import CheckpointError
 from intently.foundation.files import sealed
@@ -55,11 +57,37 @@ def test_variants_of_the_model_are_saved_and_loaded(
         assert torch.equal(found, x.half().float() if half else x), name
     search = SearchOptions(beam=2, max_length=6)
     (found,) = loaded.translate(["the cat sat"], search)
-    cross = found.attention["decoder.1.cross"]
+    cross = found.attention["decoder.1.cross_attention"]
     assert cross.shape == (4, len(found.hypothesis.ids) + found.hypothesis.ended, 4)
     if not half:
         (expected,) = made.translate(["the cat sat"], search)
         assert found.text == expected.text and found.score == expected.score
+
+
+def test_a_description_with_the_names_of_before_names_the_modules(tmp_path: Path) -> None:
+    folder = untrained("word").save(tmp_path / "model")
+    about = json.loads((folder / "translator.json").read_text())
+    old = {"alignment_head": ["decoder.1.cross", 3], "guided": ["encoder.0.self", 1]}
+    del about["sha256"]
+    (folder / "translator.json").write_bytes(sealed(about | old))
+    found = Translator.load(folder)
+    assert found.alignment_head == ("decoder.1.cross_attention", 3)
+    assert found.guided == ("encoder.0.self_attention", 1)
+    again = json.loads((found.save(tmp_path / "again") / "translator.json").read_text())
+    assert again["guided"] == ["encoder.0.self_attention", 1]
+
+
+def test_a_guided_head_is_watched_and_edited_by_its_name() -> None:
+    translator = Translator.load()
+    assert translator.guided is not None and translator.alignment_head is not None
+    with it.watch(translator.model) as seen:
+        (made,) = translator.translate(["I drink milk."], SearchOptions(beam=1))
+    assert set(made.attention) == set(made.words) == set(seen.layers)
+    off = {translator.alignment_head.layer: edits.off()}
+    with it.edit(translator.model, off), it.watch(translator.model) as seen:
+        translator.translate(["I drink milk."], SearchOptions(beam=1))
+    assert not seen[translator.alignment_head.layer].dense().any()
+    assert seen[translator.guided.layer].dense().any()
 
 
 def test_a_description_from_before_there_were_variants_means_the_same(tmp_path: Path) -> None:
@@ -198,8 +226,14 @@ def change_model(folder: Path, **values: int) -> None:
         ({"format": True}, "format: true where a whole number from 1 to 2 belongs."),
         ({"model": {"width": 3}}, "got no description of a model"),
         ({"model": 7}, "model: 7 where an object belongs."),
-        ({"alignment_head": ["encoder.0.self", 0]}, "no alignment head encoder.0.self, 0"),
-        ({"alignment_head": ["decoder.1.cross", 4]}, "no alignment head decoder.1.cross, 4"),
+        (
+            {"alignment_head": ["encoder.0.self_attention", 0]},
+            "no alignment head encoder.0.self_attention, 0",
+        ),
+        (
+            {"alignment_head": ["decoder.1.cross_attention", 4]},
+            "no alignment head decoder.1.cross_attention, 4",
+        ),
         ({"alignment_head": 5}, "alignment_head: 5 where a list of 2 or null belongs."),
         ({"max_length": 0}, "max_length: 0 where a whole number from 1 to 2147483647 belongs."),
         ({"max_length": "48"}, 'max_length: "48" where a whole number from 1 to'),

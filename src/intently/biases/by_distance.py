@@ -229,8 +229,8 @@ def relative_buckets(
     logarithmic steps; the last bucket takes everything beyond. ``bidirectional`` uses the second
     half of the table for keys ahead of the query; otherwise these keys share the bucket of distance
     0 (a decoder does not see them). ``offset`` is the position of query 0, an int or a tensor (b,);
-    s − t unless given. Raises `ArgumentError` for a table of another shape, too few buckets, or a
-    ``max_distance`` within the buckets of one distance.
+    s − t unless given. Raises `ArgumentError` for a table of a different shape, too few buckets, or
+    a ``max_distance`` within the buckets of one distance.
 
     Source: Raffel et al. 2020, "Exploring the Limits of Transfer Learning", section 2.1.
 

@@ -110,7 +110,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    warnings.showwarning = _show_warning
+    warnings.showwarning = show_warning
     try:
         try:
             app()
@@ -124,15 +124,30 @@ def main() -> None:
     except IntentlyError as error:
         print(lines(f"intently: {error}", MESSAGE), file=sys.stderr)
         raise SystemExit(error.status) from None
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
+            raise
+        got = "not enough memory; choose smaller sizes, or shorter texts"
+        print(f"intently: {got}", file=sys.stderr)
+        raise SystemExit(2) from None
     except BrokenPipeError:  # drop the remaining output silently
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
     except OSError as error:
         if error.strerror is None:
             raise
-        name = f"{error.filename}: " if error.filename else ""
+        name = f"{error.filename}: " if error.filename else _lost_folder()
         print(lines(f"intently: {name}{error.strerror}", MESSAGE), file=sys.stderr)
         raise SystemExit(2) from None
+
+
+def _lost_folder() -> str:
+    """Return what to say before an error of the system that names no file."""
+    try:
+        os.getcwd()
+    except OSError:
+        return "the current folder was deleted: "
+    return ""
 
 
 def _open_streams() -> io.StringIO:
@@ -150,9 +165,10 @@ def _open_streams() -> io.StringIO:
     return lost
 
 
-def _show_warning(
+def show_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any
 ) -> None:
+    """Print a warning for users as one line of ours, any other as Python does."""
     from intently.show.labels import lines
 
     if issubclass(category, UserWarning):

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+import json as plain
+import os
+import signal
+import subprocess
 import sys
-import traceback
-from contextlib import redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
 
+import intently
 from intently.cli.arguments import plain_console
-from intently.cli.expressions import bias_of, keywords, mask_of
-from intently.cli.targets import EXPECTED, made, target
-from intently.errors import ArgumentError, IntentlyError, build
-from intently.examiner.report.telling import heard
+from intently.cli.targets import EXPECTED
+from intently.errors import DataError, IntentlyError, build
 from intently.foundation import files
-from intently.foundation.progress import late_bar
+
+STATUS = {True: 0, False: 1, None: 3}
+"""How the command ends, by ``ok`` of the report; 2 where there is none."""
+
+CHILD = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import intently
+del sys.path[0]
+from intently.cli.examining import main
+main()
+"""
+"""The code of the child: this package, and no module of the folder that it runs in."""
 
 
 def check(
@@ -56,106 +72,94 @@ def check(
     json: Annotated[str | None, typer.Option(metavar="FILE", help="as JSON; - prints it")] = None,
     junit: Annotated[Path | None, typer.Option(metavar="FILE", help="as JUnit XML")] = None,
     page: Annotated[Path | None, typer.Option(metavar="FILE", help="as a page to open")] = None,
+    timeout: Annotated[
+        int, typer.Option(metavar="SECONDS", min=1, help="for the whole examination")
+    ] = 300,
 ) -> None:
     """Say which mistake an attention makes, if any.
 
-    The code named is imported and run; from a transformers folder only safetensors are read.
-    Ends with 0 if no mistake is found, 1 if one is, 2 if it could not be examined.
+    The code named runs in a process of its own; from a transformers folder only safetensors are
+    read. Ends with 0 if no mistake is found, 1 if one is, 2 if it could not be examined. 3 is
+    reserved for what could not be measured.
     """
     for path, option in ((junit, "--junit"), (page, "--page")):
         if path is not None:
             files.destination(path, option, (".xml",) if path is junit else (".html",), "check")
-    found, example = target(subject)
-    other = None if like is None else target(like)[0]
-    arguments = keywords(with_)
-    if arguments and not any(isinstance(x, type) for x in (found, other)):
-        raise build(ArgumentError, "--with", "a class that is made", f"{subject}, which is none")
-    settings: dict[str, Any] = {
-        "mask": _mask(causal, window, mask),
-        "bias": None if bias is None else bias_of(bias),
-        "inputs": _inputs(inputs or []) or example,
-        "arguments": dict(_split(x, "--argument", "attn_mask=ignore") for x in argument or []),
+    options = {
+        **{"subject": subject, "with_": with_, "causal": causal, "window": window, "mask": mask},
+        **{"bias": bias, "like": like, "inputs": inputs or [], "arguments": argument or []},
     }
-    if like is not None:
-        settings["like"] = made(other, arguments)
-    report = _examined(made(found, arguments), settings)
+    places = {"json": json, "junit": junit, "page": page}
+    wanted = {form: path for form, path in places.items() if path is not None}
+    answer = _answer(options, ["text", *wanted], timeout)
+    if "error" in answer:
+        raise IntentlyError(answer["error"])
+    forms = answer["forms"]
     if json == "-":
-        print(report.json())
+        print(forms["json"])
+        del wanted["json"]
     else:
-        plain_console().print(str(report))
-    for path, text in ((json if json != "-" else None, report.json), (junit, report.junit)):
-        if path is not None:
-            files.make_folder(Path(path).parent)
-            with files.replacing(Path(path)) as file:
-                file.write(text().encode())
-    if page is not None:
-        report.page(page)
-    if not report.ok:
-        raise typer.Exit(1)
-    if not report.computes and like is None:
-        raise typer.Exit(2)
+        plain_console().print(forms["text"])
+    for form, path in wanted.items():
+        files.make_folder(Path(path).parent)
+        files.replace_file(Path(path), forms[form].encode(errors="backslashreplace"))
+    status = STATUS[answer["ok"]]
+    raise typer.Exit(status if status or answer["examined"] else 2)
 
 
-def _examined(subject: Any, settings: dict[str, Any]) -> Any:
-    """The report; whatever the code of a subject raises ends with 2, not with 1."""
-    from intently.examiner import check
+def _answer(options: dict[str, Any], forms: list[str], timeout: int) -> dict[str, Any]:
+    """What a child answers that runs the code; raises `DataError` if it ends without an answer."""
+    with TemporaryDirectory(prefix="intently-") as folder:
+        path = Path(folder, "answer.json")
+        with _child() as process:
+            assert process.stdin is not None
+            request = {"options": options, "forms": forms, "answer": str(path)}
+            with suppress(BrokenPipeError):
+                process.stdin.write(plain.dumps(request).encode() + b"\n")
+                process.stdin.flush()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout)
+            ended = process.poll()
+        if path.exists():
+            return plain.loads(path.read_bytes())
+    how, fix = _end(ended, timeout)
+    if sys.stderr.isatty():
+        print("\r\x1b[K\x1b[?25h", end="", file=sys.stderr)  # the bar of a child that was killed
+    raise build(DataError, options["subject"], "a report", how, fix=fix)
 
+
+@contextmanager
+def _child() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that runs `examining.main` and is killed at the end, with all that it started.
+
+    It has a session of its own, so that Ctrl-C reaches the parent alone, and ends when its
+    standard input is closed: then its parent was killed. What the code prints is no report, and
+    goes to the standard error.
+    """
+    command = [sys.executable, "-P", "-c", CHILD, str(Path(intently.__file__).parents[1])]
+    process = subprocess.Popen(command, stdin=-1, stdout=2, start_new_session=True)
     try:
-        # what the code prints is not the report
-        with late_bar() as hear, heard(hear), redirect_stdout(sys.stderr):
-            return check(subject, **settings)
-    except IntentlyError:
-        raise
-    except Exception:
-        traceback.print_exc()
-        raise typer.Exit(2) from None
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            if os.name == "posix":
+                os.killpg(process.pid, signal.SIGKILL)
+            else:
+                process.kill()
+        process.wait()
+        assert process.stdin is not None
+        with suppress(BrokenPipeError):
+            process.stdin.close()
 
 
-# --- what is given --------------------------------------------------------------------------------
-
-
-def _mask(causal: bool, window: int | None, mask: str | None) -> Any:
-    """All masks that are stated, together; None if none is."""
-    import intently
-
-    parts = [intently.causal()] if causal else []
-    if window is not None:
-        parts.append(intently.window(window - 1, 0))
-    if mask is not None:
-        parts.append(mask_of(mask))
-    whole = None
-    for part in parts:
-        whole = part if whole is None else whole & part
-    return whole
-
-
-def _inputs(given: list[str]) -> dict[str, Any]:
-    """Random inputs of the shapes that are given; those that are called like ids are whole."""
-    import torch
-
-    from intently.examiner.calling.naming import NAMES
-
-    found = {}
-    for n, text in enumerate(given):
-        name, shape = _split(text, "--input", "x=2,6,64")
-        try:
-            sizes = [int(x) for x in shape.split(",")]
-        except ValueError:
-            sizes = []
-        if not sizes or min(sizes) < 1:
-            raise build(ArgumentError, "--input", "a name and sizes, x=2,6,64", text)
-        draw = torch.Generator().manual_seed(n)
-        whole = name in NAMES["ids"]
-        found[name] = (
-            torch.randint(3, 40, sizes, generator=draw)
-            if whole
-            else torch.randn(sizes, generator=draw)
-        )
-    return found
-
-
-def _split(text: str, option: str, example: str) -> tuple[str, str]:
-    name, sign, value = text.partition("=")
-    if not (name and sign and value):
-        raise build(ArgumentError, option, f"a name and a value, {example}", text)
-    return name, value
+def _end(status: int | None, timeout: int) -> tuple[str, str]:
+    """How a child ended without a report, and what to do."""
+    if status is None:
+        fix = "give more with --timeout, or pass smaller inputs"
+        return f"none within {timeout} s", f"if it does end, {fix}"
+    if status == -9:
+        return "none: the process was killed", "perhaps it took all memory: pass smaller inputs"
+    if status < 0:
+        how = f"none: the process was ended by {signal.Signals(-status).name}"
+        return how, "the code crashes outside of Python: run it alone, with python -X faulthandler"
+    return f"none: the code ended its process, with status {status}", "let it return instead"

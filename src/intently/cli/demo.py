@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -36,7 +37,8 @@ def demo(
     console = Console(soft_wrap=not sys.stdout.isatty())
     size = steps.QUICK if quick else steps.THOROUGH if thorough else steps.USUAL
     result = steps.run(size, out, console, resume=resume)
-    again = f"intently demo --out {out}" + (f" --{size.name}" if size.name != "usual" else "")
+    quoted = shlex.quote(str(out))
+    again = f"intently demo --out {quoted}" + (f" --{size.name}" if size.name != "usual" else "")
     if result is None:
         console.print(
             f"interrupted; {out}/model is usable. Resume with:\n  {again} --resume", markup=False
@@ -47,9 +49,9 @@ def demo(
         f"\nAll of it is in {out}/index.html: scores, pictures and pages. Now try:\n"
         f'  intently translate "The road was too wide." --show\n'
         f'  intently look "The road was too wide."\n'
-        f'  intently translate {out} "Mary gave Paul an apple." --pictures pictures\n'
+        f'  intently translate {quoted} "Mary gave Paul an apple." --pictures pictures\n'
         f"  intently train SOURCE.txt TARGET.txt --out my-run\n"
-        f"  intently play {out}          (type in the browser, and cross something out)",
+        f"  intently play {quoted}          (type in the browser, and cross something out)",
         highlight=False,
         markup=False,
     )

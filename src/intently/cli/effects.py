@@ -127,7 +127,8 @@ def _changes(
     made: dict[str, Callable[..., Edit]] = {}
     for name in names:
         if layers is None or any(matches(name, pattern) for pattern in layers):
-            change = _change(found, hidden, name, names)
+            across = crosses(name, names, seen.entries(name)[0].across)
+            change = _change(found, hidden, name, across)
             if change is not None:
                 made[name] = change
     if not made and hidden.key is not None:
@@ -144,15 +145,15 @@ def _changes(
 
 
 def _change(
-    found: Output, hidden: Hidden, name: str, names: Sequence[str]
+    found: Output, hidden: Hidden, name: str, across: bool | None
 ) -> Callable[..., Edit] | None:
     """What makes the edit of one layer; None if the words are not those that it reads."""
     if hidden.key is None:
         return edits.off
     source, target = list(found.source), found.target
-    if target is None or (not crosses(name, names) and side(name) == "encoder"):
+    if target is None or (not across and side(name) == "encoder"):
         rows, keys = source, source
-    elif crosses(name, names):
+    elif across:
         rows, keys = list(target), source
     else:
         rows, keys = list(target), ["", *target]  # the first key is the start of the output

@@ -13,7 +13,7 @@ from intently.cli.serving import until_interrupted
 from intently.errors import DataError, build
 from intently.observe import load_recording
 from intently.show.page.items import items_of
-from intently.show.page.serving.server import Server
+from intently.show.page.serving.server import explorer
 
 
 def explore(
@@ -37,7 +37,7 @@ def explore(
     seen = load_recording(recording)
     if not seen.calls:
         raise build(DataError, str(recording), "a recording of some attention", "an empty one")
-    server = Server(items_of(seen), recording.name, port)
+    server = explorer(items_of(seen), recording.name, port)
     until_interrupted(server, opened)
     if server.working:  # a thread inside PyTorch would abort the shutdown of the interpreter
         sys.stdout.flush()

@@ -32,7 +32,8 @@ def play(
     """Type in the browser, watch it translate, cross something out.
 
     The page is one file: the translator runs in it, without a server or a network. It is served to
-    this machine until Ctrl-C, and opened in the browser; with --out it is only written.
+    this machine until Ctrl-C, at the printed address, which holds a random token, and opened in
+    the browser; with --out it is only written.
     """
     from intently.play import packed, parts, save_play
     from intently.recipes.origin import example
@@ -47,7 +48,7 @@ def play(
     if out is not None:
         print(save_play(translator, out, text=text))
         return
-    from intently.play.serving import Server
+    from intently.show.page.serving.server import Server
 
     page = "".join(parts(packed(translator, text))).encode()
     until_interrupted(Server(page, port), opened)

@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import os
 import sys
+import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
@@ -70,23 +71,34 @@ def _imported(place: str) -> ModuleType:
     """The module of a file, or of a dotted name from the current folder on."""
     try:
         if not place.endswith(".py"):
-            sys.path.insert(0, os.getcwd())
+            _look_into(Path.cwd())
             return importlib.import_module(place)
-        path = Path(place)
+        path = Path(place).resolve()
         if not path.is_file():
             raise build(ArgumentError, "SUBJECT", EXPECTED, f"no file {place}")
-        sys.path.insert(0, str(path.resolve().parent))
-        spec = importlib.util.spec_from_file_location(path.stem, path)
+        _look_into(path.parent)
+        name = path.stem
+        while name in sys.modules or name in sys.stdlib_module_names:
+            name += "_"  # math.py stays beside Python's own
+        spec = importlib.util.spec_from_file_location(name, path)
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
-        sys.modules[path.stem] = module  # dataclasses and pickles look it up
+        sys.modules[name] = module  # dataclasses and pickles look it up
         spec.loader.exec_module(module)
     except IntentlyError:
         raise
-    except (Exception, SystemExit) as error:  # whatever the code does when it is imported
+    except BaseException as error:  # whatever the code does when it is imported
         got = f"{type(error).__name__}: {error}"
         raise build(DataError, place, "code that can be imported", got) from None
     return module
+
+
+def _look_into(folder: Path) -> None:
+    """Import from a folder before what is installed, and after Python's own modules."""
+    own = sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")
+    places = [n for n, path in enumerate(sys.path) if path.startswith(own)]
+    inside = [n for n in places if not sys.path[n].endswith("-packages")]
+    sys.path.insert(inside[-1] + 1 if inside else 0, str(folder))
 
 
 def _model(folder: Path) -> tuple[Any, dict[str, Any]]:

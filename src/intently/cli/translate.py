@@ -10,12 +10,13 @@ import warnings
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, BinaryIO
 
 import typer
 
 from intently import show as figures
 from intently.cli.arguments import model_and_text
+from intently.corpora.files import LongLineError, lines_of
 from intently.decoding import SearchOptions
 from intently.errors import ArgumentError, DataError, build
 from intently.models.kinds import cross_heads
@@ -124,10 +125,10 @@ def _lines(text: str) -> Iterable[str]:
         yield from _decoded(gzip.GzipFile(fileobj=file) if packed else file, text)
 
 
-def _decoded(file: Iterable[bytes], name: str) -> Iterable[str]:
+def _decoded(file: BinaryIO | gzip.GzipFile, name: str) -> Iterable[str]:
     number = 0
     try:
-        for number, line in enumerate(file, 1):
+        for number, line in enumerate(lines_of(file), 1):
             text = line.decode("utf-8")
             yield (text.removeprefix("\ufeff") if number == 1 else text).rstrip("\r\n")
     except UnicodeDecodeError as error:
@@ -138,6 +139,8 @@ def _decoded(file: Iterable[bytes], name: str) -> Iterable[str]:
             f"byte {error.object[error.start]:#04x} at byte {error.start + 1} of the line",
             fix="convert the file, for example with iconv -t UTF-8",
         ) from None
+    except LongLineError as error:
+        raise build(DataError, f"{name}:{number + 1}", "a line of text", str(error)) from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         got = f"gzip data that is cut or damaged after line {number:,} ({error})"
         raise build(DataError, name, "lines of text", got) from None

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from io import BufferedReader
 from pathlib import Path
+from typing import BinaryIO
 
 from intently.errors import ArgumentError, DataError, build
 
@@ -162,6 +163,22 @@ def unpacked(handle: BufferedReader) -> BufferedReader | gzip.GzipFile:
     return gzip.GzipFile(fileobj=handle) if packed else handle
 
 
+LONGEST = 2**24
+"""Bytes of a line at most: what has no line ends is no text."""
+
+
+class LongLineError(ValueError):
+    """A line of more than `LONGEST` bytes."""
+
+
+def lines_of(file: BinaryIO | gzip.GzipFile) -> Iterator[bytes]:
+    """Yield the lines of an open file; raises `LongLineError`, before it takes the memory."""
+    while line := file.readline(LONGEST + 1):
+        if len(line) > LONGEST:
+            raise LongLineError(f"a line of more than {LONGEST // 2**20} MiB")
+        yield line
+
+
 class TextFile:
     """The lines of a file that may be gzip, and its problems; ``complete`` once all are read.
 
@@ -187,7 +204,7 @@ class TextFile:
         number = 0
         try:
             with open(self.path, "rb") as handle:
-                for number, line in enumerate(unpacked(handle), 1):
+                for number, line in enumerate(lines_of(unpacked(handle)), 1):
                     if number == 1:
                         line = line.removeprefix(BYTE_ORDER_MARK)
                         for mark, kind in NOT_TEXT.items():
@@ -202,6 +219,8 @@ class TextFile:
             self.refuse("a folder, not a file")
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             self.refuse(f"the gzip data is cut or damaged after line {number:,} ({error})")
+        except LongLineError as error:
+            self.refuse(str(error), number + 1)
         except (OSError, ValueError) as error:
             self.refuse(f"cannot be read ({getattr(error, 'strerror', None) or error})")
         else:

@@ -82,11 +82,11 @@ class Hypothesis:
     def attention(self) -> dict[str, LazyMatrix]:
         """The attention of every layer and head, lazy matrices (h, rows, columns) by name.
 
-        Names are those of `Transformer.attentions`: "encoder.0.self", "decoder.0.self",
-        "decoder.0.cross", … Row i of a decoder's matrix is the step that produced token i; the last
-        one produced EOS, unless the output was cut. Columns are the source's tokens with its EOS,
-        or the decoder's input: SOS and the tokens before. Forced decoding of the same output gives
-        the same matrices.
+        Names are those of `Transformer.attentions`: "encoder.0.self_attention",
+        "decoder.0.self_attention", "decoder.0.cross_attention", … Row i of a decoder's matrix is
+        the step that produced token i; the last one produced EOS, unless the output was cut.
+        Columns are the source's tokens with its EOS, or the decoder's input: SOS and the tokens
+        before. Forced decoding of the same output gives the same matrices.
 
         Raises `ArgumentError` if the search did not keep it.
         """

@@ -57,8 +57,10 @@ def search(
     >>> from intently.models import Transformer, TransformerOptions
     >>> model = Transformer(TransformerOptions(source_vocabulary=20, target_vocabulary=30))
     >>> [[best], [other]] = search(model, [[5, 6, 7], []], SearchOptions(beam=3, max_length=4))
-    >>> best.attention["decoder.0.cross"].shape[-1], other.attention["encoder.1.self"].shape
-    (4, (4, 1, 1))
+    >>> best.attention["decoder.0.cross_attention"].shape[-1]
+    4
+    >>> other.attention["encoder.1.self_attention"].shape
+    (4, 1, 1)
     """
     options = checked(options)
     whole_number(batch_tokens, "batch_tokens", 1)

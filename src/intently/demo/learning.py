@@ -70,7 +70,7 @@ QUICK = Size("quick", pairs=24_000, steps=240, sentences=200, dropout=0.0)
 USUAL = Size("usual", pairs=100_000, steps=840, sentences=1_000)
 THOROUGH = Size("thorough", pairs=100_000, steps=1_000, sentences=2_000)
 
-GUIDED = AlignmentHead("encoder.1.self", 0)
+GUIDED = AlignmentHead("encoder.1.self_attention", 0)
 """The head that looks from *it* at its noun."""
 
 RIGHT, WRONG = 0.9, 0.1

@@ -103,8 +103,7 @@ def page(translator: Translator, path: Path, it: dict[str, Any] | None = None) -
         if pair.pronoun:
             found = translated(translator, pair.source)
             items += items_of(found.seen, pair.source, note=found.told[0])
-    layer = f"{head.layer}_attention"
-    entry = [each.name for each in items[0].layers].index(layer)
+    entry = [each.name for each in items[0].layers].index(head.layer)
     first, second = (_row_of("it", item, entry) for item in items)
     other = f"0.{entry}.{head.head}.at.{first}"
     where = {"view": "text", "item": 1, "entry": entry, "heads": str(head.head)}
@@ -113,7 +112,7 @@ def page(translator: Translator, path: Path, it: dict[str, Any] | None = None) -
         items,
         path,
         title="What does it look at?",
-        highlights=[Highlight(n, layer, head.head, said) for n in range(len(items))],
+        highlights=[Highlight(n, *head, said) for n in range(len(items))],
         start={**where, "row": second, "other": other},
     )
 

@@ -1,4 +1,4 @@
-"""Edits: what a model shall attend instead, as values that `intently.edit` applies.
+"""Edits: what a model should attend to instead, as values that `intently.edit` applies.
 
 They join with ``&``. Heads, rows (queries) and keys are named by index, slice, token text or
 booleans, pixels also by a region of the image; keys also by a mask, whose cells are meant.

@@ -71,7 +71,7 @@ class Scene:
 
 
 class Edit:
-    """A change of what a model attends; edits join with ``&``, the left one first."""
+    """A change of what a model attends to; edits join with ``&``, the left one first."""
 
     def change(self, scene: Scene) -> None:
         """Change the matrix, the values or the outputs of a scene."""

@@ -112,7 +112,7 @@ class weights(OnRows):  # noqa: N801
             raise build(KindError, "function", expected, type(self.function).__name__)
 
     def change(self, scene: Scene) -> None:
-        """Hand the dense weights to the function."""
+        """Pass the dense weights to the function."""
         over, dense = self.over(scene), scene.matrix.dense()
         found = self.function(dense)
         if not isinstance(found, Tensor) or found.shape != dense.shape:

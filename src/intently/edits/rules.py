@@ -45,7 +45,7 @@ class off(OnRows):  # noqa: N801 - written as a function: edits.off(heads=[3])
 
 @dataclass(frozen=True, repr=False, eq=False)
 class forbid(OnRows):  # noqa: N801
-    """Keys that may not be attended; the rest of each row sums to 1 again, to 0 without any.
+    """Keys that may not be attended to; the rest of each row sums to 1 again, to 0 without any.
 
     ``keys`` are steps of the keys' text, or a mask: the cells that it allows are forbidden.
 
@@ -65,7 +65,7 @@ class forbid(OnRows):  # noqa: N801
 
 @dataclass(frozen=True, repr=False, eq=False)
 class look_only_at(OnRows):  # noqa: N801
-    """Keys that alone may be attended, of those that could be before."""
+    """The only keys that may be attended to, of those that could be before."""
 
     keys: Keys = None
 

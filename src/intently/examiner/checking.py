@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from intently.biases import Bias
-from intently.errors import ArgumentError, build
+from intently.errors import ArgumentError, IntentlyError, build
 from intently.examiner.calling.subject import Subject
 from intently.examiner.calling.understanding import understood
 from intently.examiner.comparing.alongside import against
@@ -76,7 +76,7 @@ def check(
     arguments: Mapping[str, str] | None = None,
     same: Sequence[Same] = (),
 ) -> Report:
-    """Say what something computes that attends, whether it is right, and which mistake it makes.
+    """Report what an attention computes, and name any mistake.
 
     ``subject`` is a function or a module, ours or anybody's; it is not changed. ``mask`` and
     ``bias`` are the intent, in the values of `attend`; what is not stated is inferred, and said so.
@@ -87,7 +87,7 @@ def check(
     ``"ignore"`` for what True means in a mask, ``"lengths"``, ``"add"``. ``same`` lists what must
     not change the output: settings, such as ``{"need_weights": True}``, and functions that return
     the subject in another form, such as `torch.compile`. Raises `ArgumentError` if the subject
-    cannot be called.
+    cannot be called or examined.
 
     >>> import intently as it
     >>> def mine(q, k, v):
@@ -103,12 +103,26 @@ def check(
         raise build(ArgumentError, "same", expected, repr(same))
     if like is not None and not callable(like):
         raise build(ArgumentError, "like", "a function or a module", type(like).__name__)
-    with _one_thread(), _own_randomness():
+    with _one_thread(), _own_randomness(), _in_words():
         seen = understood(subject, inputs, arguments)
         report, cores = _checked(seen, mask, bias, same, stated=inputs is not None)
         if like is None:
             return report
         return against(report, seen, cores, like, lambda x: _inside(x, mask, bias))
+
+
+@contextmanager
+def _in_words() -> Iterator[None]:
+    """Raise `ArgumentError` for whatever else the code of a subject raises, at any moment."""
+    try:
+        yield
+    except (IntentlyError, MemoryError):
+        raise
+    except Exception as error:
+        got = f"one that raises {type(error).__name__}: {error}"
+        fix = "pass an adapter: lambda x: mine(x)"
+        expected = "a subject that can be examined"
+        raise build(ArgumentError, "subject", expected, got, fix=fix) from error
 
 
 @contextmanager

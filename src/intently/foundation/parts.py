@@ -99,7 +99,7 @@ class Place(NamedTuple):
 
 @runtime_checkable
 class HasTree(Protocol):
-    """A model or block that hands out the tree of its parts."""
+    """A model or block that returns the tree of its parts."""
 
     def tree(self) -> Part:
         """Return the tree."""

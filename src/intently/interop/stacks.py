@@ -36,9 +36,9 @@ class _Stack(AllOrNothing):
         return DecoderCache(len(self.layers))
 
     def attentions(self) -> list[tuple[str, nn.Module]]:
-        """Return the attention blocks by name: ``layers.0.self``, and ``layers.0.cross``, …"""
+        """Return the attention blocks by module path: ``layers.0.self_attention``, …"""
         return [
-            (f"layers.{i}.{name.removesuffix('_attention')}", block)
+            (f"layers.{i}.{name}", block)
             for i, layer in enumerate(self.layers)
             for name, block in layer.named_children()
             if name.endswith("_attention")
@@ -46,7 +46,7 @@ class _Stack(AllOrNothing):
 
 
 class Encoder(_Stack):
-    """Layers that attend their own steps: `nn.TransformerEncoder`, BERT; GPT-2 where causal."""
+    """Layers that attend to their own steps: `nn.TransformerEncoder`, BERT; GPT-2 where causal."""
 
     def forward(
         self,
@@ -62,7 +62,7 @@ class Encoder(_Stack):
 
 
 class Decoder(_Stack):
-    """Layers that attend their own steps and an encoder's states: `nn.TransformerDecoder`, T5."""
+    """Layers that attend to their own steps, then to an encoder's: `nn.TransformerDecoder`, T5."""
 
     def forward(
         self,

@@ -20,18 +20,22 @@ SHOWN = 6
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
 
-def check_hooks(module: nn.Module) -> None:
-    """Raise `ArgumentError` for hooks in a module: a copy of its weights would lose them."""
+def check_hooks(module: nn.Module, argument: str = "foreign") -> None:
+    """Raise `ArgumentError` for hooks in a module: a copy of its weights would lose them.
+
+    Those of transformers itself only collect states, or switch gradients on.
+    """
     for name, part in module.named_modules():
-        kind = next((kind for kind in HOOKS if getattr(part, kind, None)), None)
-        if kind is not None:
-            where = type(module).__name__ + (f".{name}" if name else "")
-            got = f"{kind.strip('_').replace('_', ' ')} of {where}"
-            cause, fix = (
-                "they change what it computes",
-                "remove them, or register them on our block",
-            )
-            raise build(ArgumentError, "foreign", "a module without hooks", got, cause, fix)
+        for kind in HOOKS:
+            hooks = (getattr(part, kind, None) or {}).values()
+            if not all(
+                str(getattr(x, "__module__", "")).startswith("transformers.") for x in hooks
+            ):
+                where = type(module).__name__ + (f".{name}" if name else "")
+                got = f"{kind.strip('_').replace('_', ' ')} of {where}"
+                cause = "they may change what it computes"
+                fix = "remove them, and register them on the result"
+                raise build(ArgumentError, argument, "a module without hooks", got, cause, fix)
 
 
 class Weights:
@@ -52,9 +56,9 @@ left over. Our block would compute something else without them.
         self._left = dict(tensors)
 
     @classmethod
-    def of(cls, module: nn.Module) -> Weights:
+    def of(cls, module: nn.Module, argument: str = "foreign") -> Weights:
         """Return the parameters and the saved buffers of a PyTorch module without hooks."""
-        check_hooks(module)
+        check_hooks(module, argument)
         return cls(module.state_dict(keep_vars=True), type(module).__name__)
 
     def take(self, name: str) -> Tensor:
@@ -68,7 +72,7 @@ left over. Our block would compute something else without them.
                 self.source,
                 f"a tensor {name!r}",
                 f"none of {listed(self._left)}",
-                "it is of another form or version of this layer",
+                "it is a different form or version of this layer",
             )
         x = self._left.pop(name)
         return x.detach().clone().requires_grad_(x.requires_grad)

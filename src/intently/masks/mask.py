@@ -352,7 +352,7 @@ def allowed(tensor: Tensor | Numbers) -> Mask:
         if bool(((tensor == 0) | (tensor == 1)).all()):
             fix = "if 1 means attend, pass mask.bool()"
             raise build(KindError, "mask", expected, f"zeros and ones of {got}", fix=fix)
-        fix = "pass it as bias=, or write `mask == 0` if its other numbers are very negative"
+        fix = "pass it as bias=, or write `mask == 0` if all else in it is very negative"
         raise build(KindError, "mask", expected, got, "numbers to add are a bias", fix)
     return Allowed(tensor)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -50,9 +51,10 @@ def side(name: str) -> str | None:
     return next((part for part in name.lower().split(".") if part in ("encoder", "decoder")), None)
 
 
-def crosses(name: str, beside: Collection[str] = ()) -> bool | None:
-    """Return whether a module is cross-attention, judged by its name; None if unknown.
+def crosses(name: str, beside: Collection[str] = (), seen: bool | None = None) -> bool | None:
+    """Return whether a module is cross-attention; None if unknown.
 
+    ``seen`` says whether its keys came from elsewhere than its queries; the name decides if not.
     ``beside`` are the names of all modules that attended.
 
     >>> crosses("decoder.0.cross_attention"), crosses("layers.0.self_attn"), crosses("layers.0")
@@ -62,6 +64,8 @@ def crosses(name: str, beside: Collection[str] = ()) -> bool | None:
     >>> crosses("0.enc_attn"), crosses("decoder.0.enc_attn"), crosses("encoder_attention.self")
     (None, True, False)
     """
+    if seen is not None:
+        return seen
     parts = name.lower().split(".")
     words = [word for part in parts[-2:] for word in _words(part)]
     if any(CROSS.fullmatch(word) for word in words):
@@ -78,12 +82,12 @@ def crosses(name: str, beside: Collection[str] = ()) -> bool | None:
 def _words(part: str) -> list[str]:
     """The words of a part of a name, and their pairs: "enc_dec_attn" has "enc_dec", too."""
     words = part.split("_")
-    return [*words, *map("_".join, zip(words, words[1:])), part]
+    return [*words, *map("_".join, pairwise(words)), part]
 
 
-def reads_source(name: str, beside: Collection[str] = ()) -> bool:
-    """Return whether the keys of a module come from an encoder, judged by its name."""
-    return bool(crosses(name, beside)) or side(name) == "encoder"
+def reads_source(name: str, beside: Collection[str] = (), seen: bool | None = None) -> bool:
+    """Return whether the keys of a module come from an encoder: see `crosses`."""
+    return bool(crosses(name, beside, seen)) or side(name) == "encoder"
 
 
 @runtime_checkable

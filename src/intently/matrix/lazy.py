@@ -31,6 +31,8 @@ class LazyMatrix(Statistics):
     """
 
     labels: Labels = (None, None)
+    _each: tuple[Labels, ...] = ()
+    """The labels of each item of axis 0, where these differ."""
     _cast = False
     """Whether autocast was on where the matrix was made: values of products are cast then."""
     __iter__ = None
@@ -89,10 +91,16 @@ class LazyMatrix(Statistics):
         )
         return other
 
+    def label_each(self, labels: Sequence[Labels]) -> LazyMatrix:
+        """Return the same matrix (b, …, t, s) with (rows, columns) of labels for each item."""
+        other = copies.copy(self)
+        other._each = tuple(self[n].label(*one).labels for n, one in enumerate(labels))
+        return other
+
     def to(self, device: torch.device | str) -> LazyMatrix:
         """Return the same matrix on another device."""
         other = self._to(torch.device(device))
-        other.labels = self.labels
+        other.labels, other._each = self.labels, self._each
         return other
 
     def __getitem__(self, index: Any) -> Any:
@@ -110,6 +118,10 @@ class LazyMatrix(Statistics):
                 shape = f"positions within the leading axes of shape {self.shape}"
                 raise build(RangeError, "index", shape, str(error)) from None
             part.labels = self.labels
+            if self._each and isinstance(lead[0], int):
+                part.labels = self._each[lead[0]]
+            elif self._each and isinstance(lead[0], slice):
+                part._each = self._each[lead[0]]
         if rows is None and cols is None:
             return part
         return take(part.tile, rows, cols, self.shape, self.device)
@@ -146,7 +158,7 @@ class LazyMatrix(Statistics):
             "operand",
             "A @ v, the one product of a lazy matrix",
             f"arithmetic with {type(other).__name__}",
-            fix="hand in A.dense(), or a part of it",
+            fix="pass A.dense(), or a part of it",
         )
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _arithmetic
@@ -191,7 +203,7 @@ class LazyMatrix(Statistics):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Refuse torch functions: a lazy matrix is not a tensor."""
         name = getattr(func, "__name__", "function")
-        fix = "hand in A.dense(), or a part of it such as A[..., :10, :]"
+        fix = "pass A.dense(), or a part of it such as A[..., :10, :]"
         if name in ("__matmul__", "matmul", "bmm", "mm", "einsum"):
             fix = "write A @ v, or A.mT @ u for the transposed product"
             if torch.compiler.is_compiling():  # which passes both operands in no known order
@@ -216,7 +228,7 @@ class Derived(LazyMatrix):
 
     def __init__(self, matrix: LazyMatrix) -> None:
         self.matrix = self._like = matrix
-        self._cast, self.labels = matrix._cast, matrix.labels
+        self._cast, self.labels, self._each = matrix._cast, matrix.labels, matrix._each
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -239,6 +251,7 @@ class Transposed(Derived):
     def __init__(self, matrix: LazyMatrix) -> None:
         super().__init__(matrix)
         self.labels = (matrix.labels[1], matrix.labels[0])
+        self._each = tuple((columns, rows) for rows, columns in matrix._each)
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -56,20 +56,35 @@ def cross_heads(options: EncoderDecoderOptions) -> dict[str, int]:
     """Return the number of heads of every cross-attention of a model, by name.
 
     >>> cross_heads(TransformerOptions(9, 9, heads=4, decoder_layers=1))
-    {'decoder.0.cross': 4}
+    {'decoder.0.cross_attention': 4}
     """
     if isinstance(options, RecurrentOptions):
         return {} if options.cross is None else {options.cross: 1}
-    return {f"decoder.{i}.cross": options.heads for i in range(options.decoder_layers)}
+    return {f"decoder.{i}.cross_attention": options.heads for i in range(options.decoder_layers)}
 
 
 def source_heads(options: EncoderDecoderOptions) -> dict[str, int]:
     """Return the number of heads of every attention over the source, by name.
 
     >>> source_heads(TransformerOptions(9, 9, heads=4, encoder_layers=1, decoder_layers=1))
-    {'encoder.0.self': 4, 'decoder.0.cross': 4}
+    {'encoder.0.self_attention': 4, 'decoder.0.cross_attention': 4}
     """
     if isinstance(options, RecurrentOptions):
         return cross_heads(options)
-    own = {f"encoder.{i}.self": options.heads for i in range(options.encoder_layers)}
+    own = {f"encoder.{i}.self_attention": options.heads for i in range(options.encoder_layers)}
     return own | cross_heads(options)
+
+
+def path_of(saved: str, options: EncoderDecoderOptions) -> str:
+    """Return the module path of an attention that a saved file may name as folders once did.
+
+    >>> path_of("encoder.1.self", TransformerOptions(9, 9, encoder_layers=2))
+    'encoder.1.self_attention'
+    >>> path_of("decoder.0.cross", RecurrentOptions(source_vocabulary=9, target_vocabulary=9))
+    'attention'
+    """
+    if isinstance(options, RecurrentOptions):
+        once = {f"decoder.{options.decoder_layers - 1}.cross": options.cross or saved}
+    else:
+        once = {name.removesuffix("_attention"): name for name in source_heads(options)}
+    return once.get(saved, saved)

@@ -2,7 +2,7 @@
 
 Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners" (GPT-2); Touvron
 et al. 2023, "LLaMA: Open and Efficient Foundation Language Models", section 2.2, with rotary
-positions, RMS norms and gated feed-forwards handed in.
+positions, RMS norms and gated feed-forwards passed.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class LanguageModel(AllOrNothing):
 
     >>> model = LanguageModel(LanguageOptions(vocabulary=20))
     >>> ids = torch.tensor([[5, 6, 7]])
-    >>> model(ids).shape, model.attentions(ids)["decoder.1.self"].shape
+    >>> model(ids).shape, model.attentions(ids)["decoder.1.self_attention"].shape
     (torch.Size([1, 3, 20]), (1, 4, 3, 3))
     >>> cache = model.new_cache()
     >>> first, step = model(ids[:, :2], cache=cache), model(ids[:, 2:], cache=cache)
@@ -252,9 +252,10 @@ class LanguageModel(AllOrNothing):
 
     @torch.no_grad()
     def attentions(self, ids: Int[Tensor, "b t"]) -> dict[str, Attention]:
-        """Return every layer's attention as lazy matrices (b, h, t, t): "decoder.0.self", …
+        """Return every layer's attention as lazy matrices (b, h, t, t).
 
-        Row i is the step that reads ``ids[:, i]`` and predicts the next token.
+        Names are the paths of the modules: "decoder.0.self_attention", … Row i is the step that
+        reads ``ids[:, i]`` and predicts the next token.
         """
         return attended(attention_blocks(decoder=self.decoder), lambda: self.hidden(ids))
 

@@ -86,8 +86,8 @@ class RecurrentOptions:
 
     @property
     def cross(self) -> str | None:
-        """The name of its attention, such as "decoder.0.cross" (the top layer attends), or None."""
-        return None if self.attention == "none" else f"decoder.{self.decoder_layers - 1}.cross"
+        """The path of the module that attends, or None."""
+        return None if self.attention == "none" else "attention"
 
 
 @dataclass(frozen=True)
@@ -271,7 +271,7 @@ class RecurrentSeq2Seq(Seq2Seq):
         return RecurrentCache(self.options.cross, keep_queries=keep_queries)
 
     def new_encoder_cache(self) -> EncoderCache:
-        """Return the cache that a search hands to `encode`; it stays empty."""
+        """Return the cache that a search passes to `encode`; it stays empty."""
         return EncoderCache(0)
 
     @torch.no_grad()

@@ -30,8 +30,9 @@ class EncoderCache:
 
     @property
     def history(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """Queries (b, h, s, d) and keys (b, g, s, d) by name: "encoder.0.self", …"""
-        return {f"encoder.{i}.self": layer.history[0] for i, layer in enumerate(self.layers)}
+        """Queries (b, h, s, d) and keys (b, g, s, d) by name: "encoder.0.self_attention", …"""
+        layers = enumerate(self.layers)
+        return {f"encoder.{i}.self_attention": layer.history[0] for i, layer in layers}
 
 
 class TargetCache:
@@ -182,7 +183,7 @@ def check_memory(memory: object, kind: type) -> None:
         kind,
         "memory",
         f"a {kind.__name__}",
-        "a decoder reads what the encoder of its model hands over",
+        "a decoder reads what the encoder of its model passes on",
         "make one: model.encode(…)",
     )
 

@@ -110,12 +110,14 @@ class Steps:
             self._mask = torch.where(seen, 0.0, -math.inf).to(states.dtype)[:, None, None]
         blocks = [layer.cross_attention for layer in _layers(model)]
         pairs = [block._keys_and_values(states) for block in blocks]
-        self.cross_keys = {f"decoder.{i}.cross": k for i, (k, _) in enumerate(pairs)}
+        self.cross_keys = {f"decoder.{i}.cross_attention": k for i, (k, _) in enumerate(pairs)}
         """Keys (n, g, s, d) of the encoder's states, in the rows of the first step."""
         self._cross = [tuple(_seen(x, seen) for x in pair) for pair in pairs]
         self._layers = [_Layer(layer) for layer in _layers(model)]
         self.history: dict[str, list[tuple[Tensor, Tensor | None]]] = {
-            f"decoder.{i}.{name}": [] for i in range(len(blocks)) for name in ("self", "cross")
+            f"decoder.{i}.{name}_attention": []
+            for i in range(len(blocks))
+            for name in ("self", "cross")
         }
         """The same as `DecoderCache.history`, if ``keep_queries``."""
         heads = 0 if not blocks else 2 * blocks[0].kv_heads
@@ -139,8 +141,8 @@ class Steps:
             x = layer(x, self._kept[:, i], t, self._cross[i], self._mask)
             if self._keep:
                 q, k, read = layer.told
-                self.history[f"decoder.{i}.self"].append((q, k))
-                self.history[f"decoder.{i}.cross"].append((read, None))
+                self.history[f"decoder.{i}.self_attention"].append((q, k))
+                self.history[f"decoder.{i}.cross_attention"].append((read, None))
         self._length = t + 1
         x = model.decoder_norm(x)
         weight = model.output_weight

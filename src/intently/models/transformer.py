@@ -141,24 +141,24 @@ class DecoderCache(TargetCache):
 
     @property
     def history(self) -> dict[str, list[tuple[Tensor, Tensor | None]]]:
-        """One (queries (b, h, t, d), new keys (b, g, t, d)) a call by name: "decoder.0.self", …
+        """One (queries (b, h, t, d), new keys (b, g, t, d)) a call by name, as in `attentions`.
 
-        The rows are in the order they had in that call. The keys of "decoder.0.cross", … are None,
-        because they do not grow: see `cross_keys`.
+        The rows are in the order they had in that call. The keys of "decoder.0.cross_attention", …
+        are None, because they do not grow: see `cross_keys`.
         """
         found: dict[str, list[tuple[Tensor, Tensor | None]]] = {}
         for i, (own, cross) in enumerate(self.layers):
-            found[f"decoder.{i}.self"] = [(q, k) for q, k in own.history]
-            found[f"decoder.{i}.cross"] = [
+            found[f"decoder.{i}.self_attention"] = [(q, k) for q, k in own.history]
+            found[f"decoder.{i}.cross_attention"] = [
                 (_unfold(q, len(k)), None) for q, (_, k) in zip(cross.history, own.history)
             ]
         return found
 
     @property
     def cross_keys(self) -> dict[str, Tensor]:
-        """Keys (b, g, s, d) of the encoder's states by name: "decoder.0.cross", …"""
+        """Keys (b, g, s, d) of the encoder's states by name: "decoder.0.cross_attention", …"""
         return {
-            f"decoder.{i}.cross": cross.kv[0]
+            f"decoder.{i}.cross_attention": cross.kv[0]
             for i, (_, cross) in enumerate(self.layers)
             if cross.kv is not None
         }
@@ -297,10 +297,11 @@ class Transformer(Seq2Seq):
     ) -> dict[str, Attention]:
         """Return the attention of every layer as lazy matrices (b, h, rows, columns).
 
-        Names are "encoder.0.self", "decoder.0.self", "decoder.0.cross", …; row i of a decoder's
-        matrix is the step that reads ``target[:, i]`` and produces the token after it. They are the
-        matrices that `forward` multiplies for the same arguments, whatever the options. A source
-        may serve m consecutive targets, as in `decode`.
+        Names are the paths of the modules: "encoder.0.self_attention", "decoder.0.self_attention",
+        "decoder.0.cross_attention", …; row i of a decoder's matrix is the step that reads
+        ``target[:, i]`` and produces the token after it. They are the matrices that `forward`
+        multiplies for the same arguments, whatever the options. A source may serve m consecutive
+        targets, as in `decode`.
         """
         check_rows(target, len(source))
 

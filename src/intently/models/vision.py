@@ -92,7 +92,8 @@ class VisionTransformer(AllOrNothing):
     >>> images = torch.randn(2, 3, 32, 32)
     >>> model(images).shape, model.hidden(images).shape
     (torch.Size([2, 10]), torch.Size([2, 17, 128]))
-    >>> model.attentions(images)["encoder.0.self"][0, 0, 0, 1:].shape  # class token → patches
+    >>> A = model.attentions(images)["encoder.0.self_attention"]
+    >>> A[0, 0, 0, 1:].shape  # class token → patches
     torch.Size([16])
     """
 
@@ -153,9 +154,10 @@ class VisionTransformer(AllOrNothing):
 
     @torch.no_grad()
     def attentions(self, images: Float[Tensor, "b c height width"]) -> dict[str, Attention]:
-        """Return every layer's lazy matrix (b, h, 1 + patches, 1 + patches): "encoder.0.self", …
+        """Return every layer's lazy matrix (b, h, 1 + patches, 1 + patches).
 
-        Row and column 0 are the class token; the patches follow, row after row.
+        Names are the paths of the modules: "encoder.0.self_attention", … Row and column 0 are the
+        class token; the patches follow, row after row.
         """
         return attended(attention_blocks(encoder=self.encoder), lambda: self.hidden(images))
 

@@ -46,12 +46,12 @@ def attended(
 
 
 def attention_blocks(**stacks: Any) -> list[tuple[str, nn.Module]]:
-    """Return the attention of layers by name: "decoder.0.self", "decoder.0.cross", …
+    """Return the attention of layers by module path: "decoder.0.self_attention", …
 
     Each keyword is the name of a stack, its value the layers.
     """
     return [
-        (f"{stack}.{i}.{name.removesuffix('_attention')}", block)
+        (f"{stack}.{i}.{name}", block)
         for stack, layers in stacks.items()
         for i, layer in enumerate(layers)
         for name, block in layer.named_children()

@@ -120,8 +120,8 @@ class EncoderLayer(_Residual):
     ) -> Float[Tensor, "*b s c"]:
         """Return the states (b, s, c) after this layer; ``cache`` may keep keys and values.
 
-        x may be one item (s, c); so is the result then.
-        Raises `ArgumentError` for x of another shape, and `KindError` for another dtype or cache.
+        x may be one item (s, c); so is the result then. Raises `ArgumentError` for x of a different
+        shape, and `KindError` for another dtype or cache.
         """
         _check_growing(cache, "cache")
         _check_steps(self.self_attention, x, cache)
@@ -198,7 +198,7 @@ class DecoderLayer(_Residual):
         states_mask: Mask | Tensor | None = None,
         cache: Caches = (None, None),
     ) -> Float[Tensor, "*b t c"]:
-        """Return y (b, t, c): x after attending itself (``mask``) and the encoder's ``states``.
+        """Return y (b, t, c): x after attending to itself (``mask``) and the encoder's ``states``.
 
         Both may be one item: x (t, c) and states (s, k) give y (t, c).
         ``states_mask`` has a row for each row of the states, or for each of x. ``cache`` keeps the

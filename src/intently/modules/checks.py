@@ -39,7 +39,7 @@ def check_dtype(x: Tensor, name: str, weight: Tensor) -> None:
 
 
 def check_call(layer: Projected, x: Tensor, context: Tensor | None, cache: Cache | None) -> None:
-    """Raise unless a layer can attend x (b, t, c), or a context (b, s, k), with this cache."""
+    """Raise unless a layer can attend to x (b, t, c), or a context (b, s, k), with this cache."""
     if cache is not None and not isinstance(cache, CACHES):
         wanted = "a KeyValueCache, WindowCache or FixedCache"
         raise build(KindError, "cache", wanted, type(cache).__name__)
@@ -107,7 +107,7 @@ def _check_fixed(
                 f"shape (b={len(x)}, s, {layer.context_width})",
                 "None",
                 "a FixedCache keeps the keys and values of a context, and is empty",
-                "hand in the context on the first call; x itself goes into a KeyValueCache",
+                "pass the context on the first call; x itself goes into a KeyValueCache",
             )
         return
     k, v = cache.kv

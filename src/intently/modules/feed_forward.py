@@ -169,7 +169,7 @@ class GatedFeedForward(_Maps):
         """Return a layer with copies of the weights of other code.
 
         ``gate`` and ``up`` are (inner, c), ``down`` is (c, inner), each as
-        `FeedForward.from_weights` takes them. Where one weight (2·inner, c) holds both, hand it in
+        `FeedForward.from_weights` takes them. Where one weight (2·inner, c) holds both, pass it
         as ``gate`` with up = None and say whose rows come first: ``layout="gate up"`` (Phi-3 in
         transformers) or ``"up gate"`` (GEGLU in diffusers). The two layouts have the same shape but
         are different layers. Raises as `FeedForward.from_weights` does.

@@ -5,15 +5,14 @@ Only safetensors are read, and no code of a folder is run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from intently.errors import ArgumentError, DataError, build
-from intently.foundation.on_demand import require
+from intently.interop.transformers.folders import HERE, kind_of, quiet, reading
 from intently.observe import watch
 from intently.runners.watched import Watched, fitting
 from intently.show.labels import visible
@@ -26,7 +25,6 @@ PRODUCED = 64
 NAMED = 80
 """Characters of a class's name that are shown."""
 
-HERE: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 TEXTS = "a transformers model in safetensors, and its tokenizer"
 PICTURES = "a vision model of transformers in safetensors, with preprocessor_config.json"
 
@@ -34,7 +32,7 @@ PICTURES = "a vision model of transformers in safetensors, with preprocessor_con
 def run_text(folder: Path, text: str, layers: list[str] | None, beam: int) -> Watched:
     """One pass over a text, or a generation if the model has a decoder that can generate."""
     model, tokenizer, limit = open_reader(folder)
-    with _quiet():
+    with quiet():
         config = model.config
         ids, told = fitting(tokenizer(text)["input_ids"], limit)
         given = torch.tensor([ids])
@@ -63,8 +61,8 @@ def run_text(folder: Path, text: str, layers: list[str] | None, beam: int) -> Wa
 
 def open_reader(folder: Path) -> tuple[Any, Any, int | None]:
     """The model of a transformers folder, its tokenizer, and how many tokens it takes at most."""
-    with _quiet() as transformers, _reading(folder, TEXTS):
-        kind = _kind(transformers, folder, TEXTS)
+    with reading(folder, TEXTS) as transformers:
+        kind = kind_of(transformers, folder, TEXTS)
         tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder, **HERE)
         if len(tokenizer.get_vocab()) <= len(tokenizer.all_special_tokens):
             raise build(DataError, str(folder), TEXTS, "no vocabulary of a tokenizer")
@@ -76,8 +74,8 @@ def open_reader(folder: Path) -> tuple[Any, Any, int | None]:
 
 def open_model(folder: Path) -> Any:
     """The model of a transformers folder, in evaluation mode."""
-    with _quiet() as transformers, _reading(folder, "a transformers model in safetensors"):
-        kind = _kind(transformers, folder, "a transformers model in safetensors")
+    with reading(folder, "a transformers model in safetensors") as transformers:
+        kind = kind_of(transformers, folder, "a transformers model in safetensors")
         return kind.from_pretrained(folder, use_safetensors=True, **HERE).eval()
 
 
@@ -90,10 +88,10 @@ def run_picture(image: Path, folder: Path | None, layers: list[str] | None) -> W
         )
         fix = "give a folder that save_pretrained wrote, of a ViT for example"
         raise build(ArgumentError, "--model", expected, "none", why, fix)
-    with _quiet() as transformers:
+    with quiet():
         picture = _picture(image)
-        with _reading(folder, PICTURES):
-            kind = _kind(transformers, folder, PICTURES)
+        with reading(folder, PICTURES) as transformers:
+            kind = kind_of(transformers, folder, PICTURES)
             processor: Any = transformers.AutoImageProcessor.from_pretrained(folder, **HERE)
             model = kind.from_pretrained(folder, use_safetensors=True, **HERE)
             pixels = processor(images=picture, return_tensors="pt")["pixel_values"]
@@ -140,46 +138,3 @@ def _class_of(model: Any, made: Any) -> Sequence[str]:
     share, best = logits.softmax(-1)[0].max(-1)
     label = model.config.id2label.get(int(best), str(int(best)))
     return [f"{visible(str(label), NAMED)}, {float(share):.0%}"]
-
-
-# --- folders --------------------------------------------------------------------------------------
-
-
-def _kind(transformers: Any, folder: Path, expected: str) -> Any:
-    """The class of transformers that the config of a folder names."""
-    config = transformers.AutoConfig.from_pretrained(folder, **HERE)
-    name = next(iter(config.architectures or ()), None)
-    kind = getattr(transformers, str(name), None)
-    if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
-        raise build(DataError, str(folder), expected, f"one of class {name}")
-    return kind
-
-
-@contextmanager
-def _reading(folder: Path, expected: str) -> Iterator[None]:
-    """Turn any error of transformers about files into a `DataError`."""
-    try:
-        yield
-    except DataError:
-        raise
-    except Exception as error:
-        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise build(DataError, str(folder), expected, first) from None
-
-
-@contextmanager
-def _quiet() -> Iterator[Any]:
-    """Yield transformers with its warnings and progress bars off."""
-    require("transformers", "reads such folders")
-    import transformers
-
-    logging = transformers.utils.logging
-    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield transformers
-    finally:
-        logging.set_verbosity(before)
-        if bars:
-            logging.enable_progress_bar()

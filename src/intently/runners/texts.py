@@ -64,9 +64,8 @@ def translated(
     end = ["</s>"] * made.hypothesis.ended  # an output cut at its limit has none
     target = ["<s>", *produced, *end] if beam == 1 else []  # each beam has its own
     seen.tokens = source, target
-    guided = translator.guided
-    head = None if guided is None else (f"{guided.layer}_attention", guided.head)
-    return Watched(seen, [visible(made.text, 100_000), *made.notes, ""], guided=head)
+    told = [visible(made.text, 100_000), *made.notes, ""]
+    return Watched(seen, told, guided=translator.guided)
 
 
 def _language(folder: Path, text: str, layers: list[str] | None, beam: int) -> Watched:

@@ -32,6 +32,8 @@ class Entry(Protocol):
     @property
     def verified(self) -> bool | None: ...
     @property
+    def across(self) -> bool | None: ...
+    @property
     def shape(self) -> tuple[int, ...]: ...
 
     def matrix(self) -> LazyMatrix:
@@ -117,7 +119,7 @@ def one_of(
             "head",
             "a number, or None for the mean of all heads",
             repr(head),
-            "one matrix was handed in, and has no names",
+            "one matrix was passed, and has no names",
         )
     lazy, averaged = _flat(read(source, argument), head, argument, origin)
     return lazy, ", ".join(part for part in (visible(name, 80) if name else "", averaged) if part)
@@ -139,7 +141,7 @@ def _named(
         raise build(
             ArgumentError,
             "head",
-            f"a name, or a name and a head, of {shown or 'what attended'}",
+            f"a name, or a name and a head, of {shown or 'a module that attended'}",
             repr(head),
             None if names else "the source holds no matrix",
         )

@@ -50,7 +50,7 @@ def read(picture: Any) -> np.ndarray:
             "shape (height, width, 3)",
             shape_of(values),
             "colours come first" if first else None,
-            "hand in picture.permute(1, 2, 0)" if first else None,
+            "pass picture.permute(1, 2, 0)" if first else None,
         )
     step = -(-max(values.shape[:2]) // LARGEST)
     values = _shares(values[::step, ::step])
@@ -70,7 +70,7 @@ def _shares(values: np.ndarray) -> np.ndarray:
             f"numbers from 0 to {highest}",
             f"numbers from {values.min():.3g} to {values.max():.3g}",
             "it is normalised as a model takes it",
-            "hand in the picture itself, or (x - x.min()) / (x.max() - x.min())",
+            "pass the picture itself, or (x - x.min()) / (x.max() - x.min())",
         )
     return shares.clip(0, 1)
 

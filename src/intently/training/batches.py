@@ -175,8 +175,8 @@ class Pairs:
     ``max_length`` tokens on a side, and pairs with an empty side, are left out and counted in
     ``too_long`` and ``empty``. ``guides`` teach a head, see `intently.training.guide`; query i of a
     decoder writes target i. Raises DataError if the sides differ in number or no pair is left,
-    ArgumentError for a guide of another number of pairs, at a position below 0, or with a part that
-    is no number above 0.
+    ArgumentError for guides that differ in number, at a position below 0, or with a part that is no
+    number above 0.
 
     >>> pairs = Pairs([[5, 6], [7], [4] * 200], [[8], [9, 10], [11]], max_length=100)
     >>> len(pairs), pairs.too_long

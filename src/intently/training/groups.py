@@ -110,7 +110,8 @@ class TextOptions(_Group):
     guided: str | None = option(
         None,
         None,
-        "head that --guide teaches (default: decoder.N.cross.0, N the last layer but one)",
+        "head that --guide teaches (default: decoder.N.cross_attention.0, N the last layer but "
+        "one)",
     )
 
 

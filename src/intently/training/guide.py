@@ -15,13 +15,21 @@ import torch
 from torch import Tensor, nn
 
 from intently.errors import ArgumentError, build
-from intently.models.kinds import EncoderDecoder, EncoderDecoderOptions, cross_heads, source_heads
+from intently.models.kinds import (
+    EncoderDecoder,
+    EncoderDecoderOptions,
+    cross_heads,
+    path_of,
+    source_heads,
+)
 from intently.training.batches import Batch
 from intently.training.loss import BatchLoss, smoothed_cross_entropy
 
 
 def guided_loss(head: str, weight: float) -> BatchLoss:
-    """Return the loss of a batch whose ``guide`` teaches a head, such as "decoder.0.cross.0".
+    """Return the loss of a batch whose ``guide`` teaches a head.
+
+    A head is a layer and a number, such as "decoder.0.cross_attention.0".
 
     To the summed loss of the target tokens it adds ``weight`` times the cross entropy, in nats, of
     each guided query.
@@ -31,8 +39,8 @@ def guided_loss(head: str, weight: float) -> BatchLoss:
     >>> ids = torch.tensor([[4, 5, 2]])
     >>> guide = torch.zeros(1, 3, 3).index_fill(2, torch.tensor([1]), 1.0)
     >>> batch = Batch(ids, None, ids, ids, guide)
-    >>> free, _ = guided_loss("decoder.0.cross.0", 0.0)(model.eval(), batch, 0.0)
-    >>> loss, _ = guided_loss("decoder.0.cross.0", 1.0)(model, batch, 0.0)
+    >>> free, _ = guided_loss("decoder.0.cross_attention.0", 0.0)(model.eval(), batch, 0.0)
+    >>> loss, _ = guided_loss("decoder.0.cross_attention.0", 1.0)(model, batch, 0.0)
     >>> 0 < (loss - free).item() < 10
     True
     """
@@ -64,10 +72,13 @@ def guided_head(options: EncoderDecoderOptions, head: str | None) -> str:
 
     >>> from intently.models.transformer import TransformerOptions
     >>> guided_head(TransformerOptions(8, 8, decoder_layers=4), None)
-    'decoder.2.cross.0'
+    'decoder.2.cross_attention.0'
     """
     cross = list(cross_heads(options))
-    found = head or (f"{cross[max(0, len(cross) - 2)]}.0" if cross else "")
+    found = f"{cross[max(0, len(cross) - 2)]}.0" if cross else ""
+    if head is not None:
+        layer, _, number = head.rpartition(".")
+        found = f"{path_of(layer, options)}.{number}"
     known = [f"{name}.{n}" for name, heads in source_heads(options).items() for n in range(heads)]
     if found not in known:
         expected = f"one of {', '.join(known)}" if known else "a model with attention"

@@ -44,7 +44,7 @@ def check_random_state(state: Mapping[str, Tensor], device: torch.device, where:
     try:
         torch.Generator().set_state(state["random/cpu"])
     except RuntimeError:
-        expected, got = "the state of a generator", "other numbers"
+        expected, got = "the state of a generator", "a different one"
         raise build(CheckpointError, f"{where}: random/cpu", expected, got, cause) from None
 
 

@@ -114,8 +114,13 @@ def train(
         together = processes, interruption, writer
         run = _Run(model, data, loss, options, Path(out), validate, tell, *together)
         with isolated_state(run.device):
-            run.begin(resume)
-            return run.loop()
+            try:
+                run.begin(resume)
+                return run.loop()
+            except WriteError:
+                if writer is not None:
+                    writer.check()  # the folder itself may be gone
+                raise
 
 
 class _Run:

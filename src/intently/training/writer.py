@@ -58,7 +58,7 @@ class Writer:
 
     def __init__(self, out: Path) -> None:
         self.out = out
-        self.folder = out.resolve()  # absolute: the working directory may change
+        self.folder = Path(os.path.realpath(out))  # absolute: the working directory may change
         self._locked: tuple[int, int] | None = None
         self._claimed: set[str] = set()
 
@@ -154,7 +154,13 @@ class Writer:
                 stack.callback(_remove_empty, path)
 
     def _lock(self, stack: contextlib.ExitStack) -> None:
-        lock = FileLock(self.folder / LOCK)
+        path = self.folder / LOCK
+        if path.exists() and not path.is_file():
+            expected, fix = f"a folder whose {LOCK} is a file", "choose another folder"
+            raise build(
+                ArgumentError, "out", expected, f"{self.out} with another kind of it", fix=fix
+            )
+        lock = FileLock(path)
         try:
             lock.acquire(timeout=0)
         except Timeout:
@@ -231,7 +237,7 @@ def sole_writer(out: Path | str, writes: Collection[str]) -> Iterator[Writer | N
         fix = 'write "." for the one you are in'
         raise build(ArgumentError, "out", "the name of a folder", "''", fix=fix)
     with joined(Path(out)) as here, contextlib.ExitStack() as stack:
-        held, key = _HELD.get(), Path(out).resolve()
+        held, key = _HELD.get(), Path(os.path.realpath(out))
         writer = held.get(key) or Writer(Path(out))
 
         def hold() -> None:

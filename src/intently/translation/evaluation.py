@@ -148,12 +148,13 @@ def forced(
             columns = read.word_groups(source, s_ids[i])
             rows = written.word_groups(target, t_ids[i][1:])
             s_words, t_words = words(source), words(target)
+            cross = cross_heads(translator.model.options)
             yield {
                 name: Merged(Dense(w[i, :, :s, :s]), columns, columns).label(s_words, s_words)
                 if name.startswith("encoder")
                 else Merged(Dense(w[i, :, :t, :s]), rows, columns).label(t_words, s_words)
                 for name, w in weights.items()
-                if not name.startswith("decoder") or name.endswith("cross")
+                if name.startswith("encoder") or name in cross
             }
 
 
@@ -185,14 +186,15 @@ def alignment_errors(translator: Translator, pairs: Sequence[Pair]) -> dict[Alig
     """
     if not pairs:
         raise build(ArgumentError, "pairs", "at least one pair with its gold alignment", "none")
-    if not cross_heads(translator.model.options):
+    cross = cross_heads(translator.model.options)
+    if not cross:
         raise build(ArgumentError, "translator", "a model with attention", "one without")
     predicted: dict[AlignmentHead, list[set[tuple[int, int]]]] = defaultdict(list)
     gold = [without_stop(pair) for pair in pairs]
     sides = [(pair.source, pair.target) for pair in pairs]
     for pair, matrices in zip(pairs, forced(translator, sides)):
         for name, matrix in matrices.items():
-            if name.endswith("cross"):
+            if name in cross:
                 for head, weights in enumerate(matrix.dense()):
                     found = links(weights, pair.source_words, pair.target_words)
                     predicted[AlignmentHead(name, head)].append(found)

@@ -112,7 +112,7 @@ def flips(translator: Translator, pairs: Sequence[Pair], head: AlignmentHead) ->
         for key in range(rows):  # the first text of the batch stays as it is
             forbidden[1 + key, :, cells[p.source], key] = True
         done = edits.forbid(allowed(forbidden), heads=[head.head])
-        with edit(translator.model, {f"{head.layer}_attention": done}):
+        with edit(translator.model, {head.layer: done}):
             logits = translator.model(
                 torch.tensor([source]).expand(1 + rows, -1),
                 torch.tensor([[SOS, *ids[:at]]]).expand(1 + rows, -1),

@@ -25,6 +25,7 @@ from intently.models.kinds import (
     kind_of,
     new_model,
     options_of,
+    path_of,
     source_heads,
 )
 from intently.models.weights import weights
@@ -66,7 +67,7 @@ class TranslationWarning(UserWarning):
 
 
 class AlignmentHead(NamedTuple):
-    """The head whose weights serve as word alignment, such as ("decoder.1.cross", 2)."""
+    """The head whose weights serve as word alignment, such as ("decoder.1.cross_attention", 2)."""
 
     layer: str
     head: int
@@ -106,10 +107,11 @@ class Translation:
         if self.hypothesis.ended:
             produced.append("</s>")
         inputs = ["<s>", *produced[:-1]]
-        found = {}
+        found, cross = {}, cross_heads(self.translator.model.options)
         for name, matrix in self.hypothesis.attention.items():
-            rows = source if name.startswith("encoder") else produced
-            columns = inputs if name.startswith("decoder") and name.endswith("self") else source
+            encoder = name.startswith("encoder")
+            rows = source if encoder else produced
+            columns = source if encoder or name in cross else inputs
             found[name] = matrix.label(rows, columns)
         return found
 
@@ -122,15 +124,16 @@ class Translation:
         """
         (_, s_words, s_groups), (_, y_words, y_groups) = self.sides
         found: dict[str, LazyMatrix] = {}
+        cross = cross_heads(self.translator.model.options)
         for name, matrix in self.attention.items():
-            if name.startswith("encoder"):
+            if name in cross:
+                merged = Merged(matrix, y_groups, s_groups).label(y_words, s_words)
+            elif name.startswith("encoder"):
                 merged = Merged(matrix, s_groups, s_groups).label(s_words, s_words)
-            elif name.endswith("self"):
+            else:
                 last = matrix.shape[-1]  # an output that was cut never read its last token
                 before = [[0], *([i + 1 for i in group if i + 1 < last] for group in y_groups)]
                 merged = Merged(matrix, y_groups, before).label(y_words, ["<s>", *y_words])
-            else:
-                merged = Merged(matrix, y_groups, s_groups).label(y_words, s_words)
             found[name] = merged
         return found
 
@@ -206,7 +209,10 @@ class Translator:
         model = model_folder.model(weights, checks[model_folder.WEIGHTS], make, layers)
         heads = {}
         for name, of in {"alignment_head": cross_heads, "guided": source_heads}.items():
-            heads[name] = head = about.get(name) and AlignmentHead(*about[name])
+            heads[name] = head = None
+            if about.get(name):
+                layer, number = about[name]
+                heads[name] = head = AlignmentHead(path_of(layer, options), number)
             if head and not 0 <= head.head < of(options).get(head.layer, 0):
                 kind = name.removesuffix("_head")
                 raise described.damaged(f"no {kind} head {head.layer}, {head.head}")
@@ -380,7 +386,7 @@ class Translator:
         cross = {
             name: Merged(matrix, [[i] for i in range(len(y))], line.side.groups)
             for name, matrix in hypothesis.attention.items()
-            if name.endswith("cross")
+            if name in cross_heads(self.model.options)
         }
         looked = self.align(cross).argmax().tolist()
         starts = [start for start, _ in word_spans(line.text)]
@@ -406,7 +412,8 @@ class Translator:
 
         Raises `ArgumentError` if the model has no attention.
         """
-        if not cross_heads(self.model.options):
+        heads = cross_heads(self.model.options)
+        if not heads:
             raise build(
                 ArgumentError,
                 "alignment",
@@ -416,5 +423,5 @@ class Translator:
             )
         if self.alignment_head is not None:
             return by_layer[self.alignment_head.layer][self.alignment_head.head]
-        cross = [name for name in by_layer if name.endswith("cross")]
+        cross = [name for name in by_layer if name in heads]
         return by_layer[cross[-2] if len(cross) > 1 else cross[-1]].mean_heads()

@@ -98,7 +98,7 @@ class Subject:
     def replayed(
         self, found: Found, values: Mapping[int, Tensor], ends: Sequence[int], **changed: Any
     ) -> list[Tensor]:
-        """Run again with other values of some sources: what enters ``ends``, or what comes out."""
+        """Run with different values of some sources: what enters ``ends``, or what comes out."""
         given, replaced = self._replaced(found, values, changed)
         kept = {found.sources[i].operation: found.sources[i].argument for i in ends}
         out = None
@@ -113,7 +113,7 @@ class Subject:
         operations: Collection[Operation],
         **changed: Any,
     ) -> dict[Operation, Call]:
-        """Run again with other values of some sources: how some operations are called."""
+        """Run again with different values of some sources: how some operations are called."""
         given, replaced = self._replaced(found, values, changed)
         with (
             self.running(),
@@ -179,9 +179,19 @@ class Subject:
             return self.call(*given.values()) if self.positional else self.call(**given)
         except SystemExit as error:  # it would end the examination, and whoever asked for it
             raise RuntimeError(f"the code ends the process: exit({error.code!r})") from None
+        except (Exception, KeyboardInterrupt, Reached):
+            raise
+        except BaseException as error:  # no handler of ours expects it
+            raise RuntimeError(f"the code raised {type(error).__name__}: {error}") from None
 
     def _result(self, out: Any) -> Tensor:
         y = output_of(out)
+        if y.layout is not torch.strided:
+            got = f"one of layout {y.layout}"
+            fix = "return y.to_dense()"
+            raise build(
+                ArgumentError, "subject", "a call that returns a dense tensor", got, fix=fix
+            )
         return _turned(y) if self.sequence_first else y
 
     @property
@@ -262,5 +272,5 @@ def output_of(out: Any) -> Tensor:
         "subject",
         "a call that returns a tensor, or a tuple or mapping that holds one",
         f"a call that returns {type(out).__name__}",
-        fix="hand in an adapter that returns the tensor: lambda x: mine(x).y",
+        fix="pass an adapter that returns the tensor: lambda x: mine(x).y",
     )

@@ -1,4 +1,4 @@
-"""Inputs to try where none are handed in: by names, by the widths of parameters, by a config."""
+"""Inputs to try where none are passed: by names, by the widths of parameters, by a config."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def _refused(error: Exception | None, expected: str) -> ArgumentError:
         expected,
         "a call that raises",
         cause=f"it raised {said}" if error else "its signature names no tensors",
-        fix="hand in inputs=, or an adapter: lambda x: mine(x, causal=True)",
+        fix="pass inputs=, or an adapter: lambda x: mine(x, causal=True)",
     )
 
 
@@ -218,7 +218,7 @@ def _with_inputs(
             "subject",
             "a call that returns an output for each position, such as (b, t, c)",
             f"a call that returns shape {tuple(out.output().shape)}",
-            fix="hand in what comes before the loss: lambda x: mine(x)[1]",
+            fix="pass what comes before the loss: lambda x: mine(x)[1]",
         )
     out.precision = _precision(out)
     return with_meanings(out, subject)

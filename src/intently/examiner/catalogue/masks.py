@@ -121,10 +121,10 @@ MASKS: dict[str, Entry] = {
 
 PADDING: dict[str, Entry] = {
     "padding-attended": Entry(
-        "Padding is attended",
+        "Padding is attended to",
         "softmax over real keys and padding",
         "Outputs change with what stands in padding.",
-        "Hand the padding mask to self-attention and to cross-attention.",
+        "Pass the padding mask to self-attention and to cross-attention.",
         ("https://github.com/speechbrain/speechbrain/issues/1107",),
         "A text then depends on the longest one in its batch. Cross-attention is where the mask is "
         "forgotten.",

@@ -41,7 +41,7 @@ POSITIONS: dict[str, Entry] = {
         "Store keys after the rotation, or rotate them when they are read, not both.",
     ),
     "rotary-pairs": Entry(
-        "Rotation pairs other numbers of a head",
+        "Rotation pairs the wrong numbers of a head",
         "pairs (0, 1), (2, 3), … for halves (0, d/2), (1, d/2 + 1), …",
         "Scores fit pairs where halves are meant, or the other way.",
         "Convert the projections once, or rotate as the checkpoint was trained.",

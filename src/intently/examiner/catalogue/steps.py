@@ -65,7 +65,7 @@ PATHS: dict[str, Entry] = {
         "The mask is dropped on one path",
         "the mask with an option, none or another without it",
         "The plain call is masked; with the option, hidden keys have weight.",
-        "Hand the mask to every branch, and compare branches in a test.",
+        "Pass the mask to every branch, and compare branches in a test.",
         ("https://github.com/huggingface/transformers/pull/30652",),
         story="Only debuggers set the option: returned weights, another back end.",
     ),
@@ -85,7 +85,7 @@ PATHS: dict[str, Entry] = {
         "The bias differs on one path",
         "z + B here, z there",
         "Two ways to compute scores add different numbers.",
-        "Build the bias once, and hand it to every branch.",
+        "Build the bias once, and pass it to every branch.",
     ),
 }
 

@@ -33,7 +33,7 @@ SCALE: dict[str, Entry] = {
         "Scores are multiplied by √d",
         "softmax(q kᵀ · √d) v",
         "log W rises by √d for each unit of q · k.",
-        "Divide by √d. With `scale=`, hand in 1/√d: it multiplies.",
+        "Divide by √d. With `scale=`, pass 1/√d: it multiplies.",
         story="`scale` multiplies in one library and divides in another.",
     ),
     "other-scale": Entry(
@@ -122,7 +122,7 @@ SOFTMAX: dict[str, Entry] = {
         "Copy the sinks of each head with the other weights.",
     ),
     "scores-other": Entry(
-        "Scores are of another kind",
+        "Scores are of a different kind",
         "another function of q and k",
         "The weights fit another score than the reference's, such as cosine.",
         "Compare the scores of one query and one key.",

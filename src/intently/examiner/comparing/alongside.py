@@ -26,8 +26,8 @@ def against(
 ) -> Report:
     """The report of a subject, with how it differs from a reference.
 
-    Raises `ArgumentError` if the reference cannot be called with the same inputs, or has other
-    weights that no name and no shape tells apart.
+    Raises `ArgumentError` if the reference cannot be called with the same inputs, or has
+    different weights that no name and no shape tells apart.
     """
     like, told = _aligned(like, seen)
     other = _called_alike(like, seen)
@@ -105,7 +105,7 @@ def _called_alike(like: Any, seen: Subject) -> Subject:
         "like",
         f"a reference that takes {', '.join(seen.inputs)}",
         f"one that raises with them: {errors[0]}",
-        fix="hand in an adapter: like=lambda x: theirs(x, x, x)",
+        fix="pass an adapter: like=lambda x: theirs(x, x, x)",
     )
 
 
@@ -136,7 +136,7 @@ def _aligned(like: Any, seen: Subject) -> tuple[Any, str]:
         ArgumentError,
         "like",
         "a reference with the same weights",
-        f"other values in {len(other)} parameters that neither names nor shapes match",
+        f"different values in {len(other)} parameters that neither names nor shapes match",
         fix="copy the weights from one to the other first, as with intently.interop",
     )
 

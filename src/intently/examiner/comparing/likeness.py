@@ -170,7 +170,7 @@ def _weights(
     if float(_apart(one, factor * two).amax()) <= 10 * same:
         said = f"the {what} are {factor:.4g} times the reference's"
         return Finding("projection-scaled", said, where=where)
-    said = f"the {what} differ from the reference's: other weights, or another input"
+    said = f"the {what} differ from the reference's: different weights, or a different input"
     return Finding("projection-other", said, where=where)
 
 

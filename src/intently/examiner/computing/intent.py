@@ -224,7 +224,7 @@ def dense_mask(mask: Mask, sizes: Sizes) -> Tensor:
     except (IndexError, RuntimeError, ArgumentError):
         b, h, t, s = sizes
         expected = f"a mask for b={b}, h={h}, t={t}, s={s}"
-        fix = "hand in inputs= of the lengths that the mask is for"
+        fix = "pass inputs= of the lengths that the mask is for"
         raise build(Unfit, "mask", expected, repr(mask), fix=fix) from None
 
 
@@ -351,7 +351,7 @@ def _padding(name: str, real: Tensor, sizes: tuple[int, int, int, int]) -> Part:
     if t == s:
         variants["on the queries"] = real[:, None, :, None].expand(sizes)
     if b > 1 and h > 1:
-        variants["of another order of heads and rows"] = _reordered(keys(real))
+        variants["in a different order of heads and rows"] = _reordered(keys(real))
     wrong = {n: x for n, x in variants.items() if not x.equal(keys(real))}
     return Part(name, keys(real), wrong, padding=True)
 
@@ -367,7 +367,7 @@ def _plain(name: str, right: Tensor) -> Part:
         **dict(_other_rows(right)),
     }
     if b > 1 and h > 1:
-        variants["of another order of heads and rows"] = _reordered(right)
+        variants["in a different order of heads and rows"] = _reordered(right)
     return Part(name, right, {n: x for n, x in variants.items() if not x.equal(right)})
 
 

@@ -103,7 +103,7 @@ def _heads(subject: Subject, core: Core, b: int, width: int) -> list[int]:
 def given_heads(
     sources: Mapping[int, Tensor], iq: int, ik: int, iv: int
 ) -> Iterator[tuple[Geometry, list[Reading]]]:
-    """Readings of q, k and v that are handed in, heads apart or not."""
+    """Readings of q, k and v that are passed, heads apart or not."""
     q, k, v = (sources[i] for i in (iq, ik, iv))
     if q.ndim == 4:
         for order in ("bhtd", "bthd"):

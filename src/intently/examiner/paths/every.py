@@ -167,7 +167,7 @@ def _again(path: Path, trial: Trial, y: Tensor) -> str:
         if path.kind == "training" or _random(path.subject, 10 * trial.same):
             return RANDOM
         if any(not isinstance(x, PLAIN) for x in path.subject.inputs.values()):
-            return RANDOM  # a cache that was handed in, say, goes on
+            return RANDOM  # a cache that was passed, say, goes on
         return f"{path.said}, the second call differs by {off:.2g}: state is left behind"
     off = part(trial.read(trial.output()), trial.first)
     if off > 10 * trial.same and path.kind != "training":

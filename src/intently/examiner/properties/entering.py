@@ -77,7 +77,7 @@ def nothing_later_enters(trial: Trial) -> Property:
         off = float(difference(rows[1], rows[0])[:, :-1].amax())
         if off > trial.same:
             said = f"what enters the attention at step 0 … {t - 2} changes by {off:.2g} with the "
-            said += f"last input, before any key is attended ({one.sources[i].weight})"
+            said += f"last input, before any key is attended to ({one.sources[i].weight})"
             return broken(BESIDE, said, "leak-later")
     return Property(BESIDE, True)
 

@@ -19,7 +19,7 @@ RESIDUAL = 1e-4
 
 
 def large_scores(cores: Iterable[Examined]) -> Property:
-    """Each attention attends the key with the largest score, and no hidden one."""
+    """Each attention attends to the key with the largest score, and no hidden one."""
     found: list[Finding] = []
     tried = 0
     for core in cores:
@@ -61,11 +61,9 @@ def _apart(core: Examined, expected: Tensor, found: Tensor) -> Iterator[Finding]
     at = tuple(wrong.nonzero()[0].tolist())
     cell, example = around(at, expected, torch.where(found.abs() < 1e-9, 0.0, found))
     if bool(hidden.any()):
-        said = f"with scores of about 10,000, query {at[2]} attends hidden key {at[3]}:"
+        said = f"with scores of about 10,000, query {at[2]} attends to hidden key {at[3]}:"
         said += " the number that the mask adds is too small"
         yield Finding("mask-too-weak", said, "hazard", core.where, cell, example=example)
         return
-    said = (
-        f"with scores of about 10,000, query {at[2]} does not attend the key with the highest score"
-    )
+    said = f"with scores of about 10,000, query {at[2]} does not attend to the highest-scoring key"
     yield Finding("large-scores", said, "hazard", core.where, cell, example=example)

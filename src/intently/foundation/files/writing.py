@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
+import shutil
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import BinaryIO
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 from intently.errors import ArgumentError, KindError, WriteError, build, one_line
 
@@ -26,22 +33,81 @@ _ADVICE = {
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Open a new file that replaces ``path`` once it is complete and on the disk.
 
-    Until then an error, a full disk or a kill leaves ``path`` as it was. Raises `WriteError` that
-    names the path and says what to do.
+    Until then an error, a full disk or a kill leaves ``path`` as it was. Links are followed, and a
+    file keeps its mode; devices and pipes get the content once it is complete. Drafts of the same
+    file that a kill left are removed. Raises `WriteError` that names the path and says what to do.
     """
-    draft = path.with_name(f".writing-{path.name[:40]}-{secrets.token_hex(4)}")
     try:
-        with draft.open("xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, path)
-        sync_folder(path.parent)
+        if _is_special(path):
+            with TemporaryFile() as file:
+                yield file
+                file.seek(0)
+                with open(_opened(path), "wb") as out:
+                    shutil.copyfileobj(file, out)
+            return
+        final = Path(os.path.realpath(path))
+        file, draft = _begun(final)
+        try:
+            with file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+                with suppress(FileNotFoundError):
+                    os.chmod(draft, stat.S_IMODE(final.stat().st_mode))
+                if fcntl is None:  # an open file cannot be renamed
+                    file.close()
+                os.replace(draft, final)
+            sync_folder(final.parent)
+        finally:
+            with suppress(OSError):
+                draft.unlink(missing_ok=True)
     except OSError as error:
         raise unwritten(path, error) from error
-    finally:
+
+
+def _is_special(path: Path) -> bool:
+    """Whether a path is a device, a pipe, or a stream of this process such as /dev/stdout."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return False
+    return not stat.S_ISREG(mode) or path.absolute().parts[:2] == (os.sep, "dev")
+
+
+def _opened(path: Path) -> int:
+    """Return a descriptor of a device, a pipe, or a stream of this process."""
+    for stream in (1, 2):
         with suppress(OSError):
-            draft.unlink(missing_ok=True)
+            if os.path.samestat(path.stat(), os.fstat(stream)):
+                return os.dup(stream)  # goes on where the stream is
+    return os.open(path, os.O_WRONLY)
+
+
+def _begun(final: Path) -> tuple[BinaryIO, Path]:
+    """Return a new draft of a file, locked as long as it is open, and its path.
+
+    Removes other drafts of the file whose lock is free: those of killed writers.
+    """
+    start = f".writing-{final.name[:40]}-"
+    left = re.compile(re.escape(start) + "[0-9a-f]{8}")
+    for name in filter(left.fullmatch, os.listdir(final.parent)):
+        with suppress(OSError), (final.parent / name).open("rb") as file:
+            _lock(file, wait=False)
+            os.unlink(final.parent / name)
+    while True:
+        draft = final.with_name(f"{start}{secrets.token_hex(4)}")
+        file = draft.open("xb")
+        with suppress(OSError):  # a file system without locks
+            _lock(file, wait=True)
+        if draft.exists():  # nobody removed it before it was locked
+            return file, draft
+        file.close()
+
+
+def _lock(file: BinaryIO, wait: bool) -> None:
+    """Lock an open file; where the system cannot, an open file cannot be removed either."""
+    if fcntl is not None:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -115,10 +181,10 @@ def _is_folder(path: Path, argument: str) -> bool:
     """Whether the path is a folder; raises where no file could be written there."""
     try:
         with suppress(FileNotFoundError):
-            folder = stat.S_ISDIR(path.stat().st_mode)
-            if not folder:
+            mode = path.stat().st_mode
+            if stat.S_ISREG(mode):
                 path.open("ab").close()
-            return folder
+            return stat.S_ISDIR(mode)
         above = next(folder for folder in path.absolute().parents if folder.exists())
         with TemporaryFile(dir=above):
             return False

@@ -58,7 +58,8 @@ def dump(ours: MultiHeadAttention | ImageAttention | ResidualAttention) -> Their
     """Return diffusers' `Attention` with the weights of our block, in the same train or eval mode.
 
     Raises `KindError` for other modules, `ArgumentError` for what diffusers cannot compute (shared
-    key heads, values of another width, dropout of weights, a mask, bias or positions of the block).
+    key heads, values of a different width, dropout of weights, the mask, bias or positions of a
+    block).
 
     >>> theirs = dump(MultiHeadAttention(8, 2))
     >>> theirs.to_q.bias.shape, theirs.heads
@@ -72,7 +73,7 @@ def dump(ours: MultiHeadAttention | ImageAttention | ResidualAttention) -> Their
         around = ResidualAttention(ours.attention, norm=norm, residual=ours.residual)
     else:
         around = ours if isinstance(ours, ResidualAttention) else ResidualAttention(ours)
-    inner, weights = around.attention, Weights.of(around)
+    inner, weights = around.attention, Weights.of(around, "ours")
     norms = {
         "group_norm": (around.norm, "norm"),
         "norm_cross": (around.context_norm, "context_norm"),

@@ -181,7 +181,7 @@ def layer(theirs: BasicTransformerBlock, weights: Weights) -> EncoderLayer | Dec
                 not getattr(theirs, option),
                 "False",
                 True,
-                "our layers attend themselves, then a context",
+                "our layers attend to themselves, then to a context",
             )
             for option in ("only_cross_attention", "double_self_attention")
         ),

@@ -96,7 +96,7 @@ def dump(ours: MultiHeadAttention) -> Any:
     """
     check_kind(ours, MultiHeadAttention, verb="dump")
     _check_plain(ours)
-    weights = Weights.of(ours)
+    weights = Weights.of(ours, "ours")
     parts = separate(ours, weights)
     tensors: dict[str, Tensor] = {}
     for kind, theirs in (("weight", "kernel"), ("bias", "bias")):

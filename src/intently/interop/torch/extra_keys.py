@@ -19,7 +19,7 @@ from intently.modules.weights.loading import AllOrNothing
 
 
 class BesideExtra(Mask):
-    """``mask`` over the first keys; the ``extra`` ones after them are attended by every query.
+    """``mask`` over the first keys; the ``extra`` ones after them are attended to by every query.
 
     >>> from intently import causal
     >>> print(BesideExtra(causal(), 1).draw(3, 4))

@@ -44,7 +44,7 @@ def mask(
     """Return our mask, True where PyTorch's masks are False; None if both are None.
 
     ``attn_mask`` (t, s), or (b·h, t, s) together with ``heads``; ``key_padding_mask`` (b, s). Float
-    masks may hold 0 and −∞ only: other numbers are a bias. Raises `ArgumentError` otherwise.
+    masks may hold 0 and −∞ only: anything else is a bias. Raises `ArgumentError` otherwise.
 
     >>> print(mask(nn.Transformer.generate_square_subsequent_mask(3)).draw(3))
     █ · ·
@@ -78,8 +78,8 @@ def _not_forbidden(name: str, theirs: Tensor) -> Tensor:
             name,
             "a boolean tensor, or one of 0 and −inf",
             f"dtype {theirs.dtype}",
-            "other numbers are added to the scores",
-            "hand them to the block as a bias",
+            "any other number is added to the scores",
+            "pass them to the block as a bias",
         )
     return theirs == 0
 
@@ -249,7 +249,7 @@ def dump(ours: MultiHeadAttention | KeyValueAttention) -> nn.MultiheadAttention:
     torch.Size([1, 5, 8])
     """
     check_kind(ours, MultiHeadAttention, KeyValueAttention, verb="dump")
-    weights = Weights.of(ours)
+    weights = Weights.of(ours, "ours")
     if isinstance(ours, KeyValueAttention):
         kdim, vdim, zero = ours.key_width, ours.value_width, "zero" in ours.extra
         parts = {

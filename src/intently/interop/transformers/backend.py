@@ -69,8 +69,8 @@ def attention_forward(
     Also return the weights (b, h, t, s) if ``output_attentions`` is set, else None. The mask is
     a `RuleTensor`, a boolean tensor (True means attend) or one to be added. Without a mask queries
     see the keys before them where the module is causal and t > 1, counted from the first key, as in
-    transformers. Raises `KernelError` for a paged cache and `ArgumentError` for a mask of another
-    shape.
+    transformers. Raises `KernelError` for a paged cache and `ArgumentError` for a mask of a
+    different shape.
     """
     if others.get("cache") is not None:
         raise build(
@@ -114,7 +114,7 @@ def _read(mask: Tensor | None, query: Tensor, s: int) -> tuple[Mask | None, Tens
             "attention_mask",
             f"shape (b, 1 or h, t={query.shape[-2]}, s={s})",
             shape_of(mask),
-            "this model hands its attention a mask that the mask function did not make",
+            "this model passes its attention a mask that the mask function did not make",
         )
     if mask.dtype is torch.bool:
         return allowed(mask), None

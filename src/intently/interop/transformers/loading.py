@@ -12,6 +12,7 @@ from torch import nn
 
 from intently.errors import CheckpointError, DataError, KindError, build
 from intently.interop.transformers import bert, gpt2, llama, marian, t5, vit
+from intently.interop.transformers.folders import HERE, kind_of, reading
 from intently.interop.transformers.models import TextModel, TextToText, VisionModel
 from intently.interop.transformers.parts import Tensors
 from intently.interop.weights import Weights, fill, listed, refuse
@@ -43,12 +44,12 @@ def load(source: str | Path | nn.Module) -> Model:
     >>> model = load(transformers.GPT2LMHeadModel(config).eval())
     >>> model(torch.tensor([[1, 2, 3]])).shape
     torch.Size([1, 3, 10])
-    >>> model.attentions(torch.tensor([[1, 2, 3]]))["layers.0.self"].shape
+    >>> model.attentions(torch.tensor([[1, 2, 3]]))["stack.layers.0.self_attention"].shape
     (1, 2, 3, 3)
     """
     model = source if isinstance(source, nn.Module) else _from_folder(Path(source))
     make, read = _parts(model)
-    weights = Weights.of(model)
+    weights = Weights.of(model, "source")
     tensors = read(weights)
     weights.finish()
     ours = fill(make, tensors)
@@ -105,8 +106,6 @@ def _parts(model: nn.Module) -> Parts:
 
 def _from_folder(folder: Path) -> nn.Module:
     """Return the model of a local folder, of the class in its config, with all tensors checked."""
-    import transformers
-
     if not (folder / "config.json").is_file():
         raise build(
             DataError,
@@ -116,22 +115,18 @@ def _from_folder(folder: Path) -> nn.Module:
             "nothing is downloaded",
             "save one with model.save_pretrained(folder)",
         )
-    config: Any = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
-    name = next(iter(config.architectures or ()), None)
-    kind: Any = getattr(transformers, name, None) if name else None
-    if kind is None:
-        raise build(
-            DataError, str(folder / "config.json"), "the name of a class in architectures", name
+    expected = "a transformers model in safetensors"
+    with reading(folder, expected) as transformers:
+        kind = kind_of(transformers, folder, expected)
+        model, found = kind.from_pretrained(
+            folder, use_safetensors=True, output_loading_info=True, **HERE
         )
-    model, found = kind.from_pretrained(
-        folder, local_files_only=True, use_safetensors=True, output_loading_info=True
-    )
     wrong = [
         f"{listed(map(str, found[key]))} {what}"
         for key, what in (
             ("missing_keys", "missing"),
             ("unexpected_keys", "left over"),
-            ("mismatched_keys", "of another shape"),
+            ("mismatched_keys", "of a different shape"),
         )
         if found.get(key)
     ]
@@ -139,7 +134,7 @@ def _from_folder(folder: Path) -> nn.Module:
         raise build(
             CheckpointError,
             str(folder),
-            f"the tensors of {name}",
+            f"the tensors of {kind.__name__}",
             ", ".join(wrong),
             "the folder holds another model than its config says",
         )

@@ -96,11 +96,12 @@ class _OneStack(AllOrNothing):
         return self.pooler(states[:, 0])
 
     def attentions(self, x: Tensor, **given: Any) -> dict[str, Attention]:
-        """Return every layer's lazy matrix (b, h, t, t), by name: ``layers.0.self`` and on.
+        """Return every layer's lazy matrix (b, h, t, t): ``stack.layers.0.self_attention`` and on.
 
         Takes the arguments of `states`, except a cache.
         """
-        return attended(self.stack.attentions(), lambda: self.states(x, **given))
+        blocks = [(f"stack.{name}", block) for name, block in self.stack.attentions()]
+        return attended(blocks, lambda: self.states(x, **given))
 
     def states(self, *given: Any, **options: Any) -> Tensor:
         raise NotImplementedError
@@ -131,7 +132,7 @@ class TextModel(_OneStack):
         """Return logits (b, t, vocabulary), or states (b, t, c) without a head.
 
         With a cache of `new_cache`, ids hold only the new steps. Raises `ArgumentError` for ids of
-        another shape and for more steps than the model has positions.
+        a different shape and for more steps than the model has positions.
         """
         given = {"mask": mask, "positions": positions, "types": types, "cache": cache}
         return self.head(self.states(ids, **given))
@@ -262,7 +263,7 @@ class TextToText(AllOrNothing):
         mask: Mask | Tensor | None = None,
         target_mask: Mask | Tensor | None = None,
     ) -> dict[str, Attention]:
-        """Return every lazy matrix by name: ``encoder.layers.0.self``, ``decoder.layers.0.cross``.
+        """Return every lazy matrix by path: ``decoder.layers.0.cross_attention``, …
 
         Those of the encoder have shape (b, h, s, s), the decoder's own (b, h, t, t), and cross
         attention (b, h, t, s).

@@ -7,6 +7,8 @@ import os
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from intently.foundation import forks
+
 
 class Loaded(NamedTuple):
     """The module, or the reason why there is none."""
@@ -19,11 +21,14 @@ def _load() -> Loaded:
     if os.environ.get("INTENTLY_NATIVE") == "off":
         return Loaded(None, "INTENTLY_NATIVE=off is set")
     try:
-        return Loaded(importlib.import_module("intently.kernels.native._native"), None)
+        module = importlib.import_module("intently.kernels.native._native")
     except ModuleNotFoundError:
-        return Loaded(None, "it was not built: installing Intently found no C++ compiler")
+        return Loaded(None, "it was not built: no C++ compiler was found, or it failed")
     except ImportError as error:
         return Loaded(None, f"it does not load: {error}")
+    if forks.is_fork:  # of a process that may have used PyTorch's threads
+        module.forked()
+    return Loaded(module, None)
 
 
 loaded = _load()

@@ -50,7 +50,8 @@ def measure(matrix: LazyMatrix, ids: Tensor | Sequence[int] | None = None) -> di
     - ``sink``: the weight on the first key that gets any (Xiao et al. 2024, "Efficient Streaming
       Language Models with Attention Sinks", section 3.1);
     - ``self``, ``previous``: the weight on key p_i and on key p_i − 1 (Clark et al. 2019, section
-      3.1), over queries that have one;
+      3.1), over queries that have one. A first query that sees itself alone has weight 1 there by
+      necessity: it counts neither here nor as a ``sink``;
     - ``duplicate``, ``induction``: the weight on what the masks `duplicate` (Wang et al. 2023) and
       `induction` (Olsson et al. 2022) allow, over queries whose token has appeared before; only
       with ``ids``;
@@ -62,20 +63,21 @@ def measure(matrix: LazyMatrix, ids: Tensor | Sequence[int] | None = None) -> di
     Queries that may attend to nothing are not counted; with ``ids``, neither are tokens that no
     query may see (padding). Gradients do not flow.
 
-    Raises `ArgumentError` for ids of another shape.
+    Raises `ArgumentError` for ids of a different shape.
 
     >>> from intently.matrix import Dense
     >>> A = Dense(torch.tensor([[1.0, 0.0, 0.0], [0.75, 0.25, 0.0], [0.125, 0.5, 0.375]]))
     >>> found = measure(A, [4, 9, 4])
     >>> {name: round(float(average.value()), 3) for name, average in found.items()}
     ... # doctest: +NORMALIZE_WHITESPACE
-    {'entropy': 0.512, 'confidence': 0.75, 'sink': 0.625, 'self': 0.542, 'previous': 0.625,
+    {'entropy': 0.512, 'confidence': 0.75, 'sink': 0.438, 'self': 0.312, 'previous': 0.625,
      'duplicate': 0.125, 'induction': 0.5, 'distance': 0.5}
     """
     with torch.no_grad():
         wanted = _Wanted.of(matrix, None if ids is None else _checked(matrix, ids))
         sums = matrix._summed(wanted.rules, wanted.again, wanted.counted)
-        return _averages(wanted, _streamed(matrix, wanted) if sums is None else sums)
+        sums = _streamed(matrix, wanted) if sums is None else sums
+        return _averages(wanted, _without_the_first(matrix, sums))
 
 
 def _checked(matrix: LazyMatrix, ids: Tensor | Sequence[int]) -> Tensor:
@@ -131,12 +133,28 @@ class _Wanted:
 
 def _averages(wanted: _Wanted, sums: dict[str, Tensor]) -> dict[str, Average]:
     """The statistics in the order of `measure`."""
-    counts = {"self": "self_count", "previous": "previous_count"}
+    counts = {"sink": "sink_count", "self": "self_count", "previous": "previous_count"}
     counts.update(duplicate="again", induction="again")
     averages = {n: Average(sums[n], sums[counts.get(n, "attending")]) for n in wanted.names}
     if "shared" in averages:
         averages["divergence"] = Average(-sums["entropy"] - sums["shared"], sums["attending"])
     return {name: averages[name] for name in STATISTICS if name in averages}
+
+
+def _without_the_first(matrix: LazyMatrix, sums: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Sums without the weight of a first query on itself, where it sees nothing else."""
+    *lead, t, s = matrix.shape
+    alone = torch.zeros_like(sums["attending"])
+    if s and t:
+        first = (matrix._viewers() > 0).to(torch.uint8).argmax(-1).expand(lead)
+        for key in first.unique().tolist():
+            row = key - (s - t)
+            if 0 <= row < t:
+                w = matrix[..., row, :]
+                one = (w != 0).sum(-1).eq(1) & (w[..., key] == 1) & (first == key)
+                alone = alone + one.to(alone.dtype)
+    less = {name: sums[name] - alone for name in ("sink", "self", "self_count")}
+    return {**sums, **less, "sink_count": sums["attending"] - alone}
 
 
 def _streamed(matrix: LazyMatrix, wanted: _Wanted) -> dict[str, Tensor]:

@@ -210,7 +210,7 @@ class SpatialTransformer(AllOrNothing):
     >>> image, words = torch.randn(1, 32, 8, 8), torch.randn(1, 5, 8)
     >>> block(image, words).shape
     torch.Size([1, 32, 8, 8])
-    >>> block.attentions(image, words)["layers.0.cross"].shape
+    >>> block.attentions(image, words)["layers.0.cross_attention"].shape
     (1, 2, 64, 5)
     """
 
@@ -305,7 +305,7 @@ class SpatialTransformer(AllOrNothing):
         mask: Mask | Tensor | None = None,
         context_mask: Mask | Tensor | None = None,
     ) -> dict[str, Attention]:
-        """Return every layer's lazy matrices (b, h, pixels, …): "layers.0.self", "layers.0.cross".
+        """Return every layer's lazy matrices (b, h, pixels, …): "layers.0.self_attention", …
 
         Arguments are those of `forward`; rows are pixels, row after row of the image.
         """
@@ -378,5 +378,5 @@ def _copied_layers(
     cross = [getattr(layer, "cross_attention", None) for layer in made]
     widths = [None if x is None else x.context_width for x in cross]
     if len(set(widths)) > 1:
-        raise build(ArgumentError, "layers", "layers that attend contexts of one width", widths)
+        raise build(ArgumentError, "layers", "layers that attend to contexts of one width", widths)
     return made, widths[0] if widths else None

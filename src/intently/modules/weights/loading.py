@@ -39,7 +39,7 @@ torch.Size([1]). Nothing was loaded.
 
         ``strict`` and ``assign`` are those of `nn.Module`. Raises `CheckpointError` (a
         `RuntimeError`, as PyTorch's own) naming every tensor that is missing, unexpected or of
-        another shape, `KindError` if ``state_dict`` is not a mapping of names to tensors; the
+        a different shape, `KindError` if ``state_dict`` is not a mapping of names to tensors; the
         module is then unchanged.
         """
         own = self.state_dict()

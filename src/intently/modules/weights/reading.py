@@ -26,7 +26,7 @@ Weight: TypeAlias = Tensor | np.ndarray | tuple[Tensor | np.ndarray, Tensor | np
 """A weight (out, in) or (out, in, 1, 1); a pair of it and its bias (out,); or the layer itself."""
 
 TRANSPOSED = "weights are stored (out, in) as in nn.Linear; Keras stores (in, out)"
-TURN = "hand in weight.T if it is transposed"
+TURN = "pass weight.T if it is transposed"
 
 
 class Map(NamedTuple):
@@ -122,7 +122,7 @@ def sizes(maps: Mapping[str, Map], **shapes: str) -> dict[str, int]:
     Traceback (most recent call last):
     ...
     intently.errors.ArgumentError: down: expected shape (c=4, i=6); got shape (4, 5). Weights are \
-stored (out, in) as in nn.Linear; Keras stores (in, out). Hand in weight.T if it is transposed.
+stored (out, in) as in nn.Linear; Keras stores (in, out). Pass weight.T if it is transposed.
     """
     same_kind(maps.values(), ", ".join(list(shapes)[1:]))
     found: dict[str, int] = {}

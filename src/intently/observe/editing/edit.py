@@ -15,6 +15,7 @@ from intently.observe.editing.applied import Applied
 from intently.observe.editing.editor import Editor
 from intently.observe.recording.labels import Tokens
 from intently.observe.watching.doors import listen
+from intently.observe.watching.naming import check_module
 
 
 class edit:  # noqa: N801 - used as a function: `with it.edit(model, edits.off(heads=[3])):`
@@ -45,10 +46,10 @@ class edit:  # noqa: N801 - used as a function: `with it.edit(model, edits.off(h
     def __init__(
         self, model: nn.Module, edits: Edit | Mapping[str, Edit], *, tokens: Tokens | None = None
     ) -> None:
-        if not isinstance(model, nn.Module):
-            raise build(KindError, "model", "an nn.Module", type(model).__name__)
+        check_module(model)
         self._model, self._edits, self._tokens = model, _mapping(edits), tokens
         self._editor: Editor | None = None
+        self._doors = ExitStack()
         self._undo: finalize[..., edit] | None = None
 
     def __enter__(self) -> Edited:
@@ -57,11 +58,15 @@ class edit:  # noqa: N801 - used as a function: `with it.edit(model, edits.off(h
             expected, got = "one block for each edit", "one that was entered before"
             raise build(KernelError, "edit", expected, got, fix=fix)
         editor = Editor(self._model, self._edits, self._tokens)
-        with ExitStack() as undo:
+        undo = self._doors
+        self._undo = finalize(self, undo.close)
+        self._undo.atexit = False
+        try:
             undo.callback(editor.close)
             listen(editor, undo)
-            self._undo = finalize(self, undo.pop_all().close)
-            self._undo.atexit = False
+        except BaseException:
+            undo.close()
+            raise
         self._editor = editor
         return Edited(editor.applied)
 
@@ -71,7 +76,8 @@ class edit:  # noqa: N801 - used as a function: `with it.edit(model, edits.off(h
             fix = "write `with it.edit(model, edits):`, which enters and leaves it"
             got = "one that was not entered, or was left"
             raise build(KernelError, "edit", "the end of a block that runs", got, fix=fix)
-        self._undo()
+        self._doors.close()
+        self._undo.detach()  # an interrupt before leaves it to the collector
         left = [pattern for pattern in self._edits if pattern not in editor.used]
         if left and raised[0] is None:
             ran = ", ".join(editor.applied) or "none"

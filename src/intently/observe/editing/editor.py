@@ -21,8 +21,17 @@ from intently.observe.editing.applied import Applied, Part, edited_rows, groups,
 from intently.observe.editing.texts import Texts
 from intently.observe.generation.call_masks import trimmed
 from intently.observe.recording.labels import Tokens
-from intently.observe.watching.call import IN_FUNC, After, AttentionSpec, Call, operand
+from intently.observe.watching.call import (
+    IN_FUNC,
+    After,
+    AttentionSpec,
+    Call,
+    numberless,
+    operand,
+    traced,
+)
 from intently.observe.watching.checking import Verdict, check
+from intently.observe.watching.inputs import comes_from_elsewhere
 from intently.observe.watching.listener import Changing, Made, in_backward
 from intently.observe.watching.mask_inference import KnownMasks
 from intently.observe.watching.naming import Names, matches
@@ -80,14 +89,16 @@ class Editor(Changing):
         if name is None:
             return result, make
         found = [(pattern, edit) for pattern, edit in self._edits.items() if matches(name, pattern)]
-        call = IN_FUNC if transformed() else make()
+        call = (IN_FUNC if transformed() else traced()) or make()
+        if isinstance(call, Call):
+            call = numberless(call) or call
         if isinstance(call, str):
             if found:
                 self.miss(module, source, call)
         elif found:
             return self._edited(name, found, call, result)
         else:
-            self._texts.passed(name, call.q.shape[-2], self._trimmed(call)[1])
+            self._texts.passed(name, call.q.shape[-2], self._trimmed(call)[1], self._across(call))
         return result, lambda: call
 
     def _edited(
@@ -97,7 +108,7 @@ class Editor(Changing):
         number = max(0, self._calls.get(name, -1) + (not again))
         self._calls[name] = number
         matrix, k, v = self._read(name, number, call)
-        scene = self._texts.scene(name, number, matrix, k, v)
+        scene = self._texts.scene(name, number, matrix, k, v, self._across(call))
         for pattern, edit in found:
             before, scene.touched = scene.touched, torch.zeros_like(scene.touched)
             edit.change(scene)
@@ -115,6 +126,9 @@ class Editor(Changing):
         self.applied.setdefault(name, Applied(name, said)).add(scene, parts)
         y, after = _output(call, scene, parts)
         return call.put(y, scene.matrix), partial(_as_call, call, scene, after, told)
+
+    def _across(self, call: Call) -> bool | None:
+        return comes_from_elsewhere(call, self.running.inputs)
 
     def _trimmed(self, call: Call) -> tuple[AttentionSpec, Tensor]:
         """The arguments and the keys of a call, without places of a cache that are not written."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from intently.edits import Scene
+from intently.errors import KindError, build
 from intently.matrix import LazyMatrix
 from intently.matrix.labelling import crosses, side
-from intently.observe.recording.labels import Tokens, checked, is_pair
+from intently.observe.recording.labels import Tokens, checked, is_pair, is_rows
 from intently.observe.storage.stores import identity
 
 COMPARED = 8
@@ -47,7 +48,10 @@ class Texts:
     """
 
     def __init__(self, tokens: Tokens | None, names: Collection[str]) -> None:
-        self._tokens = checked(tokens)
+        if is_rows(tokens):
+            fix = "pass those of one, or name rows and keys by position"
+            raise build(KindError, "tokens", "the tokens of one text", "several texts", fix=fix)
+        self._tokens: Any = checked(tokens)
         self._names = set(names)
         self._crossing = {_layer(name) for name in self._names if crosses(name, self._names)}
         """Layers with a cross-attention."""
@@ -56,20 +60,27 @@ class Texts:
         """Batch rows and queries of the last self-attention, and the position of the first."""
         self._before: dict[str, Before] = {}
 
-    def passed(self, name: str, t: int, k: Tensor) -> None:
-        """Hear of a call of t queries and keys (…, s, d) that nobody edits."""
-        self._place(name, t, k)
+    def passed(self, name: str, t: int, k: Tensor, seen: bool | None) -> None:
+        """Hear of a call of t queries and keys (…, s, d) that nobody edits.
 
-    def scene(self, name: str, number: int, matrix: LazyMatrix, k: Tensor, v: Tensor) -> Scene:
+        ``seen`` says whether keys came from elsewhere than queries, as far as that was seen.
+        """
+        self._place(name, t, k, seen)
+
+    def scene(
+        self, name: str, number: int, matrix: LazyMatrix, k: Tensor, v: Tensor, seen: bool | None
+    ) -> Scene:
         """The scene of a call; k are the keys that its cache shows."""
-        place = self._place(name, matrix.shape[-2], k)
+        place = self._place(name, matrix.shape[-2], k, seen)
         own, keys = self._sides(name, place.across)
         across, first, first_key, texts = place
         return Scene(name, number, matrix, v, first, first_key, texts, across, own, keys)
 
-    def _place(self, name: str, t: int, k: Tensor) -> Place:
+    def _place(self, name: str, t: int, k: Tensor, seen: bool | None) -> Place:
         s = k.shape[-2]
-        across = self._crosses(name, t, s)
+        across = self._crosses(name, t, s) if seen is None else seen
+        if seen:
+            self._crossing.add(_layer(name))
         before = self._before.get(name)
         if across:
             place = self._across(t, k, before)

@@ -44,7 +44,7 @@ class _Way:
 class Replays:
     """Keeps the calls of a model's modules around and beside those that are edited.
 
-    A kept call is handed out if it was over before the first edited module ran, and if modules
+    A kept call is returned if it was over before the first edited module ran, and if modules
     were called in the same order with equal tensors so far; else the module runs. The last of all
     calls may be that of a linear layer behind all edited modules: it becomes `Deferred`.
     """

@@ -8,8 +8,11 @@ from typing import Any, NamedTuple, TypeAlias
 from intently.errors import KindError, build
 from intently.matrix.labelling import crosses, one_text, reads_source, side
 
-Tokens: TypeAlias = Sequence[str] | tuple[Sequence[str], Sequence[str]]
-"""The texts of one sequence, or of two: (source, target) of an encoder and a decoder."""
+Text: TypeAlias = Sequence[str] | tuple[Sequence[str], Sequence[str]]
+"""The tokens of one sequence, or of two: (source, target) of an encoder and a decoder."""
+
+Tokens: TypeAlias = Text | list[Text]
+"""One text for all rows of a batch, or a list with the text of each, without padding."""
 
 OWN = (0, 1)
 """How many more tokens than keys a decoder may have: the last one is produced and never read."""
@@ -28,15 +31,23 @@ NONE = Labels()
 
 def checked(tokens: Any) -> Tokens | None:
     """Return the tokens; raises `KindError` for anything but texts, or a pair of sequences."""
-    for texts in sides(tokens):
-        listed = hasattr(texts, "__getitem__") and hasattr(texts, "__len__")
-        odd = next((x for x in texts if not isinstance(x, str)), None) if listed else texts
-        if odd is not None or isinstance(texts, dict):
+    texts = [x for text in tokens for x in sides(text)] if is_rows(tokens) else sides(tokens)
+    for text in texts:
+        listed = hasattr(text, "__getitem__") and hasattr(text, "__len__")
+        odd = next((x for x in text if not isinstance(x, str)), None) if listed else text
+        if odd is not None or isinstance(text, dict):
             inside = f" with {type(odd).__name__}" if listed and odd is not None else ""
             expected = "a list of texts, or a pair of such lists (source, target)"
             fix = "a tokenizer's convert_ids_to_tokens(ids) gives texts"
-            raise build(KindError, "tokens", expected, type(texts).__name__ + inside, fix=fix)
+            raise build(KindError, "tokens", expected, type(text).__name__ + inside, fix=fix)
     return tokens
+
+
+def is_rows(tokens: Any) -> bool:
+    """Whether tokens are a list of the texts of each row of a batch."""
+    if not isinstance(tokens, list) or not tokens:
+        return False
+    return all(isinstance(text, list | tuple) for text in tokens)
 
 
 def is_pair(tokens: Any) -> bool:
@@ -53,31 +64,51 @@ def sides(tokens: Any) -> tuple[Any, ...]:
     return tokens if is_pair(tokens) else (tokens,)
 
 
+def placed(text: Text, seen: Sequence[bool]) -> Text:
+    """Return a text with "" for padding, where as many keys are seen as it has tokens.
+
+    >>> placed(["a", "b"], [False, True, True])
+    ['', 'a', 'b']
+    """
+
+    def fill(tokens: Sequence[str]) -> Sequence[str]:
+        if len(tokens) == len(seen) or len(tokens) != sum(seen):
+            return tokens
+        left = iter(tokens)
+        return [next(left) if one else "" for one in seen]
+
+    sides: Any = text
+    return (fill(sides[0]), fill(sides[1])) if is_pair(text) else fill(sides)
+
+
 def labels(
-    tokens: Tokens | None,
+    tokens: Text | None,
     name: str,
     shape: Sequence[int],
     looks_back: Callable[[], bool],
     sources: Collection[int] = (),
     beside: Collection[str] = (),
+    across: bool | None = None,
 ) -> Labels:
     """Return the labels of a matrix (…, t, s); ``looks_back`` says whether it sees only the past.
 
     If a row sees only the past or attends across sequences, its label is the token that it
     produces, else its own token. ``sources`` are the lengths that encoders of the recording read:
     one sequence of such a length labels only them. ``beside`` are the names of all modules that
-    attended.
+    attended, ``across`` says whether keys came from elsewhere than queries, as far as that was
+    seen.
     """
+    across = crosses(name, beside, across)
     t, s = shape[-2:]
     if tokens is None:
         return NONE
     if not is_pair(tokens):
         (own,) = sides(tokens)
-        if len(own) in sources and not reads_source(name, beside):
+        if len(own) in sources and not reads_source(name, beside, across):
             return NONE
-        return _of_one(tuple(own), crosses(name, beside), t, s, looks_back)
+        return _of_one(tuple(own), across, t, s, looks_back)
     source, target = map(tuple, sides(tokens))
-    where, across, back = side(name), crosses(name, beside), looks_back()
+    where, back = side(name), looks_back()
     fits = len(source) == s, len(target) - s in OWN
     if where == "encoder":
         return Labels(source, source, True) if not across and fits[0] and t == s else NONE

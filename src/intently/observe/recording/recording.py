@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from copy import copy
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -16,10 +17,21 @@ from intently.matrix import LazyMatrix, rollout
 from intently.matrix.labelling import as_numbers, crosses, looks_back, numbered, reads_source, side
 from intently.observe.generation.joining import Joined
 from intently.observe.recording.coverage import Coverage
-from intently.observe.recording.labels import Labels, Tokens, checked, is_pair, labels
+from intently.observe.recording.labels import (
+    NONE,
+    Labels,
+    Text,
+    Tokens,
+    checked,
+    is_pair,
+    is_rows,
+    labels,
+    placed,
+)
 from intently.observe.saving.mapped import InFile
 from intently.observe.storage.stores import Computed, Kept, KeptSpec
 from intently.observe.watching.call import AttentionSpec
+from intently.observe.watching.naming import matches
 
 if TYPE_CHECKING:
     from intently.observe.recording.summary import Summary
@@ -60,8 +72,10 @@ class Entry:
 
     ``verified`` says whether its weights give the model's output, None if they could not be
     compared; ``why`` gives the reason, ``compared`` the number of rows. ``tokens`` label it, as
-    in `Recording`; ``sources`` are the numbers of keys that encoders have, ``beside`` the names of
-    all modules that attended.
+    in `Recording`, unless they are of one text and the batch is of ``several``; ``sources`` are the
+    numbers of keys that encoders have, ``beside`` the names of all modules that attended.
+    ``across`` says whether its keys came from elsewhere than its queries, None if that was not
+    seen.
     """
 
     def __init__(self, name: str, index: int, source: str, rows: Rows) -> None:
@@ -71,8 +85,10 @@ class Entry:
         self.compared = 0
         self.steps = 1
         self.tokens: Tokens | None = None
+        self.several = False
         self.sources: set[int] = set()
         self.beside: set[str] = {name}
+        self.across: bool | None = None
         self.values: Kept | None = None
         self.gradient: Kept | None = None
         self.ungraded: str | None = None
@@ -93,13 +109,31 @@ class Entry:
             fix = "the model may change q, k or the weights outside of its attention call"
             raise build(UnverifiedError, name, expected, "others", self.why, fix)
         matrix = self.attention()
-        found = self.labels(matrix)
-        return matrix.label(found.rows, found.columns)
+        first, *others = found = self.labels(matrix)
+        if not others:
+            return matrix.label(first.rows, first.columns)
+        return matrix.label_each([(one.rows, one.columns) for one in found])
 
-    def labels(self, matrix: Attention) -> Labels:
-        """The tokens of the rows and columns of its ``matrix``, as far as they are certain."""
+    def labels(self, matrix: Attention) -> list[Labels]:
+        """The tokens of the rows and columns of its ``matrix``, as far as they are certain.
+
+        One for each row of the batch where these have texts of their own.
+        """
+        texts: Any = self.tokens
+        if not is_rows(texts):
+            wrong = self.several and matrix.ndim > 3 and matrix.shape[0] > 1
+            return [NONE if wrong else self._labels(texts, matrix)]
+        b = matrix.shape[0] if matrix.ndim > 3 else 1
+        each = max(1, b // len(texts))  # rows of a text beside each other, as beams are
+        if b != each * len(texts):
+            return [NONE]
+        rows = [matrix[n] if matrix.ndim > 3 else matrix for n in range(b)]
+        return [self._labels(_padded(texts[n // each], row), row) for n, row in enumerate(rows)]
+
+    def _labels(self, text: Text | None, matrix: LazyMatrix) -> Labels:
         back = lambda: looks_back(matrix)  # noqa: E731 - asked only where it tells
-        return labels(self.tokens, self.name, matrix.shape, back, self.sources, self.beside)
+        own = text, self.name, matrix.shape, back, self.sources, self.beside
+        return labels(*own, across=self.across)
 
     def lost(self) -> str | None:
         """Why the weights cannot be computed any more, None while they can."""
@@ -130,15 +164,22 @@ class Entry:
         return self.gradient.get()
 
 
+def _padded(text: Text, row: LazyMatrix) -> Text:
+    """The text of a row of the batch, with its padding."""
+    seen = row._viewers().reshape(-1, row.shape[-1]).sum(0) > 0
+    return placed(text, seen.tolist())
+
+
 class Recording:
     """What a watch kept: ``seen[name]`` is the lazy matrix of a module.
 
     A recording reads as a mapping of names: ``len(seen)`` counts them, iteration yields them.
     ``layers`` are the same names, ``calls`` all entries in the order in which they began.
     ``tokens`` label the matrices: the texts of one sequence, or a pair (source, target) of the
-    texts that an encoder reads and those that a decoder reads and produces. They may be set later,
-    for example after a generation, and then label all entries; a matrix of other lengths gets no
-    labels.
+    texts that an encoder reads and those that a decoder reads and produces; or a list of these,
+    one for each row of a batch, without padding. They may be set later, for example after a
+    generation, and then label all entries; a matrix of other lengths gets no labels, nor does a
+    batch of different texts from the tokens of one.
     """
 
     def __init__(self, tokens: Tokens | None = None) -> None:
@@ -146,11 +187,12 @@ class Recording:
         self.covered = Coverage()
         self._sources: set[int] = set()
         self._names: set[str] = set()
+        self._several = False
         self.tokens = tokens
 
     @property
     def tokens(self) -> Tokens | None:
-        """The labels as given: of one sequence, of (source, target), or None.
+        """The labels as given: of one sequence, of (source, target), of each row, or None.
 
         Raises `KindError` when set to anything but texts.
         """
@@ -162,6 +204,18 @@ class Recording:
         for entry in self.calls:
             entry.tokens = tokens
 
+    def read(self, rows: Sequence[Text], derived: bool) -> None:
+        """Hear of the texts that the model read, one for each row of the batch.
+
+        They become the ``tokens`` if they were ``derived`` from a tokenizer. Otherwise rows that
+        differ show that tokens of one text label none of them.
+        """
+        if derived:
+            self.tokens = list(rows)
+        self._several = self._several or any(row != rows[0] for row in rows)
+        for entry in self.calls:
+            entry.several = self._several
+
     @property
     def layers(self) -> tuple[str, ...]:
         """The names of the modules that attended, in the order in which they began."""
@@ -170,9 +224,10 @@ class Recording:
     def add(self, entry: Entry) -> None:
         """Append an entry."""
         self._names.add(entry.name)
-        if reads_source(entry.name, self._names):
+        if reads_source(entry.name, self._names, entry.across):
             self._sources.add(entry.shape[-1])
         entry.sources, entry.beside = self._sources, self._names
+        entry.several = self._several
         self.calls.append(entry)
 
     def entries(self, name: str) -> list[Entry]:
@@ -244,26 +299,43 @@ class Recording:
         save(self, path)
 
     def page(
-        self, path: str | PathLike[str], precision: Literal["half", "full"] = "half", **about: Any
+        self,
+        path: str | PathLike[str],
+        precision: Literal["half", "full"] = "half",
+        *,
+        layers: str | Sequence[str] | None = None,
+        **about: Any,
     ) -> Path:
         """Write a page that opens offline in any browser: every head of every layer.
 
         The page holds queries and keys at ``precision``, and says how far its weights are from the
-        model's. `intently.show.page.save_page` documents its other options (``title``, ``sides``,
-        ``highlights``, ``start``) and errors. Unverified entries are left out, and named. Without
-        ``start`` and ``highlights``, the page of a short text opens on its most telling head, and
-        says why.
+        model's. ``layers`` are names or patterns such as "decoder.*", as `watch` takes them; all
+        unless given. `intently.show.page.save_page` documents its other options (``title``,
+        ``sides``, ``highlights``, ``start``) and errors. Entries that are unverified, or have more
+        than four axes, are left out, and named. Without ``start`` and ``highlights``, the page of a
+        short text opens on its most telling head, and says why.
         """
         from intently.show.page import items_of, save_page
         from intently.show.page.opening import opened_on
         from intently.show.page.writing import destination
 
         destination(path)
+        shown = self if layers is None else self._only(layers)
         if about.keys().isdisjoint({"start", "highlights"}):
             about["start"], about["highlights"] = opened_on(
-                items_of(self, sides=about.get("sides", ()))
+                items_of(shown, sides=about.get("sides", ()))
             )
-        return save_page(self, path, precision, **about)
+        return save_page(shown, path, precision, **about)
+
+    def _only(self, layers: str | Sequence[str]) -> Recording:
+        """The recording of some layers; raises `ArgumentError` for a pattern that has none."""
+        patterns = [layers] if isinstance(layers, str) else list(layers)
+        for pattern in patterns:
+            if not any(matches(name, pattern) for name in self.layers):
+                self.entries(pattern)  # which says what is near
+        part = copy(self)
+        part.calls = [e for e in self.calls if any(matches(e.name, p) for p in patterns)]
+        return part
 
     def rollout(self, token: int | str, residual: float = 0.5) -> Tensor:
         """Return how much a token draws from each input position through all layers, (b, s).
@@ -277,21 +349,22 @@ class Recording:
         squares = [
             entry
             for entry in self.calls
-            if entry.shape[-2] == entry.shape[-1] and not crosses(entry.name, self._names)
+            if entry.shape[-2] == entry.shape[-1]
+            and not crosses(entry.name, self._names, entry.across)
         ]
         twice = [entry.name for entry in squares if entry.index]
         if twice:
             expected, got = "one self-attention of each layer", f"several of {twice[0]!r}"
             why = "rollout follows one sequence through its layers"
-            fix = "watch one call, or hand matrices to it.rollout([seen[name, i], …])"
+            fix = "watch one call, or pass matrices to it.rollout([seen[name, i], …])"
             raise build(ArgumentError, "rollout", expected, got, why, fix)
         if {"encoder", "decoder"} <= {side(entry.name) for entry in squares}:
             got = "that of an encoder and that of a decoder"
             fix = 'watch one of them: watch(model, layers="encoder.*")'
             raise build(ArgumentError, "rollout", "self-attention of one sequence", got, fix=fix)
         matrices = [entry.matrix() for entry in squares]
-        texts = self._tokens
-        if texts is None or is_pair(texts):
+        texts: Any = self._tokens
+        if texts is None or is_pair(texts) or is_rows(texts):
             texts = matrices[0].labels[1] if matrices else None
         return rollout(matrices, residual, queries=_position(token, texts or ()))
 
@@ -304,11 +377,15 @@ class Recording:
         return f"Recording({len(self.layers)} layers, {len(self.calls)} calls)"
 
 
-def _numbers(found: Labels) -> list[int] | None:
-    """The tokens of a self-attention as numbers, None if unknown."""
-    if not found.same or found.rows is None or found.columns is None:
-        return None
-    return as_numbers(found.columns) if len(found.rows) == len(found.columns) else None
+def _numbers(found: list[Labels]) -> list[int] | list[list[int]] | None:
+    """The tokens of a self-attention as numbers, of each row of a batch; None if unknown."""
+    for one in found:
+        if not one.same or one.rows is None or one.columns is None:
+            return None
+        if len(one.rows) != len(one.columns):
+            return None
+    rows = [as_numbers(one.columns or ()) for one in found]
+    return rows[0] if len(rows) == 1 else rows
 
 
 def _position(token: int | str, texts: Any) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
@@ -14,7 +14,7 @@ from intently.matrix import LazyMatrix
 from intently.matrix.patterns import STATISTICS, links, measure
 from intently.observe.recording.table import Row, Table, written
 
-Source: TypeAlias = tuple[str, LazyMatrix, Tensor | Sequence[int] | None]
+Source: TypeAlias = tuple[str, LazyMatrix, Tensor | Sequence[Any] | None]
 
 PLACE = ("layer", "item", "head", "queries")
 
@@ -63,7 +63,7 @@ class Summary(Table):
         ``per_item`` each item has rows of its own. Padding (queries that may attend to nothing and,
         if tokens are known, tokens that no query may see) never counts.
 
-        Raises `KindError` for anything but lazy matrices, `ArgumentError` for tokens of another
+        Raises `KindError` for anything but lazy matrices, `ArgumentError` for tokens of a different
         shape.
         """
         rows = [row for source in sources for row in _rows(*source, per_item)]
@@ -113,7 +113,7 @@ def alignment_errors(matrices: Sequence[LazyMatrix], gold: Sequence[Alignment]) 
     wrong = [m.shape for m in matrices if m.ndim != 3 or m.shape[0] != matrices[0].shape[0]]
     if wrong:
         expected = "(h, t, s) each, the same h in all"
-        fix = "hand in one sentence pair at a time: A[0] of a batch (b, h, t, s)"
+        fix = "pass one sentence pair at a time: A[0] of a batch (b, h, t, s)"
         raise build(ArgumentError, "matrices", expected, f"shape {wrong[0]}", fix=fix)
     return [
         alignment_error_rate([links(m[head]) for m in matrices], gold)
@@ -122,7 +122,7 @@ def alignment_errors(matrices: Sequence[LazyMatrix], gold: Sequence[Alignment]) 
 
 
 def _rows(
-    name: str, matrix: LazyMatrix, ids: Tensor | Sequence[int] | None, per_item: bool
+    name: str, matrix: LazyMatrix, ids: Tensor | Sequence[Any] | None, per_item: bool
 ) -> Iterator[Row]:
     if not isinstance(matrix, LazyMatrix):
         fix = "wrap dense weights: it.Dense(weights)"

@@ -85,7 +85,7 @@ class Table:
             import pandas  # pyright: ignore[reportMissingImports, reportMissingModuleSource]
         except ImportError:
             expected, got = "pandas, which makes data frames", "an environment without it"
-            fix = "pip install pandas, or write .csv(path)"
+            fix = "run pip install pandas, or write .csv(path)"
             raise build(MissingLibraryError, "pandas", expected, got, fix=fix) from None
         return pandas.DataFrame(list(self), columns=list(self.columns))
 

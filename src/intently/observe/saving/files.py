@@ -24,7 +24,7 @@ from intently.errors import ArgumentError, IntentlyError, KindError, build, shap
 from intently.masks import Geometry, Mask
 from intently.modules.recurrent import Energies
 from intently.observe.recording.coverage import printable
-from intently.observe.recording.labels import Tokens, sides
+from intently.observe.recording.labels import Tokens, is_rows, sides
 from intently.observe.recording.recording import Entry, Recording, Whole
 from intently.observe.saving import value_json
 from intently.observe.saving.mapped import InFile, Mapped
@@ -56,6 +56,7 @@ _ENTRY = {
     "why?": (str, None),
     "steps": int,
     "compared?": int,
+    "across?": (bool, None),
     "how": _HOW,
     str: object,
 }
@@ -150,6 +151,7 @@ class _Sheet:
             "why": entry.why,
             "compared": min(entry.compared, entry.shape[-2]),
             "steps": entry.steps,
+            "across": entry.across,
             "tokens": _told(entry.tokens),
             "q": self._own(f"{at}/q", matrix.q, lambda: entry.rows.operands()[0]),
             "k": self._own(f"{at}/k", matrix.k, lambda: entry.rows.operands()[1]),
@@ -189,8 +191,11 @@ class _Sheet:
         return {"tensor": known}
 
 
-def _told(tokens: Tokens | None) -> list[Any] | None:
-    """Tokens as plain data: texts, or two lists of them."""
+def _told(tokens: Tokens | None) -> list[Any] | dict[str, Any] | None:
+    """Tokens as plain data: texts, two lists of them, or the texts of each row of a batch."""
+    if is_rows(tokens):
+        texts: Any = tokens
+        return {"rows": [_told(text) for text in texts]}
     found = [list(side) for side in sides(tokens)]
     return (found or [None])[0] if len(found) < 2 else found
 
@@ -201,7 +206,7 @@ def _told(tokens: Tokens | None) -> list[Any] | None:
 def _about(file: Mapped) -> dict[str, Any]:
     """The JSON in the metadata of a file."""
     if file.metadata.get("kind") != KIND:
-        raise file.refusal("a safetensors file of another kind", "it holds tensors, no recording")
+        raise file.refusal("a different kind of safetensors file", "it holds tensors, no recording")
     version = file.metadata.get("format", "")[:9]
     if not (version.isascii() and version.isdigit() and int(version)):
         raise file.refusal(f"format {version!r}", "it is damaged")
@@ -246,7 +251,7 @@ def _entry(form: dict[str, Any], file: Mapped, counts: dict[str, int]) -> Entry:
     entry.compared = form.get("compared", 0)
     if not 0 <= entry.compared <= entry.shape[-2]:
         raise UnreadableError(f"{name!r}, call {index}: more rows compared than there are")
-    entry.tokens = _texts(form.get("tokens"))
+    entry.tokens, entry.across = _texts(form.get("tokens")), form.get("across")
     entry.values, entry.gradient = kept.get("values"), kept.get("gradient")
     return entry
 
@@ -298,9 +303,15 @@ def _check(parts: Mapping[str, Tensor], how: AttentionSpec) -> None:
 
 
 def _texts(x: Any) -> Tokens | None:
-    """The texts of one sequence, or of two."""
+    """The texts of one sequence, of two, or of each row of a batch."""
     if x is None:
         return None
+    if isinstance(x, dict):
+        rows = x.get("rows")
+        if not isinstance(rows, list) or not rows:
+            raise UnreadableError("tokens that are no lists of texts")
+        texts: Any = [_texts(text) for text in rows]
+        return texts
     pair = isinstance(x, list) and len(x) == 2 and all(isinstance(side, list) for side in x)
     for texts in x if pair else [x]:
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):

@@ -27,6 +27,7 @@ from itertools import chain
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
+import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import (
     _get_current_dispatch_mode,
@@ -40,6 +41,7 @@ from intently.observe.sources.following import BY_HAND, Follow
 from intently.observe.sources.gathered import Gathered
 from intently.observe.sources.regraded import Regraded
 from intently.observe.sources.steps import NO_PRODUCT, axes_of_ones
+from intently.observe.watching.call import traced
 from intently.observe.watching.helpers import Helper, helpers
 from intently.observe.watching.listener import Changing, Listener
 from intently.observe.watching.patches import Function, Target, is_replaced
@@ -151,7 +153,13 @@ def around(
     Modules whose code makes weights by hand are followed; the layers that they call are not, but
     for a softmax, a dropout and others that hold nothing, and those that are ``given`` weights.
     """
-    plain = listeners[-1].plain
+    plain, why = listeners[-1].plain, traced()
+    if why is not None:
+        if attends_by_hand(module):
+            tell(listeners, BY_HAND, module, lambda: why)
+        return _paused()
+    if isinstance(module, torch.jit.ScriptModule):  # which no dispatch mode can follow
+        return _paused()
     if module not in plain:
         if not attends_by_hand(module):
             plain.add(module)
@@ -251,7 +259,7 @@ def ended(module: nn.Module, result: Any) -> None:
 
 def told(weights: Tensor) -> None:
     """Hear of a softmax that somebody called by name; follow its weights if nobody does yet."""
-    if _is_on():
+    if _is_on() or traced():
         return
     softmax = Softmax(tuple(weights.shape))
     for listener in current():

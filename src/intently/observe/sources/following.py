@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,10 +19,10 @@ from intently.observe.sources.followed import GIVEN, Lost, Scores
 from intently.observe.sources.functional import how_of
 from intently.observe.sources.gathered import Gathered
 from intently.observe.sources.mixed import BY_HAND, Mixture, Mixtures, placed
-from intently.observe.sources.origins import storage_of
 from intently.observe.sources.regraded import Waiting
 from intently.observe.sources.steps import MIXES, NO_PRODUCT, after, as_they_are, leaves
-from intently.observe.watching.call import Call, operand
+from intently.observe.watching.call import Call, operand, traced
+from intently.observe.watching.inputs import storage_of
 from intently.observe.watching.listener import Changing
 from intently.observe.watching.scope import around, current, tell
 from intently.observe.watching.unseen import Softmax
@@ -34,8 +34,11 @@ _FUSED = "_scaled_dot_product_"
 _PRODUCTS = ("bmm", "mm", "baddbmm")
 _BEGINS = frozenset((*_PRODUCTS, "_softmax", "_safe_softmax", "_log_softmax", "exp", "exp2"))
 
+MAKES = {"mm": 0, "addmm": 1} | dict.fromkeys(("clone", "_to_copy", "mul", "div", "add"), 0)
+"""Operations whose result is made of one argument in the main, and its place."""
 
 Held: TypeAlias = Scores | Lost | Mixture
+Made = TypeVar("Made")
 
 
 class Follow(TorchDispatchMode):
@@ -65,12 +68,13 @@ class Follow(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if not current():
+        if not current() or traced():
             return func(*args, **kwargs)
         if isinstance(func, HigherOrderOperator):
             return _higher(func, args, kwargs)
         name, changes, composite = _kind(func)
-        if composite:  # comes here whole in inference mode
+        if composite and not any(isinstance(x, Tensor) and x.is_nested for x in args):
+            # comes here whole in inference mode
             with self:
                 return func._op_dk(COMPOSITE, *args, **kwargs)
         if name.startswith(_FUSED) and not name.endswith("_backward"):
@@ -86,6 +90,9 @@ class Follow(TorchDispatchMode):
         result = func(*args, **kwargs)
         if self.gathered is not None and "backward" not in name:
             self.gathered.saw(name, func, args, kwargs, result)
+        if name in MAKES and len(args) > MAKES[name] and isinstance(result, Tensor):
+            for listener in current():
+                listener.running.makes(args[MAKES[name]], result)
         if changes and args and isinstance(args[0], Tensor):
             self._forget(args[0])
         if (name in _BEGINS or any(held)) and "backward" not in name:
@@ -94,7 +101,9 @@ class Follow(TorchDispatchMode):
             mixtures = [x for x in held if isinstance(x, Mixture)]
             with _counted():
                 if mixtures and outs:
-                    made = self.mixtures.after(func, name, mixtures, args, kwargs, outs[0])
+                    made = _or_lost(
+                        self.mixtures.after, func, name, mixtures, args, kwargs, outs[0]
+                    )
                     if made is not None:
                         self.keep(outs[0], made)
                 elif outs:
@@ -116,11 +125,11 @@ class Follow(TorchDispatchMode):
         at, found = next(
             ((i, x) for i, x in enumerate(held) if x is not None), (0, Lost(NO_PRODUCT))
         )
-        made = after(name, found, at, args, kwargs, outs)
+        made = _or_lost(after, name, found, at, args, kwargs, outs)
         if made is None:
             return
         if isinstance(made, Lost) and made.stage == "weights" != found.stage:
-            made = as_they_are(made, name, args, outs[0])
+            made = _or_lost(as_they_are, made, name, args, outs[0])
         if made.stage == "weights":
             softmax = found.softmax or _begun(outs[0])
             if isinstance(made, Lost):
@@ -154,7 +163,7 @@ class Follow(TorchDispatchMode):
             if found.stage not in MIXES:
                 continue
             if found.stage == "exponentials":
-                self.keep(out, self.mixtures.begun(found, a, b, out, side))
+                self.keep(out, _or_lost(self.mixtures.begun, found, a, b, out, side))
                 return
             if found.softmax is not None:
                 if isinstance(found, Lost) and any(x[0] is found.softmax for x in self.lost):
@@ -164,7 +173,7 @@ class Follow(TorchDispatchMode):
                 found.softmax.met = True
             self._tell(found, (a, b)[side], partial(_met, found, a, b, out, side))
             return
-        self.keep(out, _product(name, a, b, args, kwargs))
+        self.keep(out, _or_lost(_product, name, a, b, args, kwargs))
 
     def _tell(self, found: Scores | Lost, weights: Tensor, make: Callable[[], Call | str]) -> None:
         gathered, listeners = self.gathered, current()
@@ -186,7 +195,7 @@ class Follow(TorchDispatchMode):
     def _find(self, x: Any) -> Held | None:
         if isinstance(x, (list, tuple)) and x and isinstance(x[0], Tensor):
             return next(filter(None, map(self._find, x)), None)
-        if not isinstance(x, Tensor) or x.is_nested:
+        if not isinstance(x, Tensor):
             return None
         alive, found = self._known.get(_place(x), (None, None))
         return None if alive is None or alive.expired() else found
@@ -241,7 +250,9 @@ def _kind(func: Any) -> tuple[str, bool, bool]:
     If a backend has a kernel of its own, as for `silu_backward`, the operation is no composite.
     """
     has = torch._C._dispatch_has_kernel_for_dispatch_key
-    composite = has(func.name(), COMPOSITE) and not any(has(func.name(), key) for key in BACKENDS)
+    composite = func.namespace != "prim" and (
+        has(func.name(), COMPOSITE) and not any(has(func.name(), key) for key in BACKENDS)
+    )
     name, changes = func._schema.name.removeprefix("aten::"), func._schema.is_mutable
     return name.rstrip("_") if changes else name, changes, composite
 
@@ -256,6 +267,14 @@ def _place(x: Tensor) -> tuple[Any, ...]:
     if storage is None:
         return ()
     return storage._cdata, x.storage_offset(), tuple(x.shape), x.stride(), x.dtype
+
+
+def _or_lost(make: Callable[..., Made], *args: Any) -> Made | Lost:
+    """What ``make`` returns; for tensors that it cannot compute with, why."""
+    try:
+        return make(*args)
+    except Exception as error:  # whatever a model computes with
+        return Lost(f"{type(error).__name__}: {error}")
 
 
 def _product(name: str, a: Tensor, b: Tensor, args: Any, kwargs: Any) -> Scores | Lost:

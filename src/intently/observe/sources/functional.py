@@ -128,6 +128,7 @@ def _call(
     enable_gqa: bool,
 ) -> Call:
     q, k, v = map(as_multiplied, (q, k, v))
+    mask = None if mask is None else as_multiplied(mask)
     how = how_of(q, k, mask, dropout, is_causal, scale)
     return Call(q, k, v, y, how, "functional", put=itself)
 

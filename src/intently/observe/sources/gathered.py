@@ -24,8 +24,9 @@ from torch.utils._pytree import tree_leaves
 from intently.observe.sources.block_rows import Piece, Product, Softmax, piece_of, plain
 from intently.observe.sources.joined_blocks import planned
 from intently.observe.sources.laid_blocks import Plan, Unfit
-from intently.observe.sources.origins import BITS, Memory, Origins, View, replaced, storage_of
+from intently.observe.sources.origins import BITS, Memory, Origins, View, replaced
 from intently.observe.watching.call import Call
+from intently.observe.watching.inputs import storage_of
 from intently.observe.watching.listener import Changing, Listener
 from intently.observe.watching.scope import current, inside, tell
 
@@ -133,8 +134,14 @@ class Gathered:
         return self._laid_by(softmax) is None
 
     def _of(self, weights: Tensor) -> Softmax | None:
-        numbers = () if self._failed else self._origins.view(weights).memory.numbers
-        return self._softmaxes.get(*numbers) if len(numbers) == 1 else None
+        numbers = self._numbers(weights)
+        return self._softmaxes.get(max(numbers)) if len(numbers) == 1 else None
+
+    def _numbers(self, weights: Tensor) -> frozenset[int]:
+        """What weights are made of, if that was followed."""
+        if self._failed or storage_of(weights) is None:
+            return frozenset()
+        return self._origins.view(weights).memory.numbers
 
     def _laid_by(self, softmax: Softmax) -> str | None:
         """The operation that laid out the scores, queries or keys of a softmax."""
@@ -160,7 +167,7 @@ class Gathered:
                 call.real = call.real.clone()
             softmax = self._of(weights)
             call.shut = None if softmax is None else self._laid_by(softmax)
-        self._held.append((self._origins.view(weights).memory.numbers, call, output))
+        self._held.append((self._numbers(weights), call, output))
 
     def tell(self, result: Any) -> None:
         """Tell the calls of the module: one for blocks that share keys, and those held back.
@@ -181,10 +188,10 @@ class Gathered:
         known = set[int]().union(*(numbers for numbers, _ in whole))
         calls: list[Call | str] = [call for _, call in whole]
         tensors = [x for x in tree_leaves(result) if isinstance(x, Tensor)]
-        given = {storage._cdata for storage in map(storage_of, tensors) if storage is not None}
+        given = {_memory(x) for x in tensors} - {None}
         for numbers, call, output in self._held:
             if max(numbers, default=0) not in known:
-                if output is None or output.untyped_storage()._cdata not in given:
+                if output is None or _memory(output) not in given:
                     _leave(call)
                 calls.append(call)
         for call in calls:
@@ -264,6 +271,11 @@ class Gathered:
                         rows.append(row[(x[here] & COUNT) // width])
                     found.append(torch.stack(rows).unique(dim=1).cpu())
         return torch.cat(found, 1)
+
+
+def _memory(x: Tensor) -> int | None:
+    storage = storage_of(x)
+    return None if storage is None else storage._cdata
 
 
 def _leave(call: Call | str) -> None:

@@ -58,7 +58,8 @@ class Fate:
         for mixture, y in self.results:
             if len(mixture.parts) == most:
                 call = mixture.call(y)
-                agrees = call is not None and checking.check(call, _matrix(call), 0).verified
+                with torch.no_grad():
+                    agrees = call is not None and checking.check(call, _matrix(call), 0).verified
                 if call is not None and agrees:
                     return call
                 maybe = maybe or (call if agrees is None else None)

@@ -19,7 +19,14 @@ from torch import Tensor, nn
 from intently.biases import as_bias
 from intently.masks import Mask, allowed, padding
 from intently.matrix import LazyMatrix
-from intently.observe.watching.call import After, AttentionSpec, Call, Projected, operand
+from intently.observe.watching.call import (
+    After,
+    AttentionSpec,
+    Call,
+    Projected,
+    as_multiplied,
+    operand,
+)
 from intently.observe.watching.patches import Function, Target
 from intently.observe.watching.scope import current, running, told
 from intently.observe.watching.searched import Searched
@@ -205,8 +212,7 @@ def _formula_call(given: dict[str, Any], result: tuple[Tensor, Tensor | None]) -
 
 def _linear_dtype(x: Tensor) -> torch.dtype:
     """The dtype in which a linear map of x is computed, with or without autocast."""
-    kind = x.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+    return as_multiplied(x[:0]).dtype
 
 
 def _cast(x: Tensor | None, dtype: torch.dtype) -> Tensor | None:

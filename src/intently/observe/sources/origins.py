@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from intently.observe.watching.inputs import storage_of
+
 BITS = 40
 """Bits of a place that count entries; the ones above are the number of a tensor."""
 NOWHERE = -1
@@ -311,14 +313,6 @@ def _shape(x: Tensor) -> Shape:
 
 def _place(x: Tensor) -> int:
     return x.untyped_storage()._cdata
-
-
-def storage_of(x: Tensor) -> torch.UntypedStorage | None:
-    """The memory of a tensor; None for those that have none: sparse, or under torch.func."""
-    try:
-        return x.untyped_storage()
-    except NotImplementedError:
-        return None
 
 
 def _length(x: Tensor) -> int:

@@ -21,6 +21,7 @@ from intently.attention_matrix import Attention
 from intently.edits.rules import of_weights
 from intently.matrix import LazyMatrix
 from intently.observe.watching.call import Call
+from intently.observe.watching.inputs import storage_of
 from intently.observe.watching.scope import current, tell
 
 NO_GRADIENT = "where gradients flow, edits need the weights and the output as tensors of the model"
@@ -79,10 +80,11 @@ def _differentiable(
 
 def _sharing(x: Any, given: Any) -> Iterator[Tensor]:
     """The tensors among those ``given`` that lie in the memory of x."""
-    if isinstance(x, Tensor):
-        place = x.untyped_storage().data_ptr()
+    place = storage_of(x) if isinstance(x, Tensor) else None
+    if place is not None:
         for other in tree_iter(given):
-            if isinstance(other, Tensor) and other.untyped_storage().data_ptr() == place:
+            storage = storage_of(other) if isinstance(other, Tensor) else None
+            if storage is not None and storage.data_ptr() == place.data_ptr():
                 yield other
 
 

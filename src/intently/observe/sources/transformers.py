@@ -102,6 +102,8 @@ def _call(
         return f"queries of {q.ndim} axes, not (b, h, t, d)"
     if name != "flex_attention":  # which autocast leaves alone
         q, k, v = map(as_multiplied, (q, k, v))
+        if name.startswith("sdpa") and isinstance(mask, Tensor):
+            mask = as_multiplied(mask)
     how = _how(name, module, q, k, mask, kwargs)
     y, weights = result
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from intently.attention_matrix import Attention, attend
 from intently.biases import Bias
-from intently.kernels.modes import in_autocast
+from intently.kernels.modes import in_autocast, transformed
 from intently.masks import Mask
 from intently.matrix import LazyMatrix
 from intently.scores import Score
@@ -60,6 +60,14 @@ class Projected:
 
 
 IN_FUNC = "it ran inside torch.func (vmap, grad), where tensors stand for many"
+IN_TRACE = "it ran inside torch.jit.trace, which would trace the recording too"
+IN_TRACER = "it ran inside a tracer such as make_fx, torch.export or FakeTensorMode"
+ON_META = "its operands are on the meta device and hold no numbers"
+_TRACERS = (
+    torch._C._TorchDispatchModeKey.FAKE,  # pyright: ignore[reportAttributeAccessIssue]
+    torch._C._TorchDispatchModeKey.PROXY,  # pyright: ignore[reportAttributeAccessIssue]
+    torch._C._TorchDispatchModeKey.FUNCTIONAL,  # pyright: ignore[reportAttributeAccessIssue]
+)
 
 
 @dataclass(frozen=True)
@@ -134,9 +142,24 @@ def operand(x: Tensor | Projected) -> Tensor:
     return x.tensor() if isinstance(x, Projected) else x
 
 
+def traced() -> str | None:
+    """Why nothing may be computed beside the operations that run; None if something may."""
+    if torch._C._get_tracing_state() is not None:
+        return IN_TRACE
+    return IN_TRACER if any(map(torch._C._get_dispatch_mode, _TRACERS)) else None
+
+
+def numberless(call: Call) -> str | None:
+    """Why the operands of a call hold no numbers to compute with; None if they do."""
+    given = (x if isinstance(x, Tensor) else x.x for x in (call.q, call.k))
+    if any(x.device.type == "meta" for x in given):
+        return ON_META
+    return IN_FUNC if transformed() else None
+
+
 def as_multiplied(x: Tensor) -> Tensor:
-    """X in the dtype in which it is multiplied: autocast changes it on the way."""
-    if x.dtype is not torch.float32 or not in_autocast(x.device):
+    """X in the dtype in which it is multiplied: autocast changes all floats but float64."""
+    if x.dtype is torch.float64 or not x.is_floating_point() or not in_autocast(x.device):
         return x
     return x.to(torch.get_autocast_dtype(x.device.type))
 

@@ -17,7 +17,7 @@ from intently.observe.watching.near_misses import Logits
 RELATIVE = 1e-4
 UNSEEN = "the product of its weights with values was not seen"
 UNTOLD = "the values cannot tell"
-CANNOT_TELL = f"{UNTOLD}: other weights would have given the same"
+CANNOT_TELL = f"{UNTOLD}: different weights would have given the same"
 ROWS, HALF_ROWS, MORE = 2, 8, 64
 """Rows that are compared: at first, in half precision, and if these cannot tell."""
 
@@ -40,7 +40,7 @@ def check(call: Call, matrix: Attention, turn: int, stored: torch.dtype | None =
     They agree if they differ by at most 1e-4 of the largest entry of each head, and in half
     precision by the rounding of scores, weights and output; the comparison itself is made in
     float32. There is no verdict if they differ by more, but not by more than rounding may explain,
-    nor if other weights would have given the same: those at half the scale, in half precision
+    nor if different weights would have given the same: those at half the scale, in half precision
     those of all near misses. More rows are compared before that is said. Rows that may attend to
     nothing are left out.
     """

@@ -17,6 +17,7 @@ from torch import nn
 
 from intently.errors import KernelError, build
 from intently.observe.watching import patches
+from intently.observe.watching.inputs import Inputs
 from intently.observe.watching.listener import Listener
 from intently.observe.watching.patches import Function, Target
 from intently.observe.watching.scope import begin, current, leave, tell_elsewhere
@@ -38,8 +39,11 @@ def listen(listener: Listener, undo: ExitStack) -> None:
     modules = listener.names.modules
     same = (other.targets for other in current() if other.names.modules == modules)
     listener.targets = next(same, None) or _targets(Searched.of(modules))
-    undo.callback(patches.remove, patches.install(listener.targets))
-    undo.callback(leave, listener)
+    claim = patches.Claim(listener.targets)
+    for _ in range(2):  # the second does what an interrupt made the first leave out
+        undo.callback(patches.remove, claim)
+        undo.callback(leave, listener)
+    patches.install(claim)
     begin(listener)
 
 
@@ -81,12 +85,14 @@ def _named(original: Function) -> Function:
             if not torch.compiler.is_compiling():
                 tell_elsewhere(self)
             return original(self, *args, **kwargs)
+        inputs, result = Inputs(self, args, kwargs), None
         for listener in listeners:
-            listener.running.append(self)
+            listener.running.enter(inputs)
             listener.ran.here.add(self)
+            if len(listener.running) == 1:
+                listener.called(args, kwargs)
         try:
             with by_hand.around(self, listeners, (*args, *kwargs.values())) or as_before:
-                result = None
                 try:
                     result = original(self, *args, **kwargs)
                 finally:
@@ -94,7 +100,7 @@ def _named(original: Function) -> Function:
                 return result
         finally:
             for listener in listeners:
-                listener.running.pop()
+                listener.running.leave(result)
 
     return call
 
@@ -116,7 +122,7 @@ def _refuse_compiled(names: Mapping[nn.Module, str]) -> None:
     for module, name in names.items():
         if "_orig_mod" in module._modules or module._compiled_call_impl:
             got = f"{name}, compiled by torch.compile"
-            cause = "what a compiled graph attends passes no function that could be watched"
+            cause = "what a compiled graph attends to passes no function that could be watched"
             expected = "a model that runs module by module"
             raise build(KernelError, "model", expected, got, cause, FIX_COMPILED)
 

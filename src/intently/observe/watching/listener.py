@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -37,6 +37,10 @@ class Listener(ABC):
     @abstractmethod
     def miss(self, module: nn.Module | None, source: str, why: str) -> None:
         """Hear that a source saw a call that it cannot read, and why."""
+
+    def called(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Hear of the arguments of the outermost module that runs; most do not care."""
+        del args, kwargs
 
     @abstractmethod
     def apart(self, module: nn.Module, why: str) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import SupportsIndex
+from typing import Any
 
 from torch import nn
 
 from intently.errors import ArgumentError, KindError, build
+from intently.observe.watching.inputs import Inputs
 
 OUTSIDE = "attention"
 """The name of attention that no module runs."""
@@ -21,18 +22,26 @@ class Running(list[nn.Module]):
     def __init__(self) -> None:
         super().__init__()
         self.numbers: list[int] = []
+        self.inputs: list[Inputs] = []
         self._count = 0
 
-    def append(self, module: nn.Module) -> None:
+    def enter(self, inputs: Inputs) -> None:
         """Enter a forward."""
         self._count += 1
         self.numbers.append(self._count)
-        list.append(self, module)
+        self.inputs.append(inputs)
+        self.append(inputs.module)
 
-    def pop(self, at: SupportsIndex = -1) -> nn.Module:
-        """Leave the innermost."""
-        self.numbers.pop(at)
-        return super().pop(at)
+    def leave(self, result: Any) -> None:
+        """Leave the innermost, which returned ``result``."""
+        self.numbers.pop()
+        self.pop()
+        self.makes(next(self.inputs.pop().tensors(), None), result)
+
+    def makes(self, x: Any, y: Any) -> None:
+        """Remember in the innermost forward that y was made of x."""
+        if self.inputs:
+            self.inputs[-1].makes(x, y)
 
 
 class Names:
@@ -43,10 +52,8 @@ class Names:
     """
 
     def __init__(self, model: nn.Module | None, layers: str | Sequence[str] | None) -> None:
-        if model is not None and not isinstance(model, nn.Module):
-            expected = "an nn.Module, or None for all attention"
-            fix = "hand in the module inside it, such as pipeline.unet"
-            raise build(KindError, "model", expected, type(model).__name__, fix=fix)
+        if model is not None:
+            check_module(model, "an nn.Module, or None for all attention")
         self._model = model
         self._names = {} if model is None else _named(model)
         self._patterns = None if layers is None else _patterns(layers)
@@ -102,6 +109,23 @@ class Names:
             fix = f"{told} are {', '.join(map(repr, some))}"
             expected = "names of modules, or patterns that match some"
             raise build(ArgumentError, "layers", expected, repr(pattern), fix=fix)
+
+
+def check_module(model: object, expected: str = "an nn.Module") -> None:
+    """Raise `KindError` for anything but a module, naming the modules inside it."""
+    if isinstance(model, nn.Module):
+        return
+    inside = [
+        name for name, x in getattr(model, "__dict__", {}).items() if isinstance(x, nn.Module)
+    ]
+    inside.sort(key=lambda name: name not in ("model", "unet", "transformer"))
+    if any(kind.__module__.split(".")[0] == "keras" for kind in type(model).__mro__):
+        fix = "Keras models are nn.Modules on its torch backend only: set KERAS_BACKEND=torch"
+    elif inside:
+        fix = f"pass a module inside it: {', '.join(f'pipeline.{name}' for name in inside[:3])}"
+    else:
+        fix = "pass the module inside it, such as pipeline.model or pipeline.unet"
+    raise build(KindError, "model", expected, type(model).__name__, fix=fix)
 
 
 def _named(model: nn.Module) -> dict[nn.Module, str]:

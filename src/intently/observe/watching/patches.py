@@ -1,17 +1,20 @@
-"""Replacing functions by name: counted, so that watches nest, and undone by the last of them.
+"""Replacing functions by name: claimed, so that watches nest, and undone after the last of them.
 
 All watches share one replacement, which asks at each call who watches
 (`intently.observe.watching.scope.current`), so that other threads and tasks pass through.
+
+Ctrl-C may interrupt at any instruction. A patch is therefore noted before its name is replaced, and
+forgotten after the name is restored; whatever nobody claims is restored by whoever comes next.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
+from weakref import ref
 
 import torch
 from torch.jit._builtins import _find_builtin, _register_builtin
@@ -33,75 +36,93 @@ class Target:
     everywhere: bool = False
 
 
+@dataclass(eq=False)
+class Claim:
+    """Targets that are to be replaced as long as this object lives and is ``wanted``."""
+
+    targets: list[Target]
+    wanted: bool = True
+
+
 @dataclass
 class _Patch:
+    target: Target
     original: Function
     replacement: Function
     inherited: bool
-    count: int = 0
+    claims: list[ref[Claim]] = field(default_factory=list)
+
+    def wanted(self) -> list[ref[Claim]]:
+        """The claims on it that hold."""
+        return [x for x in self.claims if (claim := x()) is not None and claim.wanted]
 
 
-_lock = threading.Lock()
+_lock: Any = threading.RLock()
 _patches: dict[tuple[int, Any], _Patch] = {}
-_left: deque[list[Target]] = deque()
-"""Targets that are still to be removed."""
 _searched: list[Any] = []
 """The modules in which functions were searched last."""
 _bound: dict[int, list[tuple[dict[str, Any], str]]] = {}
 """For a function by id: where these modules bind it."""
 
 
-def install(targets: Iterable[Target]) -> list[Target]:
-    """Replace every target; count targets that are replaced already once more.
-
-    Returns the targets for `remove`; if one fails, none stays.
-    """
-    done: list[Target] = []
+def install(claim: Claim) -> None:
+    """Replace every target of a claim; if one fails, none stays."""
     try:
-        with _lock:
-            for target in targets:
-                _install(target)
-                done.append(target)
-            # again for each watch: modules may have been imported since
-            found = [(x, _patches[id(x.owner), x.name]) for x in done if x.everywhere]
-            _rebind([(id(x.original), x.original, x.replacement) for _, x in found])
+        _alone(lambda: _claim(claim))
     except BaseException:
-        remove(done)
+        remove(claim)
         raise
     _settle()
-    return done
 
 
-def remove(targets: Iterable[Target]) -> None:
-    """Count every target down, and restore the original if nobody is left.
+def remove(claim: Claim) -> None:
+    """Give up a claim, and restore what nobody else claims; doing it again changes nothing.
 
     The garbage collector may call this at any time, even while targets are installed: whoever holds
-    the lock then removes them afterwards.
+    the lock then restores them afterwards.
     """
-    _left.append(list(targets))
+    claim.wanted = False
     _settle()
 
 
 def _settle() -> None:
-    while _left and _lock.acquire(blocking=False):
-        try:
-            while _left:
-                _remove(_left.popleft())
-        finally:
+    while not (_lock._is_owned() or all(x.wanted() for x in list(_patches.values()))):
+        if not _alone(_mend, blocking=False):
+            break
+
+
+def _alone(work: Callable[[], None], *, blocking: bool = True) -> bool:
+    """Do something while no other thread changes patches; False if one does and it may not wait."""
+    try:
+        if not _lock.acquire(blocking):
+            return False
+        work()
+        _lock.release()
+    except BaseException:  # an interrupt may come right before the release, or after it
+        if _lock._is_owned():
             _lock.release()
+        raise
+    return True
 
 
-def _remove(targets: list[Target]) -> None:
-    gone: list[_Patch] = []
-    for target in reversed(targets):
-        key = id(target.owner), target.name
-        patch = _patches[key]
-        patch.count -= 1
-        if not patch.count:
-            del _patches[key]
-            _restore(target, patch)
-            gone += [patch] if target.everywhere else []
-    _rebind([(id(x.original), x.replacement, x.original) for x in gone])
+def _claim(claim: Claim) -> None:
+    _mend()
+    for target in claim.targets:
+        _replace(target, claim)
+    # again for each watch: modules may have been imported since
+    found = [_patches[id(x.owner), x.name] for x in claim.targets if x.everywhere]
+    _rebind([(id(x.original), x.original, x.replacement) for x in found])
+
+
+def _mend() -> None:
+    """Restore and forget what nobody claims."""
+    gone = {key: x for key, x in reversed(_patches.items()) if not x.wanted()}
+    for patch in gone.values():
+        _restore(patch)
+    everywhere = [x for x in gone.values() if x.target.everywhere]
+    _rebind([(id(x.original), x.replacement, x.original) for x in everywhere])
+    for key in gone:
+        del _patches[key]
 
 
 def active() -> int:
@@ -121,25 +142,26 @@ def known_to_scripts(replacement: Function, original: Function) -> None:
         _register_builtin(replacement, known)
 
 
-def _install(target: Target) -> None:
+def _replace(target: Target, claim: Claim) -> None:
     key = id(target.owner), target.name
-    patch = _patches.get(key)
-    if patch is None:
-        own = _own(target.owner)
+    own = _own(target.owner)
+    if key not in _patches:
         inherited = target.name not in own
         original = getattr(target.owner, target.name) if inherited else own[target.name]
-        patch = _Patch(original, target.wrap(original), inherited)
+        _patches[key] = _Patch(target, original, target.wrap(original), inherited)
+    patch = _patches[key]
+    patch.claims = [*patch.wanted(), ref(claim)]
+    if own.get(target.name, patch.original) is patch.original:
         _set(target.owner, target.name, patch.replacement)
-        _patches[key] = patch
-    patch.count += 1
 
 
-def _restore(target: Target, patch: _Patch) -> None:
-    if _own(target.owner).get(target.name) is patch.replacement:
+def _restore(patch: _Patch) -> None:
+    owner, name = patch.target.owner, patch.target.name
+    if _own(owner).get(name) is patch.replacement:
         if patch.inherited:
-            delattr(target.owner, target.name)
+            delattr(owner, name)
         else:
-            _set(target.owner, target.name, patch.original)
+            _set(owner, name, patch.original)
 
 
 def _own(owner: Any) -> Mapping[Any, Any]:
@@ -167,15 +189,16 @@ def _rebind(changes: list[tuple[int, Function, Function]]) -> None:
         return
     modules = list(sys.modules.values())
     if modules != _searched:
-        _searched[:] = modules
         _bound.clear()
+        _searched[:] = modules
     left = {id(old): which for which, old, _ in changes if which not in _bound}
     if left:
-        _bound.update({which: [] for which in left.values()})
+        found: dict[int, list[tuple[dict[str, Any], str]]] = {x: [] for x in left.values()}
         for name, module in list(sys.modules.items()):
             if not name.startswith("torch._C"):
                 for names, key, x in _held(module, left):
-                    _bound[left[id(x)]].append((names, key))
+                    found[left[id(x)]].append((names, key))
+        _bound.update(found)
     for which, old, new in changes:
         typed = [(names, key) for names, key, _ in _held(sys.modules["__main__"], {id(old)})]
         for names, key in [*_bound[which], *typed]:

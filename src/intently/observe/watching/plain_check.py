@@ -31,7 +31,7 @@ def confirmed(call: Call, q: Tensor, k: Tensor, how: AttentionSpec, turn: int) -
     """True if weights that ``how`` makes of q and k as they are kept give what came out.
 
     This asks the same of the same rows as `checking.check` in float32 and float64; None if the
-    answer is not yes, or if the call is large, in half precision or of another kind.
+    answer is not yes, or if the call is large, in half precision or of a different kind.
     """
     if not _is_plain(call, q, k, how):
         return None

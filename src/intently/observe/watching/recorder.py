@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 from zlib import crc32
 
 import torch
@@ -18,11 +19,13 @@ from intently.masks import Geometry
 from intently.observe.generation.call_masks import trimmed, written
 from intently.observe.generation.generations import Added, Generations, Step
 from intently.observe.recording.labels import Tokens
+from intently.observe.recording.reading import Reads
 from intently.observe.recording.recording import Entry, Recording
 from intently.observe.storage.stores import Store
 from intently.observe.watching import checking
-from intently.observe.watching.call import IN_FUNC, Call, operand
+from intently.observe.watching.call import IN_TRACE, Call, numberless, operand
 from intently.observe.watching.gradients import Gradients
+from intently.observe.watching.inputs import comes_from_elsewhere
 from intently.observe.watching.isolation import alone
 from intently.observe.watching.listener import Listener, in_backward
 from intently.observe.watching.mask_inference import KnownMasks
@@ -30,7 +33,7 @@ from intently.observe.watching.naming import Names
 from intently.observe.watching.plain_check import confirmed
 from intently.observe.watching.unseen import ELSEWHERE, LAST_BITS, Ran, unseen
 
-COMPILED = "Code compiled by torch.compile ran meanwhile; what it attended could not be seen."
+COMPILED = "Code compiled by torch.compile ran meanwhile; what it attended to could not be seen."
 
 THEN = "{}: the weights are those of the softmax; afterwards, {}."
 OTHERS = "its queries and keys give others"
@@ -50,6 +53,7 @@ class Recorder(Listener):
         model: nn.Module | None,
         layers: str | Sequence[str] | None,
         tokens: Tokens | None,
+        tokenizer: Any,
         store: str,
         dtype: torch.dtype | None,
         gradients: bool,
@@ -58,11 +62,23 @@ class Recorder(Listener):
         super().__init__(Names(model, layers))
         self._deep, self.ran_compiled = deep, False
         self.recording = Recording(tokens)
+        self.reads = Reads(self.recording, tokenizer)
         covered = self.recording.covered
         self._store, self._masks = Store(store, dtype), KnownMasks()
         self._gradients = Gradients(self._store, covered) if gradients else None
         self._generations = Generations(self._store, self.running, covered)
         self._counts: dict[str, int] = {}
+
+    def called(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Hear which texts the model reads; errors never reach it."""
+        if in_backward() or transformed() or torch.compiler.is_compiling():
+            return
+        try:
+            with alone(torch.device("cpu")):
+                self.reads.called(args, kwargs)
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+            self.recording.covered.note(f"The tokens of what was read are not known: {why}")
 
     def see(self, call: Call) -> None:
         """Keep a call under the name of the module that made it; errors never reach the model."""
@@ -202,6 +218,7 @@ class Recorder(Listener):
         entry = Entry(name, self._counts.get(name, 0), step.call.source, rows)
         self._counts[name] = entry.index + 1
         entry.tokens = self.recording.tokens
+        entry.across = comes_from_elsewhere(step.call, self.running.inputs)
         self.recording.add(entry)
         return entry, step.call, step.matrix or entry.attention
 
@@ -259,10 +276,6 @@ def _unfit(call: Call) -> str | None:
         tensor = x if isinstance(x, Tensor) else x.x
         if type(tensor) not in (Tensor, nn.Parameter) or tensor.is_nested:
             return f"its operands are of type {type(tensor).__name__}, not plain tensors"
-        if tensor.device.type == "meta":
-            return "its operands are on the meta device and hold no numbers"
-    if transformed():
-        return IN_FUNC
     if torch._C._get_tracing_state() is not None:
-        return "it ran inside torch.jit.trace, which would trace the recording too"
-    return None
+        return IN_TRACE
+    return numberless(call)

@@ -1,4 +1,4 @@
-"""Signs of attention by hand in code: the functions and operators it names, in their order.
+"""Signs of attention by pass code: the functions and operators it names, in their order.
 
 The code is read and never run. A missing name proves nothing: a function may be called otherwise.
 """

@@ -23,7 +23,9 @@ class watch:  # noqa: N801 - used as a function: `with it.watch(model) as seen:`
 
     Without a model, all attention of this thread or task is kept. ``layers`` are names of modules
     or patterns such as "decoder.layers.*.self_attn" (a name includes all modules in it); ``tokens``
-    label the matrices, ``(source, target)`` the two sides of an encoder and decoder; ``store`` is
+    label the matrices, ``(source, target)`` the two sides of an encoder and decoder, a list of
+    these the rows of a batch, without padding; a ``tokenizer`` (of transformers, or ours) makes
+    them of the ids that the model is called with, less those that its mask hides; ``store`` is
     "copy" (own copies of q and of new key rows), "reference" (the tensors themselves, refused once
     they were changed in place) or "disk" (a temporary file that is mapped into memory); ``dtype``
     is a floating-point type to store in; ``gradients`` keeps v, and after a backward pass the
@@ -54,14 +56,16 @@ class watch:  # noqa: N801 - used as a function: `with it.watch(model) as seen:`
         *,
         layers: str | Sequence[str] | None = None,
         tokens: Tokens | None = None,
+        tokenizer: Any = None,
         store: Literal["copy", "reference", "disk"] = "copy",
         dtype: torch.dtype | None = None,
         gradients: bool = False,
         deep: bool = False,
     ) -> None:
-        self._options = (model, layers, tokens, store, dtype, gradients, deep)
+        self._options = (model, layers, tokens, tokenizer, store, dtype, gradients, deep)
         self._model, self._deep = model, deep
         self._recorder: Recorder | None = None
+        self._doors = ExitStack()
         self._undo: finalize[..., watch] | None = None
 
     def __enter__(self) -> Recording:
@@ -70,15 +74,19 @@ class watch:  # noqa: N801 - used as a function: `with it.watch(model) as seen:`
             fix = "write `with it.watch(model) as seen:` again"
             raise build(KernelError, "watch", expected, got, fix=fix)
         recorder = Recorder(*self._options)
-        with ExitStack() as undo:  # undone whatever fails, here or at the end
+        undo = self._doors
+        self._undo = finalize(self, undo.close)  # also where it is dropped and never left
+        self._undo.atexit = False
+        try:
             undo.callback(recorder.close)
             listen(recorder, undo)
             if self._deep:
                 from intently.observe.sources import by_hand
 
                 undo.enter_context(by_hand.whole_model())
-            self._undo = finalize(self, undo.pop_all().close)  # where it is dropped and never left
-            self._undo.atexit = False
+        except BaseException:
+            undo.close()
+            raise
         self._recorder = recorder
         return recorder.recording
 
@@ -87,7 +95,8 @@ class watch:  # noqa: N801 - used as a function: `with it.watch(model) as seen:`
             got = "one that was not entered" if self._recorder is None else "one that was left"
             fix = "write `with it.watch(model) as seen:`, which enters and leaves it"
             raise build(KernelError, "watch", "the end of a block that runs", got, fix=fix)
-        self._undo()
+        self._doors.close()
+        self._undo.detach()  # an interrupt before leaves it to the collector
         if self._recorder.ran_compiled and raised[0] is None:
             _say_compiled(self._recorder)
 

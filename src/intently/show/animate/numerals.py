@@ -48,7 +48,7 @@ class Numerals:
         return cls(power).like(every)
 
     def like(self, values: np.ndarray) -> Numerals:
-        """Return the same power with the places that fit other numbers of at most this size."""
+        """Return the same power with the places that fit any number of at most this size."""
         largest = float(np.abs(values).max(initial=0.0)) / 10.0**self.power
         places = next((n for n in (2, 1) if round(largest, n) < 10 ** (3 - n)), 0)
         return Numerals(self.power, places)

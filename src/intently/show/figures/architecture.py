@@ -23,7 +23,7 @@ def architecture(
 ) -> Figure:
     """Draw a model or block as boxes and arrows, from the input at the bottom to the output.
 
-    ``model`` has a method ``tree`` that hands out its `Part`, as every model and block of the
+    ``model`` has a method ``tree`` that returns its `Part`, as every model and block of the
     library does, or is such a tree. Shapes stand at the arrows where they change, parameters in the
     boxes; layers that differ in nothing are drawn once. Circles with a plus add a residual. A
     recurrent encoder–decoder is unrolled over its steps; attention alone is drawn from queries,

@@ -96,17 +96,17 @@ def heads(
 ) -> Figure:
     """Draw all heads of all layers: layers down, heads across, one block for each kind.
 
-    ``matrices`` maps names such as ``"decoder.1.cross"`` to matrices (h, t, s), or (t, s), of one
-    sentence, or is one matrix, or a recording of one sentence; names that differ only in their
-    number are layers of one kind, and layers of one size share their words. A panel's title is
-    ``layer·head``, both counted from 0. ``sort`` is a statistic by the name that
+    ``matrices`` maps names such as ``"decoder.1.cross_attention"`` to matrices (h, t, s), or
+    (t, s), of one sentence, or is one matrix, or a recording of one sentence; names that differ
+    only in their number are layers of one kind, and layers of one size share their words. A panel's
+    title is ``layer·head``, both counted from 0. ``sort`` is a statistic by the name that
     `intently.matrix.patterns.measure` gives it, or one number for each head (h,), such as
     ``lambda A: A.entropy().mean(-1)``: panels are then sorted in ascending order and show their
     number; a minus before the name reverses the order. ``highlight`` frames one head, such as
-    ``("decoder.1.cross", 2)``, and ``caption`` says why. All heads share one scale, and a note says
-    how many look blank on it; ``scale="own"`` shades each head from 0 to its largest weight, which
-    stands in its title. More than 192 rows or columns are pooled
-    as ``A.pool(…, how)`` does, and the figure says so: a mean hides single weights, which
+    ``("decoder.1.cross_attention", 2)``, and ``caption`` says why. All heads share one scale, and a
+    note says how many look blank on it; ``scale="own"`` shades each head from 0 to its largest
+    weight, which stands in its title. More than 192 rows or columns are pooled as
+    ``A.pool(…, how)`` does, and the figure says so: a mean hides single weights, which
     ``how="max"`` shows. Returns the figure, written to ``save`` if given.
 
     Raises ArgumentError for no matrices, other shapes, a highlighted head that does not exist, a
@@ -114,7 +114,8 @@ def heads(
 
     >>> import torch
     >>> from intently.matrix import Dense
-    >>> model = {f"encoder.{layer}.self": Dense(torch.eye(3).expand(2, 3, 3)) for layer in range(2)}
+    >>> A = Dense(torch.eye(3).expand(2, 3, 3))
+    >>> model = {f"encoder.{layer}.self_attention": A for layer in range(2)}
     >>> [axes.get_title() for axes in heads(model).axes[:4]]
     ['0·0', '0·1', '1·0', '1·1']
     """
@@ -196,7 +197,7 @@ def _scales(drawn: Sequence[Head], ends: tuple[float, float] | None) -> str:
 def _kinds(matrices: Mapping[str, LazyMatrix]) -> dict[str, dict[str, LazyMatrix]]:
     """Group matrices of one size whose names differ only in their number, in order.
 
-    A group is named by the pattern of its names: ``decoder.*.cross``.
+    A group is named by the pattern of its names: ``decoder.*.cross_attention``.
     """
     kinds: dict[tuple[str, tuple[int, ...]], dict[str, LazyMatrix]] = {}
     for name, matrix in matrices.items():

@@ -130,7 +130,7 @@ def bias(
     if max(t, s) > CELLS:
         notes.append(f"one in {-(-t // CELLS)} × {-(-s // CELLS)} of {t} × {s} numbers")
     if any(np.isneginf(panel).any() for panel in panels):
-        notes.append("hatched: −∞, cannot be attended")
+        notes.append("hatched: −∞, cannot be attended to")
     every = np.concatenate([panel[np.isfinite(panel)] for panel in panels])
     top = float(np.abs(every).max(initial=0.0)) or 1.0
     said = title or repr(given if isinstance(given, Bias) else shown)

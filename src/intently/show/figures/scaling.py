@@ -35,8 +35,8 @@ def scaling(
 ) -> Figure:
     """Draw what the factor 1/√d does to heads of several widths d, with it and without it.
 
-    Each of ``matrices`` (…, t, s) holds queries and keys of another width d, the same number s of
-    keys; the scores are their dot products. On the left the mean entropy of a query's weights, in
+    Each of ``matrices`` (…, t, s) holds queries and keys of its own width d, and as many keys s as all
+    others; the scores are their dot products. On the left the mean entropy of a query's weights, in
     nats, with that of equal weights as a dashed line; on the right 1 − Σ w², the trace of the
     derivative of the softmax: where it is near 0, hardly any gradient passes. Returns the figure,
     written to ``save``.

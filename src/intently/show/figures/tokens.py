@@ -82,7 +82,7 @@ def _cut(sentence: str, cutter: Cutter, name: str) -> list[str]:
             f"cutters[{name!r}]",
             "a tokenizer, or a function from a text to tokens",
             type(cutter).__name__ if not callable(cutter) else f"one that gives {found!r:.60}",
-            fix="for a tokenizer of transformers hand in its .tokenize",
+            fix="for a tokenizer of transformers pass its .tokenize",
         )
     if not 1 <= len(found) <= LARGEST:
         raise build(ArgumentError, f"cutters[{name!r}]", f"1 to {LARGEST} tokens", f"{len(found)}")

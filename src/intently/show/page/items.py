@@ -105,6 +105,13 @@ def items_of(
             fix="wrap dense weights: it.Dense(weights)",
         )
     found = [one for one in found if 0 not in one.matrix.shape]
+    for one in found:
+        if one.matrix.ndim > 4:
+            heard.append(
+                f"{one.name} is left out: its weights {one.matrix.shape} have more axes than"
+            )
+            heard[-1] += " (b, h, t, s); pick from them and show A[0]"
+    found = [one for one in found if one.matrix.ndim <= 4]
     if not found:
         raise build(
             ArgumentError,
@@ -114,7 +121,7 @@ def items_of(
             "; ".join(heard) or None,
         )
     _check_sides(sides, found)
-    rows = max(_rows(one.name, one.matrix) for one in found)
+    rows = max(_rows(one.matrix) for one in found)
     notes = ". ".join(filter(None, [note, *heard])) or None
     return [_item(found, row, rows, name, sides, notes) for row in range(rows)]
 
@@ -145,6 +152,7 @@ class _Named:
     matrix: LazyMatrix
     module: str
     produced: int | None = None
+    across: bool | None = None
 
 
 def _recorded(source: Recording, heard: list[str]) -> Iterator[_Named]:
@@ -160,18 +168,11 @@ def _recorded(source: Recording, heard: list[str]) -> Iterator[_Named]:
             continue
         t = matrix.shape[-2]
         written = t - call.steps + 1 if call.steps > 1 else None
-        yield _Named(name, matrix, call.name, written if written and written > 0 else None)
+        written = written if written and written > 0 else None
+        yield _Named(name, matrix, call.name, written, call.across)
 
 
-def _rows(name: str, matrix: LazyMatrix) -> int:
-    if matrix.ndim > 4:
-        raise build(
-            ArgumentError,
-            name,
-            "a matrix (t, s), (h, t, s) or (b, h, t, s)",
-            f"shape {matrix.shape}",
-            fix="pick from its leading axes: A[0]",
-        )
+def _rows(matrix: LazyMatrix) -> int:
     return matrix.shape[0] if matrix.ndim == 4 else 1
 
 
@@ -186,11 +187,11 @@ def _item(
     sides = Sides(given, {one.module for one in found})
     layers = []
     for one in found:
-        b = _rows(one.name, one.matrix)
+        b = _rows(one.matrix)
         if b <= row and b > 1:
             continue
         matrix = _row(one.matrix, row if b > 1 else 0)
-        read, keys = sides.of(one.module, matrix, one.produced)
+        read, keys = sides.of(one.module, matrix, one.produced, one.across)
         apart, texts = matrix.labels
         if apart == getattr(sides.found[read], "tokens", None):
             apart = None
@@ -207,7 +208,7 @@ def _row(matrix: LazyMatrix, row: int) -> LazyMatrix:
         return matrix
     if isinstance(matrix, Attention):
         part = Attention(matrix.problem.part((slice(row, row + 1), slice(None))))
-        return part.label(*matrix.labels)
+        return part.label(*(matrix._each[row] if matrix._each else matrix.labels))
     return matrix[row]
 
 

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
+from intently.matrix import LazyMatrix
 from intently.matrix.patterns import measure
 from intently.show.page.contents import Highlight
 from intently.show.page.items import Item
@@ -63,15 +65,15 @@ def telling(item: Item) -> Telling | None:
     """Return the head of a text that says most, None where all are diffuse or look at one place.
 
     Its queries put most of their weight on one key each (confidence: Voita et al. 2019, section 4),
-    and that key is not the first (a sink), the query's own or the one before: what is left of the
-    mean largest weight after these three is its score. Cross-attention, which pairs words of two
-    texts, counts double.
+    and that key is not the same for all (a sink, whichever it is), the query's own or the one
+    before: what is left of the mean largest weight after these three is its score. Cross-attention,
+    which pairs words of two texts, counts double.
 
     >>> import intently as it
     >>> from intently.show.page.items import items_of
     >>> weights = torch.stack([torch.full((4, 4), 0.25), torch.eye(4)[[2, 3, 0, 1]]])
     >>> telling(items_of({"a": it.matrix.Dense(weights)})[0]).why  # doctest: +ELLIPSIS
-    'head 1 of a: each word puts 1.00 of its weight on a single word, on average; the first ...'
+    'head 1 of a: each word puts 1.00 of its weight on a single word, on average; no word gets ...'
     """
     best: tuple[float, Telling] | None = None
     for entry, layer in enumerate(item.layers):
@@ -79,19 +81,25 @@ def telling(item: Item) -> Telling | None:
             continue
         found = {name: x.value().reshape(-1) for name, x in measure(layer.matrix).items()}
         cross = layer.rows != layer.columns
-        plain = [found["sink"]] if cross else [found[n] for n in ("sink", "self", "previous")]
+        plain = [shared := most_looked_at(layer.matrix).reshape(-1)]
+        plain += [] if cross else [found[n] for n in ("self", "previous")]
         confidence = found["confidence"].nan_to_num(0)
         score = confidence - torch.stack(plain).nan_to_num(0).amax(0)
         score = torch.where(confidence >= CLEAR, score * (1 + cross), -1.0)
         head = int(score.argmax())
         if score[head] > 0 and (best is None or score[head] > best[0]):
-            first = float(found["sink"].nan_to_num(0)[head])
             why = (
                 f"head {head} of {layer.name}: each word puts {confidence[head]:.2f} of its weight "
-                f"on a single word, on average; the first word gets {first:.2f}"
+                f"on a single word, on average; no word gets more than {shared[head]:.2f} of all"
             )
             best = float(score[head]), Telling(entry, head, why)
     return None if best is None else best[1]
+
+
+def most_looked_at(matrix: LazyMatrix) -> Tensor:
+    """The largest share of a head's weight that one key receives (…, h)."""
+    received = matrix.received()
+    return received.amax(-1) / received.sum(-1).clamp(min=1e-9)
 
 
 def _parting(items: Sequence[Item]) -> Iterator[tuple[float, dict[str, Any]]]:

@@ -107,15 +107,18 @@ class Sides:
         self._names = names
         self._stacks: list[str | None] = [None] * len(self.found)
 
-    def of(self, name: str, matrix: LazyMatrix, produced: int | None) -> tuple[int, int]:
+    def of(
+        self, name: str, matrix: LazyMatrix, produced: int | None, across: bool | None = None
+    ) -> tuple[int, int]:
         """Return the sides of the rows and of the columns of a matrix (…, t, s) of this module.
 
-        Both are the same side where a text attends itself, even if only its last tokens are
-        queries. ``produced`` is the first key that the model wrote.
+        Both are the same side where a text attends to itself, even if only its last tokens are
+        queries. ``produced`` is the first key that the model wrote; ``across`` says whether keys
+        came from elsewhere than queries, None if the name has to tell.
         """
         labels, (t, s) = matrix.labels, matrix.shape[-2:]
         stack = side(name) or ""
-        if attends_itself(matrix, crosses(name, self._names)):
+        if attends_itself(matrix, crosses(name, self._names, across)):
             own = self._labelled(labels[1], s, stack, produced)
             return own, own
         rows = self._like(t, stack, None)

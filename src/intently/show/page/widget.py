@@ -67,7 +67,7 @@ def _kind() -> type[AnyWidget]:
             "widget",
             "anywidget, which shows pages in notebooks",
             "an environment without it",
-            fix="pip install 'intently[notebook]', or save_page",
+            fix="run pip install 'intently[notebook]', or use show.save_page",
         ) from None
     from intently.show.page.script import MODULES, joined
 

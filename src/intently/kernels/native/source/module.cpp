@@ -494,6 +494,11 @@ PyObject* py_name(PyObject*, PyObject*) { return PyUnicode_FromString(chosen->na
 PyObject* py_lanes(PyObject*, PyObject*) { return PyLong_FromLong(chosen->lanes); }
 PyObject* py_pool(PyObject*, PyObject*) { return PyUnicode_FromString(pool()); }
 
+PyObject* py_forked(PyObject*, PyObject*) {
+  forked_before();
+  Py_RETURN_NONE;
+}
+
 PyMethodDef METHODS[] = {
     {"run", (PyCFunction)(void (*)(void))py_run, METH_FASTCALL,
      "run(job, threads, lead, groups, operands): one job of a call."},
@@ -502,6 +507,7 @@ PyMethodDef METHODS[] = {
     {"instructions", py_name, METH_NOARGS, "The instruction set that was chosen at import."},
     {"lanes", py_lanes, METH_NOARGS, "Numbers in one vector; gradients are padded to them."},
     {"pool", py_pool, METH_NOARGS, "Whose threads do the work: openmp or own."},
+    {"forked", py_forked, METH_NOARGS, "Use threads of its own: this process is a fork."},
     {nullptr, nullptr, 0, nullptr}};
 
 PyModuleDef MODULE = {PyModuleDef_HEAD_INIT, "_native", "The native kernels.", -1, METHODS,

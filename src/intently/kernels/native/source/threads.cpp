@@ -86,6 +86,8 @@ const int watched = pthread_atfork(nullptr, nullptr, in_child);
 
 }  // namespace
 
+void forked_before() { forked = true; }
+
 const char* pool() { return openmp() && !forked ? "openmp" : "own"; }
 
 void together(int threads, void (*body)(void*), void* data) {

@@ -13,4 +13,7 @@ void together(int threads, void (*body)(void*), void* data);
 // The pool that `together` uses: "openmp" or "own".
 const char* pool();
 
+// Says that this process was forked before the module was loaded, which notices later forks itself.
+void forked_before();
+
 }  // namespace intently

@@ -100,7 +100,7 @@ def heads(
     for n in range(h):
         sheet.weights(n)
         said = "every query meets every key, divided by √d, then softmax: weights."
-        said = "the same with its own columns: other weights." if n else said
+        said = "the same with its own columns: different weights." if n else said
         stage.scene(f"Head {n} attends: {said}", LONG)
         sheet.mixture(n)
         stage.scene(f"With them it averages its own values, width {wide}.", LONG)

@@ -1,4 +1,4 @@
-/** The hand in the works: cells crossed out or set, heads and layers switched off, weights sharpened. */
+/** The pass the works: cells crossed out or set, heads and layers switched off, weights sharpened. */
 
 import { changeAt, withChange, withoutChange } from "./interventions.js";
 import { announce, element, format, named } from "./words.js";
@@ -94,7 +94,7 @@ function touched(works, cell) {
  */
 function allowed(works, root, { i, j }) {
   const layer = seenLayer(works);
-  const future = layer?.name.startsWith("decoder") && layer.name.endsWith("self") && j > i;
+  const future = layer?.name.startsWith("decoder") && layer.name.endsWith("self_attention") && j > i;
   if (future) announce(root, "This word is not written yet: the causal mask keeps its weight at 0.");
   return !future;
 }

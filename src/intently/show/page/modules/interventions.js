@@ -86,7 +86,7 @@ export function readChanges(text) {
 function readChange(word) {
   const [letter, layer = "", heads = "", ...rest] = word.split("~");
   const kind = Object.hasOwn(KINDS, letter) ? KINDS[letter] : null;
-  const known = /^(encoder\.\d{1,3}\.self|decoder\.\d{1,3}\.(self|cross))$/.test(layer);
+  const known = /^(encoder\.\d{1,3}\.self|decoder\.\d{1,3}\.(self|cross))_attention$/.test(layer);
   if (!kind || !known || !/^(all|\d{1,3})$/.test(heads)) return null;
   const head = heads === "all" ? null : Number(heads);
   const numbers = rest.map(Number);

@@ -21,11 +21,11 @@ const SHORT = "The road was too wide.";
  */
 export function momentsOf({ alignment, guided, embedded, layers, text }) {
   const last = (/** @type {string} */ kind) => layers.filter((name) => name.endsWith(kind)).at(-1) ?? layers[0];
-  const cross = alignment?.layer ?? last("cross");
+  const cross = alignment?.layer ?? last("cross_attention");
   const aligned = String(alignment?.head ?? 0);
   const encoder = guided?.layer ?? layers.filter((name) => name.startsWith("encoder")).at(-1) ?? layers[0];
   const reader = String(guided?.head ?? 0);
-  const own = layers.find((name) => name.startsWith("decoder") && name.endsWith("self")) ?? layers[0];
+  const own = layers.find((name) => name.startsWith("decoder") && name.endsWith("self_attention")) ?? layers[0];
   const [short, long] = embedded ? [SHORT, ROAD] : [text, text];
   const plain = { upto: null, changes: [] };
   const taught = guided ? " This head was taught to look from a pronoun at its noun." : "";

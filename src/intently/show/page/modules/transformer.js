@@ -194,7 +194,7 @@ export function transformerOf(options, numbers) {
     /** @type {Attended[]} */
     const attended = [];
     encoder.forEach(({ own, feed, norms }, n) => {
-      const name = `encoder.${n}.self`;
+      const name = `encoder.${n}.self_attention`;
       const edits = changesOf(changes, name);
       const weights = new Float32Array(h * s * s);
       x = residual(x, norms[0], (y) => {
@@ -239,8 +239,8 @@ export function transformerOf(options, numbers) {
     /** @type {Float32Array} */
     let x = embedded("target", tokens, () => t);
     decoder.forEach(({ own, asks, crossOut, feed, norms }, n) => {
-      const edits = changesOf(changes, `decoder.${n}.self`);
-      const crossEdits = changesOf(changes, `decoder.${n}.cross`);
+      const edits = changesOf(changes, `decoder.${n}.self_attention`);
+      const crossEdits = changesOf(changes, `decoder.${n}.cross_attention`);
       x = residual(x, norms[0], (y) => {
         const heads = linear(y, rows, own.qkv);
         const wide = own.qkv.out;
@@ -308,8 +308,8 @@ export function transformerOf(options, numbers) {
       return weights;
     };
     const own = decoder.flatMap((_, n) => [
-      { name: `decoder.${n}.self`, t, s: t, weights: joinedRows(past.own[n], t) },
-      { name: `decoder.${n}.cross`, t, s, weights: joinedRows(past.cross[n], s) },
+      { name: `decoder.${n}.self_attention`, t, s: t, weights: joinedRows(past.own[n], t) },
+      { name: `decoder.${n}.cross_attention`, t, s, weights: joinedRows(past.cross[n], s) },
     ]);
     return [...encoding.attended.map((one) => ({ ...one, weights: one.weights.slice() })), ...own];
   }

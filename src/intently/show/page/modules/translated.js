@@ -69,7 +69,7 @@ export function exchange(page, result, upto, remarks) {
  */
 function begun(layer, steps) {
   if (layer.name.startsWith("encoder")) return layer;
-  const own = layer.name.endsWith("self");
+  const own = layer.name.endsWith("self_attention");
   const [t, s] = [Math.min(layer.t, steps), own ? Math.min(layer.s, steps) : layer.s];
   const weights = new Float32Array(layer.heads * t * s);
   for (let head = 0; head < layer.heads; head++) {
@@ -90,7 +90,7 @@ function begun(layer, steps) {
  */
 function entryOf(depth, { name, heads, t, s, weights }, written, add) {
   const encoder = name.startsWith("encoder");
-  const cross = name.endsWith("cross");
+  const cross = name.endsWith("cross_attention");
   const each = Array.from({ length: heads }, (_, head) => weights.subarray(head * t * s, (head + 1) * t * s));
   const measured = each.map((head) => measuresOf(head, t, s, !cross));
   const pictures = each.map((head) => pooledTo64(head, t, s));

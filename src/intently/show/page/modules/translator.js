@@ -84,7 +84,7 @@ export function createTranslator(description, numbers) {
         ...layer,
         heads: model.heads,
         rows: layer.name.startsWith("encoder") ? sources : tokens,
-        columns: layer.name.startsWith("decoder") && layer.name.endsWith("self") ? inputs : sources,
+        columns: layer.name.startsWith("decoder") && layer.name.endsWith("self_attention") ? inputs : sources,
       })),
       likely: found.likely.map((step) => step.map(({ id, logProbability }) => ({ token: target.tokens([id])[0], logProbability }))),
     };
@@ -121,7 +121,7 @@ export function createTranslator(description, numbers) {
    * @param {number} row
    */
   function looked(line, attended, row) {
-    const cross = attended.filter(({ name }) => name.endsWith("cross"));
+    const cross = attended.filter(({ name }) => name.endsWith("cross_attention"));
     const layer = cross.find(({ name }) => name === alignment_head?.[0]) ?? cross.at(-2) ?? cross[cross.length - 1];
     const heads = alignment_head ? [alignment_head[1]] : Array.from({ length: model.heads }, (_, n) => n);
     const weight = (/** @type {number} */ j) => heads.reduce((sum, head) => sum + layer.weights[(head * layer.t + row) * layer.s + j], 0);

@@ -37,8 +37,8 @@ def check_size(size: int, cause: str | None = None) -> None:
             f"at most {LARGEST / 1e6:,.0f} MB in one file",
             f"about {size / 1e6:,.0f} MB",
             cause,
-            "show fewer layers or a shorter text; or seen.save('run.safetensors') and `intently "
-            "explore run.safetensors`, which has no limit",
+            "show fewer layers (layers=…) or a shorter text; or seen.save('run.safetensors') and "
+            "`intently explore run.safetensors`, which has no limit",
         )
 
 

@@ -1,4 +1,4 @@
-"""The page served on 127.0.0.1, only to clients that know its address.
+"""A page served on 127.0.0.1, only to clients that know its address.
 
 The address holds a random token. The server answers only under its own IP address, which prevents
 DNS rebinding, and only to the page itself, so that other pages cannot query it. No request reaches
@@ -20,6 +20,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl
 
+from intently.errors import WriteError, build
 from intently.show.page.contents import Packed
 from intently.show.page.items import Item
 from intently.show.page.serving.answers import Answer, Refused, Served
@@ -53,28 +54,26 @@ SAFE = {
 
 
 class Server(ThreadingHTTPServer):
-    """Serves the page of some items from a free port of 127.0.0.1; ``address`` is where.
+    """Serves a page from a free port of 127.0.0.1, and what it asks; ``address`` is where.
 
-    Raises `OSError` if the given port is taken.
+    Raises `WriteError` if the given port is taken.
     """
 
     allow_reuse_address = True
     request_queue_size = CONNECTIONS
 
-    def __init__(self, items: Sequence[Item], title: str | None = None, port: int = 0) -> None:
+    def __init__(self, page: bytes, port: int = 0, served: Served | None = None) -> None:
+        self.page, self.served = page, served
         self.token = secrets.token_urlsafe(24)
         self._handlers: dict[threading.Thread, socket.socket] = {}
         self._places: set[socket.socket] = set()
         self._asking: dict[socket.socket, None] = {}  # longest first
         self._placing = threading.Lock()
-        super().__init__((HOST, port), _Handler)
         try:
-            self.served = Served(items, title)
-        except BaseException:
-            self.server_close()
-            raise
-        packed = Packed(self.served.meta, [], frozenset())  # the page asks for its numbers
-        self.page = "".join(parts(packed, "'self'")).encode()
+            super().__init__((HOST, port), _Handler)
+        except OSError as error:
+            fix = "leave --port out: a free one is taken"
+            raise build(WriteError, "port", "a free port", f"{port} ({error})", fix=fix) from None
 
     @property
     def address(self) -> str:
@@ -98,15 +97,14 @@ class Server(ThreadingHTTPServer):
     def working(self) -> bool:
         """Whether some thread is still alive."""
         threads = any(thread.is_alive() for thread in self._handlers)
-        return threads or self.served.background.working
+        return threads or (self.served is not None and self.served.background.working)
 
     def server_close(self) -> None:
         """Close the port and its connections; pending work has `GRACE` to end."""
         until = time.monotonic() + GRACE
         super().server_close()
-        served = getattr(self, "served", None)
-        if served is not None:
-            served.close(GRACE)
+        if self.served is not None:
+            self.served.close(GRACE)
         answering = [(one, at) for one, at in self._handlers.items() if one.is_alive()]
         for _, connection in answering:
             with suppress(OSError):
@@ -163,6 +161,17 @@ class Server(ThreadingHTTPServer):
 
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
+
+
+def explorer(items: Sequence[Item], title: str | None = None, port: int = 0) -> Server:
+    """Return a server of the page of some items, which asks for its numbers."""
+    served = Served(items, title)
+    try:
+        packed = Packed(served.meta, [], frozenset())
+        return Server("".join(parts(packed, "'self'")).encode(), port, served)
+    except BaseException:
+        served.close()
+        raise
 
 
 class _Asked(io.RawIOBase):
@@ -244,6 +253,8 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refused(404, "nothing is here; the address that was printed holds a token")
         if not parts[2] and not query:
             return Answer(self.server.page, "text/html; charset=utf-8")
+        if self.server.served is None:
+            raise Refused(404, "no such question")
         try:
             words = parse_qsl(
                 query, keep_blank_values=True, strict_parsing=bool(query), max_num_fields=16
