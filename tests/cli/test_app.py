@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+import intently as it
 from intently.cli.app import COMMANDS
 from intently.corpora import sample
 from intently.models.kinds import new_model
@@ -299,12 +300,18 @@ def test_a_folder_to_write_to_is_needed(intently: Command, files: tuple[str, str
 
 def test_evaluate_on_the_built_in_language(intently: Command, tmp_path: Path) -> None:
     Translator.load().save(tmp_path / "model")
-    outcome = intently("evaluate", "model", "--beam", "1", "--sentences", "20")
+    given = ("--corpus", "language:en-fr", "--beam", "1", "--sentences", "20")
+    outcome = intently("evaluate", "model", *given)
     assert outcome.status == 0
     for split in ("test", "novel", "deeper"):
         assert f"{split}: 20 sentences of the built-in language" in outcome.out
     assert "decoder.1.cross_attention, head 1: 0." in outcome.out
     assert "no: expected a folder with translator.json" in refused(intently("evaluate", "no"))
+
+
+def test_the_version_is_said(intently: Command) -> None:
+    assert intently("--version") == (0, f"intently {it.__version__}\n", "")
+    assert "--version" in intently("--help").out
 
 
 def test_a_full_disk_is_one_line(

@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from intently.cli.evaluate import described
 from intently.corpora import ParallelText
 from intently.models.kinds import new_model
-from intently.recipes.origin import Origin
+from intently.recipes.origin import Files, Origin
 from intently.text import Tokenizer
 from intently.training import TrainingOptions
+from intently.training.metrics import bleu, chrf, suitable
+from intently.translation.evaluation import Scores
 from intently.translation.translator import Translator
 
 from ..command_line import Command, refused
@@ -74,7 +77,8 @@ def test_a_run_knows_its_corpus(evaluate: Command, asked: list[object]) -> None:
 
 
 def test_the_built_in_language_has_alignments(evaluate: Command) -> None:
-    outcome = evaluate("model", "--beam", "1", "--sentences", "5", "--json", "all.json")
+    given = ("model", "--beam", "1", "--sentences", "5")
+    outcome = evaluate(*given, "--corpus", "language:en-fr", "--json", "all.json")
     assert "novel: 5 sentences of the built-in language\nexact match" in outcome.out
     assert "alignment error rate of each head, on test:\n  decoder." in outcome.out
     found = json.loads(Path("all.json").read_text())
@@ -82,16 +86,46 @@ def test_the_built_in_language_has_alignments(evaluate: Command) -> None:
     errors = found["alignment_errors"]
     assert len(errors) == 8 and all(0 <= error <= 1 for error in errors.values())
     Origin("language", "en", "fr", recipe="language-transformer").save("model")
-    again = evaluate("model", "--beam", "1", "--sentences", "5")
-    told, _, rest = outcome.out.partition("\n")
-    assert told == (
-        "model does not say what it was trained on: scored on the built-in language, "
-        "English to French. For another give --corpus, or files"
+    assert evaluate(*given).out == outcome.out
+
+
+def test_a_model_of_unknown_origin_is_not_scored_on_another_language(evaluate: Command) -> None:
+    assert refused(evaluate("model")) == (
+        "intently: SOURCE: expected sentences to translate, and references; got none, and model "
+        "does not say what it was trained on. Give SOURCE and TARGET, a TSV, or --corpus "
+        "language:en-fr for the built-in language.\n"
     )
-    assert again.out == rest
-    assert evaluate("model", "--beam", "1", "--sentences", "5", "--corpus", "language:en-fr") == (
-        again
+
+
+def test_a_run_is_scored_on_its_own_dev_files(evaluate: Command) -> None:
+    names = write_pairs(parallel("test", 5))
+    Files(names[0], names[1], pairs=5, held_out=2).save("model")
+    outcome = evaluate("model", "--beam", "1")
+    assert outcome.out.splitlines()[0].startswith("the last 2 of 5 sentence pairs from ")
+    assert "\ndev: 2 sentences\n" in outcome.out
+    Path("d.tsv").write_text("I drink milk.\tJe bois du lait.\n", encoding="utf-8")
+    Files(*names, ["d.tsv"], pairs=5).save("model")
+    outcome = evaluate("model", "--beam", "1")
+    assert "d.tsv: the dev set, which chose the checkpoint\n\ndev: 1 sent" in outcome.out
+    Path("d.tsv").unlink()
+    assert re.search(
+        r"got none, and the run's own \S+/d.tsv is gone. Give SOURCE and TARGET",
+        (refused(evaluate("model"))),
     )
+    Files(*names, pairs=6, held_out=2).save("model")
+    assert "expected the 6 pairs of which the run held out the last; got 5" in (
+        refused(evaluate("model"))
+    )
+
+
+def test_bleu_is_no_headline_where_it_sees_no_words() -> None:
+    perfect = ["私は牛乳を飲みます。", "お元気ですか。"]
+    scores = Scores(
+        2, 1.0, *(bleu(perfect, perfect),) * 3, chrf(perfect, perfect), suitable(perfect)
+    )
+    exact, first, why = described(scores).splitlines()
+    assert exact.startswith("exact match 100.0%") and first.startswith("chrF 100.00 (")
+    assert why.startswith("BLEU does not apply: it counts words between spaces")
 
 
 def test_a_model_without_attention_has_no_alignment_to_print(evaluate: Command) -> None:
@@ -100,7 +134,8 @@ def test_a_model_without_attention_has_no_alignment_to_print(evaluate: Command) 
     options = TrainingOptions().with_flags(model="recurrent", attention="none", width=8)
     model = new_model(options.shape(source.size, target.size))
     Translator(model, source, target, max_length=5).save("fixed")
-    outcome = evaluate("fixed", "--beam", "1", "--sentences", "2", "--json", "all.json")
+    given = ("fixed", "--corpus", "language:en-fr", "--beam", "1", "--sentences", "2")
+    outcome = evaluate(*given, "--json", "all.json")
     assert outcome.status == 0, outcome.err
     assert "deeper: 2 sentences" in outcome.out and "alignment" not in outcome.out
     assert "alignment_errors" not in json.loads(Path("all.json").read_text())

@@ -25,7 +25,7 @@ from intently.language.text_model import FORMS, TextModel, Variant, new_model
 from intently.models.transformer import Transformer, TransformerOptions
 from intently.models.weights import weights
 from intently.observe.saving.files import load as load_recording
-from intently.recipes.origin import Origin
+from intently.recipes.origin import Files, Origin
 from intently.text import KINDS, Tokenizer
 from intently.training import Checkpoints, TrainingOptions
 from intently.training.checkpoint import Checkpoint
@@ -231,6 +231,12 @@ def of_origin(folder: Path) -> Kind:
     return Kind(path, lambda: Origin.load(folder), sealed_json(path))
 
 
+def of_files(folder: Path) -> Kind:
+    Files("a.txt", "b.txt", ["d.tsv"], pairs=9).save(folder)
+    path = folder / "files.json"
+    return Kind(path, lambda: Files.load(folder), sealed_json(path))
+
+
 def of_variant(folder: Path) -> Kind:
     path = folder / VARIANT
     replace_file(path, sealed(dataclasses.asdict(Variant(kv_heads=2))))
@@ -261,6 +267,7 @@ JSONS: dict[str, Callable[[Path], Kind]] = {
     **{f"tokenizer-{kind}": of_tokenizer(kind) for kind in KINDS},
     "options.json": of_options,
     "run.json": of_origin,
+    "files.json": of_files,
     "variant.json": of_variant,
     ABOUT: of_writer,
 }
@@ -383,7 +390,8 @@ def test_what_is_no_ordinary_file_is_not_waited_for(tmp_path: Path, name: str) -
         make(kind.path)
         with pytest.raises(IntentlyError, match=f"got {told}"):
             kind.load()
-    if name not in ("run.json", "variant.json", "latest", ABOUT):  # which are not always there
+    missing = ("run.json", "files.json", "variant.json", "latest", ABOUT)  # not always there
+    if name not in missing:
         kind.path.rmdir()
         with pytest.raises(IntentlyError, match=r"no such file|a checkpoint of Intently|a folder"):
             kind.load()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -75,8 +76,10 @@ def test_the_command(tmp_path: Path) -> None:
     assert {"context.json", "context.png"} <= {file.name for file in (tmp_path / "run").iterdir()}
     again = command(*given, "--steps", 8, "--resume")
     assert again.exit_code == 0 and "step 8/8" in again.output
-    said = again.output.splitlines()[-1].strip()
-    made = subprocess.run([sys.executable, "-c", said], capture_output=True, env=surroundings())
+    name, *said = shlex.split(again.output.splitlines()[-1])
+    made = subprocess.run(
+        [sys.executable, "-m", name, *said], capture_output=True, env=surroundings()
+    )
     assert made.returncode == 0 and made.stdout.decode().startswith("The ")
 
 

@@ -24,6 +24,7 @@ from intently.errors import ArgumentError, KindError
 from intently.models import RecurrentOptions, Transformer, TransformerOptions
 from intently.models.kinds import new_model
 from intently.play import LARGEST, packed, parts, save_play
+from intently.recipes.origin import Files
 from intently.text import Tokenizer
 from intently.translation import Translator
 
@@ -178,3 +179,21 @@ def test_the_command_writes_the_page_and_names_it(tmp_path: Path) -> None:
     assert '"text":"Hello."' in out.read_text()
     wrong = subprocess.run([*command[:4], "--out", "x.pdf"], capture_output=True, text=True)
     assert wrong.returncode == 2 and ".html" in wrong.stderr
+
+
+def test_a_run_of_ones_own_opens_with_a_sentence_of_its_own(
+    intently: Command, tmp_path: Path
+) -> None:
+    Translator.load().save("run")
+    model = Translator.load("run").model
+    with torch.no_grad():
+        model.source_embedding.weight[0] += 1  # no longer the embedded one
+    translator = Translator.load("run")
+    Translator(model, translator.source_tokenizer, translator.target_tokenizer).save("run")
+    Path("d.tsv").write_text("No.\tNon.\nEmma drank the milk.\tEmma a bu le lait.\n", "utf-8")
+    Files("d.tsv", dev=["d.tsv"]).save("run")
+    assert intently("play", "run", "--out", "play.html").status == 0
+    assert '"text":"Emma drank the milk."' in Path("play.html").read_text("utf-8")
+    Path("d.tsv").unlink()
+    assert intently("play", "run", "--out", "play.html").status == 0
+    assert '"text":""' in Path("play.html").read_text("utf-8")

@@ -77,12 +77,12 @@ def evaluate(
     if source is None:
         origin = Origin.load(model) if corpus is None else Origin.of(corpus)
         files = Files.load(model) if origin is None else None
-        if origin is None and files is None:
-            raise _nothing_to_score(f"none, and {model} does not say what it was trained on")
     built_in = str(origin) == BUILT_IN
     if data_dir is not None and (origin is None or built_in):
         got = "none" if origin is None else str(origin)
         raise build(ArgumentError, "--data-dir", "a --corpus that is read from it", got)
+    if source is None and origin is None and files is None:
+        raise _nothing_to_score(f"none, and {model} does not say what it was trained on")
     if source is not None:
         text = read_parallel(source, target)
         print(text.report)
