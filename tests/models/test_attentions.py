@@ -83,8 +83,7 @@ def outcomes(blocks: dict[str, nn.Module]) -> Iterator[dict[str, tuple[Any, Any,
 
 
 def blocks_of(model: nn.Module) -> dict[str, nn.Module]:
-    found = {n: m for n, m in model.named_modules() if isinstance(m, MultiHeadAttention)}
-    return {n.removesuffix("_attention"): m for n, m in found.items()}
+    return {n: m for n, m in model.named_modules() if isinstance(m, MultiHeadAttention)}
 
 
 @torch.no_grad()
@@ -204,7 +203,7 @@ def named() -> Iterator[Any]:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(("model", "given"), named())
+@pytest.mark.parametrize(("model", "given"), [*named()])
 def test_a_layer_has_one_name_its_path(model: Any, given: Any) -> None:
     model = model.eval()
     found = model.attentions(*given)
