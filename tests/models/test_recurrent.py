@@ -370,7 +370,7 @@ test_inputs_are_refused_by_name = raises(
             lambda: model().decode(TARGET, transformer().encode(SOURCE)),
             KindError,
             "memory: expected a RecurrentMemory; got Memory. A decoder reads what the encoder of "
-            "its model hands over. Make one: model.encode(…).",
+            "its model passes on. Make one: model.encode(…).",
         ),
         (
             lambda: model().decode(TARGET, encoded(attention="none")),

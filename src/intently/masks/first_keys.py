@@ -9,6 +9,7 @@ from torch import Tensor
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.arrays import hidden, plain
 from intently.foundation.checks import whole_number
+from intently.foundation.field_names import answered
 from intently.masks.closed_forms import Queries, Rows, edges, states
 from intently.masks.geometry import (
     Cut,
@@ -132,6 +133,7 @@ class RealKeys(Allowed):
         return f"padding({'×'.join(map(str, self.tensor.shape))} booleans)"
 
 
+@answered
 def prefix(n: int | Integers) -> Mask:
     """Every query sees the first n keys; n is an int, or integers (b,), one per batch row.
 
@@ -147,6 +149,7 @@ def prefix(n: int | Integers) -> Mask:
     return _Prefix(whole_number(n, "n", 0))
 
 
+@answered
 def padding(lengths: Integers) -> Mask:
     """Every query of batch row i sees the first ``lengths[i]`` keys; lengths (b,), a tensor or a
     list.

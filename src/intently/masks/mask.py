@@ -12,6 +12,7 @@ from torch import Tensor
 
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.arrays import Numbers, hidden, plain
+from intently.foundation.field_names import answered
 from intently.masks.closed_forms import (
     FULL,
     Rows,
@@ -373,6 +374,7 @@ def seen_by_any(mask: Mask, g: Geometry) -> Tensor:
     return mask.allow(g, queries[:1], keys).any(-2)
 
 
+@answered
 def allowed(tensor: Tensor | Numbers) -> Allowed:
     """A boolean tensor that broadcasts to (…, h, t, s) as NumPy does; True means attend.
 

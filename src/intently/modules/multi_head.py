@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from intently.errors import ArgumentError, build
 from intently.foundation.checks import divisor, whole_number
+from intently.foundation.field_names import answered
 from intently.modules.linear import linear
 from intently.modules.options import AttentionOptions
 from intently.modules.projected import Projected, Projections
@@ -16,6 +17,7 @@ from intently.modules.weights.layouts import Weights, read, with_out
 from intently.modules.weights.reading import filled
 
 
+@answered
 class MultiHeadAttention(Projected):
     """Self- or cross-attention with h heads between linear maps.
 
