@@ -36,6 +36,7 @@ class Mask(Rule):
     be overridden with a closed form for speed.
     """
 
+    shown = ("allow", "at", "blocks", "dense", "draw", "inverted")
     per_key = False
     """Whether the rule looks at the key alone (padding): such rules join cheaply."""
 
