@@ -9,7 +9,7 @@ without PyTorch.
 
 from typing import TYPE_CHECKING
 
-from intently.foundation.on_demand import names
+from intently.foundation.on_demand import listed, names
 
 if TYPE_CHECKING:
     from intently import edits, errors, kernels, positions, reference, scores, show
@@ -99,6 +99,10 @@ _HOMES = {
 
 __getattr__ = names(__name__, _HOMES)
 
+_PACKAGES = (
+    *("corpora", "decoding", "experiments", "interop", "language", "matrix", "models", "modules"),
+    *("play", "recipes", "text", "training", "translation"),
+)
+"""What is imported from a package of its own."""
 
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__dir__ = listed(__name__, "__version__", *_PACKAGES)

@@ -7,7 +7,7 @@ weights = exp z / (Σ exp z + exp sink).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Never
 
 import torch
 from jaxtyping import Float
@@ -17,6 +17,7 @@ from intently import kernels
 from intently.biases import Bias
 from intently.errors import StaleError, build, shape_of
 from intently.foundation.arrays import Numbers, as_tensor
+from intently.foundation.field_names import check_names_of, plain_signature
 from intently.kernels import differentiated, eager, streamed
 from intently.kernels.modes import no_autocast
 from intently.kernels.operands import problem_of, tensors, usual, values_of
@@ -28,10 +29,11 @@ from intently.matrix.indexing import split, take
 from intently.scores import DOT, Score
 
 
+@plain_signature
 def attend(
     q: Float[Tensor, "*lead t d"] | Numbers,
     k: Float[Tensor, "*lead_k s d_k"] | Numbers,
-    *,
+    *more: Never,
     score: Score | None = None,
     mask: Mask | Tensor | Numbers | None = None,
     bias: Bias | Tensor | Numbers | None = None,
@@ -39,6 +41,7 @@ def attend(
     softcap: float | None = None,
     sinks: Tensor | Numbers | None = None,
     dropout: float = 0.0,
+    **other: Never,
 ) -> Attention:
     """Return the attention of queries q (…, h, t, d) to keys k (…, g, s, d), lazily: (…, h, t, s).
 
@@ -69,17 +72,20 @@ def attend(
     >>> attend([[2, 0]], [[2, 0], [0, 2]], scale=1) @ [[10], [20]]
     tensor([[10.1799]])
     """
+    if more or other:
+        check_names_of(attend, (q, k, *more), other)
     if not (usual(q) and usual(k)):
         q, k = tensors(q=q, k=k)
     problem, autocast = problem_of(q, k, score, mask, bias, scale, softcap, sinks, dropout)
     return Attention(problem, cast=autocast).settled()
 
 
+@plain_signature
 def attention(
     q: Float[Tensor, "*lead t d"] | Numbers,
     k: Float[Tensor, "*lead_k s d_k"] | Numbers,
     v: Float[Tensor, "*lead_v s e"] | Numbers,
-    *,
+    *more: Never,
     score: Score | None = None,
     mask: Mask | Tensor | Numbers | None = None,
     bias: Bias | Tensor | Numbers | None = None,
@@ -87,6 +93,7 @@ def attention(
     softcap: float | None = None,
     sinks: Tensor | Numbers | None = None,
     dropout: float = 0.0,
+    **other: Never,
 ) -> Float[Tensor, "*lead_y t e"]:
     """Return ``attend(q, k, …) @ v``: v (…, s, e) averaged by each query's weights, (…, t, e).
 
@@ -101,6 +108,8 @@ def attention(
     >>> attention([[0, 0]], [[1, 1], [1, 1]], [[2.0], [4.0]])
     tensor([[3.]])
     """
+    if more or other:
+        check_names_of(attention, (q, k, v, *more), other)
     if (
         score is bias is softcap is sinks is None
         and dropout == 0

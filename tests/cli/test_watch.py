@@ -113,7 +113,7 @@ def test_a_translation_that_was_cut_is_labelled() -> None:
     assert not greedy.hypothesis.ended
     seen = translated(made, "I drink milk.").seen
     for part in ("self", "cross"):
-        want = greedy.attention[f"decoder.0.{part}"].labels
+        want = greedy.attention[f"decoder.0.{part}_attention"].labels
         found = seen[f"decoder.0.{part}_attention"][0].labels
         assert want is not None and found == want
 

@@ -226,8 +226,8 @@ test_what_is_no_number_is_refused_in_a_few_words = raises(
             lambda: it.attend([[1, 0]], K, mask=np.zeros((30, 30))),
             KindError,
             "mask: expected a boolean tensor, True where a query may attend; got dtype "
-            "torch.float64. Additive masks are biases. Write `mask = additive == 0`, or pass it "
-            "as bias=.",
+            "torch.float64. Numbers to add are a bias. Pass it as bias=, or write "
+            "`mask == 0` if all else in it is very negative.",
         ),
     ],
     whole=True,

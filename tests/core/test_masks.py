@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import re
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -181,8 +186,8 @@ test_errors = raises(
             lambda: it.allowed(torch.zeros(2, 2)),
             KindError,
             "mask: expected a boolean tensor, True where a query may attend; got dtype "
-            "torch.float32. Additive masks are biases. Write `mask = additive == 0`, or pass it "
-            "as bias=.",
+            "torch.float32. Numbers to add are a bias. Pass it as bias=, or write "
+            "`mask == 0` if all else in it is very negative.",
         ),
         (
             lambda: attend("causal"),
@@ -207,7 +212,7 @@ test_errors = raises(
             ArgumentError,
             "mask: expected a shape that broadcasts to (…, t, s) = (2, 3, 4, 5); got shape (2, 5). "
             "It holds one entry per batch row and key, (b, s). "
-            "Use m[:, None, None], or it.padding(lengths).",
+            "Pass it.padding(m), or use m[:, None, None].",
         ),
         (
             lambda: attend(torch.ones(3, 3, dtype=torch.bool)),
@@ -259,3 +264,131 @@ test_errors = raises(
 @pytest.mark.parametrize("shape", [(2, 1, 4, 5), (3, 4, 5), (2, 1, 1, 5)], ids=str)
 def test_shapes_that_the_advice_makes(shape: tuple[int, ...]) -> None:
     assert attend(torch.rand(shape) > 0.5).shape == (2, 3, 4, 5)
+
+
+# --- masks as other libraries make them -----------------------------------------------------------
+
+SEEN = [[1, 1, 1, 0, 0], [0, 1, 1, 1, 1]]
+
+
+@pytest.mark.parametrize("make", [np.array, torch.tensor, list], ids=["numpy", "torch", "list"])
+@pytest.mark.parametrize("number", [int, float])
+def test_zeros_and_ones_are_answered_with_booleans(make: Any, number: type) -> None:
+    rows = [[number(j <= i) for j in range(5)] for i in range(5)]
+    x, made = torch.randn(5, 8), make(rows)
+    with pytest.raises(KindError, match=r"zeros and ones .* If 1 means attend, pass (\S+)\.$") as e:
+        it.attend(x, x, mask=made)
+    advice = re.search(r"pass (\S+)\.$", str(e.value))
+    assert advice
+    mask = eval(advice.group(1), {"mask": made, "torch": torch})  # what the message says
+    torch.testing.assert_close(
+        it.attend(x, x, mask=mask).dense(), it.attend(x, x, mask=it.causal()).dense()
+    )
+
+
+def test_advice_for_a_mask_to_be_added_keeps_its_meaning() -> None:
+    x = torch.randn(4, 8)
+    added = torch.full((4, 4), -math.inf).triu(1)
+    want = it.attend(x, x, mask=it.causal()).dense()
+    for mask in (added, torch.zeros(4, 4)):
+        with pytest.raises(KindError, match=r"bias=, or write `mask == 0` if"):
+            it.attend(x, x, mask=mask)
+        same = it.attend(x, x, bias=mask).dense()
+        torch.testing.assert_close(it.attend(x, x, mask=mask == 0).dense(), same)
+    torch.testing.assert_close(it.attend(x, x, bias=added).dense(), want)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda m: m and it.padding([2]),
+        lambda m: m or it.padding([2]),
+        lambda m: not m,
+        bool,
+        lambda m: 1 if m else 0,
+    ],
+)
+@pytest.mark.parametrize("mask", [it.causal(), it.allowed([[True]]), ~it.causal() & it.prefix(1)])
+def test_a_mask_has_no_truth(mask: it.Mask, ask: Any) -> None:
+    with pytest.raises(KindError, match=r"Write `a & b`, `a \| b`, `~a`"):
+        ask(mask)
+
+
+@pytest.mark.parametrize("lead", [(2,), (2, 3)])
+@pytest.mark.parametrize("kernel", ["eager", "tiled", "native"])
+def test_an_attention_mask_is_padding(lead: tuple[int, ...], kernel: str) -> None:
+    seen = torch.tensor(SEEN)
+    q, k, v = torch.randn(*lead, 4, 8), torch.randn(*lead, 5, 8), torch.randn(*lead, 5, 8)
+    spread = seen.bool().reshape(2, *(1,) * len(lead), 5)
+    for mask, same in (
+        (it.padding(seen.bool()), it.allowed(spread)),
+        (it.causal() & it.padding(seen.bool()), it.causal() & spread),
+        (~it.padding(seen.bool().tolist()), it.allowed(~spread)),
+    ):
+        with it.kernels.use(kernel):
+            y, want = (it.attention(q, k, v, mask=m) for m in (mask, same))
+        torch.testing.assert_close(y, want)
+        A, B = it.attend(q, k, mask=mask), it.attend(q, k, mask=same)
+        assert torch.equal(A[1].dense(), B[1].dense())
+        assert torch.equal(A[[1, 0]].dense(), B[[1, 0]].dense())
+        assert torch.equal(A.scores[..., :2, 1:], B.scores[..., :2, 1:])
+
+
+def test_an_attention_mask_and_lengths_are_one_padding() -> None:
+    g = Geometry((2, 1), 6, 5, torch.device("cpu"))
+    seen = torch.arange(5) < torch.tensor([[2], [5]])
+    one, other = it.padding([2, 5]), it.padding(seen)
+    assert torch.equal(one.blocks(g, 2, 2), other.blocks(g, 2, 2))
+    assert torch.equal(one.dense(g).expand(2, 1, 6, 5), other.dense(g).expand(2, 1, 6, 5))
+    assert repr(other) == "padding(2×5 booleans)" and one.draw(2, 5) == other.draw(2, 5)
+
+
+@pytest.mark.parametrize("made", [torch.tensor(SEEN), np.array(SEEN), SEEN, SEEN[:1]], ids=str)
+def test_a_matrix_of_zeros_and_ones_is_no_lengths(made: Any) -> None:
+    with pytest.raises(KindError, match=r"attention_mask of a tokenizer. Pass (\S+)\.$") as e:
+        it.padding(made)
+    code = str(e.value).rpartition("Pass ")[2].rstrip(".")
+    mask = eval(code, {"mask": made, "torch": torch, "it": it})
+    assert mask.draw(1, 5) == "█ █ █ · ·"
+
+
+def test_what_is_no_padding_is_answered() -> None:
+    with pytest.raises(ArgumentError, match=r"One text is a batch of 1. Pass it.padding\(m\[None"):
+        it.padding(torch.tensor(SEEN).bool()[0])
+    x = torch.randn(2, 7, 8)
+    with pytest.raises(ArgumentError, match=r"padding: expected shape \(b, s=7\)"):
+        it.attend(x, x, mask=it.padding(torch.tensor(SEEN).bool()))
+    with pytest.raises(ArgumentError, match="padding: expected a shape that matches"):
+        it.attend(x[:1], x[:1], mask=it.padding(torch.ones(2, 7).bool()))
+
+
+@pytest.mark.parametrize("lead", [(4,), (4, 3)])
+def test_booleans_of_texts_are_not_read_as_those_of_queries(lead: tuple[int, ...]) -> None:
+    x, seen = torch.randn(*lead, 4, 8), torch.ones(4, 4).tril().bool()
+    layer = it.modules.MultiHeadAttention(8, 2)
+    calls = [
+        lambda m: it.attend(x, x, mask=m).dense(),
+        lambda m: it.attend(x, x, mask=it.causal() & m).dense(),
+        lambda m: it.attention(x, x, x, mask=m),
+    ]
+    for call in [*calls, lambda m: layer(x.reshape(-1, 4, 8)[:4], mask=m)]:
+        for made in (seen, seen.numpy(), seen.tolist())[: 1 if call not in calls else 3]:
+            with pytest.raises(
+                ArgumentError, match=r"a text of the batch or a query, since b = t = 4"
+            ):
+                call(made)
+        texts, queries = call(it.padding(seen)), call(seen[None])
+        assert not torch.allclose(texts, queries)
+        torch.testing.assert_close(queries, call(it.causal()))
+        torch.testing.assert_close(call(it.allowed(seen)), queries)
+
+
+def test_booleans_that_can_mean_one_thing_need_no_axis() -> None:
+    seen = torch.ones(4, 4).tril().bool()
+    for lead in ((), (3,), (1,), (3, 4), (1, 4)):
+        x = torch.randn(*lead, 4, 8)
+        want = it.attend(x, x, mask=it.causal()).dense()
+        torch.testing.assert_close(it.attend(x, x, mask=seen).dense(), want)
+    x = torch.randn(4, 4, 8)  # made by a batch, asked about one text
+    A = it.attend(x, x, mask=seen[None])
+    torch.testing.assert_close(A[1].dense(), it.attend(x[1], x[1], mask=seen).dense())

@@ -249,3 +249,62 @@ def test_what_our_layer_cannot_compute_is_not_dumped(case: str) -> None:
 def test_separate_maps_are_dumped() -> None:
     block, x = MultiHeadAttention(C, H, projections=Projections(fused=False)), normal(B, T, C)
     close(array(dump(block)(x)), block(torch.tensor(x)).detach())
+
+
+# --- layers that a user wrote in Keras ------------------------------------------------------------
+
+
+class SelfAttention(keras.layers.Layer):
+    """What posts write: the name of ours, a class of its own, and no `get_config`."""
+
+    def __init__(self, n_heads: int, d_embd: int) -> None:
+        super().__init__()
+        self.n_heads = n_heads
+        self.joint, self.out = keras.layers.Dense(3 * d_embd), keras.layers.Dense(d_embd)
+
+    def call(self, x: Any) -> Any:
+        ops, (b, t, c) = keras.ops, x.shape
+        q, k, v = (
+            ops.transpose(ops.reshape(part, (b, t, self.n_heads, c // self.n_heads)), (0, 2, 1, 3))
+            for part in ops.split(self.joint(x), 3, -1)
+        )
+        scores = ops.matmul(q, ops.transpose(k, (0, 1, 3, 2))) / np.sqrt(c // self.n_heads)
+        y = ops.matmul(ops.softmax(scores, -1), v)
+        return self.out(ops.reshape(ops.transpose(y, (0, 2, 1, 3)), (b, t, c)))
+
+
+def test_dense_layers_are_weights() -> None:
+    theirs, x = SelfAttention(H, C), normal(B, T, C)
+    expected = theirs(x)
+    for joint, out in (
+        (theirs.joint, theirs.out),
+        *[tuple((part.kernel.numpy().T, part.bias.numpy()) for part in (theirs.joint, theirs.out))]
+        * TORCH,
+    ):
+        made = MultiHeadAttention.from_weights(joint, None, None, out, layout="3 h d", heads=H)
+        close(made(torch.from_numpy(x)).detach().numpy(), array(expected))
+    plain = keras.layers.Dense(C, use_bias=False)
+    with pytest.raises(KindError, match="out: expected a layer with weights; got one without"):
+        MultiHeadAttention.from_weights(theirs.joint, None, None, plain, layout="3 h d", heads=H)
+    plain(x)
+    made = MultiHeadAttention.from_weights(theirs.joint, None, None, plain, layout="3 h d", heads=H)
+    assert made.out_bias is None
+    for given in (theirs.joint.kernel, (theirs.joint.kernel, theirs.joint.bias)):
+        with pytest.raises(KindError, match=r"Pass the Dense layer itself, or q\.numpy\(\)\.T"):
+            MultiHeadAttention.from_weights(given, None, None, plain, layout="3 h d", heads=H)
+
+
+def test_a_class_of_the_same_name_is_told_apart() -> None:
+    theirs = SelfAttention(H, C)
+    theirs(normal(B, T, C))
+    said = rf"got SelfAttention of {re.escape(__name__)}\. It is another class of that name"
+    with pytest.raises(KindError, match=said):
+        load(theirs)
+
+
+@pytest.mark.skipif(not TORCH, reason="it.check follows PyTorch's operations")
+def test_a_layer_that_cannot_be_copied_is_checked_in_few_words() -> None:
+    told = str(it.check(SelfAttention(H, C), inputs={"x": normal(B, T, C)}))
+    assert "fused as (3, h, d)" in told
+    assert told.count("Could not locate class") == 1
+    assert "Full object config" not in told and len(told.splitlines()) < 25

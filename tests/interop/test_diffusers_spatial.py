@@ -120,13 +120,17 @@ def test_every_transformer_of_a_unet(linear: bool) -> None:
         "", K, use_linear_projection=linear, transformer_layers_per_block=2, upcast_attention=True
     ).eval()
     calls: dict[str, Any] = {}
-    for name, part in model.named_modules():
-        if isinstance(part, Transformer2DModel):
-            part.register_forward_hook(
-                lambda _, args, named, y, name=name: calls.update({name: (args, named, y)}),
-                with_kwargs=True,
-            )
+    hooks = [
+        part.register_forward_hook(
+            lambda _, args, named, y, name=name: calls.update({name: (args, named, y)}),
+            with_kwargs=True,
+        )
+        for name, part in model.named_modules()
+        if isinstance(part, Transformer2DModel)
+    ]
     model(torch.randn(B, 4, 8, 10), 3, torch.randn(B, S, K), encoder_attention_mask=SEEN)
+    for hook in hooks:
+        hook.remove()
     assert sorted(calls) == [
         "down_blocks.0.attentions.0",
         "mid_block.attentions.0",
@@ -228,7 +232,7 @@ ERRORS: dict[str, tuple[Any, type[IntentlyError], str]] = NORM_TYPES | {
         lambda: made(only_cross_attention=True, cross_attention_dim=K),
         ArgumentError,
         "BasicTransformerBlock.only_cross_attention: expected False; got True. Our layers attend "
-        "themselves, then a context.",
+        "to themselves, then to a context.",
     ),
     "double": (
         lambda: made(double_self_attention=True),

@@ -203,7 +203,7 @@ def named() -> Iterator[Any]:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(("model", "given"), named())
+@pytest.mark.parametrize(("model", "given"), [*named()])
 def test_a_layer_has_one_name_its_path(model: Any, given: Any) -> None:
     model = model.eval()
     found = model.attentions(*given)

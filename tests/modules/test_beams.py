@@ -42,7 +42,7 @@ BEAM_MASKS: dict[str, Any] = {
     "segments of x": it.segments(
         torch.arange(N * M * T).view(N * M, T) % 3, torch.arange(S).expand(N * M, S) % 3
     ),
-    "(t, s)": SEEN[0, 0],
+    "(t, s)": it.allowed(SEEN[0, 0]),
     "(h, t, s)": SEEN[:H, 0],
     "(n, 1, t, s)": SEEN[:N],
     "(n, 1, 1, s)": SEEN[:N, :, :1],

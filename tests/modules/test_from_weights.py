@@ -222,7 +222,8 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
         made(q=[random(3, 8)] * 2),
         KindError,
-        "q: expected a weight (out, in), a pair (weight, bias) or an nn.Linear; got list. One "
+        "q: expected a weight (out, in), a pair (weight, bias), an nn.Linear or a Keras "
+        "Dense; got list. One "
         'weight for each head needs layout="list of heads".',
     ),
     (

@@ -66,7 +66,8 @@ ERRORS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
         lambda: FeedForward.from_weights(random(A, C), [[1.0]]),
         KindError,
-        "down: expected a weight (out, in), a pair (weight, bias) or an nn.Linear; got list.",
+        "down: expected a weight (out, in), a pair (weight, bias), an nn.Linear or a Keras "
+        "Dense; got list.",
     ),
     (
         lambda: FeedForward.from_weights(random(A, C), np.ones((C, A), int)),

@@ -347,3 +347,15 @@ def test_an_open_file_is_not_copied(tmp_path: Path) -> None:
         with pytest.raises(it.errors.ArgumentError, match=r"got one that is an open file. Open it"):
             again(found)
     assert torch.equal(found["attention"].dense(), seen["attention"].dense())
+
+
+def test_an_attention_mask_is_saved_as_what_it_is(tmp_path: Path) -> None:
+    x, seen = torch.randn(2, 5, 8), torch.tensor([[1, 1, 1, 0, 0], [0, 1, 1, 1, 1]]).bool()
+    layer = it.modules.MultiHeadAttention(8, 2)
+    with it.watch(layer) as watched:
+        layer(x, mask=it.causal() & it.padding(seen))
+    (name,) = watched.layers
+    watched.save(tmp_path / "a.safetensors")
+    back = it.load_recording(tmp_path / "a.safetensors")
+    assert repr(back[name].mask) == "causal() & padding(2×5 booleans)"
+    assert torch.equal(back[name].dense(), watched[name].dense())

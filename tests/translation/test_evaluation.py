@@ -153,13 +153,10 @@ def test_a_head_that_aligns_perfectly_is_found(
         weights[0, target, source] = 1
 
     def look(translator: Translator, sides: object) -> Iterator[dict[str, Dense]]:
-        yield {"decoder.0.cross_attention": Dense(weights)}
+        yield {"attention": Dense(weights)}
 
     monkeypatch.setattr("intently.translation.evaluation.forced", look)
-    assert best_alignment_head(translator, [pair]) == (
-        AlignmentHead("decoder.0.cross_attention", 0),
-        0.0,
-    )
+    assert best_alignment_head(translator, [pair]) == (AlignmentHead("attention", 0), 0.0)
 
 
 # --- scores ---------------------------------------------------------------------------------------

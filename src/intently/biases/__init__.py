@@ -11,5 +11,8 @@ alibi(8) + relative_buckets(32×8 tensor)
 
 from intently.biases.bias import Bias, TensorBias, as_bias
 from intently.biases.by_distance import alibi, relative_buckets
+from intently.foundation.on_demand import listed
 
 __all__ = ["Bias", "TensorBias", "alibi", "as_bias", "relative_buckets"]
+
+__dir__ = listed(__name__)

@@ -13,6 +13,8 @@ from intently.masks.over import Pair, Picked, Rule
 class Bias(Rule):
     """A rule that gives the number added to the score of each query and key."""
 
+    shown = ("at", "tile")
+
     def tile(
         self, g: Geometry, rows: Tensor, cols: Tensor, dtype: torch.dtype | None = None
     ) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 from intently.biases.bias import Bias, shown
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.checks import whole_number
+from intently.foundation.field_names import answered
 from intently.masks.geometry import (
     Cut,
     Geometry,
@@ -177,6 +178,7 @@ class _Buckets(ByDistance):
         return f"relative_buckets({', '.join(x for x in parts if x)})"
 
 
+@answered
 def alibi(
     heads: int | None = None,
     slopes: Tensor | Sequence[float] | None = None,
@@ -215,6 +217,7 @@ def alibi(
     return _Alibi(heads, slopes, as_offset(offset))
 
 
+@answered
 def relative_buckets(
     table: Tensor,
     *,

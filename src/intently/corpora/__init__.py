@@ -9,6 +9,7 @@ from intently.corpora.language.shown import SHOWN
 from intently.corpora.language.splits import SPLITS, language, sample, vocabulary
 from intently.corpora.named import CORPORA, Corpus, load_corpus
 from intently.corpora.stories import stories
+from intently.foundation.on_demand import listed
 
 __all__ = [
     "CORPORA",
@@ -27,3 +28,5 @@ __all__ = [
     "stories",
     "vocabulary",
 ]
+
+__dir__ = listed(__name__)

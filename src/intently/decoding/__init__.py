@@ -4,5 +4,8 @@ from intently.decoding.hypothesis import Hypothesis
 from intently.decoding.options import SearchOptions
 from intently.decoding.sampling import distribution, sample
 from intently.decoding.search import search
+from intently.foundation.on_demand import listed
 
 __all__ = ["Hypothesis", "SearchOptions", "distribution", "sample", "search"]
+
+__dir__ = listed(__name__)

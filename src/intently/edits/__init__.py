@@ -12,6 +12,7 @@ from intently.edits.edit import Edit, Joined, Scene, during
 from intently.edits.given import replace, weights
 from intently.edits.pictures import region
 from intently.edits.rules import favour, forbid, look_only_at, off, previous, sharpen, uniform
+from intently.foundation.on_demand import listed
 
 __all__ = [
     "Attending",
@@ -34,3 +35,5 @@ __all__ = [
     "uniform",
     "weights",
 ]
+
+__dir__ = listed(__name__)

@@ -6,5 +6,8 @@
 from intently.examiner.checking import check
 from intently.examiner.report.finding import Finding
 from intently.examiner.report.report import Report
+from intently.foundation.on_demand import listed
 
 __all__ = ["Finding", "Report", "check"]
+
+__dir__ = listed(__name__)

@@ -39,6 +39,15 @@ def names(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], A
     return find
 
 
+def listed(package: str, *more: str) -> Callable[[], list[str]]:
+    """Return the ``__dir__`` of a package: its public names and these packages, used or not.
+
+    >>> listed("intently.text")()[:3]
+    ['EOS', 'KINDS', 'PAD']
+    """
+    return lambda: sorted({*sys.modules[package].__all__, *more})
+
+
 def require(library: str, does: str) -> None:
     """Raise `MissingLibraryError` unless a library is installed; its extra has the same name.
 

@@ -199,7 +199,12 @@ def check_kind(module: object, *kinds: type, verb: str) -> None:
     parent = next((kind for kind in kinds if isinstance(module, kind)), None)
     names = " or ".join(kind.__name__ for kind in kinds)
     if parent is None:
-        raise build(KindError, verb, f"a module of type {names}", type(module).__name__)
+        got, cause, fix = type(module).__name__, None, None
+        if got in names.split(" or "):
+            got = f"{got} of {type(module).__module__}"
+            cause = "it is another class of that name, and what it computes is not known"
+            fix = "pass its weights and their layout to MultiHeadAttention.from_weights"
+        raise build(KindError, verb, f"a module of type {names}", got, cause, fix)
     for name in ("forward", "call"):
         if getattr(type(module), name, None) is not getattr(parent, name, None):
             raise build(

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from intently.errors import KernelError, build
 from intently.foundation.checks import check_word
+from intently.foundation.on_demand import listed
 from intently.kernels import eager, tiled
 from intently.kernels.eager import Eager
 from intently.kernels.flex import Flex
@@ -41,6 +42,8 @@ __all__ = [
     "quick",
     "use",
 ]
+
+__dir__ = listed(__name__)
 _forced: ContextVar[str | None] = ContextVar("intently_kernel", default=None)
 
 

@@ -16,6 +16,7 @@ from intently.kernels.modes import in_autocast
 from intently.kernels.problem import Problem
 from intently.masks import Mask, as_mask, causal, check_broadcast
 from intently.masks.geometry import broadcasts, check_device
+from intently.masks.mask import settled
 from intently.scores import DOT, Score
 
 
@@ -77,6 +78,8 @@ def problem_of(
     problem = Problem(q, k, score, rule, added, scale, softcap, sinks, dropout, lead)
     if rule is not None:
         rule.check(problem.geometry)
+        if rule.parts and settled(rule) is not rule:
+            problem = problem.replaced(mask=settled(rule))
     if added is not None:
         added.check(problem.geometry)
     if sinks is not None:

@@ -23,6 +23,7 @@ tensor([[1, 0, 0],
 In a notebook a mask shows itself as a picture.
 """
 
+from intently.foundation.on_demand import listed
 from intently.masks.by_position import causal, dilated, is_plain_causal, window
 from intently.masks.by_segment import segments
 from intently.masks.closed_forms import EMPTY, FULL, PARTIAL
@@ -51,3 +52,5 @@ __all__ = [
     "segments",
     "window",
 ]
+
+__dir__ = listed(__name__)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from intently.foundation.checks import whole_number
+from intently.foundation.field_names import answered
 from intently.masks.closed_forms import Queries, Rows, edges, states
 from intently.masks.geometry import Geometry, Integers, Standing, as_offset, written
 from intently.masks.mask import Mask
@@ -150,6 +151,7 @@ def _none_within(ordered: Tensor, low: Tensor, high: Tensor) -> Tensor:
     return torch.searchsorted(ordered, low) == torch.searchsorted(ordered, high, right=True)
 
 
+@answered
 def causal(offset: int | Integers | None = None) -> Mask:
     """Each query sees the keys up to its own position.
 
@@ -165,6 +167,7 @@ def causal(offset: int | Integers | None = None) -> Mask:
     return _Causal(offset)
 
 
+@answered
 def window(before: int, after: int, offset: int | Integers | None = None) -> Mask:
     """Each query sees keys from position − before to position + after, both included.
 
@@ -178,6 +181,7 @@ def window(before: int, after: int, offset: int | Integers | None = None) -> Mas
     return _Window(whole_number(before, "before", 0), whole_number(after, "after", 0), offset)
 
 
+@answered
 def dilated(step: int, offset: int | Integers | None = None) -> Mask:
     """Queries see the keys whose distance is a multiple of ``step``.
 

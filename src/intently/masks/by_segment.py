@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from intently.errors import ArgumentError, build, shape_of
+from intently.foundation.field_names import answered
 from intently.masks.closed_forms import Queries, Rows, any_of, states, unless_all
 from intently.masks.geometry import Cut, Geometry, Integers, cut_left, integers, pick, written
 from intently.masks.mask import Mask
@@ -150,6 +151,7 @@ def _touched(ids: Tensor, ordered: Tensor, rows: int, cols: int) -> Tensor:
     return change.reshape(blocks).cumsum(1)[:, :-1] > 0
 
 
+@answered
 def segments(query_ids: Integers, key_ids: Integers | None = None) -> Mask:
     """Queries see keys of the same segment; ids (…, t) and (…, s), for packed documents.
 

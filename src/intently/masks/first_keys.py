@@ -6,10 +6,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.foundation.arrays import hidden, plain
 from intently.foundation.checks import whole_number
+from intently.foundation.field_names import answered
 from intently.masks.closed_forms import Queries, Rows, edges, states
-from intently.masks.geometry import Geometry, Integers, integers, pick, written
-from intently.masks.mask import Mask
+from intently.masks.geometry import (
+    Cut,
+    Geometry,
+    Integers,
+    copied,
+    cut_left,
+    integers,
+    pick,
+    written,
+)
+from intently.masks.mask import Allowed, Mask, as_booleans, zeros_and_ones
 
 
 class First(Mask):
@@ -83,6 +95,45 @@ class Padding(First):
         return f"padding({written(self.n)})"
 
 
+class RealKeys(Allowed):
+    """Booleans (b, s): the keys of each row that are real, not padding."""
+
+    per_key = True
+
+    def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
+        return pick(g, self.tensor, (*lead[: self.tensor.ndim - 1], j))
+
+    def check(self, g: Geometry) -> None:
+        if self.tensor.shape[-1] != g.s:
+            expected = f"shape (b, s={g.s}), one entry for each key"
+            raise build(ArgumentError, "padding", expected, shape_of(self.tensor))
+        if g.s:
+            g.align(self.tensor[..., 0], "padding")
+
+    def queries(self, g: Geometry) -> Rows:
+        last = torch.where(self.laid(g)[..., 0, :], g.t - 1, -1)
+        return [Queries(torch.zeros_like(last), last)]
+
+    def part(self, cut: Cut, g: Geometry) -> Mask:
+        return RealKeys(cut_left(self.tensor, cut[: self.tensor.ndim - 1]))
+
+    def lead(self) -> tuple[int, ...]:
+        return tuple(self.tensor.shape[:-1])
+
+    def size(self) -> tuple[int, int] | None:
+        s = self.tensor.shape[-1]
+        return (s, s) if s else None
+
+    def laid(self, g: Geometry) -> Tensor:
+        x = self.tensor.to(g.device)
+        ones = (1,) * (len(g.lead) - x.ndim + 2)
+        return x.reshape(*x.shape[:-1], *ones, x.shape[-1])
+
+    def __repr__(self) -> str:
+        return f"padding({'×'.join(map(str, self.tensor.shape))} booleans)"
+
+
+@answered
 def prefix(n: int | Integers) -> Mask:
     """Every query sees the first n keys; n is an int, or integers (b,), one per batch row.
 
@@ -98,6 +149,7 @@ def prefix(n: int | Integers) -> Mask:
     return _Prefix(whole_number(n, "n", 0))
 
 
+@answered
 def padding(lengths: Integers) -> Mask:
     """Every query of batch row i sees the first ``lengths[i]`` keys; lengths (b,), a tensor or a
     list.
@@ -107,6 +159,30 @@ def padding(lengths: Integers) -> Mask:
         padding([2]), t=2, s=4   █ █ · ·
                                  █ █ · ·
 
-    A row of length 0 attends to nothing, so its result is exactly zero (contract 4).
+    Or booleans (b, s), True for the real keys of each row, wherever the padding is: a tokenizer's
+    ``attention_mask`` is ``it.padding(attention_mask.bool())``.
+
+    ::
+
+        padding([[False, True, True]]), t=2, s=3   · █ █
+                                                   · █ █
+
+    A row without keys attends to nothing, so its result is exactly zero (contract 4). Raises
+    `KindError` for numbers that are neither integers nor booleans, and for an integer matrix of 0
+    and 1, which no one means as lengths.
     """
-    return Padding(integers(lengths, "lengths"))
+    expected = "integer lengths (b,), or booleans (b, s)"
+    x = lengths if isinstance(lengths, Tensor) else copied(lengths, "lengths", expected)
+    if not plain(x):
+        raise hidden(x, "lengths")
+    if x.dtype is not torch.bool:
+        if x.ndim > 1 and x.shape[-1] > 1 and zeros_and_ones(x):
+            got = f"zeros and ones {shape_of(x)}"
+            cause = "it looks like the attention_mask of a tokenizer"
+            fix = f"pass it.padding({as_booleans(lengths, 'mask')})"
+            raise build(KindError, "lengths", expected, got, cause, fix)
+        return Padding(integers(lengths, "lengths"))
+    if x.ndim < 2:
+        cause, fix = "one text is a batch of 1", "pass it.padding(m[None])"
+        raise build(ArgumentError, "lengths", expected, f"booleans {shape_of(x)}", cause, fix)
+    return RealKeys(x)

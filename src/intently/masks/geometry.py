@@ -155,7 +155,7 @@ def check_broadcast(
     """
     if tensor.device != g.device:
         check_device(tensor, name, g.device, what)
-    shape, want = tuple(tensor.shape), g.shape
+    shape, want, booleans = tuple(tensor.shape), g.shape, tensor.dtype is torch.bool
     fits = broadcasts(shape, want)
     if len(shape) == 3 and len(want) == 4 and shape[0] not in (1, want[1]) and shape[0] == want[0]:
         raise build(
@@ -173,7 +173,7 @@ def check_broadcast(
             f"a shape that broadcasts to (…, t, s) = {want}",
             shape_of(tensor),
             "it holds one entry per batch row and key, (b, s)",
-            f"use m[:, {'None, ' * (len(want) - 3)}None], or it.padding(lengths)",
+            f"{'pass it.padding(m), or ' * booleans}use m[:, {'None, ' * (len(want) - 3)}None]",
         )
     if not fits:
         raise build(

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from intently.errors import ArgumentError, build
 from intently.foundation.checks import whole_number
+from intently.foundation.field_names import answered
 from intently.masks.closed_forms import edges, image_edges, states
 from intently.masks.geometry import Geometry
 from intently.masks.mask import Mask
@@ -58,6 +59,7 @@ class _Grid(Mask):
         return f"grid({self.height}, {self.width}, {self.radius})"
 
 
+@answered
 def grid(height: int, width: int, radius: int) -> Mask:
     """Pixels of an image (row after row) see the square of ``radius`` pixels around them.
 

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from intently.errors import KindError, build
+from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.arrays import Numbers, hidden, plain
+from intently.foundation.field_names import answered
 from intently.masks.closed_forms import (
     FULL,
     Rows,
@@ -35,6 +36,7 @@ class Mask(Rule):
     be overridden with a closed form for speed.
     """
 
+    shown = ("allow", "at", "blocks", "dense", "draw", "inverted")
     per_key = False
     """Whether the rule looks at the key alone (padding): such rules join cheaply."""
 
@@ -114,6 +116,12 @@ class Mask(Rule):
 
     __rand__ = __and__
     __ror__ = __or__
+
+    def __bool__(self) -> bool:
+        expected = "a mask joined by &, | and ~"
+        cause = "`and`, `or`, `not` and `if` ask for one truth; a mask has one for each key"
+        fix = "write `a & b`, `a | b`, `~a`; for `if mask`: `if mask is not None`"
+        raise build(KindError, "mask", expected, "the truth of a mask", cause, fix)
 
     def __invert__(self) -> Mask:
         """Keys that this mask does not allow."""
@@ -278,7 +286,7 @@ class Allowed(Mask):
         self.tensor = tensor
 
     def allow(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
-        x = self._two_axes(g)
+        x = self.laid(g)
         return entries(entries(x, -2, rows), -1, cols)
 
     def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
@@ -289,11 +297,11 @@ class Allowed(Mask):
         check_broadcast(self.tensor, g, "mask", "a boolean tensor")
 
     def blocks(self, g: Geometry, rows: int, cols: int) -> Tensor:
-        found = reduced(self._two_axes(g), rows, cols)
+        found = reduced(self.laid(g), rows, cols)
         return found.expand(-(-g.t // rows), -(-g.s // cols))
 
     def seen(self, g: Geometry) -> Tensor | None:
-        x = self._two_axes(g)
+        x = self.laid(g)
         if g.t == 0:
             x = x[..., :0, :]
         seen = most(x, -2).bool() if x.numel() else x.any(-2)
@@ -309,12 +317,42 @@ class Allowed(Mask):
         t, s = (1, 1, *self.tensor.shape)[-2:]
         return None if t == s == 1 else (s if t == 1 else t, t if s == 1 else s)
 
-    def _two_axes(self, g: Geometry) -> Tensor:
+    def laid(self, g: Geometry) -> Tensor:
+        """The tensor with at least two axes, broadcastable to (…, t, s)."""
         x = self.tensor
         return x.reshape((1,) * max(0, 2 - x.ndim) + tuple(x.shape))
 
     def __repr__(self) -> str:
         return f"allowed({'×'.join(map(str, self.tensor.shape))} tensor)"
+
+
+class Bare(Allowed):
+    """A boolean tensor that nobody called (t, s): refused where it may be (b, s)."""
+
+    def check(self, g: Geometry) -> None:
+        super().check(g)
+        if torch.compiler.is_exporting() or self.tensor.ndim != 2 or not g.lead:
+            return
+        n, s = self.tensor.shape
+        if n != 1 and n == g.t == g.lead[0] and s == g.s:
+            raise build(
+                ArgumentError,
+                "mask",
+                f"shape (1, t, s) or (b, t, s) = {(n, n, s)}",
+                shape_of(self.tensor),
+                f"a row may be a text of the batch or a query, since b = t = {n}",
+                "if each text has a row, as in a tokenizer's attention_mask, pass it.padding(m); "
+                "if each query has one, m[None]",
+            )
+
+
+def settled(mask: Mask) -> Mask:
+    """Return a mask that fits its matrix with what was `Bare` as `Allowed`: it is (t, s)."""
+    if type(mask) is Bare:
+        return Allowed(mask.tensor)
+    parts = [settled(part) if isinstance(part, Mask) else part for part in mask.parts]
+    same = all(part is before for part, before in zip(parts, mask.parts))
+    return mask if same else type(mask)(*parts)
 
 
 def _steps(g: Geometry) -> tuple[Tensor, Tensor]:
@@ -337,34 +375,52 @@ def seen_by_any(mask: Mask, g: Geometry) -> Tensor:
     return mask.allow(g, queries[:1], keys).any(-2)
 
 
-def allowed(tensor: Tensor | Numbers) -> Mask:
+@answered
+def allowed(tensor: Tensor | Numbers) -> Allowed:
     """A boolean tensor that broadcasts to (…, h, t, s) as NumPy does; True means attend.
 
     Lists and NumPy arrays of booleans are copied. Raises `KindError` for other dtypes.
     """
-    expected = "a boolean tensor, True where a query may attend"
+    expected, given = "a boolean tensor, True where a query may attend", tensor
     if not isinstance(tensor, Tensor):
         tensor = copied(tensor, "mask", expected)
     elif not plain(tensor):
         raise hidden(tensor, "mask")
     if tensor.dtype is not torch.bool:
         got = f"dtype {tensor.dtype}"
-        if bool(((tensor == 0) | (tensor == 1)).all()):
-            fix = "if 1 means attend, pass mask.bool()"
+        if zeros_and_ones(tensor):
+            fix = f"if 1 means attend, pass {as_booleans(given, 'mask')}"
             raise build(KindError, "mask", expected, f"zeros and ones of {got}", fix=fix)
         fix = "pass it as bias=, or write `mask == 0` if all else in it is very negative"
         raise build(KindError, "mask", expected, got, "numbers to add are a bias", fix)
     return Allowed(tensor)
 
 
+def zeros_and_ones(x: Tensor) -> bool:
+    """Whether numbers are 0 and 1 only: a mask of another library; zeros alone may be added."""
+    if torch.compiler.is_compiling():
+        return False
+    try:
+        return bool(((x == 0) | (x == 1)).all() & (x == 1).any())
+    except RuntimeError:  # fake, on the meta device, under vmap: no numbers to ask about
+        return False
+
+
+def as_booleans(x: object, name: str) -> str:
+    """Return the code that makes booleans of 0 and 1."""
+    if isinstance(x, np.ndarray):
+        return f"{name}.astype(bool)"
+    return f"{name}.bool()" if isinstance(x, Tensor) else f"torch.tensor({name}).bool()"
+
+
 def as_mask(mask: Mask | Tensor | Numbers, device: torch.device | None = None) -> Mask:
-    """Return a mask unchanged, booleans as `allowed`; lists and arrays of them go to ``device``."""
+    """Return a mask unchanged, booleans as a mask; lists and arrays of them go to ``device``."""
     if isinstance(mask, Mask):
         return mask
     if isinstance(mask, Tensor):
-        return allowed(mask)
+        return Bare(allowed(mask).tensor)
     if isinstance(mask, (list, tuple, np.ndarray)):
-        return allowed(mask).replaced(lambda x: x.to(device))
+        return Bare(allowed(mask).tensor.to(device))
     expected = "a mask such as it.causal(), or a boolean tensor"
     cause = "True means attend in every mask"
     raise build(KindError, "mask", expected, type(mask).__name__, cause)

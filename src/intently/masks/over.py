@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,6 +13,12 @@ from intently.masks.geometry import Cut, Geometry, cut_left, pick
 
 class Rule(Value):
     """A rule for each query and key: a mask or a bias."""
+
+    shown: ClassVar[tuple[str, ...]] = ()
+    """The methods that `dir` lists; the others serve kernels and recordings."""
+
+    def __dir__(self) -> list[str]:
+        return [*self.shown, *(name for name in super().__dir__() if name.startswith("__"))]
 
     def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
         """The rule at single entries: index tensors, one for each axis of (…, t, s).

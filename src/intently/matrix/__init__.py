@@ -1,5 +1,6 @@
 """The lazy matrix: weights that are never materialised as a whole, and all statistics."""
 
+from intently.foundation.on_demand import listed
 from intently.matrix.dense import Dense
 from intently.matrix.joined import Merged, Stacked, stack_rows
 from intently.matrix.lazy import Labels, LazyMatrix, MeanHeads, Transposed
@@ -16,3 +17,5 @@ __all__ = [
     "rollout",
     "stack_rows",
 ]
+
+__dir__ = listed(__name__)

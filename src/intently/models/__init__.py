@@ -1,5 +1,6 @@
 """Models: attention at work."""
 
+from intently.foundation.on_demand import listed
 from intently.models.language import LanguageCache, LanguageModel, LanguageOptions
 from intently.models.layers import mlp
 from intently.models.recurrent import (
@@ -29,3 +30,5 @@ __all__ = [
     "VisionTransformer",
     "mlp",
 ]
+
+__dir__ = listed(__name__)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from intently.attention_matrix import Attention
 from intently.errors import ArgumentError, KindError, build
 from intently.foundation.checks import divisor, whole_number
+from intently.foundation.field_names import answered
 from intently.foundation.parts import Part
 from intently.masks import as_mask, causal
 from intently.models.layers import FOURFOLD, Factory, check_options
@@ -38,6 +39,7 @@ from intently.modules.weights.loading import AllOrNothing
 from intently.positions import Learned, Rotary
 
 
+@answered
 @dataclass(frozen=True)
 class LanguageOptions:
     """The shape of a `LanguageModel`; the vocabulary counts the special tokens too.

@@ -19,6 +19,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from intently.attention_matrix import Attention, attend
 from intently.errors import ArgumentError, build
 from intently.foundation.checks import check_kind, check_word, probability, whole_number
+from intently.foundation.field_names import answered
 from intently.foundation.parts import Part
 from intently.models.recurrent_steps import CELLS, Attentional, Carried, Fixed, Searching, Steps
 from intently.models.seq2seq import (
@@ -44,6 +45,7 @@ from intently.modules.replay import Replay
 ATTENTIONS = ("none", "additive", "dot", "general", "concat")
 
 
+@answered
 @dataclass(frozen=True)
 class RecurrentOptions:
     """The shape of a `RecurrentSeq2Seq`; the vocabularies count the special tokens too.

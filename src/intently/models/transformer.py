@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from intently.attention_matrix import Attention
 from intently.errors import ArgumentError, build
 from intently.foundation.checks import check_word, divisor, probability, whole_number
+from intently.foundation.field_names import answered
 from intently.foundation.parts import Part
 from intently.masks import causal, padding
 from intently.models.seq2seq import (
@@ -53,6 +54,7 @@ POSITIONS = ("sinusoidal", "learned", "rotary")
 FEED_FORWARDS = {"relu": FeedForward, "gated": partial(GatedFeedForward, bias=False)}
 
 
+@answered
 @dataclass(frozen=True)
 class TransformerOptions:
     """The shape of a `Transformer`; the vocabularies count the special tokens too.

@@ -17,6 +17,7 @@ from intently.attention_matrix import Attention
 from intently.errors import ArgumentError, build, shape_of
 from intently.foundation.arrays import check_floats
 from intently.foundation.checks import divisor, whole_number
+from intently.foundation.field_names import answered
 from intently.foundation.parts import Part
 from intently.models.layers import FOURFOLD, Factory, check_options
 from intently.models.seq2seq import States, kept
@@ -30,6 +31,7 @@ from intently.modules.projected import Projections
 from intently.modules.weights.loading import AllOrNothing
 
 
+@answered
 @dataclass(frozen=True)
 class VisionOptions:
     """The shape of a `VisionTransformer`.

@@ -1,5 +1,6 @@
 """Modules: attention with parameters, built on `intently.attend`."""
 
+from intently.foundation.on_demand import listed
 from intently.modules.blocks import DecoderLayer, EncoderLayer
 from intently.modules.caches.key_value import FixedCache, KeyValueCache, WindowCache
 from intently.modules.feed_forward import FeedForward, GatedFeedForward
@@ -49,3 +50,5 @@ __all__ = [
     "convolution_as_attention",
     "group_norm",
 ]
+
+__dir__ = listed(__name__)

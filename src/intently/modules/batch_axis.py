@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from intently.errors import ArgumentError, build, shape_of
+from intently.foundation.field_names import answered
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -30,16 +31,18 @@ def batch_optional(axes: int, beside: str = "context") -> Callable[[F], F]:
     """
 
     def widened(method: F) -> F:
+        told = answered(method)
+
         @wraps(method)
         def either(self: Any, *given: Any, **options: Any) -> Any:
             named = dict(zip(("x", beside), given)) | options
             x = named.get("x")
-            if not isinstance(x, Tensor) or x.ndim != axes:
-                return method(self, *given, **options)
+            if not isinstance(x, Tensor) or x.ndim != axes or len(given) > 2:
+                return told(self, *given, **options)
             named["x"] = x[None]
             if named.get(beside) is not None:
                 named[beside] = _batch(named[beside], beside)
-            return _item(method(self, *given[2:], **named))
+            return _item(told(self, **named))
 
         return either  # pyright: ignore[reportReturnType]
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.checks import check_kind, check_word, probability, whole_number
+from intently.foundation.field_names import answered
 from intently.foundation.parts import Part, Place
 from intently.masks import Geometry, Mask, as_mask
 from intently.modules.batch_axis import batch_optional
@@ -54,6 +55,7 @@ class _Residual(AllOrNothing):
         return F.dropout(y, self.dropout) if self.training and self.dropout else y
 
 
+@answered
 class EncoderLayer(_Residual):
     """Self-attention, then feed-forward, each with a residual, a norm and dropout.
 
@@ -129,6 +131,7 @@ class EncoderLayer(_Residual):
         return self._step(x, self.feed_norm, self.feed_forward)
 
 
+@answered
 class DecoderLayer(_Residual):
     """Masked self-attention, attention to the encoder's states, feed-forward.
 

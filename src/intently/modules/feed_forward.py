@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.arrays import check_floats
 from intently.foundation.checks import probability, whole_number
+from intently.foundation.field_names import answered
 from intently.foundation.parts import Part, Place
 from intently.modules.checks import check_dtype
 from intently.modules.linear import Linear, xavier
@@ -78,6 +79,7 @@ class _Maps(AllOrNothing):
         return self.down(F.dropout(inner, self.dropout) if self.training else inner)
 
 
+@answered
 class FeedForward(_Maps):
     """Two linear maps with an activation between, a ReLU unless given.
 
@@ -128,6 +130,7 @@ class FeedForward(_Maps):
         return self._down(self.activation(self.up(x)))
 
 
+@answered
 class GatedFeedForward(_Maps):
     """down(activation(gate(x)) · up(x)): SwiGLU with SiLU, GEGLU with ``F.gelu``.
 

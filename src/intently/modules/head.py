@@ -6,12 +6,14 @@ from torch import Tensor
 
 from intently.attention_matrix import Attention
 from intently.foundation.checks import whole_number
+from intently.foundation.field_names import answered
 from intently.modules.options import AttentionOptions
 from intently.modules.projected import Projected, Projections
 from intently.modules.weights.layouts import Weights, read
 from intently.modules.weights.reading import filled
 
 
+@answered
 class AttentionHead(Projected):
     """Self- or cross-attention with one head: y = attend(W_q x, W_k c) @ W_v c, no output
     projection. ``width`` is c of the queries, ``head_width`` d of the projected queries and keys,

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from intently.errors import ArgumentError, build
 from intently.foundation.checks import divisor, whole_number
+from intently.foundation.field_names import answered
 from intently.modules.linear import linear
 from intently.modules.options import AttentionOptions
 from intently.modules.projected import Projected, Projections
@@ -16,6 +17,7 @@ from intently.modules.weights.layouts import Weights, read, with_out
 from intently.modules.weights.reading import filled
 
 
+@answered
 class MultiHeadAttention(Projected):
     """Self- or cross-attention with h heads between linear maps.
 
@@ -90,9 +92,9 @@ class MultiHeadAttention(Projected):
         """Return a block with copies of the weights of other code.
 
         Weights are stored (out, in), as ``nn.Linear`` stores them (Keras stores the transpose: pass
-        ``weight.T``); each is a tensor, a pair (weight, bias), an ``nn.Linear`` or a 1 × 1
-        convolution, weight (out, in, 1, 1). You must name the order of their rows; it is never
-        guessed:
+        ``kernel.numpy().T``); each is a tensor, an array, a pair (weight, bias), an ``nn.Linear``,
+        a Keras ``Dense`` or a 1 × 1 convolution, weight (out, in, 1, 1). You must name the order of
+        their rows; it is never guessed:
 
         ======================  ==============================================================
         ``"h d"``               q (h·d, c), k (g·d, c), v (g·e, c): head after head

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from intently.biases import Bias
 from intently.errors import ArgumentError, KindError, build
 from intently.foundation.checks import check_kind
+from intently.foundation.field_names import answered
 from intently.foundation.values import Value
 from intently.masks import Mask
 from intently.positions import Rotary
@@ -19,6 +20,7 @@ from intently.scores import Score
 MODULE = "an nn.Module whose call returns it"
 
 
+@answered
 @dataclass(frozen=True)
 class AttentionOptions:
     """How a block attends: its score, mask, bias, positions, softcap and norms of q and k.

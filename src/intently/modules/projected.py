@@ -18,6 +18,7 @@ from intently.attention_matrix import Attention
 from intently.biases import as_bias
 from intently.errors import ArgumentError, build
 from intently.foundation.checks import check_kind, probability, whole_number
+from intently.foundation.field_names import answered
 from intently.foundation.parts import Part, Place
 from intently.foundation.values import Value
 from intently.kernels.operands import problem_of
@@ -33,6 +34,7 @@ from intently.modules.trees import attention_tree
 from intently.modules.weights.loading import AllOrNothing, restore, wrong_shapes
 
 
+@answered
 @dataclass(frozen=True)
 class Projections:
     """How the four linear maps are made and stored.

@@ -19,6 +19,7 @@ from intently.attention_matrix import Attention, attend
 from intently.errors import ArgumentError, build, shape_of
 from intently.foundation.arrays import check_floats
 from intently.foundation.checks import check_kind, check_word, probability, whole_number
+from intently.foundation.field_names import answered
 from intently.modules.caches.rows import Padded, row_lengths
 from intently.modules.checks import check_dtype
 from intently.modules.linear import Linear, xavier
@@ -127,6 +128,7 @@ class RecurrentAttention(AllOrNothing):
             raise build(ArgumentError, name, expected, shape_of(x), fix=fix)
 
 
+@answered
 class AdditiveAttention(RecurrentAttention):
     """vᵀ tanh(W q + U k + b) between a decoder's states (b, t, c) and an encoder's (b, s, k).
 
@@ -191,6 +193,7 @@ def read_layer(
     }
 
 
+@answered
 class LuongAttention(RecurrentAttention):
     """The scores of Luong between a decoder's states (b, t, c) and an encoder's (b, s, k).
 

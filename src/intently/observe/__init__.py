@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from intently.foundation.on_demand import listed
 from intently.observe.editing.edit import edit
 from intently.observe.measuring.effects import effects
 from intently.observe.measuring.paths import path_effects
@@ -9,6 +10,8 @@ from intently.observe.recording.recording import Recording
 from intently.observe.watching.watch import watch
 
 __all__ = ["Recording", "edit", "effects", "load_recording", "path_effects", "watch"]
+
+__dir__ = listed(__name__)
 
 
 def load_recording(path: Any, *, whole: bool = False) -> Recording:

@@ -4,7 +4,10 @@
 ``intently play`` serves the same page to this machine.
 """
 
+from intently.foundation.on_demand import listed
 from intently.play.contents import LARGEST, Contents, packed
 from intently.play.writing import parts, save_play
 
 __all__ = ["LARGEST", "Contents", "packed", "parts", "save_play"]
+
+__dir__ = listed(__name__)

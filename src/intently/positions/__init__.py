@@ -4,6 +4,7 @@
 their dot product depends on their distance, and its scalings extend it to longer texts.
 """
 
+from intently.foundation.on_demand import listed
 from intently.positions.absolute import Learned, sinusoidal
 from intently.positions.rotary import Rotary
 from intently.positions.scaling import DynamicNTK, Linear, Llama3, LongRope, Scaling, YaRN
@@ -19,3 +20,5 @@ __all__ = [
     "YaRN",
     "sinusoidal",
 ]
+
+__dir__ = listed(__name__)

@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from importlib.resources import files
 
 from intently.errors import ArgumentError, build
+from intently.foundation.on_demand import listed
 from intently.training import TrainingOptions
 
 __all__ = ["Recipe", "recipe", "recipe_text", "recipes"]
+
+__dir__ = listed(__name__)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ it in a notebook, and `animate` explains how attention works.
 
 from typing import TYPE_CHECKING
 
-from intently.foundation.on_demand import names
+from intently.foundation.on_demand import listed, names
 
 if TYPE_CHECKING:
     from intently.show import animate
@@ -99,6 +99,4 @@ _HOMES = {
 
 __getattr__ = names(__name__, _HOMES)
 
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__dir__ = listed(__name__)

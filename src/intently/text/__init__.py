@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from intently.foundation.on_demand import listed
 from intently.text.tokenizers import Tokenizer
 from intently.text.vocabularies import EOS, KINDS, PAD, SOS, SPECIALS, UNK
 from intently.text.words import word_spans, words
 
 __all__ = ["EOS", "KINDS", "PAD", "SOS", "SPECIALS", "UNK", "Tokenizer", "word_spans", "words"]
+
+__dir__ = listed(__name__)

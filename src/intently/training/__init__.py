@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from intently.foundation.on_demand import names
+from intently.foundation.on_demand import listed, names
 from intently.models.weights import load_weights, weights
 
 if TYPE_CHECKING:
@@ -96,6 +96,8 @@ __all__ = [  # noqa: RUF022 - in the order of learning
     "chrf",
     "exact_match",
 ]
+
+__dir__ = listed(__name__)
 
 _HOMES = {
     "averaging": ("averaged",),

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from intently.examiner.calling.fewer import OF_PADDING, without_context, without_masks
+from intently.examiner.calling.raising import raised
 from intently.examiner.calling.subject import Subject
 from intently.examiner.comparing.likeness import Inside, Whole, parted
 from intently.examiner.comparing.side_by_side import with_matrices
@@ -110,7 +111,7 @@ def _one(
         with torch.no_grad():
             y = trial.read(path.subject.output())
     except Exception as error:  # whatever the code does on this path
-        said = f"raises {type(error).__name__}: {error}".split("\n")[0]
+        said = f"raises {raised(error)}"
         return Property(path.said, None, said), []
     off, same = part(y, trial.first), path.most or 10 * trial.same
     with torch.no_grad():

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from intently.examiner.calling.changes import another, changed_at, changed_rows
+from intently.examiner.calling.raising import raised
 from intently.examiner.properties.axes import axis_of_time, first_row, padded_by, real_keys
 from intently.examiner.properties.derivatives import gradients, gradients_of_biases
 from intently.examiner.properties.entering import nothing_later_enters, projections_named
@@ -130,7 +131,7 @@ def rows_of_the_batch(trial: Trial) -> Property:
     try:
         one = trial.output(**alone)
     except Exception as error:
-        said = f"a batch of one raises {type(error).__name__}: {error}".split("\n")[0]
+        said = f"a batch of one raises {raised(error)}"
         return Property("batch", True, said)
     if one.shape != trial.first[:1].shape:
         return Property("batch", True, f"a batch of one gives {tuple(one.shape)}")
@@ -344,7 +345,7 @@ def tried(trial: Trial) -> Iterator[Property]:
                 found = one(trial)
         except Exception as error:  # whatever the code does with a change of its inputs
             name = one.__name__.replace("_", " ")
-            found = Property(name, None, f"raises {type(error).__name__}: {error}".split("\n")[0])
+            found = Property(name, None, f"raises {raised(error)}")
         yield found
         if found.name == "deterministic" and found.holds is not True:
             return

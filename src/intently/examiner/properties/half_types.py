@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from intently.examiner.calling.raising import raised
 from intently.examiner.calling.subject import Subject
 from intently.examiner.comparing.likeness import Whole
 from intently.examiner.computing.added import off_rows
@@ -56,7 +57,7 @@ def half_types(whole: Whole, first: Tensor) -> Iterator[Property]:
         try:
             yield _in_type(whole, long, first, dtype, name)
         except Exception as error:  # code that does not run in the type
-            said = f"raises {type(error).__name__}: {error}".split("\n")[0]
+            said = f"raises {raised(error)}"
             yield Property(name, None, said)
 
 

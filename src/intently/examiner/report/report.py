@@ -118,7 +118,13 @@ def _listed(properties: Sequence[Property]) -> list[str]:
     lines = []
     for holds in (True, None):
         some = [p for p in properties if p.holds is holds]
-        names = [f"{p.name} ({p.said})" if p.said and holds is None else p.name for p in some]
+        why: dict[str, list[str]] = {}  # what raises the same is told once
+        for p in some:
+            why.setdefault(p.said if holds is None and p.said else p.name, []).append(p.name)
+        names = [
+            " and ".join(alike) + (f" ({said})" if said not in alike else "")
+            for said, alike in why.items()
+        ]
         if names:
             lines.append(f"  {MARKS[holds]} {', '.join(names)}")
     notes = [p for p in properties if p.said and (p.holds or p.holds is False)]

@@ -16,11 +16,13 @@ Where diffusers differs from us in use:
 Weights are copied with dtype and device; train or eval mode and ``requires_grad`` are kept.
 """
 
-from intently.foundation.on_demand import require
+from intently.foundation.on_demand import listed, require
 from intently.interop.diffusers.loading import dump, load
 from intently.interop.diffusers.processor import IntentlyAttnProcessor, register, unregister
 from intently.interop.residual_attention import ResidualAttention
 
 __all__ = ["IntentlyAttnProcessor", "ResidualAttention", "dump", "load", "register", "unregister"]
+
+__dir__ = listed(__name__)
 
 require("diffusers", "has these blocks")

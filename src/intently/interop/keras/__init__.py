@@ -20,7 +20,7 @@ that is called without ``training`` drops nothing.
 
 from typing import Any
 
-from intently.foundation.on_demand import require
+from intently.foundation.on_demand import listed, require
 from intently.interop.keras.loading import dump, load
 
 __all__ = ["SelfAttention", "dump", "load"]  # pyright: ignore[reportUnsupportedDunderAll]
@@ -34,3 +34,6 @@ def __getattr__(name: str) -> Any:
 
         return self_attention()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+__dir__ = listed(__name__)

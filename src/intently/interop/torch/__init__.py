@@ -18,6 +18,9 @@ Weights are copied with dtype and device; dropout, train or eval mode and ``requ
 kept.
 """
 
+from intently.foundation.on_demand import listed
 from intently.interop.torch.loading import dump, load, mask
 
 __all__ = ["dump", "load", "mask"]
+
+__dir__ = listed(__name__)

@@ -14,11 +14,13 @@ Where transformers differs from us in use:
   the call works with ours.
 """
 
-from intently.foundation.on_demand import require
+from intently.foundation.on_demand import listed, require
 from intently.interop.transformers.backend import register
 from intently.interop.transformers.loading import load
 from intently.interop.transformers.models import TextModel, TextToText, VisionModel
 
 __all__ = ["TextModel", "TextToText", "VisionModel", "load", "register"]
+
+__dir__ = listed(__name__)
 
 require("transformers", "has these models")

@@ -98,7 +98,7 @@ def _steps(mask: Mask, g: Geometry) -> list[Step]:
         ordered = is_sorted(k)
         ids = q.long()[..., :, None].contiguous(), k.long()[..., None, :].contiguous()
         return [(SEGMENTS, int(ordered), 0, 0, *ids)]
-    entries = mask.tensor if isinstance(mask, Allowed) else mask.dense(g)
+    entries = mask.laid(g) if isinstance(mask, Allowed) else mask.dense(g)
     return [(ENTRIES, 0, 0, 0, _two_axes(entries), None)]
 
 

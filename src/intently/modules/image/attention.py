@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from intently.attention_matrix import Attention
 from intently.errors import ArgumentError, build, shape_of
 from intently.foundation.checks import whole_number
+from intently.foundation.field_names import answered
 from intently.foundation.parts import Part, Place
 from intently.masks import Mask
 from intently.matrix import LazyMatrix
@@ -54,6 +55,7 @@ from intently.modules.weights.reading import (
 __all__ = ["ChannelNorm", "ImageAttention", "Norm", "SpatialTransformer", "group_norm"]
 
 
+@answered
 class ImageAttention(AllOrNothing):
     """Multi-head attention over pixels: norm, attention, residual; (b, c, height, width) → same.
 
@@ -192,6 +194,7 @@ class ImageAttention(AllOrNothing):
         return as_pixels(self.norm(x))
 
 
+@answered
 class SpatialTransformer(AllOrNothing):
     """The attention block of latent-diffusion U-Nets: (b, c, height, width) → the same.
 

@@ -6,6 +6,7 @@ sizes of the letters in their shapes, `filled` copies. `copied` copies parts tha
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -42,7 +43,7 @@ class Map(NamedTuple):
 
 def read_map(given: object, name: str) -> Map:
     """Read one linear map; raise unless it is one, of floating-point numbers."""
-    bias = None
+    bias, given = None, _dense(given, name)
     if isinstance(given, Linear):
         weight, bias = given.weight, given.bias
         if isinstance(given, nn.Conv1d | nn.Conv2d):
@@ -55,7 +56,7 @@ def read_map(given: object, name: str) -> Map:
         weight,
         (Tensor, np.ndarray),
         name,
-        "a weight (out, in), a pair (weight, bias) or an nn.Linear",
+        "a weight (out, in), a pair (weight, bias), an nn.Linear or a Keras Dense",
         fix='one weight for each head needs layout="list of heads"'
         if isinstance(given, list)
         else None,
@@ -70,6 +71,30 @@ def read_map(given: object, name: str) -> Map:
             ArgumentError, name, f"a bias of shape ({len(weight)},)", shape_of(bias), TRANSPOSED
         )
     return Map(weight, bias)
+
+
+def _dense(given: object, name: str) -> object:
+    """A Keras `Dense` layer as its weight (out, in) and bias; anything else unchanged."""
+    keras = sys.modules.get("keras")
+    if keras is None:
+        return given
+    parts = given if isinstance(given, tuple) else (given,)
+    if any(isinstance(x, keras.Variable) for x in parts):
+        fix = f"pass the Dense layer itself, or {name}.numpy().T"
+        raise build(KindError, name, "a weight (out, in)", "a Keras Variable", TRANSPOSED, fix)
+    if not isinstance(given, keras.layers.Dense):
+        return given
+    if not given.built:
+        fix = "call it once to set its sizes"
+        raise build(KindError, name, "a layer with weights", "one without", fix=fix)
+    arrays = [keras.ops.convert_to_numpy(x) for x in (given.kernel, given.bias) if x is not None]
+    weight, *bias = [torch.from_numpy(np.array(x, dtype=_kept(x))) for x in arrays]
+    return (weight.T, *bias) if bias else weight.T
+
+
+def _kept(array: Any) -> Any:
+    """The dtype of an array; NumPy has no bfloat16, which float32 holds exactly."""
+    return array.dtype if array.dtype.kind == "f" else np.float32
 
 
 def read_vector(given: object, name: str) -> Map:

@@ -142,7 +142,7 @@ def _plain(pieces: Sequence[Piece], hows: Sequence[AttentionSpec]) -> Mask | Non
         mask = causal()
     steps = (p.t == 1 and not p.low and how.mask is None for p, how in zip(pieces[1:], hows[1:]))
     grown = pieces[-1].geometry.s > pieces[0].geometry.s
-    return mask if mask and grown and is_plain_causal(mask) and all(steps) else None
+    return mask if mask is not None and grown and is_plain_causal(mask) and all(steps) else None
 
 
 def _whole(pieces: Sequence[Piece]) -> Geometry:

@@ -165,7 +165,7 @@ class _Sheet:
 
     def _how(self, how: AttentionSpec, g: Geometry, name: str) -> dict[str, Any]:
         values = {
-            part: x and value_json.form(x, g, self._once)
+            part: None if x is None else value_json.form(x, g, self._once)
             for part, x in (("score", how.score), ("mask", how.mask), ("bias", how.bias))
         }
         if values["score"] is None and how.score is not None:

@@ -20,7 +20,9 @@ from intently.errors import IntentlyError, MemoryRefused, build
 from intently.foundation.checks import whole_number
 from intently.foundation.values import Value
 from intently.masks import Geometry, Mask
+from intently.masks.first_keys import Padding, RealKeys
 from intently.masks.geometry import integers
+from intently.masks.mask import Allowed
 from intently.masks.tiled import Tiled
 from intently.modules.caches.masks import KeptBias, KeptMask, SideBySide, Written
 from intently.modules.recurrent import Energies
@@ -129,10 +131,11 @@ _KINDS: dict[str, _Kind] = {
     "window": (type(masks.window(0, 0)), masks.window),
     "dilated": (type(masks.dilated(1)), masks.dilated),
     "prefix": (type(masks.prefix(0)), masks.prefix),
-    "padding": (type(masks.padding(torch.ones(1, dtype=torch.long))), masks.padding),
+    "padding": (Padding, lambda lengths: Padding(integers(lengths, "lengths"))),
+    "real keys": (RealKeys, masks.padding),
     "segments": (type(masks.segments(torch.ones(1, dtype=torch.long))), _segments),
     "grid": (type(masks.grid(1, 1, 0)), masks.grid),
-    "allowed": (type(masks.allowed(torch.ones(1, 1, dtype=torch.bool))), masks.allowed),
+    "allowed": (Allowed, masks.allowed),
     "tiled": (Tiled, _tiled(Tiled)),
     "both": (_BOTH, _pair(_BOTH, Mask)),
     "either": (_EITHER, _pair(_EITHER, Mask)),
