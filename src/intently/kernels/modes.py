@@ -13,13 +13,14 @@ from torch.autograd import forward_ad
 
 def transformed(but: str | None = None) -> bool:
     """Whether a `torch.func` transform is active, other than a single one called ``but``."""
-    if torch.compiler.is_compiling():
-        return False
     level = _functorch.maybe_current_level()
     if level is None:
         return False
     top = _functorch.peek_interpreter_stack()
     return level > 1 or top is None or top.key().name != but
+
+
+setattr(transformed, "_dynamo_marked_constant", True)  # noqa: B010 - torch.compiler's own mark
 
 
 def batched(gradient: Tensor) -> bool:

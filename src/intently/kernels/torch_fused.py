@@ -163,9 +163,9 @@ def _cpu_fuses(
     dtype: torch.dtype, d: int, masked: bool, causal: bool, grouped: bool, flash: bool
 ) -> bool:
     """Whether PyTorch fuses such calls on CPU, where only the size d matters."""
-    k = torch.zeros(1, 1, 2, d, dtype=dtype)
+    k = torch.zeros(1, 1, 2, d, dtype=dtype, device="cpu")
     q = k.expand(1, 2, 2, d).contiguous() if grouped else k
-    mask = torch.zeros(1, 1, 2, 2, dtype=dtype) if masked else None
+    mask = k.new_zeros(1, 1, 2, 2) if masked else None
     return _choice(q, k, k, mask, 0.0, causal and not masked, 1.0, grouped)
 
 

@@ -112,7 +112,7 @@ def first_of_run(index: Tensor) -> int | None:
     if not len(index) or index.device.type != "cpu" or torch.compiler.is_compiling():
         return None
     first = int(index[0])
-    run = torch.arange(first, first + len(index), dtype=index.dtype)
+    run = torch.arange(first, first + len(index), dtype=index.dtype, device=index.device)
     return first if torch.equal(index, run) else None
 
 
@@ -186,7 +186,7 @@ def copied(value: Any, name: str, expected: str) -> Tensor:
     try:
         inner = value if isinstance(value, list | tuple) else (value,)
         if not any(isinstance(x, np.ndarray) for x in inner):
-            return torch.tensor(value)
+            return torch.tensor(value, device="cpu")
         array = np.array(value, order="C")
         return torch.from_numpy(array.astype(array.dtype.newbyteorder("=")))
     except (TypeError, ValueError, RuntimeError):

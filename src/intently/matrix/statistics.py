@@ -271,7 +271,7 @@ class Cells:
 
     def __init__(self, n: int, count: int, device: torch.device) -> None:
         self.n, self.count = n, count
-        self.edges = -(-torch.arange(count + 1) * n // count)
+        self.edges = -(-torch.arange(count + 1, device="cpu") * n // count)
         self.sizes = self.edges.diff().to(device)
 
     def of(self, span: slice) -> slice:
