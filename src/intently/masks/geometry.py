@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from intently.errors import ArgumentError, KindError, build, shape_of
-from intently.foundation.arrays import hidden, plain
+from intently.foundation.arrays import hidden, plain, valued
 
 Integers: TypeAlias = Tensor | np.ndarray | Sequence[int]
 """One for each row of a batch; lists and arrays are copied."""
@@ -109,7 +109,7 @@ def first_of_run(index: Tensor) -> int | None:
     None if they are not consecutive, or if the check would synchronise an accelerator or break a
     graph.
     """
-    if not len(index) or index.device.type != "cpu" or torch.compiler.is_compiling():
+    if not len(index) or index.device.type != "cpu" or not valued(index):
         return None
     first = int(index[0])
     run = torch.arange(first, first + len(index), dtype=index.dtype, device=index.device)

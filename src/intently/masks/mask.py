@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from intently.errors import KindError, build
-from intently.foundation.arrays import Numbers, hidden, plain
+from intently.foundation.arrays import Numbers, hidden, plain, valued
 from intently.masks.closed_forms import (
     FULL,
     Rows,
@@ -349,7 +349,7 @@ def allowed(tensor: Tensor | Numbers) -> Mask:
         raise hidden(tensor, "mask")
     if tensor.dtype is not torch.bool:
         got = f"dtype {tensor.dtype}"
-        if bool(((tensor == 0) | (tensor == 1)).all()):
+        if valued(tensor) and bool(((tensor == 0) | (tensor == 1)).all()):
             fix = "if 1 means attend, pass mask.bool()"
             raise build(KindError, "mask", expected, f"zeros and ones of {got}", fix=fix)
         fix = "pass it as bias=, or write `mask == 0` if all else in it is very negative"

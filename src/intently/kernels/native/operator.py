@@ -364,12 +364,12 @@ def _native_backward(
             allow_unused=True,
             materialize_grads=True,
         )
-    return list(back)
+    return [dx.contiguous() for dx in back]
 
 
 @_native_backward.register_fake
 def _(dy: Tensor, y: Tensor, stats: Tensor, needs: list[bool], *given: Any) -> list[Tensor]:
-    return [torch.empty_like(x) for x, wanted in zip(inputs_of(given), needs) if wanted]
+    return [x.new_empty(x.shape) for x, wanted in zip(inputs_of(given), needs) if wanted]
 
 
 def _derivatives(ctx: Any, dy: Tensor, _: Tensor) -> tuple[Any, ...]:
