@@ -185,9 +185,15 @@ test_errors = raises(
         (
             lambda: it.allowed(torch.zeros(2, 2)),
             KindError,
+            "mask: expected a boolean tensor, True where a query may attend; got zeros and ones of "
+            "dtype torch.float32. If 1 means attend, pass mask.bool().",
+        ),
+        (
+            lambda: it.allowed(torch.full((2, 2), -1e4)),
+            KindError,
             "mask: expected a boolean tensor, True where a query may attend; got dtype "
-            "torch.float32. Numbers to add are a bias. Pass it as bias=, or write "
-            "`mask == 0` if all else in it is very negative.",
+            "torch.float32. Numbers to add are a bias. Pass it as bias=, or write `mask == 0` if "
+            "all else in it is very negative.",
         ),
         (
             lambda: attend("causal"),

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
+from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
 
 from intently.errors import KindError, build
 
@@ -85,6 +86,21 @@ _USUAL = (
     Tensor.__torch_function__.__func__,
     torch._C._disabled_torch_function_impl,  # pyright: ignore[reportAttributeAccessIssue]
 )
+
+
+def valued(x: Tensor) -> bool:
+    """Whether a tensor has numbers to look at now: it is not in a graph that is being recorded,
+    fake, on the meta device, or one of many in `torch.func`.
+    """
+    if torch.compiler.is_compiling() or torch._C._is_tracing() or x.is_meta:
+        return False
+    if _functorch.is_functorch_wrapped_tensor(x) or _functorch.is_legacy_batchedtensor(x):
+        return False
+    return type(x) in _PLAIN or getattr(type(x), "__torch_dispatch__", None) is _NO_DISPATCH
+
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+_NO_DISPATCH = torch._C._disabled_torch_dispatch_impl  # pyright: ignore
 
 
 def hidden(x: Tensor, name: str) -> KindError:

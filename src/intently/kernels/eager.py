@@ -7,9 +7,9 @@ import math
 import torch
 from torch import Tensor
 
+from intently.foundation.arrays import valued
 from intently.kernels.dropping import Dropping, drawn
 from intently.kernels.kernel import Kernel
-from intently.kernels.modes import transformed
 from intently.kernels.problem import Problem
 
 
@@ -28,8 +28,7 @@ def entries(problem: Problem, rows: Tensor | None = None) -> Tensor:
     w = weights(problem, rows)
     if problem.mask is None or not w.numel():
         return w
-    unasked = transformed() or torch.compiler.is_compiling()
-    if not unasked and not bool(w[..., :1].isnan().any()):
+    if valued(w) and not bool(w[..., :1].isnan().any()):
         return w
     return problem.clear(w, rows, None)
 

@@ -259,7 +259,7 @@ def _batch_rows(mask: Mask, g: Geometry) -> Iterator[tuple[Mask, Geometry]]:
         yield mask, g
         return
     for n in range(math.prod(g.lead[:-1])):
-        b = leading(g.lead, torch.tensor(n), torch.tensor(0))[:-1]
+        b = leading(g.lead, *(torch.tensor(x, device="cpu") for x in (n, 0)))[:-1]
         cut = (*(slice(int(i), int(i) + 1) for i in b), slice(None))
         yield mask.part(cut, g), g._replace(lead=(*(1,) * len(b), g.lead[-1]))
 

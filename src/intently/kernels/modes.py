@@ -10,16 +10,19 @@ from torch import Tensor
 from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
 from torch.autograd import forward_ad
 
+from intently.foundation.arrays import valued
+
 
 def transformed(but: str | None = None) -> bool:
     """Whether a `torch.func` transform is active, other than a single one called ``but``."""
-    if torch.compiler.is_compiling():
-        return False
     level = _functorch.maybe_current_level()
     if level is None:
         return False
     top = _functorch.peek_interpreter_stack()
     return level > 1 or top is None or top.key().name != but
+
+
+setattr(transformed, "_dynamo_marked_constant", True)  # noqa: B010 - torch.compiler's own mark
 
 
 def batched(gradient: Tensor) -> bool:
@@ -35,10 +38,12 @@ def forward_mode(tensors: Iterable[Tensor]) -> bool:
 
 
 def differentiated(tensors: Iterable[Tensor]) -> bool:
-    """Whether results computed from the tensors will be differentiated or are being traced."""
+    """Whether results computed from the tensors will be differentiated, are being traced, or have
+    no numbers yet.
+    """
     if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
         return True
-    return transformed() or forward_mode(tensors) or torch.compiler.is_compiling()
+    return transformed() or forward_mode(tensors) or not all(map(valued, tensors))
 
 
 def recording() -> bool:

@@ -178,14 +178,15 @@ def _tiled_backward(
     learned = any(needs[3 if p.sinks is None else 4 :])
     found = gradients(p, v, dropping, (y, lse), (dy, dlse), learned)
     triples = zip(found, inputs_of(operands), needs)
-    return [x.to(like.dtype) for x, like, wanted in triples if wanted and x is not None]
+    wanted = [(x, like) for x, like, wanted in triples if wanted and x is not None]
+    return [x.to(like.dtype).contiguous() for x, like in wanted]
 
 
 @_tiled_backward.register_fake
 def _(
     dy: Tensor, dlse: Tensor, y: Tensor, lse: Tensor, needs: list[bool], *operands: Any
 ) -> list[Tensor]:
-    return [torch.empty_like(x) for x, wanted in zip(inputs_of(operands), needs) if wanted]
+    return [x.new_empty(x.shape) for x, wanted in zip(inputs_of(operands), needs) if wanted]
 
 
 def inputs_of(operands: tuple[Any, ...]) -> list[Tensor]:

@@ -15,8 +15,10 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from intently.errors import KernelError, build
+from intently.foundation.arrays import valued
 from intently.kernels import walk
 from intently.kernels.kernel import Kernel
 from intently.kernels.modes import forward_mode, recording, transformed
@@ -76,8 +78,8 @@ class TorchFused(Kernel):
         p = problem
         if _knows_mask(p) or math.prod(p.geometry.shape[-2:]) < SMALL or transformed():
             return None
-        if torch.compiler.is_compiling():
-            return "a graph is being compiled, and tiles look at the mask when it runs"
+        if not all(map(valued, p.tensors())):
+            return "there are no numbers yet, and tiles look at the mask when there are"
         bytes_ = _written_bytes(p)
         if bytes_ > WRITTEN:
             return f"mask and bias, written out, take {bytes_ / 2**20:.0f} MiB"
@@ -127,9 +129,7 @@ class TorchFused(Kernel):
 
 def _has_nan(y: Tensor) -> bool:
     """Whether NaN came out, as it does on a CPU for a query of NaN that may attend to nothing."""
-    if torch.compiler.is_compiling() or transformed():
-        return False
-    return bool(y.detach().isnan().any())
+    return valued(y) and bool(y.detach().isnan().any())
 
 
 def once(_: Any) -> None:
@@ -163,10 +163,11 @@ def _cpu_fuses(
     dtype: torch.dtype, d: int, masked: bool, causal: bool, grouped: bool, flash: bool
 ) -> bool:
     """Whether PyTorch fuses such calls on CPU, where only the size d matters."""
-    k = torch.zeros(1, 1, 2, d, dtype=dtype)
-    q = k.expand(1, 2, 2, d).contiguous() if grouped else k
-    mask = torch.zeros(1, 1, 2, 2, dtype=dtype) if masked else None
-    return _choice(q, k, k, mask, 0.0, causal and not masked, 1.0, grouped)
+    with _disable_current_modes():  # the answer is kept, and holds outside of them, too
+        k = torch.zeros(1, 1, 2, d, dtype=dtype, device="cpu")
+        q = k.expand(1, 2, 2, d).contiguous() if grouped else k
+        mask = k.new_zeros(1, 1, 2, 2) if masked else None
+        return _choice(q, k, k, mask, 0.0, causal and not masked, 1.0, grouped)
 
 
 def _choice(

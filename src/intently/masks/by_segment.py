@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from intently.errors import ArgumentError, build, shape_of
+from intently.foundation.arrays import valued
 from intently.foundation.field_names import answered
 from intently.masks.closed_forms import Queries, Rows, any_of, states, unless_all
 from intently.masks.geometry import Cut, Geometry, Integers, cut_left, integers, pick, written
@@ -80,7 +81,7 @@ class Segments(Mask):
 
     def queries(self, g: Geometry) -> Rows:
         q = self._side(g, self.query_ids, None, "query_ids")
-        if torch.compiler.is_compiling() or not is_sorted(q):
+        if not valued(q) or not is_sorted(q):
             return None
         return _among(q, self._side(g, self.key_ids, None, "key_ids"))
 

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from intently.foundation.arrays import valued
 from intently.masks.geometry import Geometry
 
 EMPTY, PARTIAL, FULL = 0, 1, 2
@@ -177,7 +178,6 @@ def any_of(rows: list[Queries]) -> Tensor:
 
 def unless_all(seen: Tensor) -> Tensor | None:
     """Return None if every key is seen; not checked on an accelerator or in a graph."""
-    batched = torch._C._functorch.is_batchedtensor(seen)  # pyright: ignore
-    if seen.device.type != "cpu" or torch.compiler.is_compiling() or batched:
+    if seen.device.type != "cpu" or not valued(seen):
         return seen
     return None if bool(seen.all()) else seen

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from intently.errors import ArgumentError, KindError, build, shape_of
-from intently.foundation.arrays import hidden, plain
+from intently.foundation.arrays import hidden, plain, valued
 
 Integers: TypeAlias = Tensor | np.ndarray | Sequence[int]
 """One for each row of a batch; lists and arrays are copied."""
@@ -109,10 +109,10 @@ def first_of_run(index: Tensor) -> int | None:
     None if they are not consecutive, or if the check would synchronise an accelerator or break a
     graph.
     """
-    if not len(index) or index.device.type != "cpu" or torch.compiler.is_compiling():
+    if not len(index) or index.device.type != "cpu" or not valued(index):
         return None
     first = int(index[0])
-    run = torch.arange(first, first + len(index), dtype=index.dtype)
+    run = torch.arange(first, first + len(index), dtype=index.dtype, device=index.device)
     return first if torch.equal(index, run) else None
 
 
@@ -186,7 +186,7 @@ def copied(value: Any, name: str, expected: str) -> Tensor:
     try:
         inner = value if isinstance(value, list | tuple) else (value,)
         if not any(isinstance(x, np.ndarray) for x in inner):
-            return torch.tensor(value)
+            return torch.tensor(value, device="cpu")
         array = np.array(value, order="C")
         return torch.from_numpy(array.astype(array.dtype.newbyteorder("=")))
     except (TypeError, ValueError, RuntimeError):

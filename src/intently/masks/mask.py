@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from intently.errors import ArgumentError, KindError, build, shape_of
-from intently.foundation.arrays import Numbers, hidden, plain
+from intently.foundation.arrays import Numbers, hidden, plain, valued
 from intently.foundation.field_names import answered
 from intently.masks.closed_forms import (
     FULL,
@@ -388,7 +388,7 @@ def allowed(tensor: Tensor | Numbers) -> Allowed:
         raise hidden(tensor, "mask")
     if tensor.dtype is not torch.bool:
         got = f"dtype {tensor.dtype}"
-        if zeros_and_ones(tensor):
+        if valued(tensor) and zeros_and_ones(tensor):
             fix = f"if 1 means attend, pass {as_booleans(given, 'mask')}"
             raise build(KindError, "mask", expected, f"zeros and ones of {got}", fix=fix)
         fix = "pass it as bias=, or write `mask == 0` if all else in it is very negative"

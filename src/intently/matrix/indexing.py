@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from intently.errors import ArgumentError, RangeError, build, shape_of
+from intently.foundation.arrays import valued
 
 Entry: TypeAlias = int | slice | Tensor
 
@@ -69,13 +70,11 @@ def positions(index: Entry | None, size: int, name: str, device: torch.device) -
             f"integers (n,) along {name}",
             f"{found.dtype}, {shape_of(found)}",
         )
-    if found.numel() and (int(found.min()) < -size or int(found.max()) >= size):
-        raise build(
-            RangeError,
-            "index",
-            f"positions from −{size} to {size - 1} along {name}={size}",
-            f"{int(found.min())} to {int(found.max())}",
-        )
+    if found.numel() and valued(found):
+        least, most = (int(x) for x in found.aminmax())
+        if least < -size or most >= size:
+            expected = f"positions from −{size} to {size - 1} along {name}={size}"
+            raise build(RangeError, "index", expected, f"{least} to {most}")
     return (found.long() % max(1, size)).reshape(-1)
 
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from intently.errors import ArgumentError, KindError, MemoryRefused, RangeError, build
-from intently.foundation.arrays import Numbers, as_tensor
-from intently.kernels.modes import no_autocast, transformed
+from intently.foundation.arrays import Numbers, as_tensor, valued
+from intently.kernels.modes import no_autocast
 from intently.kernels.operands import check_product
 from intently.matrix.indexing import split, take
 from intently.matrix.statistics import Statistics
@@ -53,7 +53,7 @@ class LazyMatrix(Statistics):
 
     def _cleared(self, v: Tensor) -> Tensor:
         """Values (…, s, e); if they hold NaN or ∞, rows that no query may attend become 0."""
-        if torch.compiler.is_compiling() or transformed() or bool(v.isfinite().all()):
+        if not valued(v) or bool(v.isfinite().all()):
             return v
         return torch.where((self._viewers() > 0)[..., None], v, 0)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from intently.foundation.arrays import Kind
 from intently.foundation.checks import check_word, whole_number
-from intently.kernels.modes import differentiated
+from intently.kernels.modes import differentiated, transformed
 from intently.kernels.native.measuring import MOST
 from intently.kernels.streamed import Block
 from intently.masks import Mask
@@ -86,7 +86,11 @@ class Statistics:
     def _zeros(self, *last: int, dtype: torch.dtype | None = None) -> Tensor:
         """Zeros (…, *last) in the dtype that statistics are computed in."""
         dtype = dtype or torch.promote_types(self.dtype, torch.float32)
-        return torch.zeros((*self.shape[:-2], *last), dtype=dtype, device=self.device)
+        shape = (*self.shape[:-2], *last)
+        if transformed():  # as many as the weights are
+            none = torch.zeros(0, dtype=torch.long, device=self.device)
+            return self.tile(none, none).new_zeros(shape, dtype=dtype)
+        return torch.zeros(shape, dtype=dtype, device=self.device)
 
     def _per_row(self, reduce: Callable[[Block], Tensor]) -> Tensor:
         found = self._zeros(self.shape[-2])
@@ -204,14 +208,14 @@ class Statistics:
         given = given if given.numel() else given.long()
         index = positions(given, self.shape[-1], "s", self.device)
         assert index is not None
-        counted = torch.bincount(index, minlength=self.shape[-1]) > 0
+        counted = torch.zeros(self.shape[-1], dtype=torch.bool, device=self.device)
+        counted[index] = True
         found = self._measured("mass", keys=counted)
         if found is not None:
             return found["mass"]
 
         def reduce(block: Block) -> Tensor:
-            inside = counted[block.cols].nonzero()[:, 0]  # NaN in other columns must not count
-            return block.weights.index_select(-1, inside).sum(-1)
+            return block.weights.masked_fill(~counted[block.cols], 0).sum(-1)  # 0, if it was NaN
 
         return self._per_row(reduce)
 
@@ -271,8 +275,8 @@ class Cells:
 
     def __init__(self, n: int, count: int, device: torch.device) -> None:
         self.n, self.count = n, count
-        self.edges = -(-torch.arange(count + 1) * n // count)
-        self.sizes = self.edges.diff().to(device)
+        self.edges = -(-np.arange(count + 1) * n // count)
+        self.sizes = torch.tensor(np.diff(self.edges).tolist(), device=device)
 
     def of(self, span: slice) -> slice:
         """The cells that hold the steps of ``span``."""
@@ -281,8 +285,8 @@ class Cells:
     def reduced(self, x: Tensor, span: slice, reduce: str) -> Tensor:
         """Sum or maximum over the steps of each cell, for x (…, steps of span, m)."""
         cells = self.of(span)
-        edges = self.edges[cells.start : cells.stop + 1].clamp(span.start, span.stop) - span.start
-        parts = x.split(edges.diff().tolist(), -2)
+        edges = self.edges[cells.start : cells.stop + 1].clip(span.start, span.stop)
+        parts = x.split(np.diff(edges).tolist(), -2)
         if reduce == "amax":
             return torch.stack([part.amax(-2) for part in parts], -2)
         return torch.stack([part.sum(-2) for part in parts], -2)

@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.foundation.arrays import valued
 from intently.foundation.checks import check_kind
 from intently.modules.caches.key_value import KeyValueCache
 from intently.modules.caches.rows import row_lengths
@@ -217,7 +218,7 @@ def check_ids(ids: Tensor, name: str, vocabulary: int) -> None:
             f"{ids.dtype}, {shape_of(ids)}",
             fix="add the batch axis with ids[None] where it is missing",
         )
-    if ids.device.type == "cpu" and ids.numel() and not torch.compiler.is_compiling():
+    if ids.device.type == "cpu" and ids.numel() and valued(ids):
         least, most = (int(x) for x in ids.aminmax())
         if least < 0 or most >= vocabulary:
             raise build(

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from intently.errors import ArgumentError, build, shape_of
-from intently.foundation.arrays import check_floats
+from intently.foundation.arrays import check_floats, valued
 from intently.foundation.checks import whole_number
 from intently.foundation.values import Value
 from intently.masks.geometry import integers
@@ -75,7 +75,7 @@ class Learned(Value):
             self._check(offset, offset + t)
             return self.table[offset : offset + t]
         offset = integers(offset, "offset").to(self.table.device)
-        if t and offset.numel() and not torch.compiler.is_compiling():
+        if t and offset.numel() and valued(offset):
             self._check(int(offset.min()), int(offset.max()) + t)
         return F.embedding(_positions(t, offset, self.table.device), self.table)
 

@@ -139,7 +139,7 @@ def biases(p: Problem) -> tuple[list[Tensor], list[Tensor]]:
             x = part.tensor if part.tensor.dtype in FLOATS else part.tensor.float()
             tensors.append(_two_axes(x))
         else:
-            every = torch.arange(g.t), torch.arange(g.s)
+            every = (torch.arange(n, device=g.device) for n in (g.t, g.s))
             tensors.append(_two_axes(part.tile(g, *every, torch.float32)))
     return tensors, [sum(profiles[1:], profiles[0])] if profiles else []
 

@@ -48,11 +48,11 @@ def by_query(
     found: dict[str, Tensor] = {}
     for name in names:
         if name == "top":
-            found["top"] = torch.empty(*o.lead, o.t, n)
-            found["top_keys"] = torch.empty(*o.lead, o.t, n, dtype=torch.long)
+            found["top"] = o.empty(*o.lead, o.t, n)
+            found["top_keys"] = o.empty(*o.lead, o.t, n, dtype=torch.long)
         else:
             kind = torch.long if name == "argmax" else torch.float32
-            found[name] = torch.empty(*o.lead, o.t, 1, dtype=kind)
+            found[name] = o.empty(*o.lead, o.t, 1, dtype=kind)
     flags = None if keys is None else keys.view(torch.uint8)[None]
     o.run(MEASURE, **found, top_n=n, flags=flags)
     return {name: x if name.startswith("top") else x[..., 0] for name, x in found.items()}
@@ -63,7 +63,7 @@ def received(p: Problem) -> Tensor:
     o = _operands(p)
     leads = math.prod(o.lead)
     parts = max(1, min(SHARES // max(1, leads), -(-o.t // 64)))
-    sums = torch.zeros(max(1, leads * parts), o.s, dtype=torch.float64)
+    sums = o.empty(max(1, leads * parts), o.s, dtype=torch.float64).zero_()
     o.run(RECEIVE, received=sums, parts=parts)
     return sums.view(*o.lead, parts, o.s).sum(-2).float()
 
@@ -71,7 +71,7 @@ def received(p: Problem) -> Tensor:
 def picture(p: Problem, rows: int, cols: int, how: str) -> Tensor:
     """Sums or maxima of cells (…, rows, cols)."""
     o = _operands(p)
-    found = torch.zeros(*o.lead, rows, cols)
+    found = o.empty(*o.lead, rows, cols).zero_()
     o.run(PICTURE, picture=found, cell_rows=rows, cell_cols=cols, largest=how == "max")
     return found
 
@@ -96,8 +96,8 @@ def heads(
         return None
     items = math.prod(o.lead[:-1])
     parts = max(1, min(SHARES // max(1, items), -(-o.t // 64)))
-    sums = torch.zeros(items * parts * each, len(SUMS), dtype=torch.float64)
-    firsts = torch.full((items * parts, 1), o.s)
+    sums = o.empty(items * parts * each, len(SUMS), dtype=torch.float64).zero_()
+    firsts = o.empty(items * parts, 1, dtype=torch.long).fill_(o.s)
     flags = {"again": again, "counted": counted}
     rows = {n: x.view(torch.uint8)[..., None] for n, x in flags.items() if x is not None}
     o.run(HEADS, sought=programs, sums=sums, firsts=firsts, parts=parts, **rows)

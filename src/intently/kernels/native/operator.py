@@ -107,6 +107,10 @@ class Operands(NamedTuple):
         given = {name: _written(x) for name, x in given.items()}
         library().run(job, torch.get_num_threads(), self.lead, self.groups, given)
 
+    def empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Memory to write to, whatever PyTorch's default dtype and device are."""
+        return self.q.new_empty(shape, dtype=dtype)
+
     def tensors(self) -> list[Tensor]:
         """Those that may need a gradient, in the order of `gradients`."""
         optional = [x for x in (self.sinks, self.scale) if isinstance(x, Tensor)]
@@ -171,7 +175,7 @@ def operands(p: Problem, v: Tensor, dropping: Dropping | None) -> Operands:
 
 def results(o: Operands) -> tuple[Tensor, Tensor]:
     """Empty y (…, t, e) and stats (…, t, 2), in float32."""
-    return torch.empty(*o.lead, o.t, o.v.shape[-1]), torch.empty(*o.lead, o.t, 2)
+    return o.empty(*o.lead, o.t, o.v.shape[-1]), o.empty(*o.lead, o.t, 2)
 
 
 def shared_heads(p: Problem, v: Tensor) -> int:
@@ -196,9 +200,9 @@ def gradients(
     heads = (*o.lead[:-1], o.lead[-1] // o.groups) if o.lead else ()
     tasks, blocks = max(1, math.prod(heads)), -(-o.t // ROWS)
     parts = max(1, min(-(-SHARES // tasks), blocks))
-    dq = torch.empty(*o.lead, o.t, d)
+    dq = o.empty(*o.lead, o.t, d)
     wide = -(-d // step) * step, -(-e // step) * step
-    dk, dv = (torch.zeros(parts, *heads, o.s, n) for n in wide)
+    dk, dv = (o.empty(parts, *heads, o.s, n).zero_() for n in wide)
     given: dict[str, Any] = {"v": o.v, "e": e, "y": y, "stats": stats, "dy": dy}
     o.run(BACKWARD, **given, dq=dq, dk=dk, dv=dv, parts=parts)
     dk, dv = (x[0] if parts == 1 else x.sum(0) for x in (dk, dv))
@@ -213,7 +217,7 @@ def gradients(
         if not next(rest):
             found.append(None)
             continue
-        total = torch.zeros(x.shape, dtype=torch.float32)
+        total = torch.zeros_like(x, dtype=torch.float32)
         o.run(BIAS_BACKWARD, **given, dbias=total, dbias_profile=is_profile)
         found.append(total.to(x.dtype))
     return found
@@ -286,8 +290,8 @@ def _by_formula(o: Operands, dy: Tensor, needs: list[bool]) -> list[Tensor | Non
 def _plain(o: Operands) -> Tensor:
     """The same product with the whole matrix."""
     written = [TensorBias(x) for x in o.biases]
-    i, j = torch.arange(o.t)[:, None], torch.arange(o.s)
-    written += [TensorBias(x[..., 0, :][..., i - j + o.s - 1]) for x in o.profiles]
+    i, j = (torch.arange(n, device=o.q.device) for n in (o.t, o.s))
+    written += [TensorBias(x[..., 0, :][..., i[:, None] - j + o.s - 1]) for x in o.profiles]
     bias: Bias | None = None
     for part in written:
         bias = part if bias is None else bias + part
@@ -304,7 +308,7 @@ def product(p: Problem, v: Tensor) -> Tensor:
     tensors = o.tensors()
     if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
         return cast(Tensor, _Product.apply(o, *tensors))
-    y = torch.empty((*o.lead, o.t, v.shape[-1]), dtype=p.q.dtype)
+    y = o.empty(*o.lead, o.t, v.shape[-1], dtype=p.q.dtype)
     forward(o, y)
     return y
 
@@ -360,12 +364,12 @@ def _native_backward(
             allow_unused=True,
             materialize_grads=True,
         )
-    return list(back)
+    return [dx.contiguous() for dx in back]
 
 
 @_native_backward.register_fake
 def _(dy: Tensor, y: Tensor, stats: Tensor, needs: list[bool], *given: Any) -> list[Tensor]:
-    return [torch.empty_like(x) for x, wanted in zip(inputs_of(given), needs) if wanted]
+    return [x.new_empty(x.shape) for x, wanted in zip(inputs_of(given), needs) if wanted]
 
 
 def _derivatives(ctx: Any, dy: Tensor, _: Tensor) -> tuple[Any, ...]:

@@ -9,6 +9,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.foundation.arrays import valued
 from intently.masks import Mask, padding
 from intently.masks.geometry import integers
 
@@ -83,7 +84,7 @@ def row_lengths(lengths: Any, states: Tensor, name: str = "states") -> Tensor:
     b, s = states.shape[:2]
     if tuple(found.shape) != (b,):
         raise build(ArgumentError, "lengths", f"shape (b={b},)", shape_of(found))
-    if found.device.type == "cpu" and len(found) and not torch.compiler.is_compiling():
+    if found.device.type == "cpu" and len(found) and valued(found):
         least, most = (int(x) for x in found.aminmax())
         if least < 0 or most > s:
             expected = f"steps from 0 to s={s}, those of the {name}"
