@@ -25,7 +25,7 @@ from intently.kernels.problem import Problem
 from intently.kernels.streamed import Block
 from intently.masks import Mask, is_plain_causal
 from intently.matrix import LazyMatrix, statistics
-from intently.matrix.indexing import split, take
+from intently.matrix.indexing import named, split, take
 from intently.scores import DOT, Score
 
 
@@ -340,10 +340,14 @@ class Scores:
     def __init__(self, matrix: Attention) -> None:
         self.matrix = matrix
 
+    def __repr__(self) -> str:
+        shape = ", ".join(map(str, self.matrix.shape))
+        return f"Scores(shape=({shape})) — lazy: A.scores[..., rows, cols] computes the logits"
+
     def __getitem__(self, index: Any) -> Tensor:
-        """Return z[..., rows, cols], exact, in the dtype it is computed in."""
+        """Return z[..., rows, cols], exact, in the dtype it is computed in; labels name steps."""
         m = self.matrix
-        lead, rows, cols = split(index, m.ndim)
+        lead, rows, cols = split(named(index, m.ndim, m.labels), m.ndim)
         part = m._lead(lead) if lead else m
         m._check_fresh()
 

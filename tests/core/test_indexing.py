@@ -269,3 +269,73 @@ def test_leading_axes_refuse_in_our_words(index: Any, kind: type[Exception], tex
     A = it.attend(random(1, 3, 2, seed=1), random(1, 4, 2, seed=2))
     with pytest.raises(kind, match=text):
         A[index]
+
+
+# --- labels ---------------------------------------------------------------------------------------
+
+WORDS = [
+    "The",
+    "animal",
+    "didn't",
+    "cross",
+    "the",
+    "road",
+    "because",
+    "it",
+    "was",
+    "too",
+    "wide",
+    ".",
+]
+ONE = it.attend(torch.randn(12, 8), torch.randn(12, 8)).label(WORDS, WORDS)
+MANY = it.attend(torch.randn(2, 3, 12, 8), torch.randn(2, 3, 12, 8)).label(WORDS, WORDS)
+IT, ROAD = WORDS.index("it"), WORDS.index("road")
+
+
+@pytest.mark.parametrize(
+    ("named", "same"),
+    [
+        (lambda A: A["it"], lambda A: A[..., IT, :]),
+        (lambda A: A["it", "road"], lambda A: A[..., IT, ROAD]),
+        (lambda A: A["it", 3], lambda A: A[..., IT, 3]),
+        (lambda A: A["it", :4], lambda A: A[..., IT, :4]),
+        (lambda A: A[..., "road"], lambda A: A[..., ROAD]),
+        (lambda A: A[..., 2:5, "road"], lambda A: A[..., 2:5, ROAD]),
+        (lambda A: A[["it", "road"]], lambda A: A[..., [IT, ROAD], :]),
+        (lambda A: A[..., ["it", "road"], ["wide", "."]], lambda A: A[..., [IT, ROAD], [10, 11]]),
+    ],
+)
+def test_labels_name_rows_and_columns(named: Any, same: Any) -> None:
+    for A in (ONE, MANY, MANY.mean_heads(), MANY[0], MANY.mT, it.Dense(ONE.dense(), ONE.labels)):
+        assert torch.equal(named(A), same(A))
+    for matrix in (ONE, MANY):
+        assert torch.equal(named(matrix.scores), same(matrix.scores))
+
+
+def test_labels_follow_leading_positions() -> None:
+    assert torch.equal(MANY[1, 2, "it"], MANY[1, 2, IT])
+    assert torch.equal(MANY[1, "it"], MANY[1, :, IT])
+    assert torch.equal(MANY[1, "it", "road"], MANY[1, :, IT, ROAD])
+    assert torch.equal(MANY[:, 2, "it", "road"], MANY[:, 2, IT, ROAD])
+    assert torch.equal(ONE[:, "road"], ONE[:, ROAD])
+
+
+@pytest.mark.parametrize("piece", ["▁it", "Ġit", "it</w>", " it"])
+def test_a_word_names_the_token_that_a_tokenizer_writes(piece: str) -> None:
+    A = ONE.label([piece if word == "it" else word for word in WORDS])
+    assert torch.equal(A["it"], ONE[IT]) and torch.equal(A[piece], ONE[IT])
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: ONE.label(["a"] * 12)["a"], "'a' at 0, 1, 2.* positions, such as A"),
+        (lambda: ONE["it", "nope"], "one of the labels of columns, 'The', 'animal'.*got 'nope'"),
+        (lambda: it.attend(torch.ones(2, 2), torch.ones(2, 2))["it"], "The rows have no labels"),
+        (lambda: MANY["it", ...], "positions along leading axes; got 'it'"),
+        (lambda: ONE["it", "road", "wide"], "positions along leading axes; got 'it'"),
+    ],
+)
+def test_labels_that_name_nothing_are_answered(call: Any, said: str) -> None:
+    with pytest.raises(ArgumentError, match=said):
+        call()

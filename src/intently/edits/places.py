@@ -10,18 +10,13 @@ from torch import Tensor
 
 from intently.edits.pictures import grid, region, resized
 from intently.errors import ArgumentError, KindError, build
+from intently.matrix.indexing import bare
 
 Steps: TypeAlias = "int | str | slice | Sequence[int | str] | Tensor | region | None"
 """Positions in a text, negative ones from its end; texts of tokens; booleans; None for all.
 
 Of an image: a region, or a picture (H, W) of booleans.
 """
-
-MARKERS = "Ġ▁ "
-"""What tokenizers put before a word that follows a space."""
-
-END = "</w>"
-"""What byte-pair encoding puts behind a word."""
 
 
 class Axis:
@@ -88,7 +83,7 @@ class Axis:
                 'name the layers that read them, as {"*.attn2": edit}'
             )
             raise build(ArgumentError, self.name, expected, got, fix=fix)
-        found = [n for n, text in enumerate(self.tokens) if step in (text, _bare(text))]
+        found = [n for n, text in enumerate(self.tokens) if step in (text, bare(text))]
         if found:
             return found
         expected = "the text of a token"
@@ -119,7 +114,3 @@ class Whole(Axis):
 
 def _names(step: object) -> bool:
     return isinstance(step, (int, str)) and not isinstance(step, bool)
-
-
-def _bare(text: str) -> str:
-    return text.lstrip(MARKERS).removesuffix(END)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -11,6 +11,15 @@ from torch import Tensor
 
 from intently.errors import ArgumentError, RangeError, build, shape_of
 from intently.foundation.arrays import valued
+
+SHOWN = 12
+"""Most labels that a message lists."""
+
+MARKERS = "Ġ▁ "
+"""What tokenizers put before a word that follows a space."""
+
+END = "</w>"
+"""What byte-pair encoding puts behind a word."""
 
 Entry: TypeAlias = int | slice | Tensor
 
@@ -49,6 +58,71 @@ def split(index: Any, ndim: int) -> tuple[tuple[Entry, ...], Entry | None, Entry
     while lead and _is_all(lead[-1]):
         lead.pop()
     return tuple(lead), None if _is_all(rows) else rows, None if _is_all(cols) else cols
+
+
+def named(index: Any, ndim: int, labels: Sequence[Sequence[str] | None]) -> Any:
+    """Return an index with labels of rows and columns (texts, or lists of them) as positions.
+
+    The first text after fewer entries than there are leading axes names a row. Raises
+    `ArgumentError` for texts of an axis without labels, unknown ones and those that occur twice.
+
+    >>> named(("it", "road"), 3, (("it", "is"), ("the", "road")))
+    (Ellipsis, 0, 1)
+    """
+    entries = list(index) if isinstance(index, tuple) else [index]
+    texts = [n for n, i in enumerate(entries) if _is_text(i)]
+    if not texts:
+        return index
+    first = texts[0]
+    if Ellipsis not in entries and len(entries) < ndim:
+        entries = [*entries[:first], Ellipsis, *entries[first:]]
+        entries += [slice(None)] * (first + 3 - len(entries))
+    dots = entries.index(Ellipsis) if Ellipsis in entries else -1
+    for n, entry in enumerate(entries):
+        if _is_text(entry):
+            axis = n - len(entries) if n > dots else n - ndim
+            entries[n] = _places(entry, axis, labels)
+    return tuple(entries)
+
+
+def _is_text(entry: Any) -> bool:
+    return isinstance(entry, str) or (
+        isinstance(entry, list) and bool(entry) and all(isinstance(i, str) for i in entry)
+    )
+
+
+def _places(text: str | list[str], axis: int, labels: Sequence[Sequence[str] | None]) -> Any:
+    if isinstance(text, list):
+        return [_places(one, axis, labels) for one in text]
+    side = {-2: "rows", -1: "columns"}.get(axis)
+    own = None if side is None else labels[axis]
+    if own is None:
+        expected = "positions along leading axes" if side is None else "positions"
+        cause = None if side is None else f"the {side} have no labels"
+        fix = None if side is None else "name them first: A.label(rows, columns)"
+        raise build(ArgumentError, "index", expected, repr(text), cause, fix)
+    found = [n for n, label in enumerate(own) if label == text]
+    found = found or [n for n, label in enumerate(own) if bare(label) == text]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        fix = f"give one of these positions, such as A[..., {found[0]}, :]"
+        fix = fix if axis == -2 else f"give one of these positions, such as A[..., {found[0]}]"
+        at = ", ".join(map(str, found))
+        raise build(
+            ArgumentError, "index", "a label that occurs once", f"{text!r} at {at}", fix=fix
+        )
+    known = ", ".join(map(repr, own[:SHOWN])) + ", …" * (len(own) > SHOWN)
+    raise build(ArgumentError, "index", f"one of the labels of {side}, {known}", repr(text))
+
+
+def bare(token: str) -> str:
+    """Return a token without what tokenizers write at the ends of words.
+
+    >>> bare("Ġroad"), bare("▁road"), bare("road</w>"), bare(" road")
+    ('road', 'road', 'road', 'road')
+    """
+    return token.lstrip(MARKERS).removesuffix(END)
 
 
 def positions(index: Entry | None, size: int, name: str, device: torch.device) -> Tensor | None:

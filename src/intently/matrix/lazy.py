@@ -18,7 +18,7 @@ from intently.errors import ArgumentError, KindError, MemoryRefused, RangeError,
 from intently.foundation.arrays import Numbers, as_tensor, valued
 from intently.kernels.modes import no_autocast
 from intently.kernels.operands import check_product
-from intently.matrix.indexing import split, take
+from intently.matrix.indexing import named, split, take
 from intently.matrix.statistics import Statistics
 
 Labels: TypeAlias = tuple[tuple[str, ...] | None, tuple[str, ...] | None]
@@ -107,9 +107,11 @@ class LazyMatrix(Statistics):
         """Index leading axes lazily; index t or s for exact weights.
 
         Rows and columns are taken orthogonally, and an int drops its axis, as for a dense matrix:
-        ``A[..., 3, :]`` are the weights of query 3.
+        ``A[..., 3, :]`` are the weights of query 3. Labels that occur once name rows and columns:
+        ``A["it"]`` is the row of *it*, ``A["it", "road"]`` its weight on *road*, ``A[0, "it"]`` the
+        row in head 0, ``A[..., "road"]`` the column of *road*.
         """
-        lead, rows, cols = split(index, self.ndim)
+        lead, rows, cols = split(named(index, self.ndim, self.labels), self.ndim)
         part = self
         if lead:
             try:
@@ -215,12 +217,24 @@ class LazyMatrix(Statistics):
 
         return matrix_html(self)
 
-    def __repr__(self) -> str:
+    def _line(self) -> str:
+        """Describe the matrix in one line, computing nothing."""
         shape = ", ".join(map(str, self.shape))
         return (
             f"{type(self).__name__}(shape=({shape}), dtype={self.dtype}) — lazy: "
             "A @ v, A[..., rows, cols] and A.dense() compute"
         )
+
+    def __repr__(self) -> str:
+        """Its line and, of a small matrix with labels, the table of its weights."""
+        if self.labels == (None, None) and not self._each:
+            return self._line()
+        try:
+            from intently.show.table import text_table
+
+            return "\n".join(filter(None, (self._line(), text_table(self))))
+        except Exception:  # changed since, or without numbers: a display never raises
+            return self._line()
 
 
 class Derived(LazyMatrix):

@@ -23,6 +23,7 @@ from intently.show.labels import visible
 from intently.show.pictures import encoded
 from intently.show.reading import numbers
 from intently.show.style import BELOW, WEIGHTS
+from intently.show.table import html_table
 
 MOST = 2**24
 """Most weights that are computed for a display; larger matrices are described, not drawn."""
@@ -64,6 +65,12 @@ def matrix_html(matrix: LazyMatrix) -> str:
     shown, items = min(h, HEADS), math.prod(lead[:-1])
     if not t * s * shown * items:
         return _code(matrix)
+    if table := html_table(matrix):
+        line = escape(matrix._line())
+        return (
+            f'<figure style="margin:0.5em 0">{table}'
+            f'<figcaption style="font-size:85%"><code>{line}</code></figcaption></figure>'
+        )
     if _of(matrix, 0)._row_size() * t * shown > MOST:
         said = "too large to draw unasked: it.show.heatmap(A) does, or A.pool(64, 64)"
         return _figure([], matrix, said)

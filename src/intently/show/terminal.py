@@ -118,7 +118,7 @@ def _whole(matrix: LazyMatrix, width: int) -> _Grid:
     if not short and not _stairs(words, width - margin - 1):
         upright = tuple(list(str(n)) for n in range(1, len(columns) + 1))
         key = "  ".join(f"{n} {_cut(word, width - 5)}" for n, word in enumerate(words, 1))
-    left = tuple(_fitted(visible(row), margin) for row in rows)
+    left = tuple(fitted(visible(row), margin) for row in rows)
     values = weights(matrix)
     stairs = () if short or key else words
     return _Grid(values, left, upright, margin, limits(values)[1], key, stairs)
@@ -253,7 +253,7 @@ def _cut(text: str, width: int) -> str:
     return text if whole else set_cell_size(text, width - 1).rstrip() + "…"
 
 
-def _fitted(text: str, width: int) -> str:
+def fitted(text: str, width: int) -> str:
     """Return the text flush right in ``width`` terminal cells, cut where it is longer."""
     from rich.cells import cell_len
 
