@@ -16,7 +16,7 @@ from torch import Tensor
 from intently import kernels
 from intently.biases import Bias
 from intently.errors import StaleError, build, shape_of
-from intently.foundation.arrays import Numbers, as_tensor
+from intently.foundation.arrays import Numbers, as_tensor, valued
 from intently.foundation.field_names import check_names_of, plain_signature
 from intently.kernels import differentiated, eager, streamed
 from intently.kernels.modes import no_autocast
@@ -236,7 +236,8 @@ class Attention(LazyMatrix):
             return self.problem.clear(w, None, cols) if bool(lse.isnan().any()) else w
 
     def _viewers(self) -> Tensor:
-        return streamed.viewers(self.problem)
+        known = all(map(valued, self.problem.tensors()))
+        return streamed.viewers(self.problem) if known else super()._viewers()
 
     def _measured(self, *names: str, **options: Any) -> dict[str, Tensor] | None:
         self._check_fresh()

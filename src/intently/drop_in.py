@@ -20,6 +20,7 @@ from intently.foundation.checks import check_kind
 from intently.kernels.modes import in_autocast
 from intently.kernels.operands import of_causal_bias
 from intently.masks import Mask, allowed, causal
+from intently.masks.geometry import lengths_may_change
 
 LISTS = "lists, arrays and integers go to it.attention"
 
@@ -78,7 +79,8 @@ def scaled_dot_product_attention(
         else:
             bias = attn_mask
     if is_causal:
-        left = causal() if query.shape[-2] == key.shape[-2] else causal(offset=0)
+        square = not lengths_may_change() and query.shape[-2] == key.shape[-2]
+        left = causal() if square else causal(offset=0)
         mask = left if mask is None else left & mask
     every = dropout_p == 1
     y = attention(

@@ -183,7 +183,7 @@ test_errors = raises(
             "lengths: expected integers; got dtype torch.float32.",
         ),
         (
-            lambda: it.allowed(torch.zeros(2, 2)),
+            lambda: it.allowed(torch.eye(2)),
             KindError,
             "mask: expected a boolean tensor, True where a query may attend; got zeros and ones of "
             "dtype torch.float32. If 1 means attend, pass mask.bool().",

@@ -38,13 +38,14 @@ class ByDistance(Standing, Bias):
     def tile(
         self, g: Geometry, rows: Tensor, cols: Tensor, dtype: torch.dtype | None = None
     ) -> Tensor:
-        n, m = len(rows), len(cols)
+        n, m = rows.shape[0], cols.shape[0]
         first, left = first_of_run(rows), first_of_run(cols)
         start = self.start(g)
         start = start[..., 0] if isinstance(start, Tensor) else start
         if first is None or left is None:
             apart = (cols - rows[:, None]).flatten() - start
-            return self.profile(g, apart, dtype).unflatten(-1, (n, m))
+            found = self.profile(g, apart, dtype)
+            return found.reshape(*found.shape[:-1], n, m)
         apart = torch.arange(left - first - n + 1, left - first + m, device=g.device) - start
         return self.profile(g, apart, dtype).unfold(-1, m, 1).flip(-2)
 
@@ -111,7 +112,7 @@ class _Alibi(ByDistance):
         return _Alibi(heads, slopes, self._cut_offset(cut))
 
     def _count(self, g: Geometry) -> int:
-        return self.heads or (g.lead[-1] if g.lead else 1)
+        return self.heads or (int(g.lead[-1]) if g.lead else 1)  # in a trace it is a tensor
 
     def _of(self, head: Tensor, g: Geometry, dtype: torch.dtype) -> Tensor:
         """Slope of each head: 2^(−8i/n), then every other slope of 2n heads, n a power of two."""

@@ -297,7 +297,9 @@ def positions(span: Span, size: int, device: torch.device) -> Tensor:
     """Return the positions of a span of an axis as a tensor."""
     if isinstance(span, Tensor):
         return span
-    start, stop, _ = slice(None).indices(size) if span is None else span.indices(size)
+    if span is None:
+        return torch.arange(size, device=device)  # in a trace the size may change
+    start, stop, _ = span.indices(size)
     return torch.arange(start, stop, device=device)
 
 

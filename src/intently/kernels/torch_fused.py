@@ -76,7 +76,9 @@ class TorchFused(Kernel):
     def yields(self, problem: Problem, v: Tensor) -> str | None:
         """Why tiles are better: a mask or bias would be materialised, at more time or memory."""
         p = problem
-        if _knows_mask(p) or math.prod(p.geometry.shape[-2:]) < SMALL or transformed():
+        if _knows_mask(p) or torch.compiler.is_exporting() or transformed():
+            return None
+        if math.prod(p.geometry.shape[-2:]) < SMALL:
             return None
         if not all(map(valued, p.tensors())):
             return "there are no numbers yet, and tiles look at the mask when there are"

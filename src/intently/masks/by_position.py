@@ -8,7 +8,14 @@ from torch import Tensor
 from intently.foundation.checks import whole_number
 from intently.foundation.field_names import answered
 from intently.masks.closed_forms import Queries, Rows, edges, states
-from intently.masks.geometry import Geometry, Integers, Standing, as_offset, written
+from intently.masks.geometry import (
+    Geometry,
+    Integers,
+    Standing,
+    as_offset,
+    lengths_may_change,
+    written,
+)
 from intently.masks.mask import Mask
 
 FAR = 2**60
@@ -51,7 +58,7 @@ class Band(_Positioned):
 
     def allows_all(self, g: Geometry) -> bool:
         start = self.start(g)
-        if isinstance(start, Tensor):
+        if isinstance(start, Tensor) or lengths_may_change():
             return False
         return start + self.after >= g.s - 1 and start + g.t - 1 - self.before <= 0
 
@@ -64,7 +71,7 @@ class Band(_Positioned):
 
     def seen(self, g: Geometry) -> Tensor | None:
         start = self.start(g)
-        if not isinstance(start, Tensor) and g.t:
+        if not isinstance(start, Tensor) and not lengths_may_change() and g.t:
             last = start + g.t - 1
             if last + self.after >= g.s - 1 and start - self.before <= 0:
                 return None

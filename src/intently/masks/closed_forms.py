@@ -84,7 +84,7 @@ def _band(allow: Tensor, rows: int, cols: int) -> Tensor:
 
 def most(x: Tensor, axis: int) -> Tensor:
     """``any`` as bytes, which PyTorch reduces many times faster than booleans."""
-    return x.view(torch.uint8).amax(axis)
+    return x.view(torch.uint8).amax(axis) if valued(x) else x.any(axis)
 
 
 def least(x: Tensor, axis: int) -> Tensor:

@@ -18,6 +18,7 @@ from intently.masks.geometry import (
     copied,
     cut_left,
     integers,
+    lengths_may_change,
     pick,
     written,
 )
@@ -46,9 +47,7 @@ class First(Mask):
         return states(g, rows, cols, e.left >= n.max(), e.right < n.min())
 
     def seen(self, g: Geometry) -> Tensor | None:
-        if isinstance(self.n, int) and g.t and self.n >= g.s:
-            return None
-        return super().seen(g)
+        return None if g.t and self.allows_all(g) else super().seen(g)
 
     def queries(self, g: Geometry) -> Rows:
         keys = torch.arange(g.s, device=g.device)
@@ -73,7 +72,7 @@ class First(Mask):
 
 class _Prefix(First):
     def allows_all(self, g: Geometry) -> bool:
-        return isinstance(self.n, int) and self.n >= g.s
+        return isinstance(self.n, int) and not lengths_may_change() and self.n >= g.s
 
     def extent(self) -> int:
         n = self._most() if isinstance(self.n, Tensor) else self.n

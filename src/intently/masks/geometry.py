@@ -103,13 +103,20 @@ def pick(g: Geometry, x: Tensor, index: Sequence[Tensor]) -> Tensor:
     return x[kept] if kept else x
 
 
+def lengths_may_change() -> bool:
+    """Whether operations are recorded for other lengths, too: by `torch.jit.trace` or an export."""
+    if torch.compiler.is_compiling():
+        return torch.compiler.is_exporting()
+    return torch._C._is_tracing()
+
+
 def first_of_run(index: Tensor) -> int | None:
     """The first of the consecutive numbers in an index.
 
     None if they are not consecutive, or if the check would synchronise an accelerator or break a
     graph.
     """
-    if not len(index) or index.device.type != "cpu" or not valued(index):
+    if not valued(index) or index.device.type != "cpu" or not len(index):
         return None
     first = int(index[0])
     run = torch.arange(first, first + len(index), dtype=index.dtype, device=index.device)

@@ -162,9 +162,10 @@ class Statistics:
 
         def reduce(block: Block) -> Tensor:
             w = block.weights
-            if differentiated((w,)):  # the slope of w log w at 0 is infinite
-                w = w.masked_fill(w == 0, 1)
-            return torch.special.entr(w).sum(-1)
+            if not differentiated((w,)):
+                return torch.special.entr(w).sum(-1)
+            w = w.masked_fill(w == 0, 1)  # the slope of w log w at 0 is infinite
+            return -(w * w.log()).sum(-1)
 
         return self._per_row(reduce)
 
@@ -274,8 +275,8 @@ class Cells:
     """An axis of ``n`` steps cut into ``count`` cells, which differ by at most one step."""
 
     def __init__(self, n: int, count: int, device: torch.device) -> None:
-        self.n, self.count = n, count
-        self.edges = -(-np.arange(count + 1) * n // count)
+        self.n, self.count = int(n), count
+        self.edges = -(-np.arange(count + 1) * self.n // count)
         self.sizes = torch.tensor(np.diff(self.edges).tolist(), device=device)
 
     def of(self, span: slice) -> slice:

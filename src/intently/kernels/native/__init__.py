@@ -56,9 +56,9 @@ class Native(Kernel):
         p = problem
         plain = p.bias is None and (p.mask is None or p.is_causal())
         small = SMALL if plain else SMALL // 16  # others cost PyTorch a written mask
-        if not torch.is_grad_enabled() or math.prod(p.geometry.shape) * p.q.shape[-1] >= small:
+        if not torch.is_grad_enabled() or torch.compiler.is_compiling():
             return None
-        if torch.compiler.is_compiling():
+        if math.prod(p.geometry.shape) * p.q.shape[-1] >= small:
             return None
         needed = p.q.requires_grad or v.requires_grad or any(x.requires_grad for x in p.tensors())
         return "the call is small and needs gradients" if needed else None

@@ -11,6 +11,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from intently.foundation.arrays import valued
 from intently.kernels.modes import transformed
 from intently.positions import Rotary
 
@@ -23,8 +24,7 @@ def turned(rotary: Rotary, x: Tensor, offset: int | Tensor, end: int) -> Tensor:
     tensor([[ 1.0000,  1.0000],
             [-0.3012,  1.3818]])
     """
-    traced = torch.compiler.is_compiling() or type(x) is not Tensor or transformed()
-    if traced or x.device.type == "meta" or by_length(rotary):
+    if not valued(x) or transformed() or by_length(rotary):
         return rotary(x.transpose(1, 2), offset).transpose(1, 2)
     dtype = torch.promote_types(x.dtype, torch.float32)
     cos, sin = _table(rotary, dtype, x.device).upto(end)
