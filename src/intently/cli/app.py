@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from intently.errors import IntentlyError
+from intently.errors import IntentlyError, lacks_memory
 
 MESSAGE = 100_000
 """Characters shown of a line of a message."""
@@ -125,7 +125,7 @@ def main() -> None:
         print(lines(f"intently: {error}", MESSAGE), file=sys.stderr)
         raise SystemExit(error.status) from None
     except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
+        if not lacks_memory(error):
             raise
         got = "not enough memory; choose smaller sizes, or shorter texts"
         print(f"intently: {got}", file=sys.stderr)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from intently.errors import ArgumentError, DataError, build
-from intently.interop.transformers.folders import HERE, kind_of, quiet, reading
+from intently.interop.transformers.folders import HERE, kind_of, loaded, quiet, reading
 from intently.observe import watch
 from intently.runners.watched import Watched, fitting
 from intently.show.labels import visible
@@ -21,6 +21,9 @@ from intently.show.page.items import BEFORE
 
 PRODUCED = 64
 """Tokens that a model generates at most."""
+
+HEADS = r"(.+\.)?(pooler|seq_relationship|sop_classifier)\..+"
+"""Tensors on which no attention and no answer depends: many folders lack them, or hold them in vain."""
 
 NAMED = 80
 """Characters of a class's name that are shown."""
@@ -66,7 +69,7 @@ def open_reader(folder: Path) -> tuple[Any, Any, int | None]:
         tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder, **HERE)
         if len(tokenizer.get_vocab()) <= len(tokenizer.all_special_tokens):
             raise build(DataError, str(folder), TEXTS, "no vocabulary of a tokenizer")
-        model = kind.from_pretrained(folder, use_safetensors=True, **HERE).eval()
+        model = loaded(kind, folder, HEADS).eval()
     longest = getattr(model.config, "max_position_embeddings", None)
     known = (tokenizer.model_max_length, longest)
     return model, tokenizer, min((n for n in known if isinstance(n, int) and n > 0), default=None)
@@ -76,7 +79,7 @@ def open_model(folder: Path) -> Any:
     """The model of a transformers folder, in evaluation mode."""
     with reading(folder, "a transformers model in safetensors") as transformers:
         kind = kind_of(transformers, folder, "a transformers model in safetensors")
-        return kind.from_pretrained(folder, use_safetensors=True, **HERE).eval()
+        return loaded(kind, folder, HEADS).eval()
 
 
 def run_picture(image: Path, folder: Path | None, layers: list[str] | None) -> Watched:
@@ -93,7 +96,7 @@ def run_picture(image: Path, folder: Path | None, layers: list[str] | None) -> W
         with reading(folder, PICTURES) as transformers:
             kind = kind_of(transformers, folder, PICTURES)
             processor: Any = transformers.AutoImageProcessor.from_pretrained(folder, **HERE)
-            model = kind.from_pretrained(folder, use_safetensors=True, **HERE)
+            model = loaded(kind, folder, HEADS)
             pixels = processor(images=picture, return_tensors="pt")["pixel_values"]
         model = getattr(model, "vision_model", model).eval()
         with torch.inference_mode(), watch(model, layers=layers) as seen:

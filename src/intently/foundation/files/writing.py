@@ -8,6 +8,7 @@ import re
 import secrets
 import shutil
 import stat
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -34,8 +35,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """Open a new file that replaces ``path`` once it is complete and on the disk.
 
     Until then an error, a full disk or a kill leaves ``path`` as it was. Links are followed, and a
-    file keeps its mode; devices and pipes get the content once it is complete. Drafts of the same
-    file that a kill left are removed. Raises `WriteError` that names the path and says what to do.
+    file keeps its mode; devices, pipes and the file that standard output or standard error goes to
+    get the content once it is complete. Drafts of the same file that a kill left are removed. Raises `WriteError` that names the path and says what to do.
     """
     try:
         if _is_special(path):
@@ -49,11 +50,11 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         file, draft = _begun(final)
         try:
             with file:
+                with suppress(FileNotFoundError):
+                    os.chmod(draft, stat.S_IMODE(final.stat().st_mode))
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-                with suppress(FileNotFoundError):
-                    os.chmod(draft, stat.S_IMODE(final.stat().st_mode))
                 if fcntl is None:  # an open file cannot be renamed
                     file.close()
                 os.replace(draft, final)
@@ -66,21 +67,31 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def _is_special(path: Path) -> bool:
-    """Whether a path is a device, a pipe, or a stream of this process such as /dev/stdout."""
+    """Whether a path is a device, a pipe, or what standard output or standard error goes to."""
     try:
-        mode = path.stat().st_mode
+        return not stat.S_ISREG(path.stat().st_mode) or _stream(path) is not None
     except FileNotFoundError:
         return False
-    return not stat.S_ISREG(mode) or path.absolute().parts[:2] == (os.sep, "dev")
 
 
-def _opened(path: Path) -> int:
-    """Return a descriptor of a device, a pipe, or a stream of this process."""
+def _stream(path: Path) -> int | None:
+    """Return the descriptor of the standard output or error that goes to a path."""
     for stream in (1, 2):
         with suppress(OSError):
             if os.path.samestat(path.stat(), os.fstat(stream)):
-                return os.dup(stream)  # goes on where the stream is
-    return os.open(path, os.O_WRONLY)
+                return stream
+    return None
+
+
+def _opened(path: Path) -> int:
+    """Return a descriptor of a special path; that of a stream goes on where the stream is."""
+    stream = _stream(path)
+    if stream is None:
+        return os.open(path, os.O_WRONLY)
+    for printed in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, ValueError):  # None, or closed
+            printed.flush()
+    return os.dup(stream)
 
 
 def _begun(final: Path) -> tuple[BinaryIO, Path]:
@@ -90,18 +101,27 @@ def _begun(final: Path) -> tuple[BinaryIO, Path]:
     """
     start = f".writing-{final.name[:40]}-"
     left = re.compile(re.escape(start) + "[0-9a-f]{8}")
-    for name in filter(left.fullmatch, os.listdir(final.parent)):
-        with suppress(OSError), (final.parent / name).open("rb") as file:
-            _lock(file, wait=False)
-            os.unlink(final.parent / name)
+    with suppress(OSError):  # a folder that may be written but not listed
+        for name in filter(left.fullmatch, os.listdir(final.parent)):
+            _remove_left(final.parent / name)
+    mode = stat.S_IMODE(final.stat().st_mode) if final.exists() else 0o666
     while True:
         draft = final.with_name(f"{start}{secrets.token_hex(4)}")
-        file = draft.open("xb")
+        file = open(draft, "xb", opener=lambda path, flags: os.open(path, flags, mode))
         with suppress(OSError):  # a file system without locks
             _lock(file, wait=True)
         if draft.exists():  # nobody removed it before it was locked
             return file, draft
         file.close()
+
+
+def _remove_left(draft: Path) -> None:
+    """Remove a draft if it is an ordinary file whose lock is free."""
+    with suppress(OSError):
+        if stat.S_ISREG(draft.lstat().st_mode):
+            with draft.open("rb") as file:
+                _lock(file, wait=False)
+                draft.unlink()
 
 
 def _lock(file: BinaryIO, wait: bool) -> None:
@@ -205,7 +225,10 @@ def write_synced(path: Path, content: bytes) -> None:
 def sync_folder(folder: Path) -> None:
     """Wait until the entries of a folder are on the disk."""
     if os.name == "posix":  # elsewhere a folder cannot be opened, and renames are synced anyway
-        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            descriptor = os.open(folder, os.O_RDONLY)
+        except PermissionError:  # it may be written but not listed
+            return
         try:
             os.fsync(descriptor)
         finally:

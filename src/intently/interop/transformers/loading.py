@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from intently.errors import CheckpointError, DataError, KindError, build
+from intently.errors import DataError, KindError, build
 from intently.interop.transformers import bert, gpt2, llama, marian, t5, vit
-from intently.interop.transformers.folders import HERE, kind_of, reading
+from intently.interop.transformers.folders import kind_of, loaded, reading
 from intently.interop.transformers.models import TextModel, TextToText, VisionModel
 from intently.interop.transformers.parts import Tensors
-from intently.interop.weights import Weights, fill, listed, refuse
+from intently.interop.weights import Weights, fill, refuse
 
 Model = TextModel | VisionModel | TextToText
 Parts = tuple[Callable[[], Model], Callable[[Weights], Tensors]]
@@ -118,27 +118,7 @@ def _from_folder(folder: Path) -> nn.Module:
     expected = "a transformers model in safetensors"
     with reading(folder, expected) as transformers:
         kind = kind_of(transformers, folder, expected)
-        model, found = kind.from_pretrained(
-            folder, use_safetensors=True, output_loading_info=True, **HERE
-        )
-    wrong = [
-        f"{listed(map(str, found[key]))} {what}"
-        for key, what in (
-            ("missing_keys", "missing"),
-            ("unexpected_keys", "left over"),
-            ("mismatched_keys", "of a different shape"),
-        )
-        if found.get(key)
-    ]
-    if wrong:
-        raise build(
-            CheckpointError,
-            str(folder),
-            f"the tensors of {kind.__name__}",
-            ", ".join(wrong),
-            "the folder holds another model than its config says",
-        )
-    return model
+        return loaded(kind, folder)
 
 
 def _tie(ours: Model, theirs: Any) -> None:

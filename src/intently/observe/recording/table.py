@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any, ClassVar, Self, TypeAlias
 
 from intently.errors import ArgumentError, MissingLibraryError, build
+from intently.foundation.files import replace_file
 from intently.observe.recording.coverage import printable
 
 Row: TypeAlias = dict[str, Any]
@@ -69,12 +72,16 @@ class Table:
         return self._of(found)
 
     def csv(self, path: str | os.PathLike[str]) -> None:
-        """Write the table as UTF-8 text separated by commas, a header first, NaN as nothing."""
-        with open(path, "w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, self.columns)
-            writer.writeheader()
-            for row in self:
-                writer.writerow({n: "" if is_missing(value) else value for n, value in row.items()})
+        """Write the table as UTF-8 text separated by commas, a header first, NaN as nothing.
+
+        The file is written whole or not at all. Raises `WriteError` where it cannot be written.
+        """
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, self.columns)
+        writer.writeheader()
+        for row in self:
+            writer.writerow({n: "" if is_missing(value) else value for n, value in row.items()})
+        replace_file(Path(path), text.getvalue().encode())
 
     def pandas(self) -> Any:
         """Return the table as a pandas DataFrame.
