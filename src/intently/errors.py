@@ -102,6 +102,14 @@ def one_line(error: E) -> E:
     return type(error)(told)
 
 
+def lacks_memory(error: BaseException) -> bool:
+    """Whether an error says that memory is full: Python's, PyTorch's or CUDA's."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    said = str(error)
+    return isinstance(error, RuntimeError) and ("allocate memory" in said or "bad_alloc" in said)
+
+
 def shape_of(tensor: object) -> str:
     """Return the shape of a tensor as messages write it: ``shape (2, 3, 4)``."""
     return f"shape {tuple(getattr(tensor, 'shape', ()))}"

@@ -36,7 +36,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
     Until then an error, a full disk or a kill leaves ``path`` as it was. Links are followed, and a
     file keeps its mode; devices, pipes and the file that standard output or standard error goes to
-    get the content once it is complete. Drafts of the same file that a kill left are removed. Raises `WriteError` that names the path and says what to do.
+    get the content once it is complete. Drafts of the same file that a kill left are removed.
+    Raises `WriteError` that names the path and says what to do.
     """
     try:
         if _is_special(path):

@@ -139,8 +139,8 @@ def biases(p: Problem) -> tuple[list[Tensor], list[Tensor]]:
             x = part.tensor if part.tensor.dtype in FLOATS else part.tensor.float()
             tensors.append(_two_axes(x))
         else:
-            every = (torch.arange(n, device=g.device) for n in (g.t, g.s))
-            tensors.append(_two_axes(part.tile(g, *every, torch.float32)))
+            i, j = (torch.arange(n, device=g.device) for n in (g.t, g.s))
+            tensors.append(_two_axes(part.tile(g, i, j, torch.float32)))
     return tensors, [sum(profiles[1:], profiles[0])] if profiles else []
 
 

@@ -73,21 +73,22 @@ def read_map(given: object, name: str) -> Map:
     return Map(weight, bias)
 
 
-def _dense(given: object, name: str) -> object:
+def _dense(given: Any, name: str) -> Any:
     """A Keras `Dense` layer as its weight (out, in) and bias; anything else unchanged."""
     keras = sys.modules.get("keras")
     if keras is None:
         return given
-    parts = given if isinstance(given, tuple) else (given,)
+    parts: Any = given if isinstance(given, tuple) else (given,)
     if any(isinstance(x, keras.Variable) for x in parts):
         fix = f"pass the Dense layer itself, or {name}.numpy().T"
         raise build(KindError, name, "a weight (out, in)", "a Keras Variable", TRANSPOSED, fix)
     if not isinstance(given, keras.layers.Dense):
         return given
-    if not given.built:
+    dense: Any = given
+    if not dense.built:
         fix = "call it once to set its sizes"
         raise build(KindError, name, "a layer with weights", "one without", fix=fix)
-    arrays = [keras.ops.convert_to_numpy(x) for x in (given.kernel, given.bias) if x is not None]
+    arrays = [keras.ops.convert_to_numpy(x) for x in (dense.kernel, dense.bias) if x is not None]
     weight, *bias = [torch.from_numpy(np.array(x, dtype=_kept(x))) for x in arrays]
     return (weight.T, *bias) if bias else weight.T
 
