@@ -106,8 +106,8 @@ def lacks_memory(error: BaseException) -> bool:
     """Whether an error says that memory is full: Python's, PyTorch's or CUDA's."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    said = str(error)
-    return isinstance(error, RuntimeError) and ("allocate memory" in said or "bad_alloc" in said)
+    said = ("allocate memory", "out of memory", "bad_alloc")
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in said)
 
 
 def shape_of(tensor: object) -> str:

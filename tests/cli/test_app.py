@@ -361,7 +361,15 @@ def test_a_text_without_line_ends_is_one_message(intently: Command, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: 9 bytes")]
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: 9 bytes"),
+        torch.OutOfMemoryError("Tried to allocate 20.00 GiB"),
+        RuntimeError("CUDA error: out of memory"),
+        RuntimeError("std::bad_alloc"),
+    ],
+    ids=str,
 )
 def test_without_memory_no_traceback(
     intently: Command, monkeypatch: pytest.MonkeyPatch, error: Exception

@@ -6,6 +6,7 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import intently as it
 from intently.errors import WriteError
 from intently.foundation.files import replace_file
 from intently.foundation.files.writing import replacing
+from intently.observe.recording.table import Table
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="devices, pipes and modes of POSIX")
 
@@ -59,19 +61,38 @@ def test_a_pipe_gets_the_content(tmp_path: Path) -> None:
     assert got == [(tmp_path / "file.safetensors").read_bytes()]
 
 
-def test_standard_output_is_appended_to(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["/dev/stdout", "/proc/self/fd/1", "link", "out"])
+def test_standard_output_is_appended_to(tmp_path: Path, name: str) -> None:
     code = """
+import sys
 from pathlib import Path
 from intently.foundation.files import replace_file
-print("first", flush=True)
-replace_file(Path("/dev/stdout"), b"second\\n")
+print("first")
+replace_file(Path(sys.argv[1]), b"second\\n")
 print("third")
 """
+    path = tmp_path / name  # an absolute name stays as it is
+    if name == "link":
+        path.symlink_to("/dev/stdout")
+    elif name != "out" and not path.exists():
+        pytest.skip(f"no {name} here")
+    command = [sys.executable, "-c", code, str(path)]
     with (tmp_path / "out").open("wb") as out:
-        subprocess.run([sys.executable, "-c", code], stdout=out, check=True)
+        subprocess.run(command, stdout=out, check=True)
     assert (tmp_path / "out").read_text() == "first\nsecond\nthird\n"
-    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True)
-    assert done.stdout == b"first\nsecond\nthird\n"
+    if name != "out":
+        done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+        assert done.stdout == b"first\nsecond\nthird\n"
+
+
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="no /dev/shm here")
+def test_an_ordinary_file_below_dev_is_replaced() -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        path = Path(folder) / "file"
+        path.write_bytes(b"old")
+        with path.open("rb") as reader:
+            replace_file(path, b"new")
+            assert reader.read() == b"old" and path.read_bytes() == b"new"
 
 
 def test_a_link_stays_a_link_and_a_file_keeps_its_mode(tmp_path: Path) -> None:
@@ -147,3 +168,49 @@ with replacing(Path(sys.argv[1])) as file:
         assert living.wait() == 0
     assert drafts(tmp_path) == [".writing-another-0123abcd"]
     assert (tmp_path / "file").read_bytes() == b"half"
+
+
+def test_a_pipe_named_like_a_draft_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / ".writing-file-00000000")
+    code = "import sys, pathlib; from intently.foundation.files import replace_file as write; "
+    code += "write(pathlib.Path(sys.argv[1]), b'new')"
+    command = [sys.executable, "-c", code, str(tmp_path / "file")]
+    subprocess.run(command, check=True, timeout=60)
+    assert sorted(os.listdir(tmp_path)) == [".writing-file-00000000", "file"]
+
+
+def test_a_draft_is_as_private_as_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.touch(0o600)
+    with replacing(path) as file:
+        file.write(b"secret")
+        (draft,) = drafts(tmp_path)
+        assert stat.S_IMODE((tmp_path / draft).stat().st_mode) == 0o600
+
+
+def test_a_folder_that_cannot_be_listed_can_be_written_to() -> None:
+    user = os.geteuid()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o333)
+        try:
+            if user == 0:  # who may list everything
+                os.seteuid(65534)
+            with pytest.raises(PermissionError):
+                os.listdir(folder)
+            replace_file(Path(folder) / "file", b"content")
+        finally:
+            os.seteuid(user)
+            os.chmod(folder, 0o700)
+        assert (Path(folder) / "file").read_bytes() == b"content" and not drafts(Path(folder))
+
+
+def test_a_table_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("old")
+    with pytest.raises(UnicodeEncodeError):
+        Table([{"layer": "one"}, {"layer": "\ud800"}], ["layer"]).csv(path)
+    assert path.read_text() == "old" and os.listdir(tmp_path) == ["table.csv"]
+    Table([{"layer": "one"}], ["layer"]).csv(path)
+    assert path.read_bytes() == b"layer\r\none\r\n"
+    with pytest.raises(WriteError, match="Make that folder first"):
+        Table([], ["layer"]).csv(tmp_path / "none" / "table.csv")

@@ -20,7 +20,8 @@ from .tiny_models import (
     GPT2,
     MARIAN,
     SHARED,
-    SMALL,
+    T5,
+    VIT,
     close,
     close_maps,
     first,
@@ -30,19 +31,6 @@ from .tiny_models import (
     places,
     text,
 )
-
-T5 = {
-    "vocab_size": 64,
-    "d_model": 32,
-    "d_kv": 6,
-    "d_ff": 48,
-    "num_layers": 2,
-    "num_heads": 4,
-    "dropout_rate": 0.0,
-    "relative_attention_num_buckets": 8,
-    "relative_attention_max_distance": 9,
-}
-
 
 SIDES: dict[str, tuple[str, dict[str, Any]]] = {
     "t5": ("T5ForConditionalGeneration", T5),
@@ -62,9 +50,6 @@ SIDES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 ENCODERS = {"bert": "BertForMaskedLM", "bert bare": "BertModel"}
-
-
-VIT = {**SMALL, "image_size": 12, "patch_size": 4, "qkv_bias": False}
 
 
 def ours(seen: Tensor) -> Tensor:

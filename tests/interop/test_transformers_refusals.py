@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 
 from intently.errors import ArgumentError, CheckpointError, DataError, KindError
 from intently.interop.transformers import load
-from intently.runners.pretrained import open_model
+from intently.runners.pretrained import open_model, open_reader
 
 from ..messages import refused
 from ..show.refusals import refuses
@@ -22,6 +23,8 @@ from .tiny_models import (
     MARIAN,
     ROPE,
     SHARED,
+    T5,
+    VIT,
     close,
     first,
     foreign,
@@ -193,7 +196,9 @@ def test_a_broken_folder_is_refused_in_our_words(tmp_path: Path, broken: str) ->
     path.write_text(content if isinstance(content, str) else json.dumps(content))
     with pytest.raises(DataError) as error:
         load(tmp_path)
-    assert str(error.value).startswith(f"{tmp_path}: expected a transformers model in safetensors")
+    told = str(error.value).replace(f"{tmp_path}", "folder")
+    expected = r"folder: expected a transformers model in safetensors; got "
+    assert re.match(rf"{expected}|folder/config\.json: expected the config of a transf", told)
     with pytest.raises(DataError):
         open_model(tmp_path)
 
@@ -206,12 +211,64 @@ def test_cut_weights_are_refused_in_our_words(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_layers_without_weights_are_never_built(tmp_path: Path) -> None:
-    foreign(*DECODERS["llama"]).save_pretrained(tmp_path)
+@pytest.mark.parametrize(
+    ("name", "given", "option"),
+    [
+        (*DECODERS["llama"], "num_hidden_layers"),
+        (*DECODERS["qwen2"], "num_hidden_layers"),
+        ("GPT2Model", GPT2, "n_layer"),
+        ("MarianMTModel", MARIAN, "encoder_layers"),
+        ("MarianMTModel", MARIAN, "decoder_layers"),
+        ("T5Model", T5, "num_layers"),
+        ("T5Model", T5, "num_decoder_layers"),
+    ],
+)
+@pytest.mark.parametrize("nested", [False, True])
+def test_layers_without_weights_are_never_built(
+    tmp_path: Path, name: str, given: dict[str, Any], option: str, nested: bool
+) -> None:
+    foreign(name, given).save_pretrained(tmp_path)
     path = tmp_path / "config.json"
     config = json.loads(path.read_text())
     for many in (2**63 - 1, 10_000):
-        path.write_text(json.dumps({**config, "num_hidden_layers": many}))
-        for read in (load, open_model):
-            with pytest.raises(DataError, match=rf"num_hidden_layers up to .* got {many:,}"):
+        added = {"text_config": [{option: many}]} if nested else {option: many}
+        path.write_text(json.dumps({**config, **added}))
+        for read in (load, open_model, open_reader):
+            with pytest.raises(DataError, match=rf"{option} up to .* got {many:,}"):
                 read(tmp_path)
+
+
+def test_a_config_that_names_other_files_is_refused(tmp_path: Path) -> None:
+    """Their reader would take one of these instead, whose layers nobody counted."""
+    foreign(*DECODERS["llama"]).save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    (tmp_path / "config.4.0.0.json").write_text(json.dumps({**config, "num_hidden_layers": 99}))
+    path.write_text(json.dumps({**config, "configuration_files": ["config.4.0.0.json"]}))
+    for read in (load, open_model):
+        with pytest.raises(DataError, match="got one that names other files"):
+            read(tmp_path)
+
+
+def test_layers_that_a_config_leaves_out_are_told(tmp_path: Path) -> None:
+    foreign("ViTModel", VIT).save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "num_hidden_layers": 0}))
+    for read in (load, open_model):
+        with pytest.raises(CheckpointError, match=r"the tensors of ViTModel; got .* left over"):
+            read(tmp_path)
+
+
+def test_a_model_without_its_pooler_can_be_watched(tmp_path: Path) -> None:
+    foreign("BertForMaskedLM", BERT).bert.save_pretrained(tmp_path)
+    assert type(open_model(tmp_path)).__name__ == "BertModel"
+    with pytest.raises(CheckpointError, match=r"pooler\.dense\.bias.* missing"):
+        load(tmp_path)
+
+
+def test_a_foreign_error_says_what_to_do(tmp_path: Path) -> None:
+    foreign(*DECODERS["llama"]).save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "num_attention_heads": 0}))
+    with pytest.raises(DataError, match=r"Save it again with model\.save_pretrained\(folder\)"):
+        load(tmp_path)
