@@ -23,7 +23,7 @@ PRODUCED = 64
 """Tokens that a model generates at most."""
 
 HEADS = r"(.+\.)?(pooler|seq_relationship|sop_classifier)\..+"
-"""Tensors on which no attention and no answer depends: many folders lack them, or hold them in vain."""
+"""Tensors on which no attention and no answer depends; many folders lack them."""
 
 NAMED = 80
 """Characters of a class's name that are shown."""

@@ -108,7 +108,8 @@ def _begun(final: Path) -> tuple[BinaryIO, Path]:
     mode = stat.S_IMODE(final.stat().st_mode) if final.exists() else 0o666
     while True:
         draft = final.with_name(f"{start}{secrets.token_hex(4)}")
-        file = open(draft, "xb", opener=lambda path, flags: os.open(path, flags, mode))
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+        file = os.fdopen(os.open(draft, flags, mode), "wb")
         with suppress(OSError):  # a file system without locks
             _lock(file, wait=True)
         if draft.exists():  # nobody removed it before it was locked
