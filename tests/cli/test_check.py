@@ -137,7 +137,7 @@ def test_what_is_right_ends_with_0(check: Command) -> None:
 def test_what_is_wrong_ends_with_1_and_says_why(check: Command) -> None:
     outcome = check("mine_here.py:Mine", "--with", "dim=32, ahead=1", "--causal")
     assert outcome.status == 1
-    assert "query 0 attends to key 1 and should not" in outcome.out
+    assert "query 0 attends to key 1 but should not" in outcome.out
     assert outcome.out.endswith("1 mistake: causal-off-by-one\n")
 
 
@@ -210,7 +210,10 @@ def test_a_folder_of_transformers_is_examined(check_here: Command, tmp_path: Pat
         (("mine_here.py:Mine", "--with", "dim=open('x')"), "plain values"),
         (("mine_here.py:function", "--with", "dim=3"), "a class that is made"),
         (("mine_here.py:made", "--mask", "__import__('os')"), "--mask: expected causal, window"),
-        (("mine_here.py:made", "--mask", "causal(1, 2, 3, 4)"), "--mask: expected"),
+        (
+            ("mine_here.py:made", "--mask", "causal(1, 2, 3, 4)"),
+            "causal: expected at most 1 argument; got 4",
+        ),
         (("mine_here.py:made", "--mask", "causal("), "--mask: expected"),
         (("mine_here.py:made", "--input", "x=2,many"), "--input: expected a name and sizes"),
         (("mine_here.py:made", "--argument", "x"), "--argument: expected a name and a value"),

@@ -166,7 +166,7 @@ def test_pictures_and_models_that_do_not_fit(look: Command, vision: Path, tmp_pa
     assert "b.png: expected a picture that Pillow reads, such as PNG or JPEG" in outcome.err
     (tmp_path / "empty").mkdir()
     outcome = look("--image", vision / "slope.png", "--model", "empty")
-    assert "expected a vision model of transformers in safetensors" in outcome.err
+    assert "config.json: expected the config of a transformers model; got no such" in outcome.err
     assert outcome.status == 2 and not (tmp_path / "look.html").exists()
 
 

@@ -87,7 +87,7 @@ def test_a_recipe_trains_and_is_scored(intently: Command, asked: list[object]) -
     assert "alignment error" not in outcome.out
     translator = Translator.load("run")
     assert translator.model.options.width == 16  # the flag's
-    assert cross_heads(translator.model.options) == {"decoder.0.cross_attention": 1}  # the recipe's
+    assert cross_heads(translator.model.options) == {"attention": 1}  # the recipe's
     scores = json.loads(Path("run/scores.json").read_text())
     assert scores["tests"]["test_one"]["sentences"] == 4
     kept = Origin.load("run")

@@ -58,7 +58,9 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
         lambda: it.attend(x(2, 3), x(2, 3), mask=[[1, 0]]),
         KindError,
-        "mask: expected a boolean tensor, True where a query may attend; got dtype torch.int64.",
+        "mask: expected a boolean tensor, True where a query may attend; got zeros and ones of "
+        "dtype torch.int64. "
+        "If 1 means attend, pass torch.tensor(mask).bool().",
     ),
     (
         lambda: it.attend(x(2, 3), x(2, 3), mask=[[True], [True, False]]),

@@ -185,8 +185,8 @@ REFUSED: dict[str, tuple[Callable[[Any], object], str]] = {
     ),
     "A + 1": (
         lambda A: A + 1,
-        "operand: expected A @ v, the one product of a lazy matrix; got arithmetic with int. Hand "
-        "in A.dense(), or a part of it.",
+        "operand: expected A @ v, the one product of a lazy matrix; got arithmetic with int. Pass "
+        "A.dense(), or a part of it.",
     ),
     "2 * A": (lambda A: 2 * A, "got arithmetic with int"),
     "x * A": (lambda A: torch.ones(4, 5) * A, "got arithmetic with Tensor"),

@@ -57,7 +57,7 @@ def test_a_mistake_fails_by_its_name_and_example(tmp_path: Path) -> None:
     assert status == 1, said
     assert "mine: 2 mistakes: no-scale, mask-missing" in said
     assert "examine(mine, mask=it.causal())" in said
-    assert "query 0 attends to key 1 and should not" in said and "cure:" in said
+    assert "query 0 attends to key 1 but should not" in said and "cure:" in said
     assert "checking.py" not in said and "intently_pytest.py" not in said
 
 

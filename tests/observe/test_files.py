@@ -234,15 +234,15 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.M
 def test_a_disk_that_fills_up_while_writing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = Path.open
+    real = os.open
 
-    def full(self: Path, mode: str = "r", *more: Any) -> Any:
-        if mode != "xb":
-            return real(self, mode, *more)
-        self.symlink_to("/dev/full")
-        return real(self, "wb", *more)
+    def full(path: str | Path, flags: int, *more: Any) -> int:
+        if not flags & os.O_EXCL:
+            return real(path, flags, *more)
+        Path(path).symlink_to("/dev/full")
+        return real(path, flags & ~os.O_EXCL, *more)
 
-    monkeypatch.setattr(Path, "open", full)
+    monkeypatch.setattr(os, "open", full)
     with pytest.raises(OSError, match="No space left"):
         files.save(recording(), tmp_path / "run.safetensors")
     assert not os.listdir(tmp_path)

@@ -112,5 +112,5 @@ def test_without_anywidget(monkeypatch: pytest.MonkeyPatch) -> None:
         widget(matrices())
     assert str(told.value) == (
         "widget: expected anywidget, which shows pages in notebooks; got an environment without "
-        "it. Pip install 'intently[notebook]', or save_page."
+        "it. Run pip install 'intently[notebook]', or use show.save_page."
     )

@@ -177,7 +177,7 @@ def test_other_options_resume_too(tmp_path, flags) -> None:
 
 def test_the_best_checkpoint_is_kept_and_can_be_loaded(unbroken) -> None:
     _, history = unbroken
-    best = max(history.evaluations, key=lambda e: (e.scores["bleu"], -e.step))
+    best = max(history.evaluations, key=lambda e: (e.scores[history.best_by], -e.step))
     assert history.best is not None and history.best.name == f"step-{best.step:06d}"
     net = tiny.model(seed=99)
     load_weights(net, Checkpoints(history.best.parent).load(history.best.name).model)

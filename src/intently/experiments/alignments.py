@@ -190,12 +190,13 @@ def table(result: dict[str, Any], console: Console) -> None:
     for model in result["models"]:
         error, low, high = model["alignment_error"]
         layer, head = model["head"]
+        number = "".join(filter(str.isdigit, layer)) or "0"  # a recurrent decoder has one
         shown.add_row(
             model["label"],
             f"{error:.3f} ({low:.3f}–{high:.3f})",
             f"{model['exact_match'][0]:.1%}",
             f"{model['bleu']:.1f}",
-            f"{layer.split('.')[1]}, {head}",
+            f"{number}, {head}",
             f"{model['parameters']:,}",
             f"{model['training_seconds']:,.0f} s",
         )

@@ -120,13 +120,14 @@ def check_names_of(call: Any, given: Sequence[Any], options: Mapping[str, Any]) 
     most = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters.values() if p.name in own)
     count = len(given) - ("self" in parameters)
     if count > most:
-        fix = f"name the others: {', '.join(f'{each}=' for each in own[most:])}"
+        rest = ", ".join(f"{each}=" for each in own[most:])
+        fix = f"name the others: {rest}" if rest else f"leave out {count - most} of them"
         if {"x", "context"} <= {*own}:
             fix = "write layer(x) for self-attention, layer(x, context) for cross-attention, and "
             fix += "it.attention(q, k, v) for what is projected already"
         elif own[:2] == ["q", "k"] and "v" not in own:
             fix = "write it.attention(q, k, v), or it.attend(q, k) @ v"
-        expected = f"at most {most} arguments without a name"
+        expected = f"at most {most} argument{'s' * (most != 1)}" + " without a name" * bool(rest)
         raise build(KindError, of.__name__, expected, count, fix=fix) from None
 
 

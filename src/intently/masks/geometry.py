@@ -60,7 +60,7 @@ class Standing:
         """Positions of single queries, where ``lead`` indexes the axes of ``g.lead``."""
         if isinstance(self.offset, Tensor):
             return i + pick(g, self.offset, lead[: self.offset.ndim])
-        return i + self.start(g)
+        return i + (g.s - g.t if self.offset is None else self.offset)
 
 
 Cut = tuple[slice | int, ...]

@@ -292,4 +292,4 @@ def counterexample(seen: Tensor, allowed: Tensor) -> tuple[tuple[int, ...], str]
         return (), ""
     b, h, i, j = off[0].tolist()
     does, should = ("attends", "should not") if seen[b, h, i, j] else ("does not attend", "should")
-    return (b, h, i, j), f"query {i} {does} key {j} and {should} (batch row {b}, head {h})"
+    return (b, h, i, j), f"query {i} {does} to key {j} but {should} (batch row {b}, head {h})"

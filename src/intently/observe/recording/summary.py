@@ -34,8 +34,8 @@ class Summary(Table):
     >>> table = Summary.of([("layers.0", A, None)])
     >>> print(table)
     layer     head  queries  entropy  confidence   sink   self  previous  distance
-    layers.0     0        2    0.347       0.750  0.750  0.750     0.500     0.250
-    layers.0     1        2    0.000       1.000  1.000  0.500     1.000     0.500
+    layers.0     0        2    0.347       0.750  0.500  0.500     0.500     0.250
+    layers.0     1        2    0.000       1.000  1.000  0.000     1.000     0.500
     <BLANKLINE>
     layer     head  divergence
     layers.0     0       0.072

@@ -6,6 +6,7 @@ Names are looked up in a short table, and never name a class, a module or a func
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -238,7 +239,7 @@ def _value(form: Any, tensors: Tensors, depth: int) -> Value:
         raise UnreadableError(f"masks more than {DEPTH} deep in each other")
     parts = [_part(x, tensors, depth - 1) for x in form[1:]]
     try:
-        return _KINDS[form[0]][1](*parts)
+        return inspect.unwrap(_KINDS[form[0]][1])(*parts)
     except IntentlyError:
         raise
     except (TypeError, AttributeError, ValueError, RuntimeError, IndexError):
