@@ -90,3 +90,18 @@ def test_weights_that_are_no_number_have_no_line():
     assert set(joined(figure)) == {("Je", "drink"), ("bois", "drink")}
     assert "no line: 2 of 4" in "\n".join(written(figure))
     assert np.isfinite(list(joined(figure).values())).all()
+
+
+def test_several_heads_have_a_colour_each():
+    eye, words = torch.eye(3), ("a", "b", "c")
+    A = Dense(torch.stack([eye, eye.flip(0)]), labels=(words, words))
+    figure = show.lines(A, "a", head=[0, 1])
+    first, second = figure.axes[0].collections
+    assert len(first.get_segments()) == len(second.get_segments()) == 3
+    assert not np.allclose(first.get_colors()[-1], second.get_colors()[-1])
+    assert {"head 0", "head 1"} <= {text for axes in figure.axes for text in written(axes)}
+    for wrong in ([], [0, 1, 0, 1]):
+        with pytest.raises(ArgumentError, match="one to 3 heads"):
+            show.lines(A, head=wrong)
+    with pytest.raises(ArgumentError, match="got heads of different words or sizes"):
+        show.lines({"x": A, "y": A[:, :2]}, head=[("x", 0), ("y", 0)])

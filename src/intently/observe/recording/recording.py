@@ -374,7 +374,9 @@ class Recording:
         return recording_html(self)
 
     def __repr__(self) -> str:
-        return f"Recording({len(self.layers)} layers, {len(self.calls)} calls)"
+        layers, calls = len(self.layers), len(self.calls)
+        said = f"{layers} layer{'s' * (layers != 1)}, {calls} call{'s' * (calls != 1)}"
+        return f"Recording({said})"
 
 
 def _numbers(found: list[Labels]) -> list[int] | list[list[int]] | None:

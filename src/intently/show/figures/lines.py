@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from intently.errors import ArgumentError, build
 from intently.matrix.labelling import follows
 from intently.show.cells import limits
 from intently.show.choosing import Choice, Source, one_of, place
@@ -15,11 +16,13 @@ from intently.show.files import destination, finish
 from intently.show.labels import shown, titled
 from intently.show.reading import Names, at_most, missing, names, outside, shown_names, weights
 from intently.show.sheet import HEADING, LINE, NOTES, Sheet, captions, height_of, width_of
-from intently.show.style import ACCENT, FRAME, INK, QUIET, style, weight_map
+from intently.show.style import ACCENT, FRAME, INK, LINES, QUIET, style, weight_map
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from intently.matrix import LazyMatrix
 
 LARGEST = 64
 MARGIN = 0.14
@@ -30,13 +33,15 @@ WIDEST = 7.0
 FAINTEST = 0.01
 """Share of the scale under which no line is drawn: it would be thinner than any printer's."""
 SIZE = 9.5
+APART = 0.045
+"""Between the lines of two heads at one word, in inches."""
 
 
 def lines(
     matrix: Source,
     token: int | str | None = None,
     *,
-    head: Choice = None,
+    head: Choice | list[Choice] = None,
     title: str | None = None,
     save: str | os.PathLike[str] | None = None,
 ) -> Figure:
@@ -46,9 +51,11 @@ def lines(
     which the picture says.
     ``token``, a query by its position or by a text that occurs once, highlights its lines; all
     other lines become grey. Of (h, t, s) ``head`` chooses one, else their mean is drawn; of a
-    recording it is ``"name"`` or ``("name", head)``. Returns the figure, written to ``save``.
+    recording it is ``"name"`` or ``("name", head)``. A list of two or three such choices draws each
+    in a colour of its own, on one scale. Returns the figure, written to ``save``.
 
-    Raises ArgumentError for more than 64 words on a side, a token that is missing or occurs twice.
+    Raises ArgumentError for more than 64 words on a side, a token that is missing or occurs twice,
+    more than three heads, heads over different words.
     The picture is that of Vaswani et al. 2017, "Attention Is All You Need", figures 3 to 5.
 
     >>> import torch
@@ -58,24 +65,36 @@ def lines(
     2
     """
     path = destination(save)
-    lazy, chosen = one_of(matrix, head)
+    picked = [one_of(matrix, each) for each in (head if isinstance(head, list) else [head])]
+    _check_heads([A for A, _ in picked])
+    lazy = picked[0][0]
     cause = "lines between more cannot be told apart"
     fix = "draw a part, or all with intently.show.heatmap"
     at_most(lazy, LARGEST, f"{LARGEST} words on each side", cause, fix)
     at = None if token is None else place(token, names(lazy).rows)
-    values = weights(lazy)
+    values = np.stack([weights(A) for A, _ in picked])
     labels = shown_names(lazy, shown)
     sides = ("queries", "keys")
     if None not in lazy.labels and follows(lazy) is None:
         sides = ("produced", "source")
     foot = (
-        missing(values).replace("hatched", "no line"),
-        outside(values, labels.rows),
+        missing(values[0]).replace("hatched", "no line"),
+        outside(values[0], labels.rows),
         _left_out(values),
     )
-    texts = titled(title, chosen), "\n".join(filter(None, foot))
-    with style((*labels.rows, *labels.columns, texts[0])):
-        return finish(_draw(values, labels, sides, at, texts), path)
+    chosen = [name for _, name in picked]
+    texts = titled(title, *(chosen if len(picked) == 1 else ())), "\n".join(filter(None, foot))
+    with style((*labels.rows, *labels.columns, texts[0], *chosen)):
+        return finish(_draw(values, labels, sides, at, texts, chosen), path)
+
+
+def _check_heads(heads: list[LazyMatrix]) -> None:
+    expected = f"one to {len(LINES)} heads over the same words"
+    if not 1 <= len(heads) <= len(LINES):
+        raise build(ArgumentError, "head", expected, f"{len(heads)} heads")
+    for A in heads:
+        if (A.shape, A.labels) != (heads[0].shape, heads[0].labels):
+            raise build(ArgumentError, "head", expected, "heads of different words or sizes")
 
 
 def _draw(
@@ -84,8 +103,11 @@ def _draw(
     sides: tuple[str, str],
     at: int | None,
     texts: tuple[str, str],
+    heads: list[str],
 ) -> Figure:
-    t, s = values.shape
+    """Draw the lines of (n, t, s), the weights of n heads; several heads are named by colour."""
+    t, s = values.shape[1:]
+    several = len(heads) > 1
     rows, columns = labels
     left = MARGIN + max(width_of(rows, SIZE), width_of(sides[:1], 9)) + 0.12
     right = 0.12 + max(width_of(columns, SIZE), width_of(sides[1:], 9)) + MARGIN
@@ -93,19 +115,25 @@ def _draw(
     heading, foot = captions(texts, width - 2 * MARGIN)
     above = MARGIN + height_of(heading, HEADING, 0.06) + 9 * LINE + 0.03
     high = max(t, s) * STEP
-    below = above + high + 0.36
+    below = above + high + 0.36 + several * (9 * LINE * len(heads) + 0.06)
 
     sheet = Sheet.of(width, below + height_of(foot, NOTES, 0.04))
     axes = sheet.blank(left, above, BETWEEN, high)
     top = limits(values)[1]
     heights = _heights(t, high), _heights(s, high)
-    _join(axes, values, heights, top, at)
+    for n, one in enumerate(values):
+        colour = LINES[n] if several else None
+        shift = APART * (n - (len(values) - 1) / 2)
+        _join(axes, one, (heights[0] + shift, heights[1] + shift), top, at, colour)
     inks = [INK if at is None else QUIET] * t
     if at is not None:
-        inks[at] = ACCENT
+        inks[at] = INK if several else ACCENT
     _name(axes, (-0.07, "right"), sides[0], rows, heights[0], inks)
     _name(axes, (BETWEEN + 0.07, "left"), sides[1], columns, heights[1], [INK] * s)
-    _legend(sheet, (left, above + high + 0.16), top)
+    _legend(sheet, (left, above + high + 0.16), top, QUIET if several else None)
+    for n, name in enumerate(heads if several else ()):
+        where = sheet.blank(left, above + high + 0.36 + 9 * LINE * n, BETWEEN, 9 * LINE)
+        where.text(0, 9 * LINE / 2, name, size=9, color=LINES[n], va="center", parse_math=False)
     sheet.write(MARGIN, MARGIN, heading)
     sheet.note(MARGIN, below - 0.02, foot)
     return sheet.figure
@@ -129,6 +157,7 @@ def _join(
     heights: tuple[np.ndarray, np.ndarray],
     top: float,
     at: int | None,
+    colour: str | None,
 ) -> None:
     from matplotlib.collections import LineCollection
     from matplotlib.colors import to_rgba
@@ -139,6 +168,8 @@ def _join(
     i, j = i[order], j[order]
     wide = share[i, j]
     colours = weight_map()(0.3 + 0.6 * np.clip(wide, 0, 1))
+    if colour is not None:
+        colours[:] = to_rgba(colour, 0.85)
     if at is not None:
         colours[i != at] = to_rgba(FRAME, 0.35)
     ends = [((0, y), (BETWEEN, y2)) for y, y2 in zip(heights[0][i], heights[1][j], strict=True)]
@@ -164,7 +195,7 @@ def _name(
     axes.text(x, -0.05, side, size=9, color=QUIET, va="bottom", **look)
 
 
-def _legend(sheet: Sheet, corner: tuple[float, float], top: float) -> None:
+def _legend(sheet: Sheet, corner: tuple[float, float], top: float, colour: str | None) -> None:
     axes = sheet.blank(*corner, BETWEEN, 0.14)
     axes.text(0, 0.07, "weight", size=8, color=INK, va="center")
     for n, share in enumerate((0.1, 0.5, 1.0)):
@@ -173,7 +204,7 @@ def _legend(sheet: Sheet, corner: tuple[float, float], top: float) -> None:
             [start, start + 0.26],
             [0.07, 0.07],
             lw=WIDEST * share,
-            color=weight_map()(0.3 + 0.6 * share),
+            color=colour or weight_map()(0.3 + 0.6 * share),
             solid_capstyle="butt",
         )
         axes.text(start + 0.31, 0.07, f"{share * top:.2g}", size=8, color=INK, va="center")
