@@ -7,7 +7,7 @@ weights = exp z / (Σ exp z + exp sink).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Never
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
@@ -28,12 +28,17 @@ from intently.matrix import LazyMatrix, statistics
 from intently.matrix.indexing import named, split, take
 from intently.scores import DOT, Score
 
+if TYPE_CHECKING:
+    from typing import Never as Refused  # type checkers refuse more arguments, too
+else:
+    Refused = object
+
 
 @plain_signature
 def attend(
     q: Float[Tensor, "*lead t d"] | Numbers,
     k: Float[Tensor, "*lead_k s d_k"] | Numbers,
-    *more: Never,
+    *more: Refused,
     score: Score | None = None,
     mask: Mask | Tensor | Numbers | None = None,
     bias: Bias | Tensor | Numbers | None = None,
@@ -41,7 +46,7 @@ def attend(
     softcap: float | None = None,
     sinks: Tensor | Numbers | None = None,
     dropout: float = 0.0,
-    **other: Never,
+    **other: Refused,
 ) -> Attention:
     """Return the attention of queries q (…, h, t, d) to keys k (…, g, s, d), lazily: (…, h, t, s).
 
@@ -85,7 +90,7 @@ def attention(
     q: Float[Tensor, "*lead t d"] | Numbers,
     k: Float[Tensor, "*lead_k s d_k"] | Numbers,
     v: Float[Tensor, "*lead_v s e"] | Numbers,
-    *more: Never,
+    *more: Refused,
     score: Score | None = None,
     mask: Mask | Tensor | Numbers | None = None,
     bias: Bias | Tensor | Numbers | None = None,
@@ -93,7 +98,7 @@ def attention(
     softcap: float | None = None,
     sinks: Tensor | Numbers | None = None,
     dropout: float = 0.0,
-    **other: Never,
+    **other: Refused,
 ) -> Float[Tensor, "*lead_y t e"]:
     """Return ``attend(q, k, …) @ v``: v (…, s, e) averaged by each query's weights, (…, t, e).
 
