@@ -308,22 +308,24 @@ def test_a_trace_records_what_is_computed(name: str) -> None:
     torch.testing.assert_close(exported(*other), by_formula(*other, mask))
 
 
+TINY = TransformerOptions(
+    source_vocabulary=11,
+    target_vocabulary=13,
+    width=32,
+    inner=48,
+    heads=4,
+    encoder_layers=1,
+    decoder_layers=1,
+)
+
+
 def blocks() -> dict[str, tuple[nn.Module, tuple[Tensor, ...]]]:
     torch.manual_seed(0)
-    options = TransformerOptions(
-        source_vocabulary=11,
-        target_vocabulary=13,
-        width=32,
-        inner=48,
-        heads=4,
-        encoder_layers=1,
-        decoder_layers=1,
-    )
     ids = torch.randint(4, 11, (2, 9)), torch.randint(4, 11, (2, 7))
     found: dict[str, tuple[nn.Module, tuple[Tensor, ...]]] = {
         "attention": (MultiHeadAttention(64, 4), (numbers(0, 2, T, 64),)),
         "layer": (EncoderLayer(32, 4, 48), (numbers(0, 2, T, 32),)),
-        "translator": (Transformer(options), ids),
+        "translator": (Transformer(TINY), ids),
     }
     return {name: (model.eval(), given) for name, (model, given) in found.items()}
 

@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import intently as it
-from intently.models import Transformer, TransformerOptions
+from intently.models import Transformer
 from intently.modules import EncoderLayer, MultiHeadAttention
 
 from .formula import random as drawn
+from .test_hidden_storage import TINY
 
 MASKS: dict[str, Callable[[int], Any]] = {
     "causal": lambda t: it.causal(),
@@ -77,20 +78,11 @@ def test_fake_calls_change_no_later_choice() -> None:
 
 def models() -> dict[str, tuple[nn.Module, tuple[Tensor, ...]]]:
     torch.manual_seed(0)
-    options = TransformerOptions(
-        source_vocabulary=11,
-        target_vocabulary=13,
-        width=32,
-        inner=48,
-        heads=4,
-        encoder_layers=1,
-        decoder_layers=1,
-    )
     ids = torch.randint(4, 11, (3, 9)), torch.randint(4, 11, (3, 7))
     found: dict[str, tuple[nn.Module, tuple[Tensor, ...]]] = {
         "attention": (MultiHeadAttention(16, 2), (random(3, 40, 16),)),
         "layer": (EncoderLayer(16, 2, 32), (random(3, 40, 16),)),
-        "translator": (Transformer(options), ids),
+        "translator": (Transformer(TINY), ids),
     }
     return {name: (model.eval(), given) for name, (model, given) in found.items()}
 

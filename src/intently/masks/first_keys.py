@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -149,7 +151,7 @@ def prefix(n: int | Integers) -> Mask:
 
 
 @answered
-def padding(lengths: Integers) -> Mask:
+def padding(lengths: Integers | Sequence[Sequence[int]]) -> Mask:
     """Every query of batch row i sees the first ``lengths[i]`` keys; lengths (b,), a tensor or a
     list.
 
