@@ -6,6 +6,7 @@ Each works through every kernel, gradient and statistic, or is refused in words.
 from __future__ import annotations
 
 import io
+import os
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +26,10 @@ KERNELS = [name for name in it.kernels.available() if name != "flex"]
 B, H, T, D = 2, 2, 40, 16
 SHAPE = (B, H, T, D)
 
-pytestmark = pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+pytestmark = [
+    pytest.mark.skipif("INTENTLY_ANNOTATIONS" in os.environ, reason="checks cannot be traced"),
+    pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning"),
+]
 
 
 def numbers(seed: int, *shape: int) -> Tensor:

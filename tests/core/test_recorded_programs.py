@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,7 @@ import intently as it
 from .formula import random as drawn
 
 pytestmark = [
+    pytest.mark.skipif("INTENTLY_ANNOTATIONS" in os.environ, reason="checks cannot be traced"),
     pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]

@@ -5,6 +5,7 @@ And PyTorch's defaults, which are not those of the operands.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,6 +20,10 @@ from intently.modules import EncoderLayer, MultiHeadAttention
 
 from .formula import random as drawn
 from .test_hidden_storage import TINY
+
+pytestmark = pytest.mark.skipif(
+    "INTENTLY_ANNOTATIONS" in os.environ, reason="checks cannot be traced"
+)
 
 MASKS: dict[str, Callable[[int], Any]] = {
     "causal": lambda t: it.causal(),
