@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from intently.errors import DataError, KindError, build
+from intently.interop.folders import kind_of, loaded, reading
 from intently.interop.transformers import bert, gpt2, llama, marian, t5, vit
-from intently.interop.transformers.folders import kind_of, loaded, reading
 from intently.interop.transformers.models import TextModel, TextToText, VisionModel
 from intently.interop.transformers.parts import Tensors
 from intently.interop.weights import Weights, fill, refuse
