@@ -18,6 +18,8 @@ from .command_line import Command, Outcome
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under nohup
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 CHECKED = [
     "masks",
