@@ -75,6 +75,12 @@ def test_one_recipe_is_printed_as_a_config_to_begin_with(intently: Command) -> N
     assert "Did you mean tatoeba-en-fr?" in refused(intently("recipes", "tatoeba"))
 
 
+def interrupt_at_2(self: progress.Lines, event: object) -> None:
+    """Press Ctrl-C at step 2, in place of printing."""
+    if isinstance(event, Stepped) and event.step == 2:
+        signal.raise_signal(signal.SIGINT)
+
+
 # --- training by a recipe -------------------------------------------------------------------------
 
 
@@ -110,12 +116,8 @@ def test_what_was_measured_before_is_printed(
 def test_an_interrupted_recipe_goes_on_by_its_folder_alone(
     intently: Command, asked: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(self: progress.Lines, event: object) -> None:
-        if isinstance(event, Stepped) and event.step == 2:
-            signal.raise_signal(signal.SIGINT)
-
     with monkeypatch.context() as patch:
-        patch.setattr(progress.Lines, "__call__", interrupt)
+        patch.setattr(progress.Lines, "__call__", interrupt_at_2)
         outcome = intently("train", "--recipe", RECIPE, "--out", "run", *TINY)
     assert outcome.status == 1 and "intently train --out run --resume" in outcome.out
     outcome = intently("train", "--recipe", "tatoeba-en-fr", "--out", "run", "--resume")
@@ -249,12 +251,8 @@ def test_a_run_on_files_resumes_by_its_folder_alone(
 def test_an_interrupted_run_says_how_it_resumes(
     intently: Command, files: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(self: progress.Lines, event: object) -> None:
-        if isinstance(event, Stepped) and event.step == 2:
-            signal.raise_signal(signal.SIGINT)
-
     with monkeypatch.context() as patch:
-        patch.setattr(progress.Lines, "__call__", interrupt)
+        patch.setattr(progress.Lines, "__call__", interrupt_at_2)
         outcome = intently("train", *files, "--out", "my run", *TINY)
     assert outcome.status == 1
     assert "interrupted; my run/model has the weights of step 2, the last." in outcome.out
