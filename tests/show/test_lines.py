@@ -105,3 +105,12 @@ def test_several_heads_have_a_colour_each():
             show.lines(A, head=wrong)
     with pytest.raises(ArgumentError, match="got heads of different words or sizes"):
         show.lines({"x": A, "y": A[:, :2]}, head=[("x", 0), ("y", 0)])
+
+
+def test_what_one_of_several_heads_lacks_is_said():
+    values = torch.full((2, 3, 3), 1 / 3)
+    values[1, 2, 0] = torch.nan
+    values[1, 1] = torch.tensor([0.25, 0.25, 0.0])
+    said = " ".join(written(show.lines(Dense(values, labels=(("a", "b", "c"),) * 2), head=[0, 1])))
+    assert "no line: 1 of 18 weights is not finite" in said
+    assert "up to 0.50 of the weight of a row (‘b’)" in said

@@ -78,8 +78,8 @@ def lines(
     if None not in lazy.labels and follows(lazy) is None:
         sides = ("produced", "source")
     foot = (
-        missing(values[0]).replace("hatched", "no line"),
-        outside(values[0], labels.rows),
+        missing(values).replace("hatched", "no line"),
+        outside(np.concatenate(values), labels.rows * len(values)),
         _left_out(values),
     )
     chosen = [name for _, name in picked]
