@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from intently import show
+from intently.foundation.tokens import bare
 from intently.matrix import Dense
-from intently.show.labels import bare, shown, spaced
+from intently.show.labels import shown, spaced
 
 from .drawing import ticks
 

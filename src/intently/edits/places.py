@@ -10,7 +10,7 @@ from torch import Tensor
 
 from intently.edits.pictures import grid, region, resized
 from intently.errors import ArgumentError, KindError, build
-from intently.matrix.indexing import bare
+from intently.foundation.tokens import bare
 
 Steps: TypeAlias = "int | str | slice | Sequence[int | str] | Tensor | region | None"
 """Positions in a text, negative ones from its end; texts of tokens; booleans; None for all.

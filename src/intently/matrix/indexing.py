@@ -11,15 +11,11 @@ from torch import Tensor
 
 from intently.errors import ArgumentError, RangeError, build, shape_of
 from intently.foundation.arrays import valued
+from intently.foundation.tokens import bare
 
 SHOWN = 12
 """Most labels that a message lists."""
 
-MARKERS = "Ġ▁ "
-"""What tokenizers put before a word that follows a space."""
-
-END = "</w>"
-"""What byte-pair encoding puts behind a word."""
 
 Entry: TypeAlias = int | slice | Tensor
 
@@ -114,15 +110,6 @@ def _places(text: str | list[str], axis: int, labels: Sequence[Sequence[str] | N
         )
     known = ", ".join(map(repr, own[:SHOWN])) + ", …" * (len(own) > SHOWN)
     raise build(ArgumentError, "index", f"one of the labels of {side}, {known}", repr(text))
-
-
-def bare(token: str) -> str:
-    """Return a token without what tokenizers write at the ends of words.
-
-    >>> bare("Ġroad"), bare("▁road"), bare("road</w>"), bare(" road")
-    ('road', 'road', 'road', 'road')
-    """
-    return token.lstrip(MARKERS).removesuffix(END)
 
 
 def positions(index: Entry | None, size: int, name: str, device: torch.device) -> Tensor | None:

@@ -11,10 +11,11 @@ import torch
 
 from intently.errors import ArgumentError, IntentlyError, KindError, RangeError, build, shape_of
 from intently.foundation.arrays import Numbers
+from intently.foundation.tokens import bare
 from intently.matrix import LazyMatrix
 from intently.matrix.labelling import numbered
 from intently.show.given import PLAIN
-from intently.show.labels import bare, visible
+from intently.show.labels import visible
 from intently.show.reading import check
 
 MENTIONED = 6

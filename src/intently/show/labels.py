@@ -10,14 +10,10 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 
 from intently.errors import KindError, build
+from intently.foundation.tokens import WORD_BEGINS, WORD_GOES_ON, bare
 
 JOINERS = "\u200c\u200d"
 """Zero-width characters that words of Persian, of Indic scripts and emoji are spelled with."""
-
-WORD_BEGINS = ("▁", "Ġ", " ")
-"""What tokenizers write before the first piece of a word (SentencePiece, byte-level BPE)."""
-WORD_GOES_ON = "##"
-"""What WordPiece writes before every other piece."""
 
 EMPTY = "∅"
 BREAKS = {"\n": "⏎", "\t": "⇥"}
@@ -52,18 +48,6 @@ def _visible(character: str) -> str:
         return BREAKS[character]
     invisible = unicodedata.category(character) in {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
     return f"⟨U+{ord(character):04X}⟩" if invisible and character not in JOINERS else character
-
-
-def bare(token: str) -> str:
-    """Return a token without the marks of word beginnings and continuations.
-
-    >>> bare("▁road"), bare("##ing"), bare("##")
-    ('road', 'ing', '##')
-    """
-    for mark in (*WORD_BEGINS, WORD_GOES_ON):
-        if token.startswith(mark) and len(token) > len(mark):
-            return token.removeprefix(mark)
-    return token
 
 
 def spaced(tokens: Sequence[str]) -> list[tuple[str, bool]]:

@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from intently.attention_matrix import Attention
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.arrays import Numbers
+from intently.foundation.tokens import bare
 from intently.kernels.problem import Problem
 from intently.matrix import LazyMatrix
 from intently.scores import Cosine, Dot
 from intently.show.choosing import among, one_text, whole
 from intently.show.given import as_numbers
-from intently.show.labels import bare, visible
+from intently.show.labels import visible
 from intently.show.reading import at_most, check, names, numbers
 
 

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from intently.errors import ArgumentError, KindError, build
+from intently.foundation.tokens import bare
 from intently.show.animate.animation import Animation, destination, told
 from intently.show.animate.operands import both_names, finite
 from intently.show.animate.shapes import Curve, Grid, Text
 from intently.show.animate.stage import LONG, MARGIN, Stage, number, widest, widths
 from intently.show.choosing import Weights, one_of, place
-from intently.show.labels import bare, spaced, visible
+from intently.show.labels import spaced, visible
 from intently.show.reading import numbers
 
 WIDEST = 1180.0
