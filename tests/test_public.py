@@ -78,7 +78,7 @@ def public() -> list[str]:
         module = import_module(package)
         for name in sorted(getattr(module, "__all__", vars(module))):
             value = getattr(module, name)
-            if name.startswith("_") or not hasattr(module, "__all__") and not own(value, module):
+            if name.startswith("_") or (not hasattr(module, "__all__") and not own(value, module)):
                 continue
             if isinstance(value, types.ModuleType):
                 lines.append(f"{short}.{name}")
