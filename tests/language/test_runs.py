@@ -19,7 +19,7 @@ import torch
 from intently.cli.train_lm import report
 from intently.corpora import stories
 from intently.errors import ArgumentError, CheckpointError, DataError, KindError
-from intently.experiments.contexts import measure
+from intently.language.comparison import measure
 from intently.language.runs import fit, read_text
 from intently.language.settings import DEFAULTS, WARMUP, language_options, read_config
 from intently.language.text_model import TextModel, Variant

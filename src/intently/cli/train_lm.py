@@ -12,7 +12,7 @@ import typer
 
 from intently.cli.arguments import out_folder, plain_console, with_flags
 from intently.errors import ArgumentError, build
-from intently.experiments import contexts
+from intently.language import comparison
 from intently.language.runs import LanguageRun, fit, read_text
 from intently.language.settings import language_flags, language_options, read_config, split
 from intently.language.text_model import Variant
@@ -90,8 +90,8 @@ def train_lm(
         few = language_options(content, **{**rest, "window": window})
         folder, known = out / f"window-{window}", run.text_model.tokenizer
         runs.append(_fit(content, few, folder, variant, console, resume, known))
-    result = contexts.measure(runs, Path(text).name)
-    contexts.write(result, out)
+    result = comparison.measure(runs, Path(text).name)
+    comparison.write(result, out)
     console.print(report(result, runs, samples))
     console.print(f"\n{out}/context.png is the figure, context.json holds the numbers")
     console.print(f"kept: the weights of {run.history.kept()}")
@@ -140,7 +140,7 @@ def _fit(
 def report(result: Mapping[str, Any], runs: Sequence[LanguageRun], samples: int = 2) -> str:
     """Return the final report of the command: loss by context, samples, and warnings.
 
-    ``result`` is that of `intently.experiments.contexts.measure` for these ``runs``.
+    ``result`` is that of `intently.experiments.comparison.measure` for these ``runs``.
     """
     kind = f"{result['tokenizer']} tokens, a vocabulary of {result['vocabulary']:,}"
     said = [f"\nheld-out loss by context, in nats per token ({kind}):", ""]
@@ -157,7 +157,7 @@ def _table(result: Mapping[str, Any]) -> list[str]:
     said = ["  tokens before    loss"]
     for ends, (loss, *_) in zip(result["contexts"], model["losses"], strict=True):
         bar = "█" * round(40 * loss / most)
-        said.append(f"  {contexts.span(*ends):>13}  {loss:6.3f}  {bar}")
+        said.append(f"  {comparison.span(*ends):>13}  {loss:6.3f}  {bar}")
     return said
 
 
@@ -166,7 +166,7 @@ def _tables(result: Mapping[str, Any]) -> list[str]:
     models = result["models"]
     said = ["  tokens before" + "".join(f"  {_name(model):>14}" for model in models)]
     for row, ends in enumerate(result["contexts"]):
-        line = f"  {contexts.span(*ends):>13}"
+        line = f"  {comparison.span(*ends):>13}"
         for model in models:
             known = model["losses"][row : row + 1]
             cell = "".join(f"{loss:.3f} ± {high - loss:.3f}" for loss, _, high in known) or "–"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from intently.experiments import contexts
+from intently.language import comparison
 from intently.language.runs import LanguageRun, fit
 from intently.language.settings import language_options
 
@@ -32,24 +32,24 @@ def losses(*means: float, windows: int = 400, noise: float = 0.3) -> torch.Tenso
 def test_an_interval_holds_the_mean_of_most_samples() -> None:
     generator = torch.Generator().manual_seed(0)
     draws = [2 + torch.randn(100, 4, generator=generator) for _ in range(200)]
-    inside = sum(low <= 2 <= high for _, low, high in (contexts.interval(x, 1) for x in draws))
+    inside = sum(low <= 2 <= high for _, low, high in (comparison.interval(x, 1) for x in draws))
     assert 180 <= inside <= 198
 
 
 def test_windows_of_one_passage_count_as_one_observation() -> None:
     alike = torch.randn(100, 1).repeat_interleave(10, 0)
-    apart, together = (contexts.interval(alike, n) for n in (1, 10))
+    apart, together = (comparison.interval(alike, n) for n in (1, 10))
     assert together[2] - together[0] > 2.5 * (apart[2] - apart[0])
     assert together[0] == pytest.approx(apart[0])
 
 
 def test_one_passage_has_no_interval_but_its_mean() -> None:
-    assert contexts.interval(torch.full((1, 3), 2.0), 1) == (2, 2, 2)
+    assert comparison.interval(torch.full((1, 3), 2.0), 1) == (2, 2, 2)
 
 
 def test_windows_that_agree_are_not_doubted() -> None:
     small, large = losses(3, 2), losses(3.01, 2.02, 1.8, 1.7)
-    assert contexts.disagreements([large, small]) == []
+    assert comparison.disagreements([large, small]) == []
 
 
 @pytest.mark.parametrize(
@@ -60,14 +60,14 @@ def test_windows_that_agree_are_not_doubted() -> None:
     ],
 )
 def test_a_larger_window_that_is_worse_is_doubted(large: tuple[float, ...], said: str) -> None:
-    [found] = contexts.disagreements([losses(*large), losses(3, 2)])
+    [found] = comparison.disagreements([losses(*large), losses(3, 2)])
     assert found.startswith(f"windows disagree: {said}")
     assert "train both longer" in found
 
 
 def test_a_difference_within_the_noise_is_not_doubted() -> None:
     small, large = losses(3, 2, windows=6, noise=2), losses(3.1, 2.1, 2, 2, windows=6, noise=2)
-    assert contexts.disagreements([small, large]) == []
+    assert comparison.disagreements([small, large]) == []
 
 
 def source() -> str:
@@ -87,8 +87,8 @@ def run(folder: Path, window: int, steps: int) -> LanguageRun:
 
 def test_the_result_holds_all_that_the_figure_needs(tmp_path: Path) -> None:
     runs = [run(tmp_path, window, 12) for window in (12, 3)]
-    result = contexts.measure(runs, "stories")
-    contexts.write(result, tmp_path)
+    result = comparison.measure(runs, "stories")
+    comparison.write(result, tmp_path)
     stored = json.loads((tmp_path / "context.json").read_text(encoding="utf-8"))
     assert stored["contexts"] == [[1, 1], [2, 2], [3, 3], [4, 4], [5, 8], [9, 12]]
     large, small = stored["models"]
@@ -96,13 +96,13 @@ def test_the_result_holds_all_that_the_figure_needs(tmp_path: Path) -> None:
     assert large["losses"][4][0] == pytest.approx(float(runs[0].losses[:, 4:8].mean()), rel=1e-3)
     assert large["steps"] == small["steps"] == 12
     assert large["tokens"] == small["tokens"] == 12 * 240
-    contexts.draw(stored, tmp_path / "again.png")
+    comparison.draw(stored, tmp_path / "again.png")
     again = (tmp_path / "again.png").read_bytes()
     assert again == (tmp_path / "context.png").read_bytes()
 
 
 def test_an_untrained_large_window_is_told_from_a_trained_small_one(tmp_path: Path) -> None:
     large, small = run(tmp_path, 12, 2), run(tmp_path, 3, 150)
-    warnings = contexts.measure([large, small], "stories")["warnings"]
+    warnings = comparison.measure([large, small], "stories")["warnings"]
     assert warnings[0].startswith("window 12 is undertrained: too few steps")
     assert warnings[-1].startswith("windows disagree: after 1–3 tokens window 12 has a loss of")
