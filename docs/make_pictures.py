@@ -246,7 +246,7 @@ def tables() -> None:
         mean, *ends = map(float, re.findall(r"[\d.]+", cell))
         return (mean, *ends) if len(ends) == 2 else (mean, mean - ends[0], mean + ends[0])
 
-    (_, _, *models), *buckets = rows("lengths.md", "words | sentences | fixed vector")
+    (_, _, *models), *buckets = rows("benchmarks.md", "words | sentences | fixed vector")
     show.by_length(
         {"BLEU": {m: [numbers(row[2 + n]) for row in buckets] for n, m in enumerate(models)}},
         {words: int(count) for words, count, *_ in buckets},

@@ -28,16 +28,7 @@ LAYERS = {
     "L2": ("models",),
     "L3a": ("text", "corpora", "decoding", "edits"),
     "L3b": ("training", "observe", "show", "interop"),
-    "L4": (
-        "examiner",
-        "translation",
-        "language",
-        "recipes",
-        "experiments",
-        "runners",
-        "play",
-        "demo",
-    ),
+    "L4": ("examiner", "translation", "language", "recipes", "runners", "play", "demo"),
     "L5": ("cli", "__main__"),
 }
 SEES = {

@@ -100,7 +100,7 @@ _HOMES = {
 __getattr__ = names(__name__, _HOMES)
 
 _PACKAGES = (
-    *("corpora", "decoding", "experiments", "interop", "language", "matrix", "models", "modules"),
+    *("corpora", "decoding", "interop", "language", "matrix", "models", "modules"),
     *("play", "recipes", "text", "training", "translation"),
 )
 """What is imported from a package of its own."""

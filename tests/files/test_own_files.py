@@ -10,12 +10,8 @@ import torch
 from rich.console import Console
 
 from intently import demo
-from intently.corpora import Corpus, ParallelText
 from intently.errors import ArgumentError
-from intently.experiments import alignments, lengths
-from intently.experiments.comparison import System
 from intently.language.runs import WRITES as LANGUAGE
-from intently.recipes import recipe
 from intently.training import Checkpoint, Checkpoints
 from intently.training.writer import sole_writer
 from intently.translation.runs import WRITES
@@ -49,20 +45,6 @@ def test_of_every_command(intently: Command, tmp_path: Path, command: str, name:
         f"with {name}. It would be overwritten. Choose another folder.\n"
     )
     assert state(tmp_path / "mine") == before
-
-
-@pytest.mark.parametrize("name", ["lengths.json", "alignments.png", "language-fixed.png"])
-def test_of_experiments(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_text("my own")
-    some = ParallelText(["a b"] * 30, ["c d"] * 30)
-    corpus = Corpus("mine", "en", "fr", some, some, {"test": some}, "")
-    entry, console = System("fixed", recipe("language-fixed")), Console(file=io.StringIO())
-    with pytest.raises(ArgumentError, match=f"without {name}, or one that Intently wrote"):
-        if "lengths" in name:
-            lengths.compare([entry], corpus, tmp_path, console, edges=(5,))
-        else:
-            alignments.compare([entry], corpus, tmp_path, console)
-    assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
 def test_a_result_beside_a_run_is_not_taken_for_a_demo(tmp_path: Path) -> None:

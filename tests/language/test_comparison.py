@@ -90,6 +90,7 @@ def test_the_result_holds_all_that_the_figure_needs(tmp_path: Path) -> None:
     result = comparison.measure(runs, "stories")
     comparison.write(result, tmp_path)
     stored = json.loads((tmp_path / "context.json").read_text(encoding="utf-8"))
+    assert stored["versions"]["torch"] and stored["threads"] >= 1
     assert stored["contexts"] == [[1, 1], [2, 2], [3, 3], [4, 4], [5, 8], [9, 12]]
     large, small = stored["models"]
     assert (len(large["losses"]), len(small["losses"])) == (6, 3)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import sacrebleu
 import tiny_run as tiny
@@ -11,7 +13,14 @@ from sacrebleu.metrics.bleu import BLEU
 
 from intently.errors import ArgumentError
 from intently.training import DevSet, Pairs, dev_loss
-from intently.training.metrics import bleu, chrf, exact_match, suitable, tokenised_bleu
+from intently.training.metrics import (
+    bleu,
+    chrf,
+    exact_match,
+    share_interval,
+    suitable,
+    tokenised_bleu,
+)
 
 HYPOTHESES = ["The cat sat on a mat today.", "I drink milk."]
 REFERENCES = ["The cat sat on the mat today.", "I drank some milk."]
@@ -144,3 +153,16 @@ def test_where_bleu_sees_no_words_chrf_suits(references: list[str]) -> None:
 def test_where_bleu_sees_words_it_suits(references: list[str]) -> None:
     assert suitable(references) == "bleu"
     assert bleu(references, references).value == 100
+
+
+@pytest.mark.parametrize(("right", "total"), [(0, 20), (1, 20), (10, 20), (20, 20), (299, 300)])
+def test_the_ends_of_a_share_are_where_it_is_unlikely(right: int, total: int) -> None:
+    """Wilson's ends are the shares from which what was seen is 1.96 standard deviations away."""
+    share, low, high = share_interval(right, total)
+    assert share == right / total
+    assert 0 <= low <= share <= high <= 1
+    for end in (low, high):
+        if 0 < end < 1:
+            deviation = math.sqrt(end * (1 - end) / total)
+            assert abs(share - end) / deviation == pytest.approx(1.959964, rel=1e-4)
+    assert high > low

@@ -30,8 +30,6 @@ COMMANDS = {
     "recipes": ("train", "List the recipes of `intently train --recipe`, or print one."),
     "train": ("train", "Train a translator on your files, or with a recipe."),
     "evaluate": ("evaluate", "Score a translator: BLEU, chrF, exact match, alignment error."),
-    "lengths": ("experiments", "Train three kinds of model, and score them by sentence length."),
-    "alignments": ("experiments", "Train every kind of attention, and score how well each aligns."),
     "train-lm": ("train_lm", "Train a language model on any text."),
     "write": ("write", "Continue a text with a language model."),
     "watch": ("watch", "Run a model on a text and print what each head attends to."),

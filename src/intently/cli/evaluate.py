@@ -13,12 +13,10 @@ from intently.corpora import ParallelText, sample
 from intently.corpora.files import read_parallel
 from intently.decoding import SearchOptions
 from intently.errors import ArgumentError, build
-from intently.experiments.comparison import share_interval
 from intently.foundation.files import replace_file
 from intently.models.kinds import cross_heads
 from intently.recipes.origin import Files, Origin
-from intently.show.figures.by_length import Interval
-from intently.training.metrics import RESAMPLED
+from intently.training.metrics import RESAMPLED, Interval, share_interval
 from intently.translation.evaluation import Scores, alignment_errors
 from intently.translation.evaluation import evaluate as score
 from intently.translation.translator import Translator

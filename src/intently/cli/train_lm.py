@@ -140,7 +140,7 @@ def _fit(
 def report(result: Mapping[str, Any], runs: Sequence[LanguageRun], samples: int = 2) -> str:
     """Return the final report of the command: loss by context, samples, and warnings.
 
-    ``result`` is that of `intently.experiments.comparison.measure` for these ``runs``.
+    ``result`` is that of `intently.language.comparison.measure` for these ``runs``.
     """
     kind = f"{result['tokenizer']} tokens, a vocabulary of {result['vocabulary']:,}"
     said = [f"\nheld-out loss by context, in nats per token ({kind}):", ""]

@@ -6,21 +6,24 @@ many tokens as both windows hold, their losses agree; after more, only that of t
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from intently.experiments.comparison import CONFIDENT, write_result
+from intently.foundation.files import replace_file
 from intently.language.doubts import undertrained
 from intently.language.runs import LanguageRun
 from intently.language.windows import contexts
 from intently.show.figures.by_context import by_context
-from intently.show.figures.by_length import Interval
+from intently.training.checkpoint import versions
+from intently.training.metrics import CONFIDENT, Interval
 from intently.training.writer import sole_writer
 
 WRITES = ("context.json", "context.png")
@@ -142,9 +145,11 @@ def disagreements(losses: Sequence[Float[Tensor, "windows window"]]) -> list[str
 
 
 def write(result: dict[str, Any], out: Path) -> None:
-    """Write ``context.json`` and ``context.png`` into a folder."""
+    """Write ``context.json``, with versions and threads, and ``context.png`` into a folder."""
+    content = {**result, "versions": versions(), "threads": torch.get_num_threads()}
     with sole_writer(out, WRITES):
-        write_result(out / "context.json", result)
+        text = json.dumps(content, indent=1, ensure_ascii=False)
+        replace_file(out / "context.json", text.encode())
         draw(result, out / "context.png")
 
 

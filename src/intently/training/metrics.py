@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,6 +10,12 @@ from typing import Any
 
 from intently.errors import ArgumentError, build
 from intently.text import words
+
+Interval = tuple[float, float, float]
+"""A number, and the lower and upper end of its interval."""
+
+CONFIDENT = 1.959964
+"""Standard deviations on either side of the mean that hold 95 % of a normal distribution."""
 
 RESAMPLED = 1000
 """The usual number of bootstrap resamples for an interval."""
@@ -162,3 +169,18 @@ def check_references(name: str, given: Sequence[Any], references: Sequence[str])
     if len(given) != len(references) or not references:
         expected = f"one for each of {len(references)} references, and at least one"
         raise build(ArgumentError, name, expected, f"{len(given)} sentences")
+
+
+def share_interval(right: int, total: int) -> Interval:
+    """Return a share with the ends of its 95 % interval.
+
+    Wilson 1927, "Probable Inference, the Law of Succession, and Statistical Inference": the
+    interval stays within 0 and 1, and has a positive width even if none or all are right.
+
+    >>> [round(x, 3) for x in share_interval(0, 100)]
+    [0.0, 0.0, 0.037]
+    """
+    share, z = right / total, CONFIDENT**2 / total
+    middle = (share + z / 2) / (1 + z)
+    half = math.sqrt(z * (share * (1 - share) + z / 4)) / (1 + z)
+    return share, min(share, max(0.0, middle - half)), max(share, min(1.0, middle + half))

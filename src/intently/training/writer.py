@@ -40,7 +40,7 @@ SHAPE = {"writes": [str], "process?": int, "host?": str, "command?": str, "since
 """The shape of `ABOUT`; see `intently.foundation.files.fault`."""
 
 RUNS = ("checkpoints/step-*/manifest.json", "*/checkpoints/step-*/manifest.json")
-"""Files of runs, and of experiments' runs, that are older than `ABOUT`."""
+"""Files of runs, and of folders of runs, that are older than `ABOUT`."""
 
 
 class InUseError(IntentlyError, RuntimeError):

@@ -1,1 +1,0 @@
-"""Recipes compared: by sentence length, by alignment."""
