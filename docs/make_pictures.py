@@ -175,7 +175,6 @@ def figures() -> None:
     )
     words_and_picture()
     diagrams()
-    explanations()
 
 
 def diagrams() -> None:
@@ -198,38 +197,6 @@ def diagrams() -> None:
     show.architecture(Transformer(base), save=HERE / "transformer.svg")
     show.architecture(recurrent, save=HERE / "recurrent.svg")
     show.architecture(ImageAttention(32, heads=4), save=HERE / "image-attention.svg")
-
-
-def explanations() -> None:
-    """Why √d, what a temperature does, and three layers by the matrices they multiply by."""
-    import torch
-
-    import intently as it
-    from intently import show
-    from intently.modules import AttentionHead
-
-    torch.manual_seed(0)
-    heads = [it.attend(torch.randn(64, d), torch.randn(256, d)) for d in (4, 16, 64, 256, 1024)]
-    show.scaling(heads, title="Why scores are divided by √d", save=HERE / "scaling.svg")
-    films = ["Alien", "Amélie", "Heat", "Up", "Fargo"]
-    tastes, kinds = torch.tensor([[2.0, 1, 0]]), torch.tensor(FILMS)
-    A = it.attend(tastes, kinds, scale=1.0).label(["Ana"], films)
-    show.temperature(A, "Ana", title="The films for Ana", save=HERE / "temperature.svg")
-
-    steps = 24
-    dense = torch.nn.Linear(steps, steps, bias=False)
-    convolution = torch.nn.Conv1d(1, 1, 5, padding=2, bias=False)
-    head = AttentionHead(16, 16, bias=False)
-    with torch.no_grad():
-        each = torch.eye(steps)
-        full, band = dense(each).T, convolution(each[:, None])[:, 0].T
-        looks = [head.attend(1.3 * torch.randn(steps, 16)) for _ in range(2)]
-        layers = {"dense layer": [full] * 2, "convolution": [band] * 2, "attention": looks}
-        show.mixing(layers, title="How three layers mix 24 steps", save=HERE / "mixing.svg")
-
-
-FILMS = [[2.0, 0, 0], [0, 2, 1], [1, 1, 0], [0, 1, 2], [1, 0, 1]]
-"""How much action, humour and magic a film has."""
 
 
 def tables() -> None:

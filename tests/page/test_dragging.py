@@ -111,8 +111,7 @@ def test_the_page_attends_as_attend_does(page: Any) -> None:
 
 
 def test_untouched_numbers_are_the_ones_that_stand_there(page: Any) -> None:
-    heat = animate.temperature(it.attend(Q, K, mask=it.causal()), query=2, temperatures=(4, 1, 0))
-    for story in (*(product(**options) for options in CASES.values()), films(), heat):
+    for story in (*(product(**options) for options in CASES.values()), films()):
         assert story.live is not None
         opening = stored(story.scenes[:1], story.size)["shapes"]
         found = page.evaluate(
@@ -188,7 +187,7 @@ def test_a_finger_leaves_out_a_word(opened: Any, tmp_path: Path) -> None:
 
 
 def test_stories_without_one_formula_have_nothing_to_drag(opened: Any, tmp_path: Path) -> None:
-    story = animate.temperature(it.attend(Q, K), temperatures=(0,))
+    story = animate.writing(it.attend(Q, K))
     assert story.live is None
     page = opened(story.save(tmp_path / "t.html"), **STILL)
     assert not page.is_visible("#try")

@@ -23,13 +23,9 @@ from .telling import TEXT, empty, random, written
 UNKNOWN = {
     "product": lambda x: animate.product(it.attend(x, x), random(3, 4)),
     "product of values": lambda x: animate.product(it.attend(random(3, 4), random(3, 4)), x),
-    "temperature": lambda x: animate.temperature(it.attend(x, x), query=0),
     "dictionary": lambda x: animate.dictionary(it.attend(x, random(3, 4)), random(3, 4)),
-    "matrices": lambda x: animate.matrices(it.attend(x, random(3, 4)), random(3, 4)),
-    "projections": lambda x: animate.projections(x, *random(3, 4, 2)),
     "heads": lambda x: animate.heads(MultiHeadAttention(4, 2), x),
     "permutation": lambda x: animate.permutation(MultiHeadAttention(4, 2), x),
-    "readings": lambda x: animate.readings({"a": empty(), "b": Dense(x[:, :3])}, 1),
     "writing": lambda x: animate.writing(Dense(x)),
     "convolution": lambda x: animate.convolution(
         convolution_as_attention(nn.Conv2d(1, 1, 3, padding=1)), x[None]
@@ -100,13 +96,9 @@ def stories() -> dict[str, animate.Animation]:
     conv = convolution_as_attention(nn.Conv2d(1, 1, 3, padding=1))
     return {
         "product": animate.product(A, random(4, 2)),
-        "temperature": animate.temperature(A),
         "dictionary": animate.dictionary(A, random(4, 1)),
-        "matrices": animate.matrices(A, random(4, 2)),
-        "projections": animate.projections(random(3, 4), *random(3, 4, 2)),
         "heads": animate.heads(MultiHeadAttention(8, 2), random(3, 8)),
         "permutation": animate.permutation(AttentionHead(8, 4), random(3, 8)),
-        "readings": animate.readings({"a": A, "b": A}, "it"),
         "writing": animate.writing(A),
         "convolution": animate.convolution(conv, random(1, 5, 5)),
     }
@@ -134,8 +126,6 @@ def test_stories_run_where_gradients_are_on():
     x = random(3, 4).requires_grad_()
     A = it.attend(x, x)
     animate.product(A, x)
-    animate.temperature(A)
-    animate.readings({"a": A, "b": A}, 0)
     animate.writing(A)
 
 

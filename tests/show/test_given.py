@@ -36,7 +36,6 @@ WEIGHTS = {
     "overlay": lambda A, save: show.overlay(A, PICTURE, 0, grid=(2, 2), save=save),
 }
 TOLD = {
-    "readings": lambda A: animate.readings({"one": A, "other": A}, 1).scenes,
     "writing": lambda A: animate.writing(A).scenes,
     "blocks": lambda A: show.blocks(A, width=80, colour=False),
 }

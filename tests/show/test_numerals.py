@@ -172,15 +172,11 @@ STORIES = {
     "dictionary with features": lambda q, k, v: animate.dictionary(
         it.attend(q, k), v[:, :1], features=("a", "b", "c", "d")
     ),
-    "temperature": lambda q, k, v: animate.temperature(it.attend(q, k), query=0),
     "permutation": lambda q, k, v: animate.permutation(block(4), q),
     "permutation of narrow vectors": lambda q, k, v: animate.permutation(
         AttentionHead(1, 1).double(), q[:, :1]
     ),
-    "matrices": lambda q, k, v: animate.matrices(it.attend(q, k, mask=it.causal()), v),
-    "projections": lambda q, k, v: animate.projections(q, k.mT, v.mT, k.mT),
     "heads": lambda q, k, v: animate.heads(block(4), q),
-    "readings": lambda q, k, v: animate.readings({"a": pieces(q), "b": pieces(k)}, 1),
     "writing": lambda q, k, v: animate.writing(pieces(q)),
     "convolution": lambda q, k, v: animate.convolution(
         convolution_as_attention(nn.Conv2d(1, 1, 3, padding=1).double()), q[None]

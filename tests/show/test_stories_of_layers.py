@@ -82,58 +82,6 @@ test_heads_are_checked = refusals(
 )
 
 
-# --- matrices -------------------------------------------------------------------------------------
-def test_matrices_show_every_row_of_every_product():
-    q, k, v = random(3, 2), random(4, 2, seed=1), random(4, 2, seed=2)
-    A = it.attend(q, k)
-    story = animate.matrices(A, v)
-    found = shapes(story)
-    dots = q @ k.mT
-    for key, values in (("Kᵀ", k.mT), ("Q Kᵀ", dots), ("z", dots / 2**0.5), ("V", v)):
-        assert digits(found, key) == pytest.approx(values.numpy(), abs=6e-3)
-    assert digits(found, "W") == pytest.approx(A.dense().numpy(), abs=6e-3)
-    assert digits(found, "Y") == pytest.approx((A @ v).numpy(), abs=6e-3)
-    second = shapes(story, 5)
-    assert all(second["Q Kᵀ"].texts[:8]) and not any(second["Q Kᵀ"].texts[8:])
-    assert second["to"].y == second["Q Kᵀ"].y + 20
-    assert "W" in second and not any(second["W"].texts[4:])
-
-
-# --- projections ----------------------------------------------------------------------------------
-def test_projections_show_the_three_products_number_by_number():
-    x, q, k, v = random(3, 4), random(4, 2), random(4, 2, seed=1), random(4, 3, seed=2)
-    story = animate.projections(x[None], q, k, v, labels=("a", "b", "c"))
-    found = shapes(story)
-    for name, weight in (("q", q), ("k", k), ("v", v)):
-        assert digits(found, f"w.{name}") == pytest.approx(weight.numpy(), abs=6e-3)
-        assert digits(found, name) == pytest.approx((x @ weight).numpy(), abs=6e-3)
-    first = shapes(story, 1)["q"].texts
-    assert first[0] == number(float(x[0] @ q[:, 0])) and not any(first[1:])
-    assert story.captions[2].endswith(f"= {_signed(first[0])}.")
-    assert shapes(story, 3)["row"].y > shapes(story, 2)["row"].y
-
-
-def _signed(text: str) -> str:
-    return f"({text})" if text.startswith("−") else text
-
-
-EYE = torch.eye(2)
-test_projections_are_checked = refusals(
-    {
-        ArgumentError: {
-            r"x: expected shape \(t, c\), 1 ≤ t ≤ 6": lambda: animate.projections(
-                random(7, 2), EYE, EYE, EYE
-            ),
-            r"v: expected shape \(c=2, d\), 1 ≤ d ≤ 6; got shape \(3, 2\)": lambda: (
-                animate.projections(EYE, EYE, EYE, random(3, 2))
-            ),
-            "k: expected shape": lambda: animate.projections(EYE, EYE, random(2, 3), EYE),
-            "finite numbers": lambda: animate.projections(EYE, EYE, EYE / 0, EYE),
-        }
-    }
-)
-
-
 # --- permutation ----------------------------------------------------------------------------------
 def test_permuted_inputs_permute_outputs():
     block, x, order = MultiHeadAttention(8, 2), random(4, 8), [2, 1, 0, 3]

@@ -149,55 +149,6 @@ test_too_many_keys_are_refused_with_advice = refusals(
 )
 
 
-# --- temperature ----------------------------------------------------------------------------------
-def test_temperature_goes_from_uniform_to_argmax():
-    q, k = random(2, 6), random(5, 6, seed=1)
-    A = it.attend(q, k, mask=it.allowed(torch.tensor([True, True, True, False, True])))
-    story = animate.temperature(A, query=1, temperatures=(math.inf, 2.0, 1.0, 0.0))
-    z = k @ q[1] / 6**0.5
-    z[3] = -math.inf
-    assert written(story, "weight", 0) == ["0.25", "0.25", "0.25", "0", "0.25"]
-    assert written(story, "weight", 1) == told((z / 2).softmax(0))
-    assert written(story, "weight", 2) == told(A[1, :])
-    assert written(story, "weight", 3) == told(torch.eye(5)[int(z.argmax())])
-    assert written(story, "score") == [*told(z[:3]), "hidden", *told(z[4:])]
-    w = (z / 2).softmax(0)
-    assert f"entropy {number(float(torch.special.entr(w).sum()))} nats" in story.captions[2]
-    assert "the weights of the matrix itself" in story.captions[3]
-
-
-def test_a_sink_is_one_more_row():
-    A = it.attend(random(1, 4), random(2, 4), sinks=torch.tensor(3.0))
-    story = animate.temperature(A, temperatures=(1,))
-    assert written(story, "weight")[:2] == told(A[0, :])
-    assert written(story, "name")[2] == "(sink)"
-
-
-def test_equal_scores_share_at_zero():
-    story = animate.temperature(it.attend(torch.ones(1, 2), torch.ones(3, 2)), temperatures=(0,))
-    assert written(story, "weight") == ["0.33"] * 3
-    assert story.captions[1:] == ("τ → 0: ‘0’ and 2 equal to it share all.",)
-
-
-SHORT = it.attend(random(2, 4), random(2, 4))
-BLIND = it.attend(random(2, 4), random(2, 4), mask=it.padding(torch.tensor(0)))
-test_temperatures_are_checked = refusals(
-    {
-        ArgumentError: {
-            "temperatures: expected numbers from 0 to infinity": lambda: animate.temperature(
-                SHORT, temperatures=(1, -1)
-            ),
-            "temperatures: expected numbers": lambda: animate.temperature(
-                SHORT, temperatures=(math.nan,)
-            ),
-            "at least one number": lambda: animate.temperature(SHORT, temperatures=()),
-            "at most 32 keys": lambda: animate.temperature(it.attend(random(2, 4), random(33, 4))),
-            "query: expected a query that may see a key": lambda: animate.temperature(BLIND),
-        }
-    }
-)
-
-
 # --- dictionary -----------------------------------------------------------------------------------
 USERS = torch.tensor([[2.0, 0, 1], [0, 2, 1]])
 

@@ -6,8 +6,7 @@ size. Each takes a lazy matrix or plain weights, matrices by name, or a recordin
 what edits do to a score, layers × heads. Values: `mask`, `bias`, `positions`, `embeddings` (word
 vectors on a map), `tokens` (a sentence under several tokenizers), `training` (the curves of a run),
 `by_length` (scores by length of sentence), `by_context` (losses by tokens of context), `bars`
-(numbers with their intervals). Explanations: `scaling` (why √d), `temperature`, `mixing` (a dense
-layer beside attention beside a convolution), `architecture` (the parts of a model). All return a
+(numbers with their intervals). `architecture` draws the parts of a model. All return a
 matplotlib ``Figure`` and write it to ``save=`` (PNG, SVG or PDF, by suffix; equal input gives equal
 bytes).
 
@@ -32,11 +31,8 @@ if TYPE_CHECKING:
     from intently.show.figures.heatmap import heatmap
     from intently.show.figures.lines import lines
     from intently.show.figures.masks import bias, mask
-    from intently.show.figures.mixing import mixing
     from intently.show.figures.overlay import overlay
     from intently.show.figures.positions import positions
-    from intently.show.figures.scaling import scaling
-    from intently.show.figures.temperature import temperature
     from intently.show.figures.text import text
     from intently.show.figures.tokens import tokens
     from intently.show.figures.training import training
@@ -59,12 +55,9 @@ __all__ = [
     "heatmap",
     "lines",
     "mask",
-    "mixing",
     "overlay",
     "positions",
     "save_page",
-    "scaling",
-    "temperature",
     "text",
     "tokens",
     "training",
@@ -75,9 +68,6 @@ _HOMES = {
     "figures.alignment": ("alignment",),
     "figures.architecture": ("architecture",),
     "figures.bars": ("bars",),
-    "figures.mixing": ("mixing",),
-    "figures.scaling": ("scaling",),
-    "figures.temperature": ("temperature",),
     "figures.training": ("training",),
     "figures.positions": ("positions",),
     "figures.heads": ("heads",),

@@ -9,8 +9,7 @@
  * @typedef {{key: string, step: keyof Steps, query: number, written: Written, largest: number}} Row
  * @typedef {{key: string, step: keyof Steps, written: Written}} Column
  * @typedef {{formula: Formula, names: string[], query: number, asked: string, features: string[],
- *   bar: number, rows: Row[], columns: Column[], texts: [string, string][], left_out: string[],
- *   tau: number}} Live
+ *   bar: number, rows: Row[], columns: Column[], texts: [string, string][], left_out: string[]}} Live
  * @typedef {{q: number[] | null, tau: number, dropped: Set<number>}} State
  * @typedef {{q: number[], scores: number[], scaled: number[], capped: number[], biased: number[],
  *   logits: number[], weights: number[], output: number[]}} Steps

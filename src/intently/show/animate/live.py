@@ -57,7 +57,6 @@ class Live:
     columns: tuple[Column, ...] = ()
     texts: tuple[tuple[str, str], ...] = ()
     left_out: tuple[str, ...] = ()
-    tau: float = 1.0
 
     def plain(self) -> dict[str, Any]:
         """Return plain values for JSON, with every digit."""

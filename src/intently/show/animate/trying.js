@@ -13,7 +13,7 @@ function trying(live, opening, show) {
   const step = 10 ** (Math.floor(Math.log10(most)) - 1);
   const end = step * Math.ceil((2 * most) / step);
   /** @type {State} */
-  const state = { q: null, tau: live.tau, dropped: new Set() };
+  const state = { q: null, tau: 1, dropped: new Set() };
 
   /** @template {keyof HTMLElementTagNameMap} T @param {T} name @param {string} [text] */
   function made(name, text = "") {
@@ -57,7 +57,7 @@ function trying(live, opening, show) {
   reset.type = "button";
   reset.id = "reset";
   reset.addEventListener("click", () => {
-    [state.q, state.tau] = [null, live.tau];
+    [state.q, state.tau] = [null, 1];
     state.dropped.clear();
     changed();
   });
@@ -79,7 +79,7 @@ function trying(live, opening, show) {
 
   function changed() {
     say();
-    const same = !state.q && state.tau === live.tau && !state.dropped.size;
+    const same = !state.q && state.tau === 1 && !state.dropped.size;
     show(same ? null : enlivened(opening, live, state), told(live, state));
   }
 
