@@ -167,7 +167,8 @@ def figures() -> None:
     show.text(guided, "it", head=0, title=said, save=HERE / "text.png")
     [pair] = (pair for pair in SHOWN if pair.source == WIDE)
     [made] = Translator.load().translate([WIDE])
-    show.alignment(made.alignment, gold=pair.alignment, save=HERE / "alignment.png")
+    path = HERE / "alignment.png"
+    show.heatmap(made.alignment, gold=pair.alignment, margins=False, save=path)
     show.mask(it.causal() & it.window(5, 0), save=HERE / "mask.png")
     show.bias(it.alibi(8), save=HERE / "bias.png")
     show.positions(
@@ -214,16 +215,19 @@ def tables() -> None:
         return (mean, *ends) if len(ends) == 2 else (mean, mean - ends[0], mean + ends[0])
 
     (_, _, *models), *buckets = rows("benchmarks.md", "words | sentences | fixed vector")
-    show.by_length(
+    show.curves(
         {"BLEU": {m: [numbers(row[2 + n]) for row in buckets] for n, m in enumerate(models)}},
-        {words: int(count) for words, count, *_ in buckets},
+        [f"{words}\n{count}" for words, count, *_ in buckets],
+        across="words of the source; below, how many sentences",
         title="Multi30k, de-en: what becomes of long sentences",
         save=HERE / "lengths-multi30k.png",
     )
     (_, *models), *ranges = rows("language.md", "tokens before")
-    show.by_context(
-        {m: [numbers(row[n]) for row in ranges if row[n]] for n, m in enumerate(models, 1)},
+    losses = {m: [numbers(row[n]) for row in ranges if row[n]] for n, m in enumerate(models, 1)}
+    show.curves(
+        {"loss, nats per token": losses},
         [name for name, *_ in ranges],
+        across="tokens of context",
         title="stories: what context is worth",
         save=HERE / "context.png",
     )
@@ -240,7 +244,7 @@ def words_and_picture() -> None:
     translator = Translator.load()
     tokenizer = translator.source_tokenizer
     cutters = {"blanks": str.split, "translator": tokenizer, "characters": list}
-    show.tokens(WIDE, cutters, save=HERE / "tokens.png")
+    show.text(WIDE, cutters, save=HERE / "tokens.png")
     states = translator.states([text for _, _, text in IN_CONTEXT])
     words, contexts = [word for word, _, _ in IN_CONTEXT], [said for _, said, _ in IN_CONTEXT]
     before, after = (

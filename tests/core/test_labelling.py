@@ -36,7 +36,7 @@ def written(figure: Any) -> list[str]:
     return [*drawn, *ticks]
 
 
-@pytest.mark.parametrize("draw", [show.heatmap, show.heads, show.lines, show.alignment])
+@pytest.mark.parametrize("draw", [show.heatmap, show.heads, show.lines])
 def test_a_row_of_a_decoder_has_one_name_in_every_figure(draw: Any) -> None:
     A: Any = {"decoder.0": decoder()} if draw is show.heads else decoder()
     found = written(draw(A))

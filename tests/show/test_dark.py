@@ -44,7 +44,7 @@ def test_words_can_be_read_on_the_paper(name, chosen, tmp_path):
 
 def test_the_most_is_lightest_on_dark_paper_and_its_numbers_can_be_read():
     with plt.style.context("dark_background"):
-        axes = show.alignment(milk()).axes[0]
+        axes = show.heatmap(milk()).axes[0]
     shades = axes.images[0].to_rgba(axes.images[0].get_array())[..., :3]
     values = np.asarray(axes.images[0].get_array())
     lightness = np.array([luminance(shade) for shade in shades.reshape(-1, 3)])

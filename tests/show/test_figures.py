@@ -28,7 +28,7 @@ HOSTILE = ("$x^2$", "\\alpha", "a\nb", "", "x" * 10_000, "\x1b[31m", "_a^b_", "\
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
 def test_hostile_words_are_drawn_as_they_are(tmp_path, suffix):
     A = Dense(torch.eye(9), labels=(HOSTILE, HOSTILE))
-    figure = show.alignment(A, title="$\\frac$ \\alpha", save=tmp_path / f"a{suffix}")
+    figure = show.heatmap(A, margins=False, title="$\\frac$ \\alpha", save=tmp_path / f"a{suffix}")
     shown = ticks(figure.axes[0], "y")
     assert shown[:4] == ["$x^2$", "\\alpha", "a⏎b", "∅"]
     assert shown[4] == "x" * 23 + "…"
@@ -60,7 +60,7 @@ def test_fonts_that_matplotlib_has_not_listed_yet_are_found(monkeypatch):
 @pytest.mark.parametrize("word", ["お元気ですか", "שלום", "مرحبا", "नमस्ते", "👍🏽"])
 def test_every_script_is_drawn_without_a_warning(tmp_path, word):
     A = Dense(torch.eye(2), labels=((word, "?"), (word, "?")))
-    figure = show.alignment(A, title=word, save=tmp_path / "a.png")
+    figure = show.heatmap(A, margins=False, title=word, save=tmp_path / "a.png")
     assert ticks(figure.axes[0], "y") == [word, "?"]
     figure.savefig(tmp_path / "again.pdf")  # later drawing, outside the style, is as quiet
 
@@ -75,12 +75,12 @@ def test_weights_that_are_no_number_are_hatched_and_counted():
     values = weights(4, 4)
     values[1, 2] = math.nan
     values[3] = math.inf
-    for figure in (show.alignment(Dense(values)), show.heatmap(Dense(values))):
+    for figure in [show.heatmap(Dense(values))]:
         assert np.isnan(shaded(figure.axes[0])).sum() == 5
         assert "hatched: 5 of 16 weights are not finite" in "\n".join(written(figure))
         assert any(patch.get_hatch() for patch in figure.axes[0].patches)
     everything = Dense(torch.full((2, 2), math.nan))
-    assert "4 of 4" in written(show.alignment(everything))[-1]
+    assert "4 of 4" in written(show.heatmap(everything))[-1]
     show.heatmap(everything, scale="log")
 
 
@@ -92,16 +92,9 @@ HISTORY = [{"step": n, "seconds": n / 10, "loss": 4 / n} for n in range(1, 50)]
 
 
 DRAWINGS = {
-    "alignment": lambda **how: show.alignment(milk(), gold=GOLD, **how),
-    "bars": lambda **how: show.bars({"error $x$": {"dot": (0.3, 0.27, 0.33)}}, **how),
+    "alignment": lambda **how: show.heatmap(milk(), gold=GOLD, margins=False, **how),
     "bias": lambda **how: show.bias(it.alibi(3), 9, **how),
-    "by_length": lambda title="a $title$", **how: show.by_length(
-        {"BLEU": {"fixed": [(9, 8, 10), (6, 5, 7)]}},
-        {"1–5": 12, ">5": 3},
-        unseen=1,
-        title=title,
-        **how,
-    ),
+    "curves": lambda **how: show.curves({"$x$": [(9, 8, 10), 6]}, ["1–5", ">5"], **how),
     "embeddings": lambda **how: show.embeddings(weights(5, 7), list("abcde"), **how),
     "heads": lambda **how: show.heads(model(), **how),
     "heatmap": lambda **how: show.heatmap(milk(), **how),
@@ -110,8 +103,8 @@ DRAWINGS = {
     "overlay": lambda **how: show.overlay(Dense(weights(5, 5)), np.eye(8), 0, **how),
     "positions": lambda **how: show.positions(it.sinusoidal(30, 8), **how),
     "text": lambda **how: show.text(milk(), "du", **how),
-    "tokens": lambda **how: show.tokens("a b", {"words": str.split}, **how),
-    "training": lambda **how: show.training(HISTORY, **how),
+    "tokens": lambda **how: show.text("a b", {"words": str.split}, **how),
+    "training": lambda **how: show.curves(HISTORY, **how),
 }
 
 

@@ -29,7 +29,6 @@ PLAIN = {
 
 WEIGHTS = {
     "heatmap": lambda A, save: show.heatmap(A, save=save),
-    "alignment": lambda A, save: show.alignment(A, save=save),
     "lines": lambda A, save: show.lines(A, save=save),
     "heads": lambda A, save: show.heads({"encoder.0": A}, save=save),
     "text": lambda A, save: show.text(A, 2, save=save),
@@ -59,7 +58,7 @@ def test_heads_of_plain_weights_are_chosen_and_averaged():
     many = torch.randn(3, 4, 4).softmax(-1)
     for given in (many, many.numpy(), many[None]):
         np.testing.assert_array_equal(shaded(show.heatmap(given, head=1).axes[0]), many[1])
-        mean = shaded(show.alignment(given).axes[0])
+        mean = shaded(show.heatmap(given).axes[0])
         np.testing.assert_allclose(mean, many.mean(0), rtol=1e-6)
     assert len(panels(show.heads(many))) == 3
 
@@ -79,14 +78,14 @@ def test_what_needs_weights_refuses_other_numbers(name, wrong, why):
 
 
 def test_parts_of_a_matrix_and_rows_that_see_nothing_are_weights():
-    show.alignment(W[:3, :2])
-    show.alignment(np.tril(W.numpy()))
-    show.alignment([[0, 0], [0, 1]])
+    show.lines(W[:3, :2])
+    show.lines(np.tril(W.numpy()))
+    show.lines([[0, 0], [0, 1]])
     half = torch.randn(3, 512).softmax(-1).bfloat16()
     show.heatmap(half, title="half")
     unknown = W.clone()
     unknown[1] = torch.nan
-    show.alignment(unknown)
+    show.lines(unknown)
 
 
 RAGGED = [[1.0, 0.0], [1.0]]
@@ -96,7 +95,7 @@ CALLS = {
         TOLD["writing"],
         TOLD["blocks"],
     ],
-    "matrices": [WEIGHTS["heads"], show.heads, TOLD["readings"]],
+    "matrices": [WEIGHTS["heads"], show.heads],
     "encoding": [show.positions],
     "vectors": [lambda x: show.embeddings(x, ["a", "b"])],
     "after": [lambda x: show.embeddings(torch.eye(2), ["a", "b"], after=x)],

@@ -106,7 +106,7 @@ def test_of_a_recording_of_beams_one_is_taken_as_the_message_says():
 def test_what_was_found_wrong_is_not_drawn_by_its_name():
     seen = recorded(texts=1)
     seen.calls[0].verified = False
-    for draw in (show.heatmap, show.alignment, show.lines, show.blocks):
+    for draw in (show.heatmap, show.lines, show.blocks):
         with pytest.raises(UnverifiedError, match="got others"):
             draw(seen, head=1)
 

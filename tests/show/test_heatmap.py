@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from matplotlib.patches import Rectangle
 
 import intently as it
 from intently import show
-from intently.errors import ArgumentError
+from intently.errors import ArgumentError, KindError
 from intently.matrix import Dense
+from intently.observe.measuring.table import Effects
 
-from .drawing import milk, shaded, ticks, weights, written
+from .drawing import GOLD, SOURCE, TARGET, milk, shaded, ticks, weights, written
 from .drawing import quiet as quiet
 from .refusals import refusals
 
@@ -130,8 +133,7 @@ test_scales_sinks_and_heads_are_named = refusals(
 
 
 def test_one_head_is_chosen_and_named():
-    for draw in (show.heatmap, show.alignment):
-        figure = draw({"a": THREE, "b": Dense(weights(3, 5, 4, seed=1))}, head=("a", 2))
+    for figure in [show.heatmap({"a": THREE, "b": Dense(weights(3, 5, 4, seed=1))}, head=("a", 2))]:
         np.testing.assert_array_equal(shaded(figure.axes[0]), weights(3, 5, 4)[2].numpy())
         assert "a, head 2" in written(figure)
     assert "mean of 3 heads" in show.blocks(Dense(weights(1, 3, 5, 4)), width=60)
@@ -165,3 +167,127 @@ def test_heatmap_names_and_thins_words():
     assert 10 < len(shown) < 80
     assert shown == [words[int(at)] for at in axes.get_xticks()]
     assert axes.get_xlabel() == "keys"
+
+
+# --- alignment ------------------------------------------------------------------------------------
+def test_alignment_shows_the_weights_and_the_words():
+    figure = show.heatmap(milk(), margins=False, title="a sentence")
+    axes, bar = figure.axes
+    np.testing.assert_array_equal(shaded(axes), weights(5, 4).numpy())
+    assert ticks(axes, "x") == list(SOURCE)
+    assert ticks(axes, "y") == list(TARGET)
+    assert (axes.get_xlabel(), axes.get_ylabel(), bar.get_ylabel()) == (
+        "source",
+        "produced",
+        "weight",
+    )
+    assert axes.xaxis.get_label_position() == "top"
+    assert axes.xaxis.get_ticks_position() == "top"
+    assert written(figure) == ["a sentence"]
+    assert written(axes) == [f"{w:.2f}" for w in weights(5, 4).ravel()]
+
+
+def test_gold_links_are_outlined_where_they_are():
+    figure = show.heatmap(milk(), gold=GOLD)
+    boxes = [patch for patch in figure.axes[0].patches if isinstance(patch, Rectangle)]
+    centres = {
+        kind: {
+            (round(box.get_x() + box.get_width() / 2), round(box.get_y() + box.get_height() / 2))
+            for box in boxes
+            if box.get_label() == kind
+        }
+        for kind in ("sure", "possible")
+    }
+    assert centres == {"sure": GOLD.sure, "possible": {(2, 2)}}
+    styles = {box.get_label(): box.get_linestyle() for box in boxes}
+    assert styles["sure"] in ("-", "solid")
+    assert styles["possible"] not in ("-", "solid")
+    assert any("gold" in text for text in written(figure))
+
+
+def test_several_heads_are_averaged_and_the_title_says_so():
+    figure = show.heatmap(Dense(weights(3, 5, 4), labels=(TARGET, SOURCE)), title="cross")
+    np.testing.assert_allclose(shaded(figure.axes[0]), weights(3, 5, 4).mean(0), rtol=1e-6)
+    assert ticks(figure.axes[0], "y") == list(TARGET)
+    assert written(figure) == ["cross, mean of 3 heads"]
+
+
+def test_values_are_printed_in_few_cells_only():
+    assert len(show.heatmap(Dense(weights(12, 12))).axes[0].texts) == 144
+    assert not show.heatmap(Dense(weights(13, 12))).axes[0].texts
+
+
+@pytest.mark.parametrize(
+    ("values", "top"),
+    [(torch.eye(3), 1), (torch.full((3, 20), 0.05), 0.05), (torch.full((3, 3), 7.0), 10)],
+)
+def test_the_scale_fits_the_weights_and_ends_at_a_round_number(values, top):
+    assert show.heatmap(Dense(values)).axes[0].images[0].get_clim() == (0, top)
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (4, 0)])
+@pytest.mark.parametrize("draw", [show.heatmap, show.blocks])
+def test_empty_matrices_are_refused_in_our_words(draw, shape):
+    with pytest.raises(ArgumentError, match=r"matrix: expected at least one query and one key"):
+        draw(Dense(torch.zeros(shape)))
+
+
+test_what_cannot_be_drawn_is_named = refusals(
+    {
+        ArgumentError: {
+            r"shape \(2, 3, 4, 4\).*A\[0\]": lambda: show.heatmap(Dense(weights(2, 3, 4, 4))),
+            r"gold: .*the link \(4, 0\).*Merged": lambda: show.heatmap(
+                milk(), gold=SimpleNamespace(sure={(4, 0)}, possible={(4, 0)})
+            ),
+        },
+        KindError: {
+            r"matrix: expected a lazy matrix, or weights .*got str": lambda: show.heatmap("A")
+        },
+    }
+)
+
+
+def test_half_types_and_gradients_are_drawn():
+    q = torch.randn(4, 8, dtype=torch.bfloat16, requires_grad=True)
+    A = it.attend(q, q, mask=it.causal())
+    np.testing.assert_array_equal(
+        shaded(show.heatmap(A).axes[0]), A.dense().detach().float().numpy()
+    )
+
+
+# --- what edits do --------------------------------------------------------------------------------
+def table(*rows: tuple[str, int | None, float], across: str = "head") -> Effects:
+    names = ("layer", across, "difference") if across else ("layer", "difference")
+    return Effects(
+        ({"layer": layer, across: place, "difference": gap} for layer, place, gap in rows), names
+    )
+
+
+def test_layers_down_and_heads_across_with_zero_in_the_middle():
+    found = table(("h.0.attn", 0, 1.0), ("h.0.attn", 1, -4.0), ("h.10.attn", 1, 0.5))
+    panel, bar = show.heatmap(found, title="off").axes
+    np.testing.assert_array_equal(shaded(panel), [[1.0, -4.0], [math.nan, 0.5]])
+    assert panel.images[0].get_clim() == (-4.0, 4.0)
+    assert ticks(panel, "y") == ["h.0.attn", "h.10.attn"] and ticks(panel, "x") == ["0", "1"]
+    assert (panel.get_ylabel(), panel.get_xlabel()) == ("layer", "head")
+    assert bar.get_ylabel() == "difference"
+    assert panel.images[0].cmap(0.5)[:3] == pytest.approx((1, 1, 1), abs=0.01)
+    assert written(panel) == ["1.00", "−4.00", "0.50"]
+
+
+def test_keys_layers_alone_and_no_effect_at_all():
+    assert show.heatmap(table(("h.0", 3, 1.0), across="key")).axes[0].get_xlabel() == "key"
+    alone = show.heatmap(table(("h.0", None, 0.0), ("h.1", None, 0.0), across="")).axes[0]
+    assert shaded(alone).shape == (2, 1) and alone.images[0].get_clim() == (-1.0, 1.0)
+
+
+test_tables_without_effects_are_refused = refusals(
+    {
+        ArgumentError: {
+            "columns layer and difference": lambda: show.heatmap(
+                Effects([{"edit": "a", "difference": 1.0}], ("edit", "difference"))
+            ),
+            "at least one row": lambda: show.heatmap(table()),
+        }
+    }
+)

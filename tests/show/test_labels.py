@@ -18,9 +18,8 @@ PIECES = ("▁L'", "animal", "▁un", "believ", "▁", ".")
 def test_axes_show_pieces_without_marks_and_find_them_with_or_without():
     A = Dense(torch.eye(6), labels=(PIECES, PIECES))
     plain = ["L'", "animal", "un", "believ", "▁", "."]
-    for draw in (show.alignment, show.heatmap):
-        axes = draw(A).axes[0]
-        assert ticks(axes, "y") == ticks(axes, "x") == plain
+    axes = show.heatmap(A).axes[0]
+    assert ticks(axes, "y") == ticks(axes, "x") == plain
     assert "▁un" not in show.blocks(A, width=60, colour=False)
     for name in ("un", "▁un"):
         figure = show.lines(A, name)

@@ -11,10 +11,11 @@ import torch
 
 import intently as it
 from intently import show
-from intently.errors import ArgumentError, RangeError
+from intently.errors import ArgumentError, KindError, RangeError
 from intently.matrix import Dense
 from intently.models.language import LanguageModel, LanguageOptions
 from intently.show.style import ACCENT, weight_map
+from intently.translation.translator import Translator
 
 from .drawing import boxes, weights, written
 from .refusals import refusals, refuses
@@ -184,3 +185,58 @@ def test_weights_that_are_no_number_are_hatched(tmp_path):
     hatched = [patch.get_hatch() for patch in figure.axes[0].patches]
     assert [bool(hatch) for hatch in hatched] == [False, True, False]
     assert "1 of 3 weights is not finite" in "\n".join(written(figure))
+
+
+# --- a sentence and its tokenizers ----------------------------------------------------------------
+SENTENCE = "The animal was too wide."
+
+
+def test_ours_words_and_characters():
+    tokenizer = Translator.load().source_tokenizer
+    cutters = {"words": str.split, "ours": tokenizer, "characters": list}
+    figure = show.text(SENTENCE, cutters)
+    pieces = tokenizer.tokens(tokenizer.encode(SENTENCE))
+    expected = ["words", "5 tokens", *SENTENCE.split()]
+    expected += ["ours", f"{len(pieces)} tokens", *pieces]
+    expected += ["characters", "24 tokens", *("␣" if c == " " else c for c in SENTENCE)]
+    assert written(figure.axes[0]) == expected
+    assert len(boxes(figure)) == 5 + len(pieces) + 24
+    assert written(figure) == [SENTENCE]
+
+
+def test_boxes_of_a_line_do_not_touch_and_lines_stay_on_the_paper():
+    figure = show.text("x", {"many": ["internationalisation"] * 40})
+    drawn = boxes(figure)
+    room = figure.axes[0].get_xlim()[1]
+    assert len({box.get_y() for box in drawn}) > 5
+    for first, second in pairwise(drawn):
+        assert second.get_y() > first.get_y() or second.get_x() > first.get_x() + first.get_width()
+        assert first.get_x() + first.get_width() <= room + 1e-6
+
+
+def test_scripts_that_run_from_the_right_do():
+    figure = show.text("שלום עולם", {"words": str.split})
+    first, second = boxes(figure)
+    assert first.get_x() > second.get_x()
+
+
+def test_tokens_are_shown_as_they_are():
+    figure = show.text("a", {"$x$": ["$a$", "▁b", "\x1b[31m", "", "x" * 100]}, title="t")
+    assert written(figure.axes[0])[2:] == ["$a$", "▁b", "⟨U+001B⟩[31m", "∅", "x" * 23 + "…"]
+    assert written(figure) == ["t\na"]
+
+
+test_what_gives_no_tokens_is_named = refusals(
+    {
+        ArgumentError: {
+            r"token: expected at least one tokenizer; got none": lambda: show.text("a", {}),
+            r"token\['a'\]: expected 1 to 400 tokens; got 0": lambda: show.text("", {"a": list}),
+        },
+        KindError: {
+            r"token\['a'\]: .*got one that gives \[1\].*tokenize": lambda: show.text(
+                "a", {"a": lambda _: [1]}
+            ),
+            r"token\['a'\]: .*got str": lambda: show.text("a", {"a": "abc"}),
+        },
+    }
+)

@@ -102,7 +102,7 @@ def effects(
         from intently import show
 
         what = "heads off" if forbid is None else f"{forbid} forbidden"
-        show.effects(table, title=f"{what}: log-probability of ‘{visible(found.text)}’", save=out)
+        show.heatmap(table, title=f"{what}: log-probability of ‘{visible(found.text)}’", save=out)
 
 
 # --- what is changed ------------------------------------------------------------------------------

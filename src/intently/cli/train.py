@@ -177,7 +177,7 @@ def train(
         if writer is not None:
             writer.check()
         if run.history.records and here.first:
-            show.training(run.history.rows(), save=out / "training.png")
+            show.curves(run.history.rows(), save=out / "training.png")
         if run.history.stopped == "interrupted":
             console.print(
                 f"interrupted; {out}/model has the weights of {run.history.kept()}. Resume with\n"

@@ -94,7 +94,7 @@ def translate(
                 print(figures.blocks(one.alignment))
             if pictures and drawn:
                 name = f"alignment-{number:04d}" + (f"-{rank + 1}" if rank else "")
-                figures.alignment(one.alignment, save=pictures / f"{name}.png")
+                figures.heatmap(one.alignment, margins=False, save=pictures / f"{name}.png")
 
 
 def _one_line(text: str, raw: bool) -> str:

@@ -56,15 +56,16 @@ def pictures(done: Run, shown: Sequence[Translation], result: dict[str, Any], ou
     folder.mkdir(parents=True, exist_ok=True)
     guided = done.translator.guided
     assert guided is not None
-    show.training(done.history.rows(), title="Learning to translate", save=folder / "loss.png")
+    show.curves(done.history.rows(), title="Learning to translate", save=folder / "loss.png")
     head = AlignmentHead(*result["alignment"]["head"])
     for number, (pair, made) in enumerate(zip(SHOWN, shown), 1):
         if not made.text:
             continue
         gold = pair.alignment if made.text == pair.target else None
-        show.alignment(
+        show.heatmap(
             made.alignment,
             gold=gold,
+            margins=False,
             title=f"{head.layer}, head {head.head}",
             save=folder / f"alignment-{number:02d}.png",
         )

@@ -21,7 +21,7 @@ from intently.foundation.files import replace_file
 from intently.language.doubts import undertrained
 from intently.language.runs import LanguageRun
 from intently.language.windows import contexts
-from intently.show.figures.by_context import by_context
+from intently.show.figures.curves import curves
 from intently.training.checkpoint import versions
 from intently.training.metrics import CONFIDENT, Interval
 from intently.training.writer import sole_writer
@@ -155,9 +155,11 @@ def write(result: dict[str, Any], out: Path) -> None:
 
 def draw(result: dict[str, Any], save: Path) -> None:
     """Draw the figure of a result: the loss by tokens of context, a line for each window."""
-    by_context(
-        {f"window {m['window']}": [tuple(at) for at in m["losses"]] for m in result["models"]},
+    losses = {f"window {m['window']}": [tuple(at) for at in m["losses"]] for m in result["models"]}
+    curves(
+        {"loss, nats per token": losses},
         [span(*ends) for ends in result["contexts"]],
+        across="tokens of context",
         title=f"{result['text']}: what context is worth",
         save=save,
     )

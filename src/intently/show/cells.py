@@ -118,15 +118,6 @@ def _name(axis: Axis, labels: Sequence[str], room: float, size: float, **turned:
     axis.set_tick_params(length=2 if len(shown) < len(labels) else 0, labelsize=size, pad=3)
 
 
-def name_sides(axes: Axes, names: tuple[str, str], apart: tuple[float, float]) -> None:
-    """Write the titles of rows and columns left of and above the axes, at these positions."""
-    axes.set_ylabel(names[0], parse_math=False)
-    axes.yaxis.set_label_coords(-apart[0], 0.5)
-    axes.set_xlabel(names[1])
-    axes.xaxis.set_label_position("top")
-    axes.xaxis.set_label_coords(0.5, 1 + apart[1])
-
-
 def count_steps(axes: Axes, side: Literal["x", "y"], n: int, size: float, most: int = 8) -> None:
     """Number the n steps above or left of the axes, at most about ``most`` of them."""
     axis = axes.xaxis if side == "x" else axes.yaxis

@@ -11,6 +11,7 @@ import torch
 from intently.errors import ArgumentError, build, shape_of
 from intently.matrix import LazyMatrix
 from intently.matrix.labelling import follows, row_name
+from intently.matrix.patterns.heads import blocks_of_heads, entropies
 from intently.show.given import as_matrix, as_weights
 
 Pooling = Literal["mean", "max", "sum"]
@@ -135,8 +136,12 @@ def shown_names(matrix: LazyMatrix, clean: Callable[[Sequence[str]], Sequence[st
     >>> shown_names(Dense(torch.eye(2), labels=(("cat", ""), ("the", "cat"))), tuple)
     Names(rows=('the (writes cat)', 'cat'), columns=('the', 'cat'))
     """
-    rows, columns = map(clean, names(matrix))
-    written = matrix.labels[0]
+    known, written = matrix.labels, matrix.labels[0]
+    found = names(matrix)
+    # numbers are visible as they are
+    rows, columns = (
+        clean(side) if labels is not None else side for side, labels in zip(found, known)
+    )
     if written is not None and follows(matrix) == 1:
         named = zip(rows, written, clean(written))
         rows = [row_name(own, text if known else "") for own, known, text in named]
@@ -164,3 +169,69 @@ def missing(values: np.ndarray) -> str:
     count = int((~np.isfinite(values)).sum())
     verb = "is" if count == 1 else "are"
     return f"hatched: {count} of {values.size} weights {verb} not finite" if count else ""
+
+
+# --- in one pass ----------------------------------------------------------------------------------
+
+SIZE = 2**19
+"""Weights of one block: they stay in the cache while all three are read from them."""
+
+
+class Survey(NamedTuple):
+    """Cells (rows, columns), the entropy of each query (t,) and what each key receives (s,).
+
+    ``highest`` is the largest single weight.
+    """
+
+    cells: np.ndarray
+    entropy: np.ndarray
+    received: np.ndarray
+    highest: float
+
+
+def survey(matrix: LazyMatrix, rows: int, columns: int, how: Pooling = "mean") -> Survey:
+    """Return the picture ``A.pool(rows, columns, how)``, ``A.entropy()`` and ``A.received()``.
+
+    The weights (t, s) are computed once, where the three would compute them three times. Weights
+    that are not finite count in the first two only.
+
+    >>> from intently.matrix import Dense
+    >>> found = survey(Dense(torch.eye(4)), 2, 2, "sum")
+    >>> found.cells.tolist(), found.entropy.tolist(), found.received.tolist()
+    ([[2.0, 0.0], [0.0, 2.0]], [0.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0])
+    """
+    t, s = matrix.shape
+    rows, columns = min(rows, t), min(columns, s)
+    down, across = edges(0, t, rows), edges(0, s, columns)
+    join = np.maximum if how == "max" else np.add
+    cells = np.full((rows, columns), -np.inf if how == "max" else 0.0)
+    entropy, received = np.zeros(t), np.zeros(s)
+    highest = 0.0
+    with torch.no_grad():
+        for block in blocks_of_heads(matrix, SIZE):
+            w, top = block.weights, block.rows.start
+            starts, first = _cut(down, block.rows)
+            bands = w.split(np.diff([*starts, block.rows.stop - top]).tolist(), -2)
+            sums = torch.stack([band.sum(-2) for band in bands])
+            highest = max(highest, float(w.nan_to_num(nan=0.0, posinf=0.0).amax()))
+            high = torch.stack([band.amax(-2) for band in bands]) if how == "max" else sums
+            taken = sums.sum(0)
+            if not taken.isfinite().all():
+                taken = w.where(w.isfinite(), 0).sum(-2)
+            received[block.cols] += numbers(taken)
+            columns_of, before = _cut(across, block.cols)
+            picture = join.reduceat(numbers(high), columns_of, axis=1)
+            at = slice(first, first + len(starts)), slice(before, before + len(columns_of))
+            cells[at] = join(cells[at], picture)
+            entropy[block.rows] = numbers(entropies(w))
+    if how == "mean":
+        cells /= np.diff(down)[:, None] * np.diff(across)
+    cells[np.isneginf(cells)] = 0
+    return Survey(cells, np.maximum(entropy, 0), received, highest)
+
+
+def _cut(edges: np.ndarray, span: slice) -> tuple[np.ndarray, int]:
+    """Return where the cells that meet ``span`` begin within it, and the first of them."""
+    first = int(np.searchsorted(edges, span.start, side="right")) - 1
+    last = int(np.searchsorted(edges, span.stop, side="left"))
+    return np.maximum(edges[first:last], span.start) - span.start, first

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from intently.show.style import GRID, INK, QUIET, weight_map
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.colors import Colormap, Normalize
     from matplotlib.figure import Figure
-    from matplotlib.transforms import Transform
 
 LINE = 1.35 / 72
 """Height of a line of text in inches for each point of its size."""
@@ -117,6 +116,21 @@ class Sheet:
         self.write(left, top, text, size=NOTES, color=QUIET)
 
 
+def constrained(width: float, height: float, heading: str, foot: str = "") -> Figure:
+    """Return a figure that matplotlib lays out, with a heading above and notes below its axes."""
+    from intently.show.drawing import Drawing
+
+    figure = Drawing(figsize=(width, height), layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.06, h_pad=0.05, wspace=0.0, hspace=0.0)
+    at = 0.12 / width
+    if heading:
+        figure.suptitle(heading, x=at, ha="left", size=HEADING, linespacing=1.25, parse_math=False)
+    if foot:
+        look: dict[str, Any] = {"size": NOTES, "color": QUIET, "parse_math": False}
+        figure.supxlabel(foot, x=at, ha="left", **look)
+    return figure
+
+
 def wrapped(text: str, width: float, size: float) -> str:
     """Return the text with line breaks such that it fits ``width`` inches at ``size`` points."""
     lines: list[str] = []
@@ -151,49 +165,11 @@ def open_axes(axes: Axes, grid: Literal["both", "x", "y"] = "both") -> None:
     axes.tick_params(length=0, pad=4)
 
 
-def name_panel(axes: Axes, name: str, high: float) -> None:
-    """Write the name of a panel, ``high`` inches high, above its left end."""
-    axes.set_ylabel(name, rotation=0, ha="left", va="bottom", size=9, parse_math=False)
-    axes.yaxis.set_label_coords(0, 1 + 0.05 / high)
-
-
 def few_ticks(axis: Axis, most: int, **options: Any) -> None:
     """Put at most about ``most`` ticks on an axis, at round numbers."""
     from matplotlib.ticker import MaxNLocator
 
     axis.set_major_locator(MaxNLocator(most, steps=[1, 2, 5, 10], **options))
-
-
-class End(NamedTuple):
-    """The end (x, y) of a curve, and its name in its colour."""
-
-    x: float
-    y: float
-    name: str
-    colour: str
-
-
-def name_ends(axes: Axes, ends: Iterable[End], places: Transform) -> None:
-    """Write the name of each curve beside its end, moved apart where names would touch.
-
-    ``places`` takes the ends to pixels.
-    """
-    height = -math.inf
-    for x, y, name, colour in sorted(ends, key=lambda end: end.y):
-        start = axes.transData.transform((x, y))[1] * 72 / axes.figure.dpi
-        height = max(start, height + 10)
-        axes.annotate(
-            name,
-            (x, y),
-            xycoords=places,
-            xytext=(5, height - start),
-            textcoords="offset points",
-            va="center",
-            size=8,
-            color=colour,
-            annotation_clip=False,
-            parse_math=False,
-        )
 
 
 def broken(

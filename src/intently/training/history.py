@@ -99,7 +99,7 @@ class History:
         }
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a row for each record and evaluation, as `intently.show.training` draws them.
+        """Return a row for each record and evaluation, as `intently.show.curves` draws them.
 
         >>> at = Evaluation(9, {"exact": 50.0}, 1.0)
         >>> history = History([Record(9, 6.5, 1e-3, 900, 0.2)], [at])

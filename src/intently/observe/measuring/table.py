@@ -11,7 +11,7 @@ from intently.observe.recording.table import Row, Table
 class Effects(Table):
     """A tidy table: one row for each edit, with the score before it, after it, and the difference.
 
-    ``layer``, ``head``, ``key`` or ``edit`` say which edit it is. `intently.show.effects` draws it.
+    ``layer``, ``head``, ``key`` or ``edit`` say which edit it is. `intently.show.heatmap` draws it.
 
     >>> row = {"layer": "layers.0", "head": 1, "before": -1.0, "after": -3.5, "difference": -2.5}
     >>> print(Effects([row], tuple(row)))

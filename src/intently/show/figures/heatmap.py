@@ -1,9 +1,10 @@
-"""A matrix of any size as one picture, pooled to fit, with two statistics at its sides."""
+"""A matrix of any size as one picture: weights, scores, an alignment, what edits do."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -11,6 +12,8 @@ import torch
 from intently.errors import ArgumentError, build
 from intently.foundation.checks import check_word
 from intently.matrix import LazyMatrix
+from intently.matrix.labelling import follows
+from intently.matrix.patterns.heads import entropies
 from intently.show import reading
 from intently.show.cells import (
     count_steps,
@@ -19,28 +22,26 @@ from intently.show.cells import (
     header,
     name_columns,
     name_rows,
-    name_sides,
     paint,
     rule,
 )
 from intently.show.choosing import Choice, Source, one_of
-from intently.show.figures.survey import Survey, survey
 from intently.show.files import destination, finish
 from intently.show.given import Plain
 from intently.show.labels import shown, titled
-from intently.show.reading import Names, Pooling
+from intently.show.reading import Pooling, Survey, survey
 from intently.show.sheet import (
     HEADING,
     LINE,
     NOTES,
     WORD,
-    Sheet,
     captions,
+    constrained,
     few_ticks,
     height_of,
     width_of,
 )
-from intently.show.style import GRID, SIDES, signed_map, style, weight_map
+from intently.show.style import ACCENT, GRID, QUIET, SIDES, ink_on, signed_map, style, weight_map
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,20 +52,47 @@ if TYPE_CHECKING:
 CELLS = 512
 """Cells of the picture on each side at most: two pixels each in a file of 200 dots per inch."""
 
+NUMBERED = 12
+"""Rows and columns up to which every cell shows its number."""
+
 SINKS = ("show", "hide")
 DECADES = 6
-MARGIN = 0.12
-SIDE = 0.55
-GAP = 0.08
+SIDE, BAR = 0.55, 0.11
+"""Width of the statistics at the sides and of the colour bar, in inches."""
 
 Scale = Literal["linear", "log"]
 Sink = Literal["show", "hide"]
 
 
+class Gold(Protocol):
+    """Known links between words, as (source, target): `intently.corpora.Alignment` is one."""
+
+    @property
+    def sure(self) -> Collection[tuple[int, int]]: ...
+    @property
+    def possible(self) -> Collection[tuple[int, int]]: ...
+
+
+class Effects(Protocol):
+    """A table of `intently.effects`, with columns "layer", "difference" and "head" or "key"."""
+
+    @property
+    def columns(self) -> Sequence[str]: ...
+    def __getitem__(self, column: str, /) -> Sequence[Any]:
+        """Return the values of a column."""
+        ...
+
+
+Drawn: TypeAlias = Source | Effects
+Links: TypeAlias = list[tuple[int, int]]
+
+
 def heatmap(
-    matrix: Source,
+    matrix: Drawn,
     *,
     head: Choice = None,
+    gold: Gold | None = None,
+    margins: bool = True,
     scale: Scale = "linear",
     sink: Sink = "show",
     how: Pooling = "mean",
@@ -74,21 +102,28 @@ def heatmap(
     """Draw a (t, s) matrix of any size, its entropy per query and what each key receives.
 
     Plain numbers, a tensor, an array or nested lists, are drawn as weights if no number is below 0
-    and each row sums to 1 or 0; otherwise as plain numbers, without the statistics of weights.
+    and each row sums to 1 or 0; otherwise as plain numbers, without the statistics of weights. A
+    table of `intently.effects` is drawn with its layers down and its heads (or keys) across: blue
+    raises the score, sand lowers it.
 
     Of (h, t, s) ``head`` chooses one, else their mean is drawn; of a recording, or of matrices by
-    name, it is ``"name"`` or ``("name", head)``. More than 512 rows or columns are pooled as
-    ``A.pool(…, how)`` does, and the colour bar says so: a mean hides single weights, which
-    ``how="max"`` shows. ``scale="log"`` shades by the logarithm of the weight, over at most six
-    decades; on the linear scale, one weight in two hundred of a large matrix may exceed the end of
-    the scale, which then is pointed. ``sink="hide"`` hatches the first key that any query looks at,
-    and leaves it out of the scale. The side shows the entropy of each row in nats, the bottom the
-    sum of each column, averaged where rows or columns share a cell. Returns the figure, written to
-    ``save``.
+    name, it is ``"name"`` or ``("name", head)``. Up to 12 × 12 cells show their numbers. Links of
+    ``gold`` are outlined, sure ones solid, possible ones dashed. The side shows the entropy of each
+    row in nats, the bottom the sum of each column, averaged where rows or columns share a cell;
+    ``margins=False`` leaves them out.
 
-    Raises ArgumentError for an empty matrix, an ambiguous choice of matrix, an unknown scale, sink
-    or suffix, and a sink or a logarithm for numbers that have none. The sink: Xiao et al. 2024,
-    "Efficient Streaming Language Models with Attention Sinks", section 3.1.
+    More than 512 rows or columns are pooled as ``A.pool(…, how)`` does, and the colour bar says so:
+    a mean hides single weights, which ``how="max"`` shows. ``scale="log"`` shades by the logarithm
+    of the weight, over at most six decades; on the linear scale, one weight in two hundred of a
+    large matrix may exceed the end of the scale, which then is pointed. ``sink="hide"`` hatches the
+    first key that any query looks at, and leaves it out of the scale. Returns the figure, written
+    to ``save``.
+
+    Raises ArgumentError for an empty matrix, an ambiguous choice of matrix, links outside the
+    matrix, a table without layers, an unknown scale, sink or suffix, and a sink or a logarithm for
+    numbers that have none. The sink: Xiao et al. 2024, "Efficient Streaming Language Models with
+    Attention Sinks", section 3.1; the alignment: Bahdanau, Cho & Bengio 2015, "Neural Machine
+    Translation by Jointly Learning to Align and Translate", figure 3.
 
     >>> import torch
     >>> from intently.matrix import Dense
@@ -99,20 +134,89 @@ def heatmap(
     path = destination(save)
     check_word(scale, "scale", ("linear", "log"))
     check_word(sink, "sink", SINKS)
-    lazy, chosen = one_of(matrix, head, read=reading.any_numbers)
+    given, sides, what = matrix, None, "number"
+    if hasattr(matrix, "columns") and not isinstance(matrix, LazyMatrix):
+        given, sides, what = _grid(matrix)
+    lazy, chosen = one_of(given, head, read=reading.any_numbers)
     plain = lazy.no_weights() if isinstance(lazy, Plain) else ""
+    plain = "a table of effects" if sides else plain
     found, notes = _numbers(lazy, how, plain) if plain else _survey(lazy, how)
     if plain:
         _check_plain(found.cells, scale, sink, plain)
     elif unknown := reading.missing(found.cells):
         notes.append(f"{unknown}, and left out of the column sums")
+    if sides:
+        notes = []
     labels = reading.shown_names(lazy, shown)
     if sink == "hide":
         notes += _hide_sink(found, labels.columns)
-    texts = titled(title, chosen), "\n".join(notes)
+    links = _links(gold, *lazy.shape)
+    if gold is not None:
+        notes.append("outlined: gold links (solid sure, dashed possible)")
+    if not plain and max(lazy.shape) <= CELLS:
+        notes.append(reading.outside(found.cells, labels.rows) if sink == "show" else "")
+    if not margins or plain:
+        found = found._replace(entropy=np.empty(0), received=np.empty(0))
+    texts = titled(title, chosen), "\n".join(filter(None, notes))
     with style((*labels.rows, *labels.columns, *texts)):
-        look = _look(found.cells, scale, how if max(lazy.shape) > CELLS else None, bool(plain))
-        return finish(_draw(lazy, found, look, labels, texts), path)
+        look = _look(found.cells, scale, how if max(lazy.shape) > CELLS else None, plain and what)
+        names = sides or _sides(lazy, bool(plain))
+        return finish(_draw(lazy, found, look, (labels, names), links, texts), path)
+
+
+# --- what is drawn --------------------------------------------------------------------------------
+
+
+def _grid(table: Any) -> tuple[LazyMatrix, tuple[str, str], str]:
+    """Return a table of effects as a matrix, the names of its sides, and that of its numbers."""
+    columns = table.columns
+    if not {"layer", "difference"} <= set(columns):
+        expected = "columns layer and difference"
+        fix = "edits.each_head, each_layer and each_key give them"
+        raise build(ArgumentError, "table", expected, ", ".join(columns), fix=fix)
+    layers = [str(layer) for layer in table["layer"]]
+    if not layers:
+        raise build(ArgumentError, "table", "at least one row", "none")
+    across = next((name for name in ("head", "key") if name in columns), "")
+    places = [int(place) for place in table[across]] if across else [0] * len(layers)
+    rows = list(dict.fromkeys(layers))
+    values = np.full((len(rows), 1 + max(places)), np.nan)
+    for layer, place, difference in zip(layers, places, table["difference"], strict=True):
+        values[rows.index(layer), place] = float(difference)
+    top = tuple(map(str, range(values.shape[1]))) if across else ("",)
+    return Plain(torch.from_numpy(values), (tuple(rows), top)), ("layer", across), "difference"
+
+
+def _links(gold: Gold | None, t: int, s: int) -> tuple[Links, Links]:
+    """Return the sure and the other possible links."""
+    if gold is None:
+        return [], []
+    sure = {(int(j), int(i)) for j, i in gold.sure}
+    possible = {(int(j), int(i)) for j, i in gold.possible}
+    outside = sorted((j, i) for j, i in sure | possible if not (0 <= j < s and 0 <= i < t))
+    if outside:
+        raise build(
+            ArgumentError,
+            "gold",
+            f"links (source, target) inside a (t, s) matrix of shape ({t}, {s})",
+            f"the link {outside[0]}",
+            "the links count words, the matrix may count subwords, or the sides were exchanged",
+            "merge the matrix to words first: intently.matrix.Merged",
+        )
+    return sorted(sure), sorted(possible - sure)
+
+
+def _sides(lazy: LazyMatrix, plain: bool) -> tuple[str, str]:
+    """Return the names of rows and columns."""
+    if plain:
+        return "rows", "columns"
+    if None not in lazy.labels and follows(lazy) is None:
+        return "produced", "source"
+    rows, columns = lazy.labels
+    return (
+        "query steps" if rows is None else "queries",
+        "key steps" if columns is None else "keys",
+    )
 
 
 def _check_plain(cells: np.ndarray, scale: str, sink: str, why: str) -> None:
@@ -145,11 +249,10 @@ def _survey(lazy: LazyMatrix, how: Pooling) -> tuple[Survey, list[str]]:
             note += f"; the largest single weight is {found.highest:.2g}"
         return found, [note]
     with torch.no_grad():
-        entropy, received = reading.numbers(lazy.entropy()), reading.numbers(lazy.received())
-    cells = reading.weights(lazy).copy()
-    if not np.isfinite(received).all():
-        received = np.where(np.isfinite(cells), cells, 0).sum(0)
-    return Survey(cells, entropy, received, float(np.nanmax(cells, initial=0.0))), []
+        w = lazy.dense()
+        entropy, cells = reading.numbers(entropies(w)), reading.numbers(w).copy()
+    received = np.where(np.isfinite(cells), cells, 0).sum(0)
+    return Survey(cells, np.maximum(entropy, 0), received, float(np.nanmax(cells, initial=0.0))), []
 
 
 def _hide_sink(found: Survey, columns: tuple[str, ...]) -> list[str]:
@@ -168,6 +271,9 @@ def _hide_sink(found: Survey, columns: tuple[str, ...]) -> list[str]:
     return [f"hatched, not in the scale: {hatched} takes {share:.0%} of all weight"]
 
 
+# --- how it is drawn ------------------------------------------------------------------------------
+
+
 class Look(NamedTuple):
     """The mapping from numbers to colours, and the label of the colour bar."""
 
@@ -176,12 +282,13 @@ class Look(NamedTuple):
     label: str
 
 
-def _look(values: np.ndarray, scale: Scale, how: Pooling | None, plain: bool) -> Look:
+def _look(values: np.ndarray, scale: Scale, how: Pooling | None, plain: str) -> Look:
+    """Return the look of weights, or of ``plain`` numbers of this name."""
     from matplotlib.colors import Normalize
 
-    label = reading.measured(how, "number" if plain else "weight")
-    if plain and (values < 0).any():
-        top = float(np.abs(values[np.isfinite(values)]).max())
+    label = reading.measured(how, plain or "weight")
+    if plain == "difference" or (plain and (values < 0).any()):
+        top = float(np.abs(values[np.isfinite(values)]).max(initial=0.0)) or 1.0
         return Look(Normalize(-top, top), signed_map(), label)
     return Look(_norm(values, scale), weight_map(), label)
 
@@ -198,29 +305,35 @@ def _norm(values: np.ndarray, scale: Scale) -> Normalize:
 
 
 def _draw(
-    matrix: LazyMatrix, found: Survey, look: Look, labels: Names, texts: tuple[str, str]
+    matrix: LazyMatrix,
+    found: Survey,
+    look: Look,
+    names: tuple[reading.Names, tuple[str, str]],
+    links: tuple[Links, Links],
+    texts: tuple[str, str],
 ) -> Figure:
     from matplotlib.colors import LogNorm
 
-    values, norm, sides = found.cells, look.norm, found.entropy.size > 0
-    t, s = matrix.shape
-    rows, columns = labels
+    values, norm, margins = found.cells, look.norm, found.entropy.size > 0
+    (t, s), ((rows, columns), sides) = matrix.shape, names
     cell = min(0.4, 4.4 / s, 4.4 / t)
     wide, high = max(s * cell, 1.1), max(t * cell, 1.1)
     size = 8.5 if cell >= 0.2 else 7.0
     word = size * WORD
     counted = tuple(side is None for side in matrix.labels)
-    top_labels = header(columns, wide / s, size, wide / word)
-    above = size * LINE + 0.05 if counted[1] else top_labels.height
-    left = MARGIN + 9 * LINE + 0.12 + width_of([str(t)] if counted[0] else rows, size)
-    side = GAP + SIDE if sides else 0.0
-    width = left + wide + side + 0.95
-    heading, foot = captions(texts, width - 2 * MARGIN)
-    top = MARGIN + height_of(heading, HEADING) + 9 * LINE + 0.04 + above
-    below = side + 0.3 if sides else 0.15
+    top = header(columns, wide / s, size, wide / word)
+    above = (size * LINE if counted[1] else top.height) + 9 * LINE + 0.12
+    left = 9 * LINE + 0.2 + width_of([str(t)] if counted[0] else rows, size)
+    side = SIDE if margins else 0.0
+    width = left + wide + max(side + BAR + 0.9, top.overhang + 0.1)
+    texts = captions(texts, width - 0.24)
+    below = side + 0.45 if margins else 0.2
+    height = above + high + below + height_of(texts[0], HEADING) + height_of(texts[1], NOTES, 0.08)
 
-    sheet = Sheet.of(width, top + high + below + height_of(foot, NOTES, 0.08))
-    axes = sheet.axes(left, top, wide, high)
+    figure = constrained(width, height, *texts)
+    widths, heights = [wide, side or 0.01, BAR], [high, side or 0.01]
+    grid = figure.add_gridspec(2, 3, width_ratios=widths, height_ratios=heights)
+    axes = figure.add_subplot(grid[0, 0])
     logarithmic = isinstance(norm, LogNorm)
     shaded = np.maximum(values, (norm.vmin or 0.0) / 10) if logarithmic else values
     paint(axes, shaded, (t, s), norm, "auto", look.colours)
@@ -229,30 +342,75 @@ def _draw(
     if counted[1]:
         count_steps(axes, "x", s, size)
     else:
-        name_columns(axes, columns, wide / word, size, top_labels.turn)
+        name_columns(axes, columns, wide / word, size, top.turn)
     if counted[0]:
         count_steps(axes, "y", t, size)
     else:
         name_rows(axes, rows, high / word, size)
-    named = ("rows", "columns")
-    if sides:
-        named = "query steps" if counted[0] else "queries", "key steps" if counted[1] else "keys"
-    name_sides(axes, named, ((left - MARGIN - 9 * LINE) / wide, (above + 0.02) / high))
-    if sides:
-        _entropy(sheet.axes(left + wide + GAP, top, SIDE, high), found.entropy, values.shape[0])
-        _received(sheet.axes(left, top + high + GAP, wide, SIDE), found.received, values)
-    beyond = np.isfinite(values) & (values > (norm.vmax or 0.0))
-    sheet.colour_bar(
-        (left + wide + side + 0.2, top, 0.11, high),
-        norm,
-        look.colours,
+    axes.set_ylabel(sides[0])
+    axes.set_xlabel(sides[1])
+    axes.xaxis.set_label_position("top")
+    if max(t, s) <= NUMBERED:
+        _write_numbers(axes, values, min(8.0, cell * 72 * 0.26), look)
+    _outline(axes, *links)
+    if margins:
+        _entropy(figure.add_subplot(grid[0, 1]), found.entropy, values.shape[0])
+        _received(figure.add_subplot(grid[1, 0]), found.received, values)
+    _colour_bar(figure.add_subplot(grid[0, 2]), values, look)
+    return figure
+
+
+def _colour_bar(axes: Axes, values: np.ndarray, look: Look) -> None:
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import LogNorm
+
+    beyond = np.isfinite(values) & (values > (look.norm.vmax or 0.0))
+    bar: Any = axes.figure.colorbar(
+        ScalarMappable(look.norm, look.colours),
+        cax=axes,
         label=look.label,
         extend="max" if beyond.any() else "neither",
-        format=None if logarithmic else "{x:.3g}",
+        format=None if isinstance(look.norm, LogNorm) else "{x:.3g}",
     )
-    sheet.write(MARGIN, MARGIN, heading)
-    sheet.note(left, top + high + below, foot)
-    return sheet.figure
+    bar.outline.set_visible(False)
+
+
+def _write_numbers(axes: Axes, values: np.ndarray, size: float, look: Look) -> None:
+    places = 2 if np.abs(values[np.isfinite(values)]).max(initial=0.0) < 10 else 0
+    for (i, j), value in np.ndenumerate(values):
+        if np.isfinite(value):
+            faint = abs(value) < 0.5 * 10.0**-places
+            face = look.colours(look.norm(float(value)))
+            axes.text(
+                j,
+                i,
+                "0" if faint else f"{value:.{places}f}".replace("-", "−"),
+                size=size,
+                color=QUIET if faint else ink_on(face),
+                ha="center",
+                va="center_baseline",
+                parse_math=False,
+                zorder=3,
+            )
+
+
+def _outline(axes: Axes, sure: Links, possible: Links) -> None:
+    from matplotlib.patches import Rectangle
+
+    for links, dash, name in ((possible, (0, (3, 2)), "possible"), (sure, "solid", "sure")):
+        for source, target in links:
+            box = Rectangle(
+                (source - 0.45, target - 0.45),
+                0.9,
+                0.9,
+                fill=False,
+                edgecolor=ACCENT,
+                linestyle=dash,
+                linewidth=1.6,
+                label=name,
+                zorder=2.5,
+            )
+            axes.add_patch(box)
 
 
 def _entropy(axes: Axes, entropy: np.ndarray, cells: int) -> None:

@@ -1,21 +1,32 @@
-"""A text shaded by attention: what one token looks at, or what looks at it."""
+"""A text shaded by attention, or cut by several tokenizers into words, pieces, characters."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from pathlib import Path
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    NamedTuple,
+    Protocol,
+    TypeAlias,
+    cast,
+    runtime_checkable,
+)
 
 import numpy as np
 
+from intently.errors import ArgumentError, KindError, build
 from intently.foundation.checks import check_word
 from intently.matrix import LazyMatrix
 from intently.matrix.labelling import follows
 from intently.show.cells import limits
 from intently.show.choosing import Choice, Source, one_of, place
 from intently.show.files import destination, finish
-from intently.show.labels import mostly_right_to_left, shown, spaced, titled, visible
+from intently.show.labels import lines, mostly_right_to_left, shown, spaced, titled, visible
 from intently.show.reading import looked, missing, names, shown_names
 from intently.show.sheet import (
     HEADING,
@@ -24,12 +35,24 @@ from intently.show.sheet import (
     Sheet,
     boxed,
     broken,
+    heading_of,
     height_of,
     width_of,
     widths_of,
     wrapped,
 )
-from intently.show.style import ACCENT, FRAME, HATCH, HOLE, INK, QUIET, ink_on, style, weight_map
+from intently.show.style import (
+    ACCENT,
+    FRAME,
+    HATCH,
+    HOLE,
+    INK,
+    QUIET,
+    WEIGHTS,
+    ink_on,
+    style,
+    weight_map,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,6 +71,9 @@ FAINT = 0.05
 FEW = 32
 """Texts of at most so many tokens show the numbers too."""
 
+TINTS = (WEIGHTS[1], WEIGHTS[2])
+"""Of tokens that are no weights, in turn."""
+
 PAPER = 6.6
 MARGIN = 0.16
 SIZE = 11.0
@@ -55,6 +81,9 @@ NAMED, BETWEEN = 0.2, 0.1
 BLANK = 0.05
 PAD = 0.045
 CLOSE = 0.012
+
+BESIDE, STEP, APART = 0.03, SIZE * LINE + 0.11, 0.14
+"""Between the boxes, the lines and the tokenizers of a sentence that is cut, in inches."""
 
 
 class Word(NamedTuple):
@@ -73,9 +102,21 @@ class Passage(NamedTuple):
     words: list[Word]
 
 
+@runtime_checkable
+class Tokenizer(Protocol):
+    """The interface of tokenizers, which ours satisfy."""
+
+    def encode(self, sentence: str, /) -> list[int]: ...
+    def tokens(self, ids: list[int], /) -> list[str]: ...
+
+
+Cutter: TypeAlias = Tokenizer | Callable[[str], Sequence[str]] | Sequence[str]
+"""A tokenizer, a function such as ``tokenizer.tokenize``, or the tokens themselves."""
+
+
 def text(
-    matrix: Source,
-    token: int | str,
+    matrix: Source | str,
+    token: int | str | Mapping[str, Cutter],
     *,
     looks: Looks = "at",
     head: Choice = None,
@@ -91,11 +132,16 @@ def text(
     decoder row is named after the token that it reads, as in "and (writes softmax)". Texts of at
     most 32 tokens also show the weights as numbers; of more than 400, those around the token and
     around the largest weights are written, and each gap says how much weight it holds. Tokenizer
-    marks become blanks, and
-    right-to-left text runs from right to left. Returns the figure, written to ``save`` if given.
+    marks become blanks, and right-to-left text runs from right to left.
 
-    Raises ArgumentError for a token that is not there or there twice, an unknown ``looks``,
-    RangeError for a position outside.
+    Instead of a matrix, a sentence shows how tokenizers split it, a box for each token and their
+    number: ``token`` then maps names to our tokenizers, to functions from a sentence to tokens,
+    such as ``list`` or ``tokenizer.tokenize``, or to the tokens themselves, which are shown
+    unchanged. Returns the figure, written to ``save`` if given.
+
+    Raises ArgumentError for a token that is not there or there twice, an unknown ``looks``, no
+    tokenizers, none or more than 400 tokens; RangeError for a position outside; KindError for
+    tokenizers that do not give tokens.
 
     >>> import torch
     >>> from intently.matrix import Dense
@@ -103,9 +149,17 @@ def text(
     >>> figure = text(Dense(torch.eye(3), labels=(words, words)), "it")
     >>> [written.get_text() for written in figure.axes[0].texts][:3]
     ['it', '1.00', 'was']
+    >>> figure = text("It was wide.", {"words": str.split, "characters": list})
+    >>> [written.get_text() for written in figure.axes[0].texts][:5]
+    ['words', '3 tokens', 'It', 'was', 'wide.']
     """
     path = destination(save)
     check_word(looks, "looks", LOOKS)
+    if isinstance(matrix, str):
+        return _tokens(matrix, cast("Any", token), title, path)
+    if isinstance(token, Mapping):
+        expected = "a position, or the text of a token; tokenizers split a sentence, a str"
+        raise build(KindError, "token", expected, "tokenizers")
     lazy, chosen = one_of(matrix, head)
     at = place(token, names(lazy)[looks == "from"])
     values = looked(lazy, at, looks)
@@ -266,3 +320,76 @@ def _write(
             parse_math=False,
             zorder=3,
         )
+
+
+# --- a sentence and its tokenizers ----------------------------------------------------------------
+
+
+def _tokens(
+    sentence: str, cutters: Mapping[str, Cutter], title: str | None, path: Path | None
+) -> Figure:
+    if not isinstance(cutters, Mapping):
+        expected = "tokenizers by name, for a text; a token, for a matrix"
+        raise build(KindError, "token", expected, type(cutters).__name__)
+    if not cutters:
+        raise build(ArgumentError, "token", "at least one tokenizer", "none")
+    cut = {str(name): _cut(sentence, cutter, str(name)) for name, cutter in cutters.items()}
+    heading = "\n".join(filter(None, (titled(title), lines(sentence))))
+    named = {visible(name, 40): list(map(visible, found)) for name, found in cut.items()}
+    with style((*named, *(token for found in named.values() for token in found), heading)):
+        return finish(_draw_tokens(named, heading), path)
+
+
+def _cut(sentence: str, cutter: Cutter, name: str) -> list[str]:
+    if isinstance(cutter, Tokenizer):
+        found = cutter.tokens(cutter.encode(sentence))
+    elif callable(cutter):
+        found = cutter(sentence)
+    else:
+        found = cutter
+    if (
+        isinstance(found, str)
+        or not isinstance(found, Sequence)
+        or not all(isinstance(token, str) for token in found)
+    ):
+        raise build(
+            KindError,
+            f"token[{name!r}]",
+            "a tokenizer, or a function from a text to tokens",
+            type(cutter).__name__ if not callable(cutter) else f"one that gives {found!r:.60}",
+            fix="for a tokenizer of transformers pass its .tokenize",
+        )
+    if not 1 <= len(found) <= LARGEST:
+        raise build(ArgumentError, f"token[{name!r}]", f"1 to {LARGEST} tokens", f"{len(found)}")
+    return list(found)
+
+
+def _draw_tokens(named: Mapping[str, list[str]], heading: str) -> Figure:
+    counts = {name: f"{len(found)} token{'s' * (len(found) > 1)}" for name, found in named.items()}
+    left = 0.2 + max(width_of(named, 9), width_of(counts.values(), 7.5))
+    room = PAPER - 2 * MARGIN - left
+    laid = {name: _laid_tokens(found, room) for name, found in named.items()}
+    heading, tall = heading_of(heading, PAPER - 2 * MARGIN)
+    top = MARGIN + tall + 0.1
+    high = sum(max(len(rows), 1.25) * STEP + APART for _, rows in laid.values()) - APART
+    sheet = Sheet.of(PAPER, top + high + 0.12)
+    axes = sheet.blank(MARGIN, top, PAPER - 2 * MARGIN, high)
+    down = 0.0
+    for name, (wide, rows) in laid.items():
+        axes.text(0, down + 0.03, name, size=9, color=INK, va="top", parse_math=False)
+        axes.text(0, down + 0.2, counts[name], size=7.5, color=QUIET, va="top")
+        for line, row in enumerate(rows):
+            for n, start in row:
+                box = left + start, down + line * STEP, wide[n], SIZE * LINE + 0.05
+                boxed(axes, named[name][n], box, SIZE, facecolor=TINTS[n % 2], edgecolor="none")
+        down += max(len(rows), 1.25) * STEP + APART
+    sheet.write(MARGIN, MARGIN, heading)
+    return sheet.figure
+
+
+def _laid_tokens(
+    found: Sequence[str], room: float
+) -> tuple[list[float], list[list[tuple[int, float]]]]:
+    """Return the widths of tokens, and their lines as `broken` gives them."""
+    wide = [max(width, 0.06) + 2 * PAD for width in widths_of(found, SIZE)]
+    return wide, broken(wide, [BESIDE] * len(wide), room, mostly_right_to_left(found))

@@ -104,7 +104,7 @@ def _laid(source: Sequence[str], produced: Sequence[str]) -> tuple[Places, Place
             f"texts at most {WIDEST:,.0f} pixels wide",
             f"{whole:,.0f} pixels",
             "both texts stand on one line each",
-            "draw it with intently.show.alignment",
+            "draw it with intently.show.heatmap",
         )
     above, below = (_spread(side, max(whole, 420.0)) for side in wide)
     return above, below
