@@ -97,15 +97,53 @@ def film(opened: Any, page: Path, name: str) -> None:
         frames[-1] = (frames[-1][0], 900)
     shown.get_by_role("button", name="Cross out").click()
     frame(2100)
+    assemble(name, frames, (840, 615), colours=96)
+    shown.close()
+
+
+def assemble(
+    name: str, frames: list[tuple[bytes, int]], size: tuple[int, int], colours: int
+) -> None:
+    """Write screenshots and their durations in milliseconds as one GIF, with one palette."""
     pictures = [Image.open(io.BytesIO(data)).convert("RGB") for data, _ in frames]
-    small = [x.resize((840, 615), Image.Resampling.LANCZOS) for x in pictures]
-    one = small[0].quantize(96, dither=Image.Dither.NONE)
+    small = [x.resize(size, Image.Resampling.LANCZOS) for x in pictures]
+    one = small[-1].quantize(colours, dither=Image.Dither.NONE)
     told = [x.quantize(palette=one, dither=Image.Dither.NONE) for x in small]
     durations = [milliseconds for _, milliseconds in frames]
     told[0].save(
         HERE / f"{name}.gif", save_all=True, append_images=told[1:], duration=durations, loop=0
     )
-    shown.close()
+
+
+STEP, STEPS = 70, 6
+"""Milliseconds of a frame between two scenes, and the frames of a movement."""
+
+
+def film_story(opened: Any, story: Any, name: str) -> None:
+    """The page of a story, from scene to scene: its clock goes on frame by frame."""
+    with tempfile.TemporaryDirectory() as folder:
+        page = story.save(Path(folder) / "story.html")
+        wide = max(640, round(story.size[0]) + 40)
+        shown = opened.new_page(viewport={"width": wide, "height": 900}, device_scale_factor=1.25)
+        shown.clock.install(time=0)
+        shown.goto(page.as_uri())
+        shown.clock.pause_at(60_000)
+        shown.keyboard.press("Home")
+        shown.clock.run_for(STEP * STEPS)
+        room = shown.locator("main").bounding_box()
+        bottom = shown.locator("#stage").bounding_box()
+        high = bottom["y"] + bottom["height"] + 8
+        clip = {"x": room["x"], "y": 0, "width": room["width"], "height": high}
+        frames = []
+        for n, scene in enumerate(story.scenes):
+            if n:
+                shown.keyboard.press("ArrowRight")
+                for _ in range(STEPS):
+                    shown.clock.run_for(STEP)
+                    frames.append((shown.screenshot(clip=clip), STEP))
+            frames.append((shown.screenshot(clip=clip), round(1000 * scene.hold)))
+        assemble(name, frames, (round(room["width"]), round(high)), colours=255)
+        shown.close()
 
 
 def shoot(opened: Any, page: Path, state: str, name: str, **options: Any) -> None:
@@ -295,13 +333,14 @@ def cat_on_a_mat(size: int) -> np.ndarray:
     return np.asarray(canvas.buffer_rgba(), dtype=np.float32)[..., :3] / 255
 
 
-def animations() -> None:
+def animations(*only: str) -> None:
     """The stories of docs/gallery.md, from the cells that stand there: each under its heading."""
     from intently.show.animate import Animation
 
     text = (HERE.parent / "gallery.md").read_text(encoding="utf-8")
     known: dict[str, Any] = {}
-    heading, made = "", set[str]()
+    heading = ""
+    found: dict[str, Animation] = {}
     for title, cell in re.findall(
         r"^### ([^\n]+)$|^```{code-cell} python\n(.*?)^```$", text, re.M | re.S
     ):
@@ -314,9 +353,12 @@ def animations() -> None:
             exec(compile(ast.Module([last], []), "gallery.md", "exec"), known)
             continue
         story = eval(compile(ast.Expression(last.value), "gallery.md", "eval"), known)
-        if isinstance(story, Animation) and heading not in made:
-            made.add(heading)
-            story.save(HERE / f"{heading}.gif")
+        if isinstance(story, Animation) and heading not in found:
+            found[heading] = story
+    with browser() as opened:
+        for name, story in found.items():
+            if not only or name in only:
+                film_story(opened, story, name)
 
 
 def main() -> None:

@@ -9,8 +9,7 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.text import Text
 
 from intently import show
-from intently.show.animate.gif import light
-from intently.show.style import DARK, DARK_PAPER, luminance, on_dark, weight_map
+from intently.show.style import DARK, DARK_PAPER, light, luminance, on_dark, weight_map
 
 from .drawing import milk
 from .drawing import quiet as quiet

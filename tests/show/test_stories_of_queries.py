@@ -123,7 +123,7 @@ def test_wide_vectors_are_means_of_neighbours_and_say_so():
         ({"values": "abc"}, KindError, "values: expected a tensor, an array or nested lists"),
         ({"query": "nobody"}, ArgumentError, "query: expected a position"),
         ({"query": 9}, RangeError, "query: expected a position from 0 to 2"),
-        ({"save": "x.png"}, ArgumentError, r"ends in .gif or .html; got 'x.png'.*x.gif"),
+        ({"save": "x.png"}, ArgumentError, r"ends in .html; got 'x.png'.*x.html"),
     ],
 )
 def test_a_product_refuses_what_it_cannot_tell(change, error, text):

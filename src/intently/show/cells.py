@@ -11,7 +11,7 @@ import numpy as np
 
 from intently.show.labels import thinned
 from intently.show.sheet import LINE, few_ticks, widths_of
-from intently.show.style import FRAME, GRID, HATCH, HOLE, weight_map
+from intently.show.style import ACCENT, FRAME, GRID, HATCH, HOLE, QUIET, ink_on, weight_map
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.colors import Colormap, Normalize
     from matplotlib.image import AxesImage
     from matplotlib.patches import Rectangle
+
+Link = tuple[int, int]
 
 CROWDED = 4096
 
@@ -128,6 +130,48 @@ def count_steps(axes: Axes, side: Literal["x", "y"], n: int, size: float, most: 
     axis.set_tick_params(labelsize=size, pad=2)
     if side == "x":
         axes.xaxis.tick_top()
+
+
+def write_numbers(
+    axes: Axes, values: np.ndarray, size: float, norm: Normalize, colours: Colormap
+) -> None:
+    """Write its number into every finite cell, in an ink that reads on its shade."""
+    places = 2 if np.abs(values[np.isfinite(values)]).max(initial=0.0) < 10 else 0
+    for (i, j), value in np.ndenumerate(values):
+        if np.isfinite(value):
+            faint = abs(value) < 0.5 * 10.0**-places
+            face = colours(norm(float(value)))
+            axes.text(
+                j,
+                i,
+                "0" if faint else f"{value:.{places}f}".replace("-", "−"),
+                size=size,
+                color=QUIET if faint else ink_on(face),
+                ha="center",
+                va="center_baseline",
+                parse_math=False,
+                zorder=3,
+            )
+
+
+def outline(axes: Axes, sure: Sequence[Link], possible: Sequence[Link]) -> None:
+    """Outline the cells of links (column, row): sure ones solid, possible ones dashed."""
+    from matplotlib.patches import Rectangle
+
+    for links, dash, name in ((possible, (0, (3, 2)), "possible"), (sure, "solid", "sure")):
+        for source, target in links:
+            box = Rectangle(
+                (source - 0.45, target - 0.45),
+                0.9,
+                0.9,
+                fill=False,
+                edgecolor=ACCENT,
+                linestyle=dash,
+                linewidth=1.6,
+                label=name,
+                zorder=2.5,
+            )
+            axes.add_patch(box)
 
 
 @dataclass(frozen=True)

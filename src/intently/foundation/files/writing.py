@@ -180,11 +180,12 @@ def destination(
         raise build(KindError, argument, "a path", type(path).__name__)
     final, known = Path(path), list(suffixes)
     if final.suffix.lower() not in known:
+        endings = " or ".join(filter(None, (", ".join(known[:-1]), known[-1])))
         better = str(final.with_suffix(known[0])) if final.name else example + known[0]
         raise build(
             ArgumentError,
             argument,
-            f"a file name that ends in {', '.join(known[:-1])} or {known[-1]}",
+            f"a file name that ends in {endings}",
             repr(str(path)),
             fix=f"write {argument}={better!r}",
         )

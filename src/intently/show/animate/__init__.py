@@ -1,7 +1,7 @@
 """How attention works, in animations of your own numbers.
 
 Each story is one call on real tensors, matrices or modules and returns an `Animation`, which
-``save=`` writes as a GIF or as a page that plays offline. `product` and `dictionary` explain one
+``save=`` writes as a page that plays offline. `product` and `dictionary` explain one
 query, `heads`, `permutation` and `convolution` a layer, `writing` a model.
 """
 

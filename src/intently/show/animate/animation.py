@@ -1,4 +1,4 @@
-"""A finished story: scenes for a GIF, a page, or single pictures."""
+"""A finished story: its scenes, and the page that plays them."""
 
 from __future__ import annotations
 
@@ -6,29 +6,24 @@ import html
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from intently.errors import RangeError, build
 from intently.show import files
-from intently.show.animate import gif, player
+from intently.show.animate import player
 from intently.show.animate.live import Live
 from intently.show.animate.shapes import Scene
 from intently.show.animate.stage import USUAL, Stage
 from intently.show.labels import titled
 
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
-SUFFIXES = (".gif", ".html")
+SUFFIXES = (".html",)
 
 
 @dataclass(frozen=True)
 class Animation:
     """A title, scenes, and their size in pixels.
 
-    ``save("x.gif")`` writes frames, ``save("x.html")`` one page that draws them from their numbers,
-    with play, pause and steps, and fetches nothing; where the story is ``live``, one can drag its
-    numbers there. ``picture(n)`` is scene n. It plays in a notebook.
+    ``save("x.html")`` writes one page that draws them from their numbers, with play, pause and
+    steps, and fetches nothing; where the story is ``live``, one can drag its numbers there. It
+    plays in a notebook.
     """
 
     title: str
@@ -40,36 +35,22 @@ class Animation:
         return len(self.scenes)
 
     def __repr__(self) -> str:
-        return f"Animation({self.title!r}, {len(self)} scenes): .save('x.gif') or .save('x.html')"
+        return f"Animation({self.title!r}, {len(self)} scenes): .save('x.html')"
 
     @property
     def captions(self) -> tuple[str, ...]:
         """The captions, scene by scene."""
         return tuple(scene.caption for scene in self.scenes)
 
-    def picture(self, scene: int = -1) -> Image:
-        """Return one scene as a picture, by default the last.
-
-        Raises RangeError for a missing scene.
-        """
-        from PIL import Image as Images
-
-        if not -len(self) <= scene < len(self):
-            raise build(RangeError, "scene", f"a scene from 0 to {len(self) - 1}", scene)
-        return Images.fromarray(gif.still(self.title, self.scenes, self.size, scene % len(self)))
-
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write a GIF or a page, by suffix; equal stories give equal bytes.
+        """Write the page; equal stories give equal bytes.
 
-        The content is complete before the file is opened. Raises ArgumentError for other suffixes.
+        The content is complete before the file is opened. Raises ArgumentError for suffixes other
+        than .html.
         """
         found = destination(path)
         assert found is not None
-        if found.suffix.lower() == ".gif":
-            content = gif.encoded(gif.frames(self.title, self.scenes, self.size))
-        else:
-            content = self.page().encode()
-        files.write(found, content)
+        files.write(found, self.page().encode())
         return found
 
     def page(self) -> str:
@@ -88,7 +69,7 @@ class Animation:
 def destination(save: str | os.PathLike[str] | None) -> Path | None:
     """Return the path to save to; call it before making a story.
 
-    Raises as `intently.show.files.destination` does, for suffixes other than .gif and .html.
+    Raises as `intently.show.files.destination` does, for suffixes other than .html.
     """
     return files.destination(save, SUFFIXES, "story")
 

@@ -1,7 +1,7 @@
 """The shapes of a story: grids of shaded cells, words, and curves, on a sheet in pixels.
 
 Colours are symbolic: a shade from −1 (darkest sand) over 0 (paper) to 1 (darkest blue), or a name
-such as ``"ink"``. So the same numbers make the frames of a GIF and, light or dark, a page.
+such as ``"ink"``, so that a page is light or dark.
 """
 
 from __future__ import annotations
@@ -13,9 +13,6 @@ Colour = Literal["ink", "quiet", "frame", "accent", "blue", ""]
 Anchor = Literal["start", "middle", "end"]
 Shade: TypeAlias = float | None
 """From −1 to 1; NaN is hatched, for masked cells; None is clear."""
-
-LARGE = 400
-"""Larger grids are drawn without thin lines between cells."""
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,10 @@ from intently.show.cells import (
     header,
     name_columns,
     name_rows,
+    outline,
     paint,
     rule,
+    write_numbers,
 )
 from intently.show.choosing import Choice, Source, one_of
 from intently.show.files import destination, finish
@@ -41,7 +43,7 @@ from intently.show.sheet import (
     height_of,
     width_of,
 )
-from intently.show.style import ACCENT, GRID, QUIET, SIDES, ink_on, signed_map, style, weight_map
+from intently.show.style import GRID, SIDES, signed_map, style, weight_map
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -351,8 +353,8 @@ def _draw(
     axes.set_xlabel(sides[1])
     axes.xaxis.set_label_position("top")
     if max(t, s) <= NUMBERED:
-        _write_numbers(axes, values, min(8.0, cell * 72 * 0.26), look)
-    _outline(axes, *links)
+        write_numbers(axes, values, min(8.0, cell * 72 * 0.26), norm, look.colours)
+    outline(axes, *links)
     if margins:
         _entropy(figure.add_subplot(grid[0, 1]), found.entropy, values.shape[0])
         _received(figure.add_subplot(grid[1, 0]), found.received, values)
@@ -373,44 +375,6 @@ def _colour_bar(axes: Axes, values: np.ndarray, look: Look) -> None:
         format=None if isinstance(look.norm, LogNorm) else "{x:.3g}",
     )
     bar.outline.set_visible(False)
-
-
-def _write_numbers(axes: Axes, values: np.ndarray, size: float, look: Look) -> None:
-    places = 2 if np.abs(values[np.isfinite(values)]).max(initial=0.0) < 10 else 0
-    for (i, j), value in np.ndenumerate(values):
-        if np.isfinite(value):
-            faint = abs(value) < 0.5 * 10.0**-places
-            face = look.colours(look.norm(float(value)))
-            axes.text(
-                j,
-                i,
-                "0" if faint else f"{value:.{places}f}".replace("-", "−"),
-                size=size,
-                color=QUIET if faint else ink_on(face),
-                ha="center",
-                va="center_baseline",
-                parse_math=False,
-                zorder=3,
-            )
-
-
-def _outline(axes: Axes, sure: Links, possible: Links) -> None:
-    from matplotlib.patches import Rectangle
-
-    for links, dash, name in ((possible, (0, (3, 2)), "possible"), (sure, "solid", "sure")):
-        for source, target in links:
-            box = Rectangle(
-                (source - 0.45, target - 0.45),
-                0.9,
-                0.9,
-                fill=False,
-                edgecolor=ACCENT,
-                linestyle=dash,
-                linewidth=1.6,
-                label=name,
-                zorder=2.5,
-            )
-            axes.add_patch(box)
 
 
 def _entropy(axes: Axes, entropy: np.ndarray, cells: int) -> None:

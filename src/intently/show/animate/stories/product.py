@@ -37,7 +37,7 @@ def product(
     what it averages; ``query`` is a position, or the text of a label that occurs once. Scores other
     than dot products, softcap, bias, mask and sink are included if the matrix has them. Vectors up
     to 6 wide show their numbers; wider than 96, the means of neighbours. Returns the story, written
-    to ``save`` (GIF or HTML, by suffix) if given.
+    to ``save`` (HTML) if given.
 
     Raises ArgumentError for more than 24 keys, values that do not fit, an unknown query or head,
     and numbers that are not finite; KindError for a matrix without queries and keys.
