@@ -18,7 +18,7 @@ import torch
 
 from intently.biases import Bias
 from intently.matrix import LazyMatrix
-from intently.show.choosing import Entry, Recording
+from intently.show.inputs import Entry, Recording
 from intently.show.labels import visible
 from intently.show.pictures import encoded
 from intently.show.reading import numbers

@@ -15,7 +15,7 @@ import torch
 from intently.errors import ArgumentError, build
 from intently.matrix import LazyMatrix
 from intently.show.cells import crowded_limits, limits
-from intently.show.choosing import Choice, Source, one_of, whole
+from intently.show.inputs import Choice, Source, one_of, whole
 from intently.show.labels import JOINERS, right_to_left, unmarked, visible
 from intently.show.reading import Pooling, missing, numbers, shown_names, weights
 

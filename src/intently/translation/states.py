@@ -16,7 +16,7 @@ from intently.errors import ArgumentError, build
 from intently.foundation.files.writing import replace_file
 from intently.foundation.tokens import bare
 from intently.models.kinds import EncoderDecoder
-from intently.show.choosing import place
+from intently.show.inputs import place
 from intently.text import EOS, SOS, Tokenizer
 
 

@@ -17,8 +17,8 @@ from intently.foundation.tokens import bare
 from intently.kernels.problem import Problem
 from intently.matrix import LazyMatrix
 from intently.scores import Cosine, Dot
-from intently.show.choosing import among, one_text, whole
 from intently.show.given import as_numbers
+from intently.show.inputs import among, one_text, whole
 from intently.show.labels import visible
 from intently.show.reading import at_most, check, names, numbers
 

@@ -27,9 +27,9 @@ from intently.show.cells import (
     rule,
     write_numbers,
 )
-from intently.show.choosing import Choice, Source, one_of
 from intently.show.files import destination, finish
 from intently.show.given import Plain
+from intently.show.inputs import Choice, Source, one_of
 from intently.show.labels import shown, titled
 from intently.show.reading import Pooling, Survey, survey
 from intently.show.sheet import (

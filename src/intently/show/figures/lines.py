@@ -11,8 +11,8 @@ import numpy as np
 from intently.errors import ArgumentError, build
 from intently.matrix.labelling import follows
 from intently.show.cells import limits
-from intently.show.choosing import Choice, Source, one_of, place
 from intently.show.files import destination, finish
+from intently.show.inputs import Choice, Source, one_of, place
 from intently.show.labels import shown, titled
 from intently.show.reading import Names, at_most, missing, names, outside, shown_names, weights
 from intently.show.sheet import HEADING, LINE, NOTES, Sheet, captions, height_of, width_of

@@ -12,8 +12,8 @@ import numpy as np
 from intently.errors import ArgumentError, RangeError, build
 from intently.foundation.checks import check_word
 from intently.matrix import LazyMatrix
-from intently.show.choosing import SCALES, Choice, Scale, Source, one_of, place, whole
 from intently.show.files import destination, finish
+from intently.show.inputs import SCALES, Choice, Scale, Source, one_of, place, whole
 from intently.show.labels import titled, visible
 from intently.show.pictures import read
 from intently.show.reading import looked, missing, names

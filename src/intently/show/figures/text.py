@@ -24,8 +24,8 @@ from intently.foundation.checks import check_word
 from intently.matrix import LazyMatrix
 from intently.matrix.labelling import follows
 from intently.show.cells import limits
-from intently.show.choosing import Choice, Source, one_of, place
 from intently.show.files import destination, finish
+from intently.show.inputs import Choice, Source, one_of, place
 from intently.show.labels import lines, mostly_right_to_left, shown, spaced, titled, visible
 from intently.show.reading import looked, missing, names, shown_names
 from intently.show.sheet import (

@@ -11,7 +11,7 @@ from intently.attention_matrix import Attention
 from intently.errors import ArgumentError, IntentlyError, KindError, build
 from intently.matrix import LazyMatrix
 from intently.matrix.labelling import as_numbers, numbered
-from intently.show.choosing import Recording
+from intently.show.inputs import Recording
 from intently.show.labels import spaced
 from intently.show.page.sides import Picture, Side, Sides, Text, counted
 

@@ -14,7 +14,7 @@ from intently.show.animate.live import Live, Step
 from intently.show.animate.operands import Steps, most_keys, one_head, short, steps
 from intently.show.animate.stage import LONG, SHORT, Stage, number, numerals, strips
 from intently.show.animate.table import Table
-from intently.show.choosing import place
+from intently.show.inputs import place
 
 LARGEST = 24
 """Keys that have room on one sheet."""
