@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from intently.foundation import files
-from intently.show.dark import dress
-from intently.show.style import on_dark
+from intently.show.style import dress, on_dark
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -12,7 +12,6 @@ from intently.errors import ArgumentError, build, shape_of
 from intently.matrix import LazyMatrix
 from intently.matrix.labelling import follows, row_name
 from intently.matrix.patterns.heads import blocks_of_heads, entropies
-from intently.show.given import as_matrix, as_weights
 
 Pooling = Literal["mean", "max", "sum"]
 
@@ -26,32 +25,6 @@ class Names(NamedTuple):
 
     rows: tuple[str, ...]
     columns: tuple[str, ...]
-
-
-def check(matrix: object, argument: str = "matrix") -> LazyMatrix:
-    """Return weights that can be drawn, lazy or plain, with at least one query and one key.
-
-    Raises as `intently.show.given.as_weights` does, and ArgumentError for an empty matrix.
-    """
-    return _not_empty(as_weights(matrix, argument), argument)
-
-
-def any_numbers(matrix: object, argument: str = "matrix") -> LazyMatrix:
-    """Return a matrix as `check` does; plain numbers need not be weights."""
-    return _not_empty(as_matrix(matrix, argument), argument)
-
-
-def _not_empty(matrix: LazyMatrix, argument: str) -> LazyMatrix:
-    if 0 in tuple(matrix.shape):
-        raise build(
-            ArgumentError,
-            argument,
-            "at least one query and one key, shape (…, t, s)",
-            shape_of(matrix),
-            "an empty matrix has nothing to draw",
-            "leave out the sentences that have no words",
-        )
-    return matrix
 
 
 def numbers(values: torch.Tensor) -> np.ndarray:

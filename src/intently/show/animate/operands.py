@@ -17,10 +17,9 @@ from intently.foundation.tokens import bare
 from intently.kernels.problem import Problem
 from intently.matrix import LazyMatrix
 from intently.scores import Cosine, Dot
-from intently.show.given import as_numbers
-from intently.show.inputs import among, one_text, whole
+from intently.show.inputs import among, as_numbers, check, one_text, whole
 from intently.show.labels import visible
-from intently.show.reading import at_most, check, names, numbers
+from intently.show.reading import at_most, names, numbers
 
 
 @dataclass(frozen=True)

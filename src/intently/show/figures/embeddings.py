@@ -14,8 +14,7 @@ from intently.errors import ArgumentError, build, shape_of
 from intently.foundation.arrays import Numbers
 from intently.foundation.tokens import bare
 from intently.show.files import destination, finish
-from intently.show.given import as_numbers
-from intently.show.inputs import place
+from intently.show.inputs import as_numbers, place
 from intently.show.labels import titled, visible
 from intently.show.reading import numbers
 from intently.show.sheet import NOTES, Sheet, heading_of, width_of, wrapped

@@ -20,12 +20,11 @@ from intently.matrix.labelling import as_numbers, follows
 from intently.matrix.patterns import measure
 from intently.show.cells import Header, header, limits, name_columns, name_rows, paint
 from intently.show.files import destination, finish
-from intently.show.inputs import SCALES, Scale, Source, matrices_of, whole
+from intently.show.inputs import SCALES, Scale, Source, check, matrices_of, whole
 from intently.show.labels import lines, shown, titled, visible
 from intently.show.reading import (
     Names,
     Pooling,
-    check,
     measured,
     missing,
     numbers,

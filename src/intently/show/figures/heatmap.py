@@ -28,8 +28,7 @@ from intently.show.cells import (
     write_numbers,
 )
 from intently.show.files import destination, finish
-from intently.show.given import Plain
-from intently.show.inputs import Choice, Source, one_of
+from intently.show.inputs import Choice, Plain, Source, any_numbers, one_of
 from intently.show.labels import shown, titled
 from intently.show.reading import Pooling, Survey, survey
 from intently.show.sheet import (
@@ -139,7 +138,7 @@ def heatmap(
     given, sides, what = matrix, None, "number"
     if hasattr(matrix, "columns") and not isinstance(matrix, LazyMatrix):
         given, sides, what = _grid(matrix)
-    lazy, chosen = one_of(given, head, read=reading.any_numbers)
+    lazy, chosen = one_of(given, head, read=any_numbers)
     plain = lazy.no_weights() if isinstance(lazy, Plain) else ""
     plain = "a table of effects" if sides else plain
     found, notes = _numbers(lazy, how, plain) if plain else _survey(lazy, how)

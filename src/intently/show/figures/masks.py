@@ -23,7 +23,7 @@ from intently.masks import Geometry, Mask
 from intently.masks.mask import as_mask
 from intently.show.cells import count_steps, header, name_columns, name_rows, paint, rule
 from intently.show.files import destination, finish
-from intently.show.given import as_numbers, as_truths
+from intently.show.inputs import as_numbers, as_truths
 from intently.show.labels import lines, titled, visible
 from intently.show.reading import edges, numbers, pooled
 from intently.show.sheet import NOTES, WORD, Sheet, few_ticks, height_of, width_of, wrapped

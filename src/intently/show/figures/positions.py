@@ -15,7 +15,7 @@ from intently.foundation.checks import whole_number
 from intently.positions import Learned, Rotary
 from intently.show.cells import paint
 from intently.show.files import destination, finish
-from intently.show.given import one_item
+from intently.show.inputs import one_item
 from intently.show.labels import titled
 from intently.show.reading import numbers
 from intently.show.sheet import NOTES, Sheet, heading_of, open_axes

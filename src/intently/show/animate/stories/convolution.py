@@ -17,8 +17,7 @@ from intently.show.animate.numerals import Numerals
 from intently.show.animate.operands import finite
 from intently.show.animate.shapes import Grid, Text
 from intently.show.animate.stage import LONG, MARGIN, Stage, shades, widest, within
-from intently.show.given import one_item
-from intently.show.inputs import among
+from intently.show.inputs import among, one_item
 from intently.show.reading import numbers
 
 LARGEST, TAPS = 32, 25

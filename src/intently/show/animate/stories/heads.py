@@ -18,7 +18,7 @@ from intently.show.animate.numerals import Numerals
 from intently.show.animate.operands import finite, token_names, without_dropout
 from intently.show.animate.shapes import Colour, Text
 from intently.show.animate.stage import CELL, HIGH, LONG, MARGIN, Stage, lettered, room, widest
-from intently.show.given import one_item
+from intently.show.inputs import one_item
 from intently.show.reading import numbers
 
 TOKENS, WIDE, HEADS = 6, 8, 4

@@ -33,8 +33,7 @@ from intently.show.animate.stage import (
     widest,
     within,
 )
-from intently.show.given import as_numbers, one_item
-from intently.show.inputs import one_text
+from intently.show.inputs import as_numbers, one_item, one_text
 from intently.show.reading import numbers
 
 LARGEST = 16
