@@ -11,8 +11,7 @@ import torch
 
 import intently as it
 from intently.show import animate
-from intently.show.animate.animation import Animation
-from intently.show.animate.player import stored
+from intently.show.animate.animation import Animation, stored
 
 STILL = {"reduced_motion": "reduce"}
 WORDS = ("Je", "bois", "du", "lait")

@@ -22,8 +22,7 @@ def contrast(one, other) -> float:
 
 
 @pytest.mark.parametrize(
-    ("name", "chosen"),
-    [*((name, "dark_background") for name in DRAWINGS), ("heatmap", "default")],
+    ("name", "chosen"), [*((name, "dark_background") for name in DRAWINGS), ("heatmap", "default")]
 )
 def test_words_can_be_read_on_the_paper(name, chosen, tmp_path):
     with plt.style.context(chosen):
