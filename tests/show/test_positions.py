@@ -21,7 +21,7 @@ def curves(axes) -> list[np.ndarray]:
 def test_the_matrix_its_dimensions_and_its_positions():
     table = it.sinusoidal(40, 12)
     figure = show.positions(table, dimensions=[2, 3], at=[0, 7, 39], title="waves")
-    whole, by_position, by_dimension, _ = figure.axes
+    whole, by_position, by_dimension = figure.axes
     apart = table[:, [*range(0, 12, 2), *range(1, 12, 2)]]  # even dimensions, then odd ones
     np.testing.assert_array_equal(whole.images[0].get_array(), apart.T)
     np.testing.assert_array_equal(curves(by_position), table[:, [2, 3]].T)
@@ -49,7 +49,7 @@ def turns(curve: np.ndarray) -> int:
 @pytest.mark.parametrize("change", [lambda x: x, lambda x: 3 * x[1:]], ids=["", "three times"])
 def test_sines_and_cosines_stand_apart_in_a_few_curves_that_can_be_read(shape, change):
     table = change(it.sinusoidal(*shape)).numpy()
-    _, by_position, by_dimension, _ = show.positions(torch.tensor(table)).axes
+    _, by_position, by_dimension = show.positions(torch.tensor(table)).axes
     c = table.shape[1]
     assert 1 <= len(by_position.lines) <= 4 and 1 <= len(by_dimension.lines) <= 4
     assert all(turns(curve) <= 16 for curve in curves(by_position))
@@ -65,7 +65,7 @@ def test_sines_and_cosines_stand_apart_in_a_few_curves_that_can_be_read(shape, c
 
 def test_a_table_without_pairs_keeps_its_order_and_draws_few_curves():
     table = torch.randn(300, 64)
-    whole, by_position, by_dimension, _ = show.positions(table).axes
+    whole, by_position, by_dimension = show.positions(table).axes
     np.testing.assert_array_equal(whole.images[0].get_array(), table.T)
     assert len(by_position.lines) == len(by_dimension.lines) == 2
     show.positions(torch.ones(5, 4))

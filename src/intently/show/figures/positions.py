@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from intently.show.files import destination, finish
 from intently.show.inputs import one_item
 from intently.show.labels import titled
 from intently.show.reading import numbers
-from intently.show.sheet import NOTES, Sheet, heading_of, open_axes
+from intently.show.sheet import NOTES, constrained, heading_of, open_axes
 from intently.show.style import FRAME, INK, QUIET, WEIGHTS, signed_map, style
 
 if TYPE_CHECKING:
@@ -28,9 +28,8 @@ if TYPE_CHECKING:
 
 STEPS = 64
 MOST = 6
-LEFT, WIDE, RIGHT = 0.62, 4.6, 0.95
-MATRIX, CURVES, ABOVE, BETWEEN = 2.0, 1.25, 0.26, 0.52
-MARGIN = 0.14
+WIDTH, MATRIX, CURVES = 6.2, 2.0, 1.25
+"""The width of the figure, and the height of the matrix and of curves, in inches."""
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (5, 1.5, 1.2, 1.5)), (0, (9, 2)), (0, (3, 3)))
 """Curves differ in dash as well as in shade, so that no one has to tell shades apart."""
 
@@ -143,23 +142,19 @@ def _draw(waves: Waves, columns: list[int], rows: list[int], heading: str) -> Fi
     from matplotlib.colors import Normalize
 
     t, c = waves.values.shape
-    width = LEFT + WIDE + RIGHT
-    heading, tall = heading_of(heading, width - 2 * MARGIN)
-    top = MARGIN + tall + ABOVE
-    middle = top + MATRIX + BETWEEN + ABOVE
-    bottom = middle + CURVES + BETWEEN + ABOVE
-    sheet = Sheet.of(width, bottom + CURVES + 0.48)
-    sheet.write(MARGIN, MARGIN, heading)
-    above = sheet.axes(LEFT, top, WIDE, MATRIX)
-    by_position = sheet.axes(LEFT, middle, WIDE, CURVES)
-    by_column = sheet.axes(LEFT, bottom, WIDE, CURVES)
+    heading, tall = heading_of(heading, WIDTH - 0.24)
+    heights = [MATRIX, CURVES, CURVES]
+    figure = constrained(WIDTH, sum(heights) + tall + 2.1, heading)
+    above, by_position, by_column = figure.subplots(3, height_ratios=heights)
 
     highest = float(np.abs(waves.values[np.isfinite(waves.values)]).max(initial=0)) or 1.0
     norm = Normalize(-highest, highest)
     image = paint(above, waves.values[:, waves.order].T, (c, t), norm, "auto", signed_map())
     image.set(interpolation="antialiased", interpolation_stage="data")
-    place = LEFT + WIDE + 0.14, top, 0.1, MATRIX
-    sheet.colour_bar(place, norm, signed_map(), FRAME, NOTES, format="{x:.3g}")
+    beside = above.inset_axes((1.03, 0, 0.022, 1))
+    bar: Any = figure.colorbar(image, cax=beside, format="{x:.3g}")
+    bar.outline.set(edgecolor=FRAME, linewidth=0.5)
+    bar.ax.tick_params(labelsize=NOTES)
     _curves(by_position, waves.values[:, columns].T, columns, waves.column)
     by_position.set_xlim(-0.5, t - 0.5)
     curves, places, apart = waves.values[rows][:, waves.order], np.arange(c, dtype=float), ("", "")
@@ -174,15 +169,15 @@ def _draw(waves: Waves, columns: list[int], rows: list[int], heading: str) -> Fi
     _curves(by_column, curves, rows, "position", places)
     by_column.set_xlim(-0.5, c - 0.5)
     said = f"all of it: {t} positions × {c} {waves.column}s{apart[0]}"
-    _name(above, said, MATRIX, "position", waves.column)
-    _name(by_position, f"chosen {waves.column}s, by position", CURVES, "position")
-    _name(by_column, f"chosen positions, by {waves.column}{apart[1]}", CURVES, waves.column)
-    return sheet.figure
+    _name(above, said, "position", waves.column)
+    _name(by_position, f"chosen {waves.column}s, by position", "position")
+    _name(by_column, f"chosen positions, by {waves.column}{apart[1]}", waves.column)
+    return figure
 
 
-def _name(axes: Axes, text: str, high: float, across: str, down: str = "") -> None:
-    """Write a title above axes of this height, and name their sides."""
-    axes.text(0, 1 + 0.06 / high, text, size=9, color=QUIET, transform=axes.transAxes, va="bottom")
+def _name(axes: Axes, text: str, across: str, down: str = "") -> None:
+    """Write a title above axes, and name their sides."""
+    axes.set_title(text, loc="left", size=9, color=QUIET, pad=5)
     axes.set_xlabel(across, fontsize=8.5)
     axes.set_ylabel(down, fontsize=8.5)
     axes.tick_params(length=0, pad=4)
