@@ -36,7 +36,7 @@ test_writing_is_checked = refusals(
     {
         ArgumentError: {
             "at most 64 words a side": lambda: animate.writing(Dense(torch.ones(2, 65) / 65)),
-            r"at most 1,180 pixels wide.*alignment": lambda: animate.writing(LONG),
+            r"at most 1,180 pixels wide.*heatmap": lambda: animate.writing(LONG),
         }
     }
 )

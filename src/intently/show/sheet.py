@@ -118,10 +118,12 @@ class Sheet:
 
 def constrained(width: float, height: float, heading: str, foot: str = "") -> Figure:
     """Return a figure that matplotlib lays out, with a heading above and notes below its axes."""
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
     from intently.show.drawing import Drawing
 
-    figure = Drawing(figsize=(width, height), layout="constrained")
-    figure.get_layout_engine().set(w_pad=0.06, h_pad=0.05, wspace=0.0, hspace=0.0)
+    layout = ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.05, wspace=0.0, hspace=0.0)
+    figure = Drawing(figsize=(width, height), layout=layout)
     at = 0.12 / width
     if heading:
         figure.suptitle(heading, x=at, ha="left", size=HEADING, linespacing=1.25, parse_math=False)

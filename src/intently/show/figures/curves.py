@@ -167,6 +167,7 @@ def _series(argument: str, name: str, line: Line, places: np.ndarray) -> Series:
         raise build(ArgumentError, argument, expected, len(line))
     points = []
     for point in line:
+        value = low = high = math.nan
         try:
             value, low, high = map(float, point if np.ndim(point) else (point,) * 3)  # pyright: ignore[reportArgumentType]
             fine = -math.inf < low <= high < math.inf and math.isfinite(value)
