@@ -86,22 +86,6 @@ FOREIGN: dict[str, tuple[Callable[[Any], nn.Module], Callable[[], nn.Module]]] =
     "llama": (transformers.load, of_transformers("LlamaForCausalLM", **SMALL)),
     "qwen3": (transformers.load, of_transformers("Qwen3ForCausalLM", **SMALL, head_dim=8)),
     "bert": (transformers.load, of_transformers("BertForMaskedLM", **SMALL)),
-    "vit": (
-        transformers.load,
-        of_transformers("ViTForImageClassification", **SMALL, image_size=8, patch_size=4),
-    ),
-    "t5": (
-        transformers.load,
-        of_transformers(
-            "T5ForConditionalGeneration",
-            **SIDES,
-            d_kv=8,
-            d_ff=24,
-            num_layers=1,
-            num_heads=2,
-            feed_forward_proj="gated-gelu",
-        ),
-    ),
     "marian": (
         transformers.load,
         of_transformers(
@@ -123,7 +107,7 @@ FOREIGN: dict[str, tuple[Callable[[Any], nn.Module], Callable[[], nn.Module]]] =
 
 PARTS = (
     *("to_q", "to_k", "to_v", "q_proj", "k_proj", "v_proj", "query", "key", "value"),
-    *(".q.", ".k.", ".v.", "gate_proj", "up_proj", "wi_0", "wi_1"),
+    *(".q.", ".k.", ".v.", "gate_proj", "up_proj"),
 )
 """Parameters of theirs that become parts of one of ours."""
 

@@ -18,7 +18,7 @@ from intently.errors import CheckpointError, KindError
 from intently.interop.residual_attention import ResidualAttention
 from intently.interop.stacks import Decoder, Encoder, EncoderDecoder
 from intently.interop.torch.extra_keys import KeyValueAttention
-from intently.interop.transformers.models import Embeddings, TextModel, TextToText, VisionModel
+from intently.interop.transformers.models import Embeddings, TextModel, TextToText
 from intently.models.language import LanguageModel, LanguageOptions
 from intently.models.transformer import Transformer, TransformerOptions
 from intently.models.vision import VisionOptions, VisionTransformer
@@ -82,7 +82,6 @@ MODELS: dict[str, Callable[[], Any]] = {
         Decoder([decoder()], nn.LayerNorm(C)),
     ),
     "text": text_model,
-    "picture": lambda: VisionModel(3, (4, 4), (2, 2), C, stack(), head=nn.Linear(C, 2)),
     "text to text": lambda: TextToText(
         Embeddings(9, C), Embeddings(7, C), stack(), stack(cross=True), nn.Linear(C, 7)
     ),

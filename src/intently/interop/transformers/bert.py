@@ -6,14 +6,14 @@ Source: Devlin et al. 2019, "BERT", section 3.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from torch import nn
 
 from intently.interop.stacks import Encoder
 from intently.interop.transformers import models, parts
 from intently.interop.weights import Weights, refuse
-from intently.modules import EncoderLayer, FeedForward, MultiHeadAttention, Projections
+from intently.modules import EncoderLayer, FeedForward, MultiHeadAttention
 from intently.modules.linear import Linear
 
 BODY = {
@@ -36,15 +36,14 @@ HEAD = {"head.0.": "transform.dense", "head.2.": "transform.LayerNorm", "head.3.
 POOLER = {"pooler.0.": "pooler.dense"}
 
 
-def layer(config: Any, norm: Literal["pre", "post"] = "post", bias: bool = True) -> EncoderLayer:
-    """Return a layer of BERT, or of ViT, whose config has the same names."""
+def layer(config: Any) -> EncoderLayer:
+    """Return a layer of BERT."""
     c, h = config.hidden_size, config.num_attention_heads
-    block = MultiHeadAttention(
-        c, h, projections=Projections(bias=bias), dropout=config.attention_probs_dropout_prob
-    )
+    block = MultiHeadAttention(c, h, dropout=config.attention_probs_dropout_prob)
     feed = FeedForward(c, config.intermediate_size, activation=parts.activation(config.hidden_act))
     norms = partial(nn.LayerNorm, eps=config.layer_norm_eps)
-    return EncoderLayer(c, block, feed, norm=norm, dropout=config.hidden_dropout_prob, norms=norms)
+    p = config.hidden_dropout_prob
+    return EncoderLayer(c, block, feed, norm="post", dropout=p, norms=norms)
 
 
 def make(config: Any, headed: bool, pooled: bool) -> models.TextModel:

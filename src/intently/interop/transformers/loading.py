@@ -12,12 +12,12 @@ from torch import nn
 
 from intently.errors import DataError, KindError, build
 from intently.interop.folders import kind_of, loaded, reading
-from intently.interop.transformers import bert, gpt2, llama, marian, t5, vit
-from intently.interop.transformers.models import TextModel, TextToText, VisionModel
+from intently.interop.transformers import bert, gpt2, llama, marian
+from intently.interop.transformers.models import TextModel, TextToText
 from intently.interop.transformers.parts import Tensors
 from intently.interop.weights import Weights, fill, refuse
 
-Model = TextModel | VisionModel | TextToText
+Model = TextModel | TextToText
 Parts = tuple[Callable[[], Model], Callable[[Weights], Tensors]]
 
 
@@ -26,11 +26,11 @@ def load(source: str | Path | nn.Module) -> Model:
     """Return our model with the weights of a transformers model.
 
     ``source`` is a live model, or a local folder with ``config.json`` and safetensors; nothing is
-    downloaded. It reads GPT-2, Llama, Mistral, Qwen2, Qwen3, BERT, ViT, T5 and Marian, bare or
-    with the head of a language model (ViT: of a classifier). The result computes the same outputs,
-    logits with a head and states without; ``attentions`` of the same arguments gives every layer's
-    lazy matrix. Weights are copied with dtype and device, tied ones stay tied, frozen
-    ones frozen; dropout and train or eval mode are kept.
+    downloaded. It reads GPT-2, Llama, Mistral, Qwen2, Qwen3, BERT and Marian, bare or with the head
+    of a language model. The result computes the same outputs, logits with a head and states
+    without; ``attentions`` of the same arguments gives every layer's lazy matrix. Weights are
+    copied with dtype and device, tied ones stay tied, frozen ones frozen; dropout and train or
+    eval mode are kept.
 
     In masks, True means attend. A query that may attend to nothing (padding on the left) is zero;
     in transformers it is the mean of all values, which affects no other query.
@@ -68,14 +68,10 @@ _CLASSES = {
     "Qwen2ForCausalLM": (llama, True),
     "Qwen3Model": (llama, False),
     "Qwen3ForCausalLM": (llama, True),
-    "T5Model": (t5, False),
-    "T5ForConditionalGeneration": (t5, True),
     "MarianModel": (marian, False),
     "MarianMTModel": (marian, True),
     "BertModel": (bert, False),
     "BertForMaskedLM": (bert, True),
-    "ViTModel": (vit, False),
-    "ViTForImageClassification": (vit, True),
 }
 """For each class of theirs the module that reads it, and whether it has a head."""
 
@@ -87,7 +83,7 @@ def _parts(model: nn.Module) -> Parts:
     if name in _CLASSES:
         family, headed = _CLASSES[name]
         options = {"headed": headed}
-        if family in (bert, vit):
+        if family is bert:
             paths = (path.split(".") for path, _ in model.named_modules())
             options["pooled"] = any("pooler" in path for path in paths)
         elif not getattr(config, "is_causal", True):
