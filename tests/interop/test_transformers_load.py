@@ -201,13 +201,7 @@ def test_gradients_of_two_sides() -> None:
 
 
 @pytest.mark.parametrize(
-    "name, given",
-    [
-        DECODERS["gpt2"],
-        DECODERS["llama"],
-        ("BertForMaskedLM", BERT),
-        SIDES["marian"],
-    ],
+    "name, given", [DECODERS["gpt2"], DECODERS["llama"], ("BertForMaskedLM", BERT), SIDES["marian"]]
 )
 def test_folders(name: str, given: dict[str, Any], tmp_path: Path) -> None:
     theirs = foreign(name, given)

@@ -62,7 +62,7 @@ class Encoder(_Stack):
 
 
 class Decoder(_Stack):
-    """Layers that attend to their own steps, then to an encoder's: those of `nn.Transformer`, Marian."""
+    """Layers that attend to their own steps, then to an encoder's, as in `nn.TransformerDecoder`."""
 
     def forward(
         self,

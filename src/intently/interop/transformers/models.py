@@ -194,9 +194,7 @@ class TextToText(AllOrNothing):
     ) -> Float[Tensor, "b t n"]:
         """Return logits (or states) of the target; with `new_cache`, of its new steps only."""
         x = self.target(target, start=_length(cache))
-        return self.head(
-            self.decoder(x, states, mask=mask, states_mask=states_mask, cache=cache)
-        )
+        return self.head(self.decoder(x, states, mask=mask, states_mask=states_mask, cache=cache))
 
     def attentions(
         self,
