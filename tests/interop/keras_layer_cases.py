@@ -14,7 +14,7 @@ from keras import ops
 
 import intently as it
 from intently.errors import ArgumentError, KindError
-from intently.interop.keras import SelfAttention, dump, load
+from intently.interop.keras import SelfAttention, load
 from intently.modules import MultiHeadAttention
 
 from .keras_drawing import DTYPES, TORCH, B, C, H, K, T, array, built, close, normal
@@ -62,20 +62,17 @@ def same(ours: MultiHeadAttention, layer: Any) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("width", [C, K])
 @pytest.mark.parametrize("biases", [(True, True), (False, True), (True, False), (False, False)])
-def test_our_layer_loads_weight_for_weight_and_back(
+def test_our_layer_loads_weight_for_weight(
     biases: tuple[bool, bool], width: int, dtype: str
 ) -> None:
     layer = built(SelfAttention(H, C, *biases, dtype=dtype), (B, T, width))
     x, ours = normal(B, T, width), load(layer)
-    again = dump(ours)
-    assert not ours.training and type(again) is SelfAttention
+    assert not ours.training
     same(ours, layer)
-    same(ours, again)
     given = torch.tensor(x).to(getattr(torch, dtype))
     for causal in (True, False):
         expected = array(layer(x, causal_mask=causal))
         close(ours(given, mask=it.causal() if causal else None).detach().float(), expected, dtype)
-        np.testing.assert_array_equal(array(again(x, causal_mask=causal)), expected)
 
 
 def test_what_is_frozen_stays_frozen_in_our_layer() -> None:
@@ -83,8 +80,6 @@ def test_what_is_frozen_stays_frozen_in_our_layer() -> None:
     layer.in_proj.kernel.trainable = False
     ours = load(layer)
     assert [name for name, p in ours.named_parameters() if not p.requires_grad] == ["qkv_weight"]
-    frozen = [v.path.split("/", 1)[1] for v in dump(ours).weights if not v.trainable]
-    assert frozen == ["in_proj/kernel"]
 
 
 @pytest.mark.parametrize("padded", [True, False])

@@ -1,4 +1,4 @@
-"""Keras 3: our self-attention layer for Keras, and `load` and `dump` between its layers and ours.
+"""Keras 3: our self-attention layer for Keras, and `load`, which makes its layers ours.
 
 `SelfAttention` is made on first access, so that importing this module loads no Keras; after
 ``from intently.interop.keras import SelfAttention`` Keras can load saved models that hold one.
@@ -21,9 +21,9 @@ that is called without ``training`` drops nothing.
 from typing import Any
 
 from intently.foundation.on_demand import listed, require
-from intently.interop.keras.loading import dump, load
+from intently.interop.keras.loading import load
 
-__all__ = ["SelfAttention", "dump", "load"]  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["SelfAttention", "load"]  # pyright: ignore[reportUnsupportedDunderAll]
 
 require("keras", "has these layers")
 

@@ -30,9 +30,9 @@ def self_attention() -> type:
         ("3 h d"), ``out_proj`` one of width d_embd; each has a bias or not. With the torch backend
         attention is `intently.attention`, with others it is written in `keras.ops`. A mask that
         Keras propagates (``Embedding(mask_zero=True)``) hides padded keys, whatever they contain.
-        ``attend`` returns the attention weights; `load` and `dump` exchange parameters with our
-        blocks. Raises `ArgumentError` where n_heads does not divide d_embd, inputs are not (b, t,
-        c) or the mask is not (b, t); `KindError` if the sizes are not integers.
+        ``attend`` returns the attention weights; `load` makes it a block of ours.
+        Raises `ArgumentError` where n_heads does not divide d_embd, inputs are not (b, t, c) or the
+        mask is not (b, t); `KindError` if the sizes are not integers.
 
         Source: Vaswani et al. 2017, section 3.2.2.
         """

@@ -1,4 +1,4 @@
-"""`load` and `dump` between Keras's attention layers and our block."""
+"""`load`: Keras's attention layers as our block."""
 
 from __future__ import annotations
 
@@ -10,15 +10,7 @@ from torch import Tensor
 import intently.masks as masks
 from intently.errors import CheckpointError, build
 from intently.interop.keras.layer import copied, self_attention
-from intently.interop.weights import (
-    Weights,
-    check_kind,
-    check_options,
-    check_plain,
-    fill,
-    learns,
-    separate,
-)
+from intently.interop.weights import Weights, check_kind, check_options, fill
 from intently.modules import AttentionOptions, MultiHeadAttention, Projections
 
 if TYPE_CHECKING:
@@ -84,72 +76,6 @@ def _fused(heads: int, weights: Weights) -> MultiHeadAttention:
             "out_bias": out_bias,
         },
     ).eval()
-
-
-@torch.inference_mode(False)
-def dump(ours: MultiHeadAttention) -> Any:
-    """Return `SelfAttention`, built, with the weights of our block, on the backend of Keras.
-
-    Frozen parameters are not ``trainable`` there. Raises `KindError` for other modules and
-    `ArgumentError` for what that layer cannot compute: attention to a context, shared key heads,
-    widths of its own, dropout, and any score, mask, bias, positions, norms, softcap or sinks.
-    """
-    check_kind(ours, MultiHeadAttention, verb="dump")
-    _check_plain(ours)
-    weights = Weights.of(ours, "ours")
-    parts = separate(ours, weights)
-    tensors: dict[str, Tensor] = {}
-    for kind, theirs in (("weight", "kernel"), ("bias", "bias")):
-        names = [f"{letter}_{kind}" for letter in "qkv"]
-        own = {name: x for name in names if (x := parts[name]) is not None}
-        if own:
-            joint = torch.cat(list(own.values())).detach()
-            name = f"in_proj/{theirs}"
-            tensors[name] = joint.requires_grad_(learns(f"dump: {name}", own))
-        if (out := weights.optional(f"out_{kind}")) is not None:
-            tensors[f"out_proj/{theirs}"] = out
-    weights.finish()
-    layer = self_attention()(
-        ours.heads,
-        len(ours.out_weight),
-        "in_proj/bias" in tensors,
-        "out_proj/bias" in tensors,
-        dtype=str(ours.out_weight.dtype).removeprefix("torch."),
-    )
-    layer.build((None, None, ours.width))
-    for variable in layer.weights:
-        x = tensors.pop("/".join(variable.path.split("/")[-2:]))
-        array = (x.float() if x.dtype is torch.bfloat16 else x).detach().cpu().numpy()
-        variable.assign(array.T)
-        variable.trainable = x.requires_grad
-    return layer
-
-
-def _check_plain(ours: MultiHeadAttention) -> None:
-    """Refuse options that `SelfAttention` cannot compute."""
-    own = ours.attention
-    options = ("score", "mask", "bias", "positions", "softcap", "qk_norm", "sinks")
-    check_plain(ours, options, "SelfAttention")
-    scales, out_width = (None, ours.d**-0.5), len(ours.out_weight)
-    check_options(
-        "MultiHeadAttention",
-        ("attention.scale", own.scale in scales, "1/√d", own.scale, "SelfAttention has no other"),
-        ("dropout", not ours.dropout, "0", ours.dropout, "there is none in SelfAttention"),
-        (
-            "context_width",
-            ours.context_width == ours.width,
-            f"width={ours.width}",
-            ours.context_width,
-            "SelfAttention has one input",
-        ),
-        (
-            "head_widths",
-            (ours.d * ours.heads, ours.e) == (out_width, ours.d),
-            "d = e = out_width/heads",
-            f"d={ours.d}, e={ours.e}, out_width={out_width}",
-            "SelfAttention has one width, d_embd",
-        ),
-    )
 
 
 def _filled(
