@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from intently.errors import ArgumentError
 from intently.interop import diffusers, transformers
 from intently.interop import torch as in_torch
-from intently.interop.torch.extra_keys import KeyValueAttention
+from intently.interop.blocks import KeyValueAttention
 from intently.modules import MultiHeadAttention, Projections
 
 from ..messages import refused

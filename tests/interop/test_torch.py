@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 import intently as it
 from intently.errors import ArgumentError, CheckpointError, IntentlyError, KindError
+from intently.interop.blocks import BesideExtra, KeyValueAttention
 from intently.interop.torch import dump, load, mask
-from intently.interop.torch.extra_keys import BesideExtra, KeyValueAttention
 from intently.masks import Geometry
 from intently.modules import AttentionOptions, MultiHeadAttention, Projections
 

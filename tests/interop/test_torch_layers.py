@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import intently as it
-from intently.interop.stacks import Decoder, Encoder, EncoderDecoder
+from intently.interop.blocks import Decoder, Encoder, EncoderDecoder
 from intently.interop.torch import load
 from intently.modules import DecoderLayer, EncoderLayer
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from intently.interop.transformers.rules import RuleTensor
+from intently.interop.transformers.backend import RuleTensor
 
 from .registered_models import DECODERS, SMALL, decoders, pair
 from .tiny_models import close, close_all, close_gradients, ids, padded, places

@@ -11,8 +11,7 @@ from torch import Tensor
 import intently as it
 from intently.errors import ArgumentError, KernelError
 from intently.interop.transformers import register
-from intently.interop.transformers.backend import attention_forward
-from intently.interop.transformers.rules import RuleTensor, _Reader, make_mask
+from intently.interop.transformers.backend import RuleTensor, _Reader, attention_forward, make_mask
 
 from ..show.refusals import refuses
 from .registered_models import SMALL, decoders, pair

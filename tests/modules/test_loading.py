@@ -15,9 +15,13 @@ from torch import Tensor, nn
 
 from intently import modules
 from intently.errors import CheckpointError, KindError
-from intently.interop.residual_attention import ResidualAttention
-from intently.interop.stacks import Decoder, Encoder, EncoderDecoder
-from intently.interop.torch.extra_keys import KeyValueAttention
+from intently.interop.blocks import (
+    Decoder,
+    Encoder,
+    EncoderDecoder,
+    KeyValueAttention,
+    ResidualAttention,
+)
 from intently.interop.transformers.models import Embeddings, TextModel, TextToText
 from intently.models.language import LanguageModel, LanguageOptions
 from intently.models.transformer import Transformer, TransformerOptions

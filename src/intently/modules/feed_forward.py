@@ -17,19 +17,16 @@ from intently.foundation.parts import Part, Place
 from intently.modules.checks import check_dtype
 from intently.modules.linear import Linear, xavier
 from intently.modules.trees import feed_forward_tree
-from intently.modules.weights.loading import AllOrNothing
+from intently.modules.weights.loading import AllOrNothing, Map, filled, tensors
 from intently.modules.weights.reading import (
     TRANSPOSED,
     TURN,
-    Map,
     Weight,
     check_layout,
-    filled,
     has_bias,
     joined,
     read_map,
     sizes,
-    tensors,
 )
 
 Activation: TypeAlias = Callable[[Tensor], Tensor]

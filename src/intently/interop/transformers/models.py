@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from intently.attention_matrix import Attention
 from intently.errors import ArgumentError, KindError, build, shape_of
-from intently.interop.stacks import Decoder, Encoder
+from intently.interop.blocks import Decoder, Encoder
 from intently.masks import Mask
 from intently.models.transformer import DecoderCache
 from intently.modules.attended import attended
