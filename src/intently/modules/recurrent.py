@@ -312,8 +312,7 @@ class AttentionalVector(AllOrNothing):
         weight, bias = reading.read_map(join, "join")
         c, k = len(weight), weight.shape[1] - len(weight)
         if k < 1:
-            got, fix = shape_of(weight), reading.TURN
-            raise build(ArgumentError, "join", "shape (c, k + c)", got, reading.TRANSPOSED, fix)
+            raise reading.misfit("join", "shape (c, k + c)", weight)
         if layout == "query context":
             weight = weight.roll(k, 1)
         layer = cls(c, k, bias=bias is not None)

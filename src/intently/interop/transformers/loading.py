@@ -12,6 +12,7 @@ from intently.errors import DataError, KindError, build
 from intently.interop.foreign import kind_of, loaded, reading, refuse, tensors_of
 from intently.interop.transformers.families import CLASSES, Family, Model
 from intently.modules.weights.loading import NamedTensors, fill, learns
+from intently.modules.weights.reading import joined
 
 Tensors = dict[str, Tensor | None]
 """Tensors of our model by our names; None stands for one that it must not have."""
@@ -112,12 +113,8 @@ def _taken(weights: NamedTensors, ours: str, theirs: list[str]) -> Tensors:
     if not ours.endswith((".", "_")):
         return {ours: weights.take(theirs[0])}
     maps = [weights.map(name) for name in theirs]
-    if len(maps) == 1:
-        return {f"{ours}weight": maps[0].weight, f"{ours}bias": maps[0].bias}
-    found: Tensors = {}
     for kind in ("weight", "bias"):
-        given = {f"{name}.{kind}": getattr(map, kind) for name, map in zip(theirs, maps)}
-        both = {name: x for name, x in given.items() if x is not None}
-        learns(f"{ours}{kind}", both)
-        found[f"{ours}{kind}"] = torch.cat(list(both.values())) if both else None
-    return found
+        tensors = {f"{name}.{kind}": getattr(each, kind) for name, each in zip(theirs, maps)}
+        learns(f"{ours}{kind}", {name: x for name, x in tensors.items() if x is not None})
+    one = maps[0] if len(maps) == 1 else joined(maps)
+    return {f"{ours}weight": one.weight, f"{ours}bias": one.bias}

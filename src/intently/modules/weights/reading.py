@@ -60,10 +60,13 @@ def read_map(given: object, name: str) -> Map:
     if weight.ndim != 2:
         raise build(ArgumentError, name, "shape (out, in)", shape_of(weight))
     if bias is not None and tuple(bias.shape) != (len(weight),):
-        raise build(
-            ArgumentError, name, f"a bias of shape ({len(weight)},)", shape_of(bias), TRANSPOSED
-        )
+        raise misfit(name, f"a bias of shape ({len(weight)},)", bias, None)
     return Map(weight, bias)
+
+
+def misfit(name: str, expected: str, got: Tensor, fix: str | None = TURN) -> ArgumentError:
+    """Build the error of a weight that has another shape, and may be transposed."""
+    return build(ArgumentError, name, expected, shape_of(got), TRANSPOSED, fix)
 
 
 def _dense(given: Any, name: str) -> Any:
@@ -79,8 +82,7 @@ def _dense(given: Any, name: str) -> Any:
         return given
     dense: Any = given
     if not dense.built:
-        fix = "call it once to set its sizes"
-        raise build(KindError, name, "a layer with weights", "one without", fix=fix)
+        raise _unbuilt(name)
     arrays = [keras.ops.convert_to_numpy(x) for x in (dense.kernel, dense.bias) if x is not None]
     weight, *bias = [torch.from_numpy(np.array(x, dtype=_kept(x))) for x in arrays]
     return (weight.T, *bias) if bias else weight.T
@@ -108,14 +110,13 @@ def _floats(x: Any, name: str) -> Tensor:
         got = f"dtype {x.dtype}" if isinstance(x, (Tensor, np.ndarray)) else type(x).__name__
         raise build(KindError, name, "floating-point weights", got)
     if nn.parameter.is_lazy(x):
-        raise build(
-            KindError,
-            name,
-            "a layer with weights",
-            "one without",
-            fix="call it once to set its sizes",
-        )
+        raise _unbuilt(name)
     return x.detach()
+
+
+def _unbuilt(name: str) -> KindError:
+    fix = "call it once to set its sizes"
+    return build(KindError, name, "a layer with weights", "one without", fix=fix)
 
 
 def _check_single_pixels(conv: nn.Conv1d | nn.Conv2d, name: str) -> None:
@@ -149,8 +150,7 @@ stored (out, in) as in nn.Linear; Keras stores (in, out). Pass weight.T if it is
         axes = dict(zip(letters.split(), maps[name].weight.shape))
         if any(found.get(letter, n) != n for letter, n in axes.items()):
             wanted = (f"{x}={found[x]}" if x in found else x for x in axes)
-            got = shape_of(maps[name].weight)
-            raise build(ArgumentError, name, f"shape ({', '.join(wanted)})", got, TRANSPOSED, TURN)
+            raise misfit(name, f"shape ({', '.join(wanted)})", maps[name].weight)
         found |= axes
     return found
 
@@ -256,34 +256,23 @@ def read(
         assert isinstance(q, Sequence) and isinstance(k, Sequence)
         if kv_heads not in (None, len(k)):
             raise build(ArgumentError, "kv_heads", f"{len(k)}, as long as the list k", kv_heads)
-        heads, kv_heads = len(q), len(k)
+        return _checked(maps, len(q), len(k))
+    if heads is None:
+        expected = f"how many heads the rows of layout {layout!r} hold"
+        raise build(ArgumentError, "heads", expected, heads)
+    if layout != "h d":
+        if k is not None or v is not None:
+            expected = f"None: in the layout {layout!r} q holds all three"
+            fix = 'separate weights need layout="h d"'
+            raise build(ArgumentError, "k, v", expected, "weights of their own", fix=fix)
+        maps = _unfused(read_map(q, "q"), layout, heads, kv_heads)
+    elif k is None or v is None:
+        expected = 'weights of their own in the layout "h d"'
+        fix = 'a fused weight needs layout="3 h d" or layout="h 3 d"'
+        raise build(ArgumentError, "k, v", expected, "None", fix=fix)
     else:
-        if heads is None:
-            raise build(
-                ArgumentError, "heads", f"how many heads the rows of layout {layout!r} hold", heads
-            )
-        if layout == "h d":
-            if k is None or v is None:
-                raise build(
-                    ArgumentError,
-                    "k, v",
-                    'weights of their own in the layout "h d"',
-                    "None",
-                    fix='a fused weight needs layout="3 h d" or layout="h 3 d"',
-                )
-            maps = {"q": read_map(q, "q"), "k": read_map(k, "k"), "v": read_map(v, "v")}
-        else:
-            if k is not None or v is not None:
-                raise build(
-                    ArgumentError,
-                    "k, v",
-                    f"None: in the layout {layout!r} q holds all three",
-                    "weights of their own",
-                    fix='separate weights need layout="h d"',
-                )
-            maps = _unfused(read_map(q, "q"), layout, heads, kv_heads)
-        kv_heads = heads if kv_heads is None else kv_heads
-    return _checked(maps, heads, kv_heads)
+        maps = {"q": read_map(q, "q"), "k": read_map(k, "k"), "v": read_map(v, "v")}
+    return _checked(maps, heads, heads if kv_heads is None else kv_heads)
 
 
 def _unfused(joint: Map, layout: str, heads: int, kv_heads: int | None) -> dict[str, Map]:
@@ -299,14 +288,7 @@ def _unfused(joint: Map, layout: str, heads: int, kv_heads: int | None) -> dict[
         )
     rows = len(joint.weight)
     if rows % (3 * heads):
-        raise build(
-            ArgumentError,
-            "q",
-            f"a multiple of 3·heads = {3 * heads} rows, (3·h·d, c)",
-            shape_of(joint.weight),
-            TRANSPOSED,
-            TURN,
-        )
+        raise misfit("q", f"a multiple of 3·heads = {3 * heads} rows, (3·h·d, c)", joint.weight)
     axis, split = (0, (3, heads, -1)) if layout == "3 h d" else (1, (heads, 3, -1))
 
     def parts(x: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -356,32 +338,15 @@ def _checked(maps: dict[str, Map], heads: int, kv_heads: int) -> HeadMaps:
     same_kind(maps.values(), "k, v, out")
     divisor(kv_heads, "kv_heads", "heads", heads)
     if len(q) % heads:
-        raise build(
-            ArgumentError,
-            "q",
-            f"a multiple of heads={heads} rows, (h·d, c)",
-            shape_of(q),
-            TRANSPOSED,
-            TURN,
-        )
+        raise misfit("q", f"a multiple of heads={heads} rows, (h·d, c)", q)
     d, c = len(q) // heads, k.shape[1]
     if len(k) != kv_heads * d:
-        raise build(
-            ArgumentError,
-            "k",
-            f"shape (g·d={kv_heads * d}, c) for g={kv_heads} and d={d} of q",
-            shape_of(k),
-            TRANSPOSED,
-            "pass kv_heads= if query heads share keys" if heads > 1 else TURN,
-        )
+        expected = f"shape (g·d={kv_heads * d}, c) for g={kv_heads} and d={d} of q"
+        fix = "pass kv_heads= if query heads share keys" if heads > 1 else TURN
+        raise misfit("k", expected, k, fix)
     if len(v) % kv_heads or v.shape[1] != c:
-        raise build(
-            ArgumentError,
-            "v",
-            f"shape (g·e, c={c}) for g={kv_heads} heads, c as for k",
-            shape_of(v),
-            TRANSPOSED,
-        )
+        expected = f"shape (g·e, c={c}) for g={kv_heads} heads, c as for k"
+        raise misfit("v", expected, v, None)
     e = len(v) // kv_heads
     return HeadMaps(maps, heads, kv_heads, (d, e))
 
@@ -403,12 +368,5 @@ def with_out(found: HeadMaps, out: Weights, layout: str) -> HeadMaps:
     maps = {**found.maps, "out": joint}
     same_kind(maps.values(), "k, v, out")
     if joint.weight.shape[1] != h * e:
-        raise build(
-            ArgumentError,
-            "out",
-            f"shape (c, h·e={h * e})",
-            shape_of(joint.weight),
-            TRANSPOSED,
-            TURN,
-        )
+        raise misfit("out", f"shape (c, h·e={h * e})", joint.weight)
     return replace(found, maps=maps)
