@@ -65,6 +65,11 @@ MARIAN = {
 }
 
 
+T5 = {"vocab_size": 64, "d_model": 32, "d_kv": 6, "d_ff": 48, "num_layers": 2, "num_heads": 4}
+T5 |= {"dropout_rate": 0.0, "pad_token_id": 0}
+"""A model that runs on our attention, though `load` does not read it."""
+
+
 DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("GPT2LMHeadModel", GPT2),
     "gpt2 by layer": ("GPT2Model", {**GPT2, "scale_attn_by_inverse_layer_idx": True}),

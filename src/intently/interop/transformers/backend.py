@@ -232,7 +232,7 @@ def make_mask(
         offset: int | Tensor = q_offset - kv_offset
         if isinstance(offset, Tensor):
             offset = int(offset) if offset.device.type == "cpu" else offset.clone()
-        rule = _Reader(q_length, kv_length, offset, q_offset, kv_offset).read(function)
+        rule = MaskReader(q_length, kv_length, offset, q_offset, kv_offset).read(function)
     if rule is None:
         return theirs.sdpa_mask(
             batch_size,
@@ -253,7 +253,7 @@ def make_mask(
     return RuleTensor(None if everything else rule, batch_size, q_length, kv_length, device)
 
 
-class _Reader:
+class MaskReader:
     """Reads the functions of a mask: t queries from ``q_offset`` on, s keys from ``kv_offset``."""
 
     def __init__(

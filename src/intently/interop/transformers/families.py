@@ -267,7 +267,8 @@ def _marian(config: Any, headed: bool, pooled: bool) -> TextToText:
 
     def layers(side: str, **options: Any) -> Layers:
         return Layers(
-            *(getattr(config, f"{side}_layers"), c),
+            getattr(config, f"{side}_layers"),
+            c,
             getattr(config, f"{side}_attention_heads"),
             getattr(config, f"{side}_ffn_dim"),
             config.activation_function,
