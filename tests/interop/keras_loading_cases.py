@@ -134,12 +134,6 @@ def test_parts_of_one_tensor_are_frozen_together() -> None:
     )
 
 
-def test_keras_passes_over_an_explicit_query_mask() -> None:
-    theirs, x = built(mha(), (B, T, C), (B, T, C)), normal(B, T, C)
-    nobody = np.zeros((B, T), bool)
-    close(array(theirs(x, x, query_mask=nobody)), array(theirs(x, x)))
-
-
 def built(layer: Any, *shapes: tuple[int, ...]) -> Any:
     """The layer with drawn weights, for queries and a context of another width by default."""
     return drawing.built(layer, *(shapes or ((B, T, C), (B, S, K))))

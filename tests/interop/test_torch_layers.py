@@ -91,16 +91,6 @@ def test_encoders(training: bool, norm: bool) -> None:
         close(found, expected)
 
 
-def test_the_fast_path_writes_zeros_at_padded_steps() -> None:
-    layer = nn.TransformerEncoderLayer(C, H, 24, batch_first=True)
-    theirs = drawn(nn.TransformerEncoder(layer, 1)).eval()
-    x = steps(6)
-    with torch.no_grad():
-        expected = theirs(x, src_key_padding_mask=~SEEN)
-        found = load(theirs)(x, mask=it.padding(LENGTHS))
-    assert (expected[~SEEN] == 0).all() and (found[~SEEN] != 0).all()
-
-
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
 def test_decoders_and_their_caches(training: bool) -> None:
     layer = nn.TransformerDecoderLayer(C, H, 24, dropout=0.0, batch_first=True)
