@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -17,8 +17,15 @@ SEEN = torch.arange(S) < LENGTHS[:, None]
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 
-Refusal = tuple[Callable[[], Any], type[Exception], str]
-"""How a module of theirs is made, the error that it meets, and words of the message."""
+
+def in_both(forms: Iterable[str], *halves: str) -> list[tuple[str, torch.dtype]]:
+    """Every form in float32, in train mode, and some in bfloat16, in eval mode."""
+    whole = [(form, torch.float32) for form in forms]
+    return whole + [(form, torch.bfloat16) for form in halves]
+
+
+Refusals = Mapping[type[Exception], Mapping[str, Callable[[], Any]]]
+"""By error and words of its message: how a module that meets it is made."""
 
 
 def drawn(module: nn.Module, dtype: torch.dtype = torch.float32, std: float = 0.3) -> Any:
@@ -66,14 +73,19 @@ def same_state(found: nn.Module, expected: nn.Module) -> None:
     torch.testing.assert_close(found.state_dict(), expected.state_dict(), rtol=0, atol=0)
 
 
-def refused_unchanged(load: Callable[[Any], Any], refusal: Refusal) -> None:
-    """A module is refused and left as it was."""
-    make, kind, text = refusal
-    theirs = make()
-    before = copy.deepcopy(theirs)
-    with pytest.raises(kind, match=re.escape(text)):
-        load(theirs)
-    same_state(theirs, before)
+def refused_unchanged(load: Callable[[Any], Any], refusals: Refusals) -> object:
+    """Return a test of each module: it is refused, and left as it was."""
+    rows = [(kind, text, make) for kind, cases in refusals.items() for text, make in cases.items()]
+
+    @pytest.mark.parametrize(("kind", "text", "make"), rows, ids=[row[1][:40] for row in rows])
+    def test(kind: type[Exception], text: str, make: Callable[[], Any]) -> None:
+        theirs = make()
+        before = copy.deepcopy(theirs)
+        with pytest.raises(kind, match=re.escape(text)):
+            load(theirs)
+        same_state(theirs, before)
+
+    return test
 
 
 ONE = nn.Parameter(torch.ones(1))

@@ -14,7 +14,7 @@ from keras import ops
 
 import intently as it
 from intently.errors import ArgumentError, KindError
-from intently.interop.keras import SelfAttention, dump, load
+from intently.interop.keras import SelfAttention, load
 from intently.modules import MultiHeadAttention
 
 from .keras_drawing import DTYPES, TORCH, B, C, H, K, T, array, built, close, normal
@@ -32,9 +32,12 @@ def as_ours(layer: Any) -> MultiHeadAttention:
     )
 
 
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("biases", [(True, True), (False, True), (True, False), (False, False)])
-def test_it_is_multi_head_attention(biases: tuple[bool, bool], causal: bool) -> None:
+BIASES = [(True, True), (False, True), (True, False), (False, False)]
+
+
+@pytest.mark.parametrize("biases", BIASES)
+def test_it_is_multi_head_attention(biases: tuple[bool, bool]) -> None:
+    causal = biases[0]
     layer, x = built(SelfAttention(H, C, *biases), (B, T, K)), normal(B, T, K)
     assert len(layer.weights) == 2 + sum(biases)
     found = layer(x, causal_mask=causal)
@@ -59,23 +62,21 @@ def same(ours: MultiHeadAttention, layer: Any) -> None:
     torch.testing.assert_close(found, theirs, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("width", [C, K])
-@pytest.mark.parametrize("biases", [(True, True), (False, True), (True, False), (False, False)])
-def test_our_layer_loads_weight_for_weight_and_back(
+@pytest.mark.parametrize(
+    ("biases", "width", "dtype"),
+    [*((biases, K, "float32") for biases in BIASES), *((BIASES[0], C, dtype) for dtype in DTYPES)],
+)
+def test_our_layer_loads_weight_for_weight(
     biases: tuple[bool, bool], width: int, dtype: str
 ) -> None:
     layer = built(SelfAttention(H, C, *biases, dtype=dtype), (B, T, width))
     x, ours = normal(B, T, width), load(layer)
-    again = dump(ours)
-    assert not ours.training and type(again) is SelfAttention
+    assert not ours.training
     same(ours, layer)
-    same(ours, again)
     given = torch.tensor(x).to(getattr(torch, dtype))
     for causal in (True, False):
         expected = array(layer(x, causal_mask=causal))
         close(ours(given, mask=it.causal() if causal else None).detach().float(), expected, dtype)
-        np.testing.assert_array_equal(array(again(x, causal_mask=causal)), expected)
 
 
 def test_what_is_frozen_stays_frozen_in_our_layer() -> None:
@@ -83,12 +84,9 @@ def test_what_is_frozen_stays_frozen_in_our_layer() -> None:
     layer.in_proj.kernel.trainable = False
     ours = load(layer)
     assert [name for name, p in ours.named_parameters() if not p.requires_grad] == ["qkv_weight"]
-    frozen = [v.path.split("/", 1)[1] for v in dump(ours).weights if not v.trainable]
-    assert frozen == ["in_proj/kernel"]
 
 
-@pytest.mark.parametrize("padded", [True, False])
-@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("causal", "padded"), [(True, True), (False, False)])
 def test_it_shows_its_weights(causal: bool, padded: bool) -> None:
     layer = built(SelfAttention(H, C), (B, T, K))
     x, seen = normal(B, T, K), np.arange(T) < np.array([[3], [5]])
@@ -162,8 +160,7 @@ def test_a_row_without_keys_is_the_output_bias() -> None:
     close(array(found), np.broadcast_to(array(layer.out_proj.bias), found.shape))
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("causal", "bad"), [(True, np.nan), (False, np.inf)])
 def test_padded_steps_may_hold_anything(causal: bool, bad: float) -> None:
     layer = built(SelfAttention(H, C), (B, T, K))
     x, seen = normal(B, T, K), np.arange(T) < np.array([[3], [5]])
@@ -173,9 +170,9 @@ def test_padded_steps_may_hold_anything(causal: bool, bad: float) -> None:
     close(found[seen], expected[seen])
 
 
-@pytest.mark.parametrize("shape", [(0, T, K), (B, 0, K), (0, 0, K)])
-@pytest.mark.parametrize("masked", [True, False])
-def test_nothing_gives_nothing(shape: tuple[int, ...], masked: bool) -> None:
+@pytest.mark.parametrize("shape", [(0, T, K), (B, 0, K)])
+def test_nothing_gives_nothing(shape: tuple[int, ...]) -> None:
+    masked = shape[0] == 0
     layer = SelfAttention(H, C)
     mask = np.ones(shape[:2], bool) if masked else None
     found = layer(np.zeros(shape, "float32"), causal_mask=masked, mask=mask)

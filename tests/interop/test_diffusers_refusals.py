@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from diffusers.models.attention import BasicTransformerBlock
@@ -16,153 +14,105 @@ from diffusers.models.attention_processor import (
 from torch import nn
 
 import intently as it
-from intently.errors import ArgumentError, CheckpointError, IntentlyError, KindError
+from intently.errors import ArgumentError, CheckpointError, KindError
 from intently.interop.diffusers import ResidualAttention, dump, load, register
 from intently.modules import AttentionOptions as Options
 from intently.modules import MultiHeadAttention, Projections
 from intently.modules.image.attention import ChannelNorm, ImageAttention
 
-from .comparing import ONE, C, D, H, K, changed, refused_unchanged
+from .comparing import ONE, C, D, H, K, Refusals, changed, refused_unchanged
 from .test_diffusers import made
 
-ERRORS: dict[str, tuple[Any, type[IntentlyError], str]] = {
-    "added keys": (
-        lambda: made({"added_kv_proj_dim": 8}),
-        CheckpointError,
+ERRORS: Refusals = {
+    CheckpointError: {
         "Attention: expected every parameter to have a place; got 'add_k_proj.bias', "
-        "'add_k_proj.weight', 'add_v_proj.bias', 'add_v_proj.weight' left over.",
-    ),
-    "lora": (
-        lambda: changed(made({}), "to_q.lora_A", ONE),
-        CheckpointError,
-        "'to_q.lora_A' left over",
-    ),
-    "joint": (
-        lambda: made({"processor": JointAttnProcessor2_0()}),
-        ArgumentError,
-        "Attention.processor: expected one of AttnProcessor, AttnProcessor2_0, Sliced",
-    ),
-    "adapter": (
-        lambda: made({"processor": IPAdapterAttnProcessor2_0(C, K)}),
-        ArgumentError,
-        "got IPAdapterAttnProcessor2_0. What it computes is not in the module's parameters.",
-    ),
-    "spatial norm": (
-        lambda: Attention(32, heads=4, dim_head=8, spatial_norm_dim=4),
-        ArgumentError,
-        "Attention.spatial_norm: expected None; got a norm.",
-    ),
-    "across heads": (
-        lambda: made({"qk_norm": "rms_norm_across_heads", "kv_heads": H}),
-        ArgumentError,
-        "Attention.qk_norm: expected the same layer or RMS norm of each head, d=4; "
-        "got RMSNorm of 16 and RMSNorm of 16.",
-    ),
-    "norm passed over": (
-        lambda: made({"qk_norm": "rms_norm", "processor": AttnProcessor()}),
-        ArgumentError,
-        "Attention.processor: expected one that applies norm_q and norm_k; got AttnProcessor.",
-    ),
-    "no output": (
-        lambda: made({"pre_only": True}),
-        ArgumentError,
-        "Attention.pre_only: expected an output",
-    ),
-    "kind": (
-        lambda: nn.Linear(2, 2),
-        KindError,
-        "load: expected a module of type Attention or BasicTransformerBlock or Transformer2DModel; "
-        "got Linear.",
-    ),
-    "adaptive": (
-        lambda: BasicTransformerBlock(C, H, D, norm_type="ada_norm", num_embeds_ada_norm=3),
-        ArgumentError,
-        "BasicTransformerBlock.norm_type: expected \"layer_norm\"; got 'ada_norm'.",
-    ),
-    "double": (
-        lambda: BasicTransformerBlock(C, H, D, double_self_attention=True),
-        ArgumentError,
-        "BasicTransformerBlock.double_self_attention: expected False; got True.",
-    ),
-    "gated": (
-        lambda: BasicTransformerBlock(C, H, D, cross_attention_dim=K, attention_type="gated"),
-        ArgumentError,
-        'BasicTransformerBlock.attention_type: expected "default"; got a fuser (GLI',
-    ),
-    "positions": (
-        lambda: BasicTransformerBlock(
+        "'add_k_proj.weight', 'add_v_proj.bias', 'add_v_proj.weight' left over.": lambda: made(
+            {"added_kv_proj_dim": 8}
+        ),
+        "'to_q.lora_A' left over": lambda: changed(made({}), "to_q.lora_A", ONE),
+    },
+    ArgumentError: {
+        "Attention.processor: expected one of AttnProcessor, AttnProcessor2_0, Sliced": lambda: (
+            made({"processor": JointAttnProcessor2_0()})
+        ),
+        "got IPAdapterAttnProcessor2_0. What it computes is not in the module's": lambda: made(
+            {"processor": IPAdapterAttnProcessor2_0(C, K)}
+        ),
+        "Attention.spatial_norm: expected None; got a norm.": lambda: Attention(
+            32, heads=4, dim_head=8, spatial_norm_dim=4
+        ),
+        "Attention.qk_norm: expected the same layer or RMS norm of each head, d=4; got "
+        "RMSNorm of 16 and RMSNorm of 16.": lambda: made(
+            {"qk_norm": "rms_norm_across_heads", "kv_heads": H}
+        ),
+        "Attention.processor: expected one that applies norm_q and norm_k; got AttnProc": lambda: (
+            made({"qk_norm": "rms_norm", "processor": AttnProcessor()})
+        ),
+        "Attention.pre_only: expected an output": lambda: made({"pre_only": True}),
+        "BasicTransformerBlock.norm_type: expected \"layer_norm\"; got 'ada_norm'.": lambda: (
+            BasicTransformerBlock(C, H, D, norm_type="ada_norm", num_embeds_ada_norm=3)
+        ),
+        "BasicTransformerBlock.double_self_attention: expected False; got True.": lambda: (
+            BasicTransformerBlock(C, H, D, double_self_attention=True)
+        ),
+        'BasicTransformerBlock.attention_type: expected "default"; got a fuser (GLI': lambda: (
+            BasicTransformerBlock(C, H, D, cross_attention_dim=K, attention_type="gated")
+        ),
+        "BasicTransformerBlock.positional_embeddings: expected None; got 'sinusoidal'. Our "
+        "layers add no positions.": lambda: BasicTransformerBlock(
             C, H, D, positional_embeddings="sinusoidal", num_positional_embeddings=8
         ),
-        ArgumentError,
-        "BasicTransformerBlock.positional_embeddings: expected None; got 'sinusoidal'. Our layers "
-        "add no positions.",
-    ),
-    "final dropout": (
-        lambda: BasicTransformerBlock(C, H, D, final_dropout=True, dropout=0.1),
-        ArgumentError,
-        "BasicTransformerBlock.final_dropout: expected False, or dropout 0; got 0.1",
-    ),
-    "activation": (
-        lambda: changed(
+        "BasicTransformerBlock.final_dropout: expected False, or dropout 0; got 0.1": lambda: (
+            BasicTransformerBlock(C, H, D, final_dropout=True, dropout=0.1)
+        ),
+        "BasicTransformerBlock.activation_fn: expected one of GELU, ApproximateGELU, GEGLU, "
+        "SwiGLU, LinearActivation of SiLU; got LinearActivation of Mish.": lambda: changed(
             BasicTransformerBlock(C, H, D, activation_fn="linear-silu"),
             "ff.net.0.activation",
             nn.Mish(),
         ),
-        ArgumentError,
-        "BasicTransformerBlock.activation_fn: expected one of GELU, ApproximateGELU, GEGLU, "
-        "SwiGLU, LinearActivation of SiLU; got LinearActivation of Mish.",
-    ),
+    },
+    KindError: {
+        "load: expected a module of type Attention or BasicTransformerBlock or "
+        "Transformer2DModel; got Linear.": lambda: nn.Linear(2, 2)
+    },
 }
 
 
-@pytest.mark.parametrize("case", ERRORS)
-def test_what_is_not_known_is_refused(case: str) -> None:
-    refused_unchanged(load, ERRORS[case])
+test_what_is_not_known_is_refused = refused_unchanged(load, ERRORS)
 
 
-DUMP_ERRORS: dict[str, tuple[Any, type[IntentlyError], str]] = {
-    "groups": (
-        lambda: MultiHeadAttention(C, H, kv_heads=2),
-        ArgumentError,
-        "MultiHeadAttention.kv_heads: expected kv_heads=heads=4; got 2.",
-    ),
-    "widths": (
-        lambda: MultiHeadAttention(C, H, head_widths=(4, 3)),
-        ArgumentError,
-        "MultiHeadAttention.head_widths: expected d = e; got (4, 3).",
-    ),
-    "output": (
-        lambda: MultiHeadAttention(C, H, projections=Projections(out_width=3)),
-        ArgumentError,
-        "MultiHeadAttention.projections.out_width: expected width=16; got 3.",
-    ),
-    "dropout": (
-        lambda: MultiHeadAttention(C, H, dropout=0.1),
-        ArgumentError,
-        "MultiHeadAttention.dropout: expected 0; got 0.1.",
-    ),
-    "mask": (
-        lambda: MultiHeadAttention(C, H, attention=Options(mask=it.causal())),
-        ArgumentError,
-        "MultiHeadAttention.attention.mask: expected None; got causal().",
-    ),
-    "scale": (
-        lambda: MultiHeadAttention(C, H, attention=Options(scale=0.3)),
-        ArgumentError,
-        "MultiHeadAttention.attention.scale: expected 1 or 1/√d; got 0.3.",
-    ),
-    "norm": (
-        lambda: ImageAttention(C, H, norm=ChannelNorm),
-        KindError,
-        "dump(….norm): expected a module of type GroupNorm; got ChannelNorm.",
-    ),
-    "kind": (lambda: nn.Linear(2, 2), KindError, "dump: expected a module of type MultiHeadAtt"),
+DUMP_ERRORS: Refusals = {
+    ArgumentError: {
+        "MultiHeadAttention.kv_heads: expected kv_heads=heads=4; got 2.": lambda: (
+            MultiHeadAttention(C, H, kv_heads=2)
+        ),
+        "MultiHeadAttention.head_widths: expected d = e; got (4, 3).": lambda: MultiHeadAttention(
+            C, H, head_widths=(4, 3)
+        ),
+        "MultiHeadAttention.projections.out_width: expected width=16; got 3.": lambda: (
+            MultiHeadAttention(C, H, projections=Projections(out_width=3))
+        ),
+        "MultiHeadAttention.dropout: expected 0; got 0.1.": lambda: MultiHeadAttention(
+            C, H, dropout=0.1
+        ),
+        "MultiHeadAttention.attention.mask: expected None; got causal().": lambda: (
+            MultiHeadAttention(C, H, attention=Options(mask=it.causal()))
+        ),
+        "MultiHeadAttention.attention.scale: expected 1 or 1/√d; got 0.3.": lambda: (
+            MultiHeadAttention(C, H, attention=Options(scale=0.3))
+        ),
+    },
+    KindError: {
+        "dump(….norm): expected a module of type GroupNorm; got ChannelNorm.": lambda: (
+            ImageAttention(C, H, norm=ChannelNorm)
+        ),
+        "dump: expected a module of type MultiHeadAtt": lambda: nn.Linear(2, 2),
+    },
 }
 
 
-@pytest.mark.parametrize("case", DUMP_ERRORS)
-def test_what_diffusers_cannot_compute_is_not_dumped(case: str) -> None:
-    refused_unchanged(dump, DUMP_ERRORS[case])
+test_what_diffusers_cannot_compute_is_not_dumped = refused_unchanged(dump, DUMP_ERRORS)
 
 
 def test_nothing_to_register() -> None:

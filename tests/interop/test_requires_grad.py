@@ -18,22 +18,14 @@ from torch import Tensor, nn
 from intently.errors import ArgumentError
 from intently.interop import diffusers, transformers
 from intently.interop import torch as in_torch
-from intently.interop.torch.extra_keys import KeyValueAttention
+from intently.interop.blocks import KeyValueAttention
 from intently.modules import MultiHeadAttention, Projections
 
 from ..messages import refused
 from .comparing import drawn
+from .tiny_models import GPT2, MARIAN, SHARED
 
-SMALL = {
-    "vocab_size": 32,
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "max_position_embeddings": 16,
-}
-SIDES = {"vocab_size": 32, "d_model": 16, "pad_token_id": 0, "decoder_start_token_id": 0}
+ONE_LAYER = {**SHARED, "num_hidden_layers": 1}
 
 
 def of_transformers(name: str, **given: Any) -> Callable[[], nn.Module]:
@@ -79,51 +71,20 @@ FOREIGN: dict[str, tuple[Callable[[Any], nn.Module], Callable[[], nn.Module]]] =
             Transformer2DModel, 2, 8, in_channels=16, norm_num_groups=4, cross_attention_dim=24
         ),
     ),
-    "gpt2": (
-        transformers.load,
-        of_transformers("GPT2LMHeadModel", vocab_size=32, n_embd=16, n_layer=1, n_head=2),
-    ),
-    "llama": (transformers.load, of_transformers("LlamaForCausalLM", **SMALL)),
-    "qwen3": (transformers.load, of_transformers("Qwen3ForCausalLM", **SMALL, head_dim=8)),
-    "bert": (transformers.load, of_transformers("BertForMaskedLM", **SMALL)),
-    "vit": (
-        transformers.load,
-        of_transformers("ViTForImageClassification", **SMALL, image_size=8, patch_size=4),
-    ),
-    "t5": (
-        transformers.load,
-        of_transformers(
-            "T5ForConditionalGeneration",
-            **SIDES,
-            d_kv=8,
-            d_ff=24,
-            num_layers=1,
-            num_heads=2,
-            feed_forward_proj="gated-gelu",
-        ),
-    ),
+    "gpt2": (transformers.load, of_transformers("GPT2LMHeadModel", **{**GPT2, "n_layer": 1})),
+    "llama": (transformers.load, of_transformers("LlamaForCausalLM", **ONE_LAYER)),
+    "qwen3": (transformers.load, of_transformers("Qwen3ForCausalLM", **ONE_LAYER, head_dim=8)),
+    "bert": (transformers.load, of_transformers("BertForMaskedLM", **ONE_LAYER)),
     "marian": (
         transformers.load,
-        of_transformers(
-            "MarianMTModel",
-            **SIDES,
-            encoder_layers=1,
-            decoder_layers=1,
-            encoder_ffn_dim=24,
-            decoder_ffn_dim=24,
-            encoder_attention_heads=2,
-            decoder_attention_heads=2,
-            max_position_embeddings=16,
-            eos_token_id=2,
-            forced_eos_token_id=2,
-        ),
+        of_transformers("MarianMTModel", **{**MARIAN, "encoder_layers": 1, "decoder_layers": 1}),
     ),
 }
 
 
 PARTS = (
     *("to_q", "to_k", "to_v", "q_proj", "k_proj", "v_proj", "query", "key", "value"),
-    *(".q.", ".k.", ".v.", "gate_proj", "up_proj", "wi_0", "wi_1"),
+    *(".q.", ".k.", ".v.", "gate_proj", "up_proj"),
 )
 """Parameters of theirs that become parts of one of ours."""
 
@@ -160,8 +121,13 @@ def test_what_is_frozen_stays_frozen(case: str) -> None:
     assert not any(p.requires_grad for p in load(theirs).parameters())
 
 
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-@pytest.mark.parametrize("case", FOREIGN)
+@pytest.mark.parametrize(
+    ("case", "mode"),
+    [
+        *((case, torch.inference_mode) for case in FOREIGN),
+        *((case, torch.no_grad) for case in ("fused", "block", "llama")),
+    ],
+)
 def test_the_mode_of_the_caller_freezes_nothing(case: str, mode: Any) -> None:
     load, make = FOREIGN[case]
     theirs = drawn(make(), std=1.0)
@@ -183,7 +149,7 @@ def test_parts_of_one_tensor_are_frozen_together() -> None:
         "Freeze, or let learn, all of them there and load again.",
         whole=True,
     )
-    theirs = of_transformers("LlamaForCausalLM", **SMALL)()
+    theirs = of_transformers("LlamaForCausalLM", **ONE_LAYER)()
     theirs.model.layers[0].mlp.gate_proj.requires_grad_(False)
     with pytest.raises(
         ArgumentError, match=r"gate_up\.weight: expected all or none of .* frozen; "

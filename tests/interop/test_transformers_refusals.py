@@ -24,7 +24,6 @@ from .tiny_models import (
     ROPE,
     SHARED,
     T5,
-    VIT,
     close,
     first,
     foreign,
@@ -138,8 +137,13 @@ SCALED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("scaling", SCALED)
-@pytest.mark.parametrize("family", ["Llama", "Mistral", "Qwen2", "Qwen3"])
+@pytest.mark.parametrize(
+    ("family", "scaling"),
+    [
+        *(("Llama", scaling) for scaling in SCALED),
+        *((family, "default") for family in ("Mistral", "Qwen2", "Qwen3")),
+    ],
+)
 def test_a_head_turns_as_a_whole(family: str, scaling: str) -> None:
     """Without a scaling theirs pass over all options but the base; with one they cannot run."""
     given = {**SHARED, "head_dim": 12, "rope_parameters": {**PARTIAL, **SCALED[scaling]}}
@@ -215,22 +219,19 @@ def test_cut_weights_are_refused_in_our_words(tmp_path: Path) -> None:
     ("name", "given", "option"),
     [
         (*DECODERS["llama"], "num_hidden_layers"),
-        (*DECODERS["qwen2"], "num_hidden_layers"),
         ("GPT2Model", GPT2, "n_layer"),
         ("MarianMTModel", MARIAN, "encoder_layers"),
         ("MarianMTModel", MARIAN, "decoder_layers"),
-        ("T5Model", T5, "num_layers"),
         ("T5Model", T5, "num_decoder_layers"),
     ],
 )
-@pytest.mark.parametrize("nested", [False, True])
 def test_layers_without_weights_are_never_built(
-    tmp_path: Path, name: str, given: dict[str, Any], option: str, nested: bool
+    tmp_path: Path, name: str, given: dict[str, Any], option: str
 ) -> None:
     foreign(name, given).save_pretrained(tmp_path)
     path = tmp_path / "config.json"
     config = json.loads(path.read_text())
-    for many in (2**63 - 1, 10_000):
+    for many, nested in ((2**63 - 1, False), (10_000, True)):
         added = {"text_config": [{option: many}]} if nested else {option: many}
         path.write_text(json.dumps({**config, **added}))
         for read in (load, open_model, open_reader):
@@ -251,11 +252,11 @@ def test_a_config_that_names_other_files_is_refused(tmp_path: Path) -> None:
 
 
 def test_layers_that_a_config_leaves_out_are_told(tmp_path: Path) -> None:
-    foreign("ViTModel", VIT).save_pretrained(tmp_path)
+    foreign("BertModel", BERT).save_pretrained(tmp_path)
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "num_hidden_layers": 0}))
     for read in (load, open_model):
-        with pytest.raises(CheckpointError, match=r"the tensors of ViTModel; got .* left over"):
+        with pytest.raises(CheckpointError, match=r"the tensors of BertModel; got .* left over"):
             read(tmp_path)
 
 

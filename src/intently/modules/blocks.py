@@ -26,8 +26,7 @@ from intently.modules.checks import check_call, check_steps
 from intently.modules.feed_forward import FeedForward
 from intently.modules.multi_head import MultiHeadAttention
 from intently.modules.trees import layer_tree
-from intently.modules.weights.loading import AllOrNothing
-from intently.modules.weights.reading import copied, copied_norm
+from intently.modules.weights.loading import AllOrNothing, copied, copied_norm
 
 Norm = Literal["pre", "post"]
 Caches = tuple[KeyValueCache | WindowCache | None, FixedCache | None]

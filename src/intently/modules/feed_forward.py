@@ -17,19 +17,15 @@ from intently.foundation.parts import Part, Place
 from intently.modules.checks import check_dtype
 from intently.modules.linear import Linear, xavier
 from intently.modules.trees import feed_forward_tree
-from intently.modules.weights.loading import AllOrNothing
+from intently.modules.weights.loading import AllOrNothing, Map, filled, tensors
 from intently.modules.weights.reading import (
-    TRANSPOSED,
-    TURN,
-    Map,
     Weight,
     check_layout,
-    filled,
     has_bias,
     joined,
+    misfit,
     read_map,
     sizes,
-    tensors,
 )
 
 Activation: TypeAlias = Callable[[Tensor], Tensor]
@@ -211,7 +207,6 @@ def _halves(both: Map, up: object, layout: str) -> dict[str, Map]:
         fix = 'separate weights need layout="separate"'
         raise build(ArgumentError, "up", expected, "a weight of its own", fix=fix)
     if len(both.weight) % 2:
-        expected, got = "an even number of rows, (2·inner, c)", shape_of(both.weight)
-        raise build(ArgumentError, "gate", expected, got, TRANSPOSED, TURN)
+        raise misfit("gate", "an even number of rows, (2·inner, c)", both.weight)
     biases = (None, None) if both.bias is None else both.bias.chunk(2)
     return {name: Map(*x) for name, x in zip(layout.split(), zip(both.weight.chunk(2), biases))}

@@ -9,8 +9,8 @@ from intently.foundation.checks import whole_number
 from intently.foundation.field_names import answered
 from intently.modules.options import AttentionOptions
 from intently.modules.projected import Projected, Projections
-from intently.modules.weights.layouts import Weights, read
-from intently.modules.weights.reading import filled
+from intently.modules.weights.loading import filled
+from intently.modules.weights.reading import Weights, read
 
 
 @answered

@@ -13,8 +13,8 @@ from intently.foundation.field_names import answered
 from intently.modules.linear import linear
 from intently.modules.options import AttentionOptions
 from intently.modules.projected import Projected, Projections
-from intently.modules.weights.layouts import Weights, read, with_out
-from intently.modules.weights.reading import filled
+from intently.modules.weights.loading import filled
+from intently.modules.weights.reading import Weights, read, with_out
 
 
 @answered
@@ -113,15 +113,7 @@ class MultiHeadAttention(Projected):
         MultiHeadAttention(width=8, heads=2, kv_heads=2, d=4)
         """
         found = with_out(read(q, k, v, layout, heads, kv_heads), out, layout)
-        block = cls(
-            found.width,
-            found.heads,
-            kv_heads=found.kv_heads,
-            context_width=found.context_width,
-            head_widths=found.head_widths,
-            attention=attention,
-            projections=found.projections,
-        )
+        block = cls(found.width, found.heads, attention=attention, **found.options)
         return filled(block, found.tensors())
 
     def _output(self, y: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from intently.modules.caches.rows import Padded, row_lengths
 from intently.modules.checks import check_dtype
 from intently.modules.linear import Linear, xavier
 from intently.modules.weights import reading
-from intently.modules.weights.loading import AllOrNothing
+from intently.modules.weights.loading import AllOrNothing, Map, filled, tensors
 from intently.modules.weights.reading import Weight
 from intently.scores import Score, energies
 
@@ -174,7 +174,7 @@ class AdditiveAttention(RecurrentAttention):
         """
         n, found = read_layer(query, key, energy)
         block = cls(n["c"], n["k"], n["a"], bias=found["key.bias"] is not None)
-        return reading.filled(block, found)
+        return filled(block, found)
 
 
 def read_layer(
@@ -261,7 +261,7 @@ class LuongAttention(RecurrentAttention):
                     raise build(ArgumentError, name, 'a weight, for the score "concat"', "None")
             n, found = read_layer(query, key, energy)
             bias = found["key.bias"] is not None
-            return reading.filled(cls(n["c"], n["k"], score, hidden=n["a"], bias=bias), found)
+            return filled(cls(n["c"], n["k"], score, hidden=n["a"], bias=bias), found)
         if score != "general":
             cause = "it has no weights: write LuongAttention(c, c)" if score == "dot" else None
             raise build(ArgumentError, "score", '"general" or "concat"', repr(score), cause)
@@ -270,7 +270,7 @@ class LuongAttention(RecurrentAttention):
                 raise build(ArgumentError, name, 'None: it is for the score "concat"', "a weight")
         weight = reading.read_map(key, "key").weight
         c, k = weight.shape
-        return reading.filled(cls(c, k, score), {"key.weight": weight})
+        return filled(cls(c, k, score), {"key.weight": weight})
 
 
 class AttentionalVector(AllOrNothing):
@@ -312,12 +312,11 @@ class AttentionalVector(AllOrNothing):
         weight, bias = reading.read_map(join, "join")
         c, k = len(weight), weight.shape[1] - len(weight)
         if k < 1:
-            got, fix = shape_of(weight), reading.TURN
-            raise build(ArgumentError, "join", "shape (c, k + c)", got, reading.TRANSPOSED, fix)
+            raise reading.misfit("join", "shape (c, k + c)", weight)
         if layout == "query context":
             weight = weight.roll(k, 1)
         layer = cls(c, k, bias=bias is not None)
-        return reading.filled(layer, reading.tensors({"join": reading.Map(weight, bias)}))
+        return filled(layer, tensors({"join": Map(weight, bias)}))
 
     def forward(
         self, context: Float[Tensor, "b t k"], query: Float[Tensor, "b t c"]

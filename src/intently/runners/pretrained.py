@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from intently.errors import ArgumentError, DataError, build
-from intently.interop.folders import HERE, kind_of, loaded, quiet, reading
+from intently.interop.foreign import HERE, kind_of, loaded, quiet, reading
 from intently.observe import watch
 from intently.runners.watched import Watched, fitting
 from intently.show.labels import visible

@@ -17,9 +17,9 @@ Weights are copied with dtype and device; train or eval mode and ``requires_grad
 """
 
 from intently.foundation.on_demand import listed, require
+from intently.interop.blocks import ResidualAttention
 from intently.interop.diffusers.loading import dump, load
 from intently.interop.diffusers.processor import IntentlyAttnProcessor, register, unregister
-from intently.interop.residual_attention import ResidualAttention
 
 __all__ = ["IntentlyAttnProcessor", "ResidualAttention", "dump", "load", "register", "unregister"]
 

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from intently.errors import DataError, KindError, build
-from intently.interop.folders import kind_of, loaded, reading
-from intently.interop.transformers import bert, gpt2, llama, marian, t5, vit
-from intently.interop.transformers.models import TextModel, TextToText, VisionModel
-from intently.interop.transformers.parts import Tensors
-from intently.interop.weights import Weights, fill, refuse
+from intently.interop.foreign import kind_of, loaded, reading, refuse, tensors_of
+from intently.interop.transformers.families import CLASSES, Family, Model
+from intently.modules.weights.loading import NamedTensors, fill, learns
+from intently.modules.weights.reading import joined
 
-Model = TextModel | VisionModel | TextToText
-Parts = tuple[Callable[[], Model], Callable[[Weights], Tensors]]
+Tensors = dict[str, Tensor | None]
+"""Tensors of our model by our names; None stands for one that it must not have."""
 
 
 @torch.inference_mode(False)
@@ -26,11 +23,11 @@ def load(source: str | Path | nn.Module) -> Model:
     """Return our model with the weights of a transformers model.
 
     ``source`` is a live model, or a local folder with ``config.json`` and safetensors; nothing is
-    downloaded. It reads GPT-2, Llama, Mistral, Qwen2, Qwen3, BERT, ViT, T5 and Marian, bare or
-    with the head of a language model (ViT: of a classifier). The result computes the same outputs,
-    logits with a head and states without; ``attentions`` of the same arguments gives every layer's
-    lazy matrix. Weights are copied with dtype and device, tied ones stay tied, frozen
-    ones frozen; dropout and train or eval mode are kept.
+    downloaded. It reads GPT-2, Llama, Mistral, Qwen2, Qwen3, BERT and Marian, bare or with the head
+    of a language model. The result computes the same outputs, logits with a head and states
+    without; ``attentions`` of the same arguments gives every layer's lazy matrix. Weights are
+    copied with dtype and device, tied ones stay tied, frozen ones frozen; dropout and train or
+    eval mode are kept.
 
     In masks, True means attend. A query that may attend to nothing (padding on the left) is zero;
     in transformers it is the mean of all values, which affects no other query.
@@ -48,60 +45,14 @@ def load(source: str | Path | nn.Module) -> Model:
     (1, 2, 3, 3)
     """
     model = source if isinstance(source, nn.Module) else _from_folder(Path(source))
-    make, read = _parts(model)
-    weights = Weights.of(model, "source")
-    tensors = read(weights)
+    family, headed = _family_of(model)
+    pooled = any("pooler" in path.split(".") for path, _ in model.named_modules())
+    with torch.device("meta"):
+        ours = family.make(model.config, headed, pooled)
+    weights = tensors_of(model, "source")
+    tensors = read(family, weights, ours, headed)
     weights.finish()
-    ours = fill(make, tensors)
-    _tie(ours, model)
-    return ours.train(model.training)
-
-
-_CLASSES = {
-    "GPT2Model": (gpt2, False),
-    "GPT2LMHeadModel": (gpt2, True),
-    "LlamaModel": (llama, False),
-    "LlamaForCausalLM": (llama, True),
-    "MistralModel": (llama, False),
-    "MistralForCausalLM": (llama, True),
-    "Qwen2Model": (llama, False),
-    "Qwen2ForCausalLM": (llama, True),
-    "Qwen3Model": (llama, False),
-    "Qwen3ForCausalLM": (llama, True),
-    "T5Model": (t5, False),
-    "T5ForConditionalGeneration": (t5, True),
-    "MarianModel": (marian, False),
-    "MarianMTModel": (marian, True),
-    "BertModel": (bert, False),
-    "BertForMaskedLM": (bert, True),
-    "ViTModel": (vit, False),
-    "ViTForImageClassification": (vit, True),
-}
-"""For each class of theirs the module that reads it, and whether it has a head."""
-
-
-def _parts(model: nn.Module) -> Parts:
-    """Return how to make our model and read its tensors, by the class of the source model."""
-    name = type(model).__name__
-    config: Any = getattr(model, "config", None)
-    if name in _CLASSES:
-        family, headed = _CLASSES[name]
-        options = {"headed": headed}
-        if family in (bert, vit):
-            paths = (path.split(".") for path, _ in model.named_modules())
-            options["pooled"] = any("pooler" in path for path in paths)
-        elif not getattr(config, "is_causal", True):
-            refuse("config", "is_causal", "True", False, "decoders are read as causal ones")
-        return partial(family.make, config, **options), lambda w: family.read(config, w, **options)
-    family = getattr(config, "model_type", None)
-    raise build(
-        KindError,
-        "source",
-        f"one of {', '.join(_CLASSES)}",
-        name if family is None else f"{name}, of the family {family!r}",
-        "other families have no counterpart here",
-        'to run them on our attention: register(), then model.set_attn_implementation("intently")',
-    )
+    return fill(lambda: ours, tensors).train(model.training)
 
 
 def _from_folder(folder: Path) -> nn.Module:
@@ -121,22 +72,49 @@ def _from_folder(folder: Path) -> nn.Module:
         return loaded(kind, folder)
 
 
-def _tie(ours: Model, theirs: Any) -> None:
-    """Tie tables and heads if the source model ties them."""
-    outputs = theirs.get_output_embeddings()
-    if isinstance(ours, TextToText):
-        encoder, decoder = (
-            side.embed_tokens.weight for side in (theirs.get_encoder(), theirs.get_decoder())
-        )
-        if encoder is decoder:
-            ours.target.tokens.weight = ours.source.tokens.weight
-        if outputs is not None and outputs.weight is decoder:
-            assert isinstance(ours.head, nn.Linear)
-            ours.head.weight = ours.target.tokens.weight
-    elif (
-        isinstance(ours, TextModel)
-        and outputs is not None
-        and outputs.weight is theirs.get_input_embeddings().weight
-    ):
-        last = ours.head[-1] if isinstance(ours.head, nn.Sequential) else ours.head
-        last.weight = ours.embed.tokens.weight
+def _family_of(model: nn.Module) -> tuple[Family, bool]:
+    """Return the family of a model, and whether the model has a head."""
+    name = type(model).__name__
+    config: Any = getattr(model, "config", None)
+    if name in CLASSES:
+        if name.startswith("Bert") or getattr(config, "is_causal", True):
+            return CLASSES[name]
+        refuse("config", "is_causal", "True", False, "decoders are read as causal ones")
+    family = getattr(config, "model_type", None)
+    raise build(
+        KindError,
+        "source",
+        f"one of {', '.join(CLASSES)}",
+        name if family is None else f"{name}, of the family {family!r}",
+        "other families have no counterpart here",
+        'to run them on our attention: register(), then model.set_attn_implementation("intently")',
+    )
+
+
+def read(family: Family, weights: NamedTensors, ours: Model, headed: bool) -> Tensors:
+    """Take every tensor for which our model has a place, by our names."""
+    parts, found = dict(ours.named_modules()), Tensors()
+    for name, theirs in family.names:
+        body = f"{family.body}." if headed and not name.startswith("head.") else ""
+        stack, star, _ = name.partition(".*")
+        layers: Any = parts[stack] if star else [ours]
+        for i in range(len(layers)):
+            own, *pair = (x.replace("*", str(i)) for x in (name, *(body + x for x in theirs)))
+            part = parts.get(own.rpartition(".")[0])
+            if part is not None and not isinstance(part, nn.Identity):
+                found |= _taken(weights, own, pair)
+    for name in family.repeated:
+        weights.optional(name)
+    return {name: x if x is None else family.turn(name, x) for name, x in found.items()}
+
+
+def _taken(weights: NamedTensors, ours: str, theirs: list[str]) -> Tensors:
+    """Take one of our tensors, or a weight and a bias, from one name of theirs or several."""
+    if not ours.endswith((".", "_")):
+        return {ours: weights.take(theirs[0])}
+    maps = [weights.map(name) for name in theirs]
+    for kind in ("weight", "bias"):
+        tensors = {f"{name}.{kind}": getattr(each, kind) for name, each in zip(theirs, maps)}
+        learns(f"{ours}{kind}", {name: x for name, x in tensors.items() if x is not None})
+    one = maps[0] if len(maps) == 1 else joined(maps)
+    return {f"{ours}weight": one.weight, f"{ours}bias": one.bias}

@@ -1,4 +1,4 @@
-"""Whole models built from stacks: text to states or logits, pictures to states, text to text."""
+"""Whole models built from stacks: text to states or logits, and text to text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from intently.attention_matrix import Attention
 from intently.errors import ArgumentError, KindError, build, shape_of
-from intently.interop.stacks import Decoder, Encoder
+from intently.interop.blocks import Decoder, Encoder
 from intently.masks import Mask
 from intently.models.transformer import DecoderCache
 from intently.modules.attended import attended
@@ -83,31 +83,7 @@ class Embeddings(AllOrNothing):
         return F.dropout(self.norm(x), self.dropout, self.training)
 
 
-class _OneStack(AllOrNothing):
-    """The pooler of a model with one stack, and its matrices."""
-
-    stack: Encoder
-    pooler: nn.Module | None
-
-    def pooled(self, states: Float[Tensor, "b t c"]) -> Float[Tensor, "b n"]:
-        """Return the pooler's summary of the first state; raises if there is no pooler."""
-        if self.pooler is None:
-            raise build(ArgumentError, "pooled", "a model with a pooler", "one without")
-        return self.pooler(states[:, 0])
-
-    def attentions(self, x: Tensor, **given: Any) -> dict[str, Attention]:
-        """Return every layer's lazy matrix (b, h, t, t): ``stack.layers.0.self_attention`` and on.
-
-        Takes the arguments of `states`, except a cache.
-        """
-        blocks = [(f"stack.{name}", block) for name, block in self.stack.attentions()]
-        return attended(blocks, lambda: self.states(x, **given))
-
-    def states(self, *given: Any, **options: Any) -> Tensor:
-        raise NotImplementedError
-
-
-class TextModel(_OneStack):
+class TextModel(AllOrNothing):
     """Tokens to states, and to logits where there is a head: GPT-2, Llama, Qwen, BERT.
 
     `intently.interop.transformers.load` returns it for them. In masks True means attend; padding
@@ -150,60 +126,27 @@ class TextModel(_OneStack):
         x = self.embed(ids, start=_length(cache), positions=positions, types=types)
         return self.stack(x, mask=mask, cache=cache)
 
+    def pooled(self, states: Float[Tensor, "b t c"]) -> Float[Tensor, "b n"]:
+        """Return the pooler's summary of the first state; raises if there is no pooler."""
+        if self.pooler is None:
+            raise build(ArgumentError, "pooled", "a model with a pooler", "one without")
+        return self.pooler(states[:, 0])
+
+    def attentions(self, ids: Tensor, **given: Any) -> dict[str, Attention]:
+        """Return every layer's lazy matrix (b, h, t, t): ``stack.layers.0.self_attention`` and on.
+
+        Takes the arguments of `states`, except a cache.
+        """
+        blocks = [(f"stack.{name}", block) for name, block in self.stack.attentions()]
+        return attended(blocks, lambda: self.states(ids, **given))
+
     def new_cache(self) -> DecoderCache:
         """Return an empty cache."""
         return self.stack.new_cache()
 
 
-class VisionModel(_OneStack):
-    """Pictures (b, channels, height, width) to states: patches after a class token (ViT).
-
-    Source: Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words", section 3.1.
-    """
-
-    def __init__(
-        self,
-        channels: int,
-        size: tuple[int, int],
-        patch: tuple[int, int],
-        width: int,
-        stack: Encoder,
-        *,
-        head: nn.Module,
-        pooler: nn.Module | None = None,
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__()
-        self.patches = nn.Conv2d(channels, width, patch, patch)
-        n = (size[0] // patch[0]) * (size[1] // patch[1])
-        self.first = nn.Parameter(torch.zeros(1, 1, width))
-        self.places = nn.Parameter(torch.zeros(1, n + 1, width))
-        self.stack, self.head, self.pooler = stack, head, pooler
-        self.size, self.dropout = size, dropout
-
-    def forward(self, pixels: Float[Tensor, "b channels height width"]) -> Tensor:
-        """Return the logits (b, n) of the class token, or the states (b, t, c) without a head."""
-        states = self.states(pixels)
-        return states if isinstance(self.head, nn.Identity) else self.head(states[:, 0])
-
-    def states(self, pixels: Float[Tensor, "b channels height width"]) -> Float[Tensor, "b t c"]:
-        """Return the states (b, t, c): the class token, then the patches, row after row."""
-        want = (self.patches.in_channels, *self.size)
-        if pixels.ndim != 4 or tuple(pixels.shape[1:]) != want:
-            raise build(
-                ArgumentError,
-                "pixels",
-                f"shape (b, {', '.join(map(str, want))})",
-                shape_of(pixels),
-                "the model learned one position for each of its patches",
-            )
-        x = self.patches(pixels).flatten(2).transpose(1, 2)
-        x = torch.cat([self.first.expand(len(x), -1, -1), x], 1) + self.places
-        return self.stack(F.dropout(x, self.dropout, self.training))
-
-
 class TextToText(AllOrNothing):
-    """Source tokens and target tokens to states or logits: T5, Marian."""
+    """Source tokens and target tokens to states or logits: Marian."""
 
     def __init__(
         self,
@@ -212,12 +155,11 @@ class TextToText(AllOrNothing):
         encoder: Encoder,
         decoder: Decoder,
         head: nn.Module,
-        scale: float = 1.0,
     ) -> None:
         super().__init__()
         self.source, self.target = source, target
         self.encoder, self.decoder = encoder, decoder
-        self.head, self.scale = head, scale
+        self.head = head
 
     def forward(
         self,
@@ -252,8 +194,7 @@ class TextToText(AllOrNothing):
     ) -> Float[Tensor, "b t n"]:
         """Return logits (or states) of the target; with `new_cache`, of its new steps only."""
         x = self.target(target, start=_length(cache))
-        y = self.decoder(x, states, mask=mask, states_mask=states_mask, cache=cache)
-        return self.head(y if self.scale == 1 else y * self.scale)
+        return self.head(self.decoder(x, states, mask=mask, states_mask=states_mask, cache=cache))
 
     def attentions(
         self,

@@ -40,17 +40,8 @@ from intently.modules.multi_head import MultiHeadAttention
 from intently.modules.options import AttentionOptions
 from intently.modules.projected import Projections
 from intently.modules.trees import alone, image_tree, linear, named, of_module
-from intently.modules.weights.layouts import Stored, Weights
-from intently.modules.weights.loading import AllOrNothing
-from intently.modules.weights.reading import (
-    Weight,
-    copied,
-    copied_norm,
-    filled,
-    read_map,
-    sizes,
-    tensors,
-)
+from intently.modules.weights.loading import AllOrNothing, copied, copied_norm, filled, tensors
+from intently.modules.weights.reading import Stored, Weight, Weights, read_map, sizes
 
 __all__ = ["ChannelNorm", "ImageAttention", "Norm", "SpatialTransformer", "group_norm"]
 

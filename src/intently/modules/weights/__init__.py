@@ -1,1 +1,1 @@
-"""Weights from any code: read, checked, copied."""
+"""Weights of any code: `reading` reads and checks them, `loading` loads all or none."""

@@ -1,24 +1,25 @@
-"""The weights of other code: read, checked against each other, and copied into a block.
+"""The weights of other code, read and checked, in the layout that the caller names.
 
-Every ``from_weights`` works this way: `read_map` reads each linear map, `sizes` determines the
-sizes of the letters in their shapes, `filled` copies. `copied` copies parts that are modules.
+`read_map` reads one linear map and `sizes` determines the sizes of the letters in the shapes of
+several; `read` and `with_out` read those of attention, as `HeadMaps`.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from copy import deepcopy
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Required, TypeAlias, TypedDict
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from intently.errors import ArgumentError, KindError, build, shape_of
-from intently.foundation.checks import check_kind, check_word
-
-M = TypeVar("M", bound=nn.Module)
+from intently.foundation.checks import check_kind, check_word, divisor, whole_number
+from intently.modules.options import AttentionOptions
+from intently.modules.projected import Projections
+from intently.modules.weights.loading import Map, same_kind
 
 Linear: TypeAlias = nn.Linear | nn.Conv1d | nn.Conv2d
 """A linear map, which image models also write as a convolution of single pixels."""
@@ -26,19 +27,11 @@ Linear: TypeAlias = nn.Linear | nn.Conv1d | nn.Conv2d
 Weight: TypeAlias = Tensor | np.ndarray | tuple[Tensor | np.ndarray, Tensor | np.ndarray] | Linear
 """A weight (out, in) or (out, in, 1, 1); a pair of it and its bias (out,); or the layer itself."""
 
+Weights: TypeAlias = Weight | Sequence[Weight]
+"""One for all heads, or a list with one for each."""
+
 TRANSPOSED = "weights are stored (out, in) as in nn.Linear; Keras stores (in, out)"
 TURN = "pass weight.T if it is transposed"
-
-
-class Map(NamedTuple):
-    """A linear map: weight (out, in) and bias (out,) or None."""
-
-    weight: Tensor
-    bias: Tensor | None
-
-    def bias_or_zeros(self) -> Tensor:
-        """The bias (out,), zeros if there is none."""
-        return self.weight.new_zeros(len(self.weight)) if self.bias is None else self.bias
 
 
 def read_map(given: object, name: str) -> Map:
@@ -67,10 +60,13 @@ def read_map(given: object, name: str) -> Map:
     if weight.ndim != 2:
         raise build(ArgumentError, name, "shape (out, in)", shape_of(weight))
     if bias is not None and tuple(bias.shape) != (len(weight),):
-        raise build(
-            ArgumentError, name, f"a bias of shape ({len(weight)},)", shape_of(bias), TRANSPOSED
-        )
+        raise misfit(name, f"a bias of shape ({len(weight)},)", bias, None)
     return Map(weight, bias)
+
+
+def misfit(name: str, expected: str, got: Tensor, fix: str | None = TURN) -> ArgumentError:
+    """Build the error of a weight that has another shape, and may be transposed."""
+    return build(ArgumentError, name, expected, shape_of(got), TRANSPOSED, fix)
 
 
 def _dense(given: Any, name: str) -> Any:
@@ -86,8 +82,7 @@ def _dense(given: Any, name: str) -> Any:
         return given
     dense: Any = given
     if not dense.built:
-        fix = "call it once to set its sizes"
-        raise build(KindError, name, "a layer with weights", "one without", fix=fix)
+        raise _unbuilt(name)
     arrays = [keras.ops.convert_to_numpy(x) for x in (dense.kernel, dense.bias) if x is not None]
     weight, *bias = [torch.from_numpy(np.array(x, dtype=_kept(x))) for x in arrays]
     return (weight.T, *bias) if bias else weight.T
@@ -115,14 +110,13 @@ def _floats(x: Any, name: str) -> Tensor:
         got = f"dtype {x.dtype}" if isinstance(x, (Tensor, np.ndarray)) else type(x).__name__
         raise build(KindError, name, "floating-point weights", got)
     if nn.parameter.is_lazy(x):
-        raise build(
-            KindError,
-            name,
-            "a layer with weights",
-            "one without",
-            fix="call it once to set its sizes",
-        )
+        raise _unbuilt(name)
     return x.detach()
+
+
+def _unbuilt(name: str) -> KindError:
+    fix = "call it once to set its sizes"
+    return build(KindError, name, "a layer with weights", "one without", fix=fix)
 
 
 def _check_single_pixels(conv: nn.Conv1d | nn.Conv2d, name: str) -> None:
@@ -156,8 +150,7 @@ stored (out, in) as in nn.Linear; Keras stores (in, out). Pass weight.T if it is
         axes = dict(zip(letters.split(), maps[name].weight.shape))
         if any(found.get(letter, n) != n for letter, n in axes.items()):
             wanted = (f"{x}={found[x]}" if x in found else x for x in axes)
-            got = shape_of(maps[name].weight)
-            raise build(ArgumentError, name, f"shape ({', '.join(wanted)})", got, TRANSPOSED, TURN)
+            raise misfit(name, f"shape ({', '.join(wanted)})", maps[name].weight)
         found |= axes
     return found
 
@@ -175,63 +168,205 @@ def has_bias(maps: Mapping[str, Map]) -> bool:
     return any(each.bias is not None for each in maps.values())
 
 
-def tensors(maps: Mapping[str, Map]) -> dict[str, Tensor | None]:
-    """Return the maps under the names that linear layers have in a state."""
-    pairs = {name: each._asdict() for name, each in maps.items()}
-    return {f"{name}.{kind}": x for name, pair in pairs.items() for kind, x in pair.items()}
-
-
-def same_kind(maps: Iterable[Map], name: str) -> None:
-    """Raise unless all the tensors have one dtype and lie on one device."""
-    every = [x for pair in maps for x in pair if x is not None]
-    first = every[0]
-    for x in every:
-        if (x.dtype, x.device) != (first.dtype, first.device):
-            raise build(
-                KindError,
-                name,
-                f"{first.dtype} on {first.device}, as the first weight",
-                f"{x.dtype} on {x.device}",
-                fix="convert one of them with .to(…)",
-            )
-
-
 def check_layout(layout: str, known: Iterable[str]) -> None:
     """Raise unless the layout is one of those known."""
     check_word(layout, "layout", known, "fused weights of different layouts have the same shape")
 
 
-def filled(block: M, tensors: Mapping[str, Tensor | None]) -> M:
-    """Return the block with these tensors copied into it, in their dtype and on their device.
+LAYOUTS = ("h d", "3 h d", "h 3 d", "list of heads")
 
-    None marks parameters that the block lacks; parameters without an entry stay as they are.
+
+class Stored(TypedDict, total=False):
+    """How the weights are stored: the keywords of `MultiHeadAttention.from_weights`."""
+
+    layout: Required[str]
+    heads: int | None
+    kv_heads: int | None
+    attention: AttentionOptions
+
+
+@dataclass(frozen=True)
+class HeadMaps:
+    """The properties of a block that follow from its weights; ``maps`` by "q", "k", "v", "out"."""
+
+    maps: dict[str, Map]
+    heads: int
+    kv_heads: int
+    head_widths: tuple[int, int]
+
+    @property
+    def width(self) -> int:
+        """Width c of the queries."""
+        return self.maps["q"].weight.shape[1]
+
+    @property
+    def context_width(self) -> int:
+        """Width of the context."""
+        return self.maps["k"].weight.shape[1]
+
+    @property
+    def projections(self) -> Projections:
+        """Biases if any map has one, and the output width."""
+        out = self.maps.get("out")
+        return Projections(
+            bias=any(self.maps[name].bias is not None for name in "qkv"),
+            out_bias=out is not None and out.bias is not None,
+            out_width=None if out is None else len(out.weight),
+        )
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The keywords of `MultiHeadAttention` that follow from the weights."""
+        return {
+            "kv_heads": self.kv_heads,
+            "context_width": self.context_width,
+            "head_widths": self.head_widths,
+            "projections": self.projections,
+        }
+
+    def tensors(self) -> dict[str, Tensor | None]:
+        """The parameters of the block; a missing bias is zero if other maps have one."""
+        found: dict[str, Tensor | None] = {}
+        for name, each in self.maps.items():
+            found[f"{name}_weight"] = each.weight
+            zeros = name != "out" and self.projections.bias
+            found[f"{name}_bias"] = each.bias_or_zeros() if zeros else each.bias
+        return found
+
+
+def read(
+    q: Weights,
+    k: Weights | None,
+    v: Weights | None,
+    layout: str,
+    heads: int | None,
+    kv_heads: int | None,
+) -> HeadMaps:
+    """Return the maps of queries, keys and values, each head after head; `with_out` adds the
+    output.
+
+    See `MultiHeadAttention.from_weights`.
     """
-    given = {name: x for name, x in tensors.items() if x is not None}
-    first = next(iter(given.values()))
-    block.to(device=first.device, dtype=first.dtype)
-    left = block.load_state_dict(given, strict=False).unexpected_keys
-    assert not left, left  # the caller has made the block for these tensors
-    return block
+    check_layout(layout, LAYOUTS)
+    for name, number in (("heads", heads), ("kv_heads", kv_heads)):
+        if number is not None:
+            whole_number(number, name, 1)
+    if layout == "list of heads":
+        maps = _of_lists(q, k, v, heads)
+        assert isinstance(q, Sequence) and isinstance(k, Sequence)
+        if kv_heads not in (None, len(k)):
+            raise build(ArgumentError, "kv_heads", f"{len(k)}, as long as the list k", kv_heads)
+        return _checked(maps, len(q), len(k))
+    if heads is None:
+        expected = f"how many heads the rows of layout {layout!r} hold"
+        raise build(ArgumentError, "heads", expected, heads)
+    if layout != "h d":
+        if k is not None or v is not None:
+            expected = f"None: in the layout {layout!r} q holds all three"
+            fix = 'separate weights need layout="h d"'
+            raise build(ArgumentError, "k, v", expected, "weights of their own", fix=fix)
+        maps = _unfused(read_map(q, "q"), layout, heads, kv_heads)
+    elif k is None or v is None:
+        expected = 'weights of their own in the layout "h d"'
+        fix = 'a fused weight needs layout="3 h d" or layout="h 3 d"'
+        raise build(ArgumentError, "k, v", expected, "None", fix=fix)
+    else:
+        maps = {"q": read_map(q, "q"), "k": read_map(k, "k"), "v": read_map(v, "v")}
+    return _checked(maps, heads, heads if kv_heads is None else kv_heads)
 
 
-def copied(part: object, name: str, kind: type[M], like: Tensor | None = None) -> M:
-    """Return a copy of a module with all its weights; raise unless it is of this kind.
+def _unfused(joint: Map, layout: str, heads: int, kv_heads: int | None) -> dict[str, Map]:
+    """Split a fused map into queries, keys and values, each head after head."""
+    if kv_heads not in (None, heads):
+        raise build(
+            ArgumentError,
+            "kv_heads",
+            f"heads={heads} in the layout {layout!r}",
+            kv_heads,
+            "its three parts have the same size",
+            'split the weight yourself and use layout="h d"',
+        )
+    rows = len(joint.weight)
+    if rows % (3 * heads):
+        raise misfit("q", f"a multiple of 3·heads = {3 * heads} rows, (3·h·d, c)", joint.weight)
+    axis, split = (0, (3, heads, -1)) if layout == "3 h d" else (1, (heads, 3, -1))
 
-    Where ``like`` is given, its weights must have that dtype and device.
-    """
-    if not isinstance(part, kind):
-        what = "the module itself" if kind is nn.Module else f"a {kind.__name__}"
-        raise build(KindError, name, f"{what}, with its weights", type(part).__name__)
-    first = next(part.parameters(), None)
-    if first is not None and like is not None:
-        same_kind([Map(like, first)], name)
-    return deepcopy(part)
+    def parts(x: Tensor | None) -> tuple[Tensor | None, ...]:
+        if x is None:
+            return (None, None, None)
+        return tuple(y.flatten(0, 1) for y in x.unflatten(0, split).unbind(axis))
+
+    pairs = zip("qkv", parts(joint.weight), parts(joint.bias))
+    return {name: Map(weight, bias) for name, weight, bias in pairs if weight is not None}
 
 
-def copied_norm(norm: object, name: str, width: int, like: Tensor) -> nn.Module:
-    """Return a copy of a norm, whose weights must be (c=width,)."""
-    made = copied(norm, name, nn.Module, like)
-    weight = getattr(made, "weight", None)
-    if isinstance(weight, Tensor) and tuple(weight.shape) != (width,):
-        raise build(ArgumentError, name, f"a norm with weights (c={width},)", shape_of(weight))
-    return made
+def _of_lists(
+    q: Weights, k: Weights | None, v: Weights | None, heads: int | None
+) -> dict[str, Map]:
+    """Join lists with one map for each head."""
+    lists = {"q": q, "k": k, "v": v}
+    maps: dict[str, Map] = {}
+    for name, weights in lists.items():
+        if not isinstance(weights, list) or not weights:
+            raise build(
+                KindError,
+                name,
+                "a list with one weight (d, c) for each head",
+                type(weights).__name__,
+                'layout="list of heads" was named',
+            )
+        if name == "q" and heads not in (None, len(weights)):
+            raise build(ArgumentError, "heads", f"{len(weights)}, as long as the list q", heads)
+        if name == "v" and isinstance(k, list) and len(weights) != len(k):
+            raise build(ArgumentError, "v", f"as many heads as k, {len(k)}", len(weights))
+        each = [read_map(w, f"{name}[{i}]") for i, w in enumerate(weights)]
+        if len({tuple(m.weight.shape) for m in each}) > 1:
+            shapes = ", ".join(str(tuple(m.weight.shape)) for m in each)
+            raise build(ArgumentError, name, "heads of one shape (d, c)", shapes)
+        same_kind(each, name)
+        biases = [m.bias for m in each if m.bias is not None]
+        if len(biases) not in (0, len(each)):
+            raise build(ArgumentError, name, "a bias for every head or for none", len(biases))
+        weight = torch.cat([m.weight for m in each])
+        maps[name] = Map(weight, torch.cat(biases) if biases else None)
+    return maps
+
+
+def _checked(maps: dict[str, Map], heads: int, kv_heads: int) -> HeadMaps:
+    """Raise unless queries, keys and values fit together."""
+    q, k, v = (maps[name].weight for name in "qkv")
+    same_kind(maps.values(), "k, v, out")
+    divisor(kv_heads, "kv_heads", "heads", heads)
+    if len(q) % heads:
+        raise misfit("q", f"a multiple of heads={heads} rows, (h·d, c)", q)
+    d, c = len(q) // heads, k.shape[1]
+    if len(k) != kv_heads * d:
+        expected = f"shape (g·d={kv_heads * d}, c) for g={kv_heads} and d={d} of q"
+        fix = "pass kv_heads= if query heads share keys" if heads > 1 else TURN
+        raise misfit("k", expected, k, fix)
+    if len(v) % kv_heads or v.shape[1] != c:
+        expected = f"shape (g·e, c={c}) for g={kv_heads} heads, c as for k"
+        raise misfit("v", expected, v, None)
+    e = len(v) // kv_heads
+    return HeadMaps(maps, heads, kv_heads, (d, e))
+
+
+def with_out(found: HeadMaps, out: Weights, layout: str) -> HeadMaps:
+    """Return the maps with the output, which may be a list with one map per head."""
+    h, e = found.heads, found.head_widths[1]
+    if isinstance(out, list) and layout == "list of heads":
+        each = [read_map(w, f"out[{i}]") for i, w in enumerate(out)]
+        if len(each) != h or len({len(m.weight) for m in each}) > 1:
+            got = ", ".join(str(tuple(m.weight.shape)) for m in each) or "an empty list"
+            raise build(ArgumentError, "out", f"{h} heads of one shape (c, e), as many as q", got)
+        same_kind(each, "out")
+        biases = [m.bias for m in each if m.bias is not None]
+        total = torch.stack(biases).sum(0) if biases else None
+        joint = Map(torch.cat([m.weight for m in each], 1), total)
+    else:
+        joint = read_map(out, "out")
+    maps = {**found.maps, "out": joint}
+    same_kind(maps.values(), "k, v, out")
+    if joint.weight.shape[1] != h * e:
+        raise misfit("out", f"shape (c, h·e={h * e})", joint.weight)
+    return replace(found, maps=maps)

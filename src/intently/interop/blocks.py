@@ -1,9 +1,9 @@
-"""`nn.MultiheadAttention` beyond our own: three inputs, and keys outside the sequence."""
+"""Blocks that only other libraries have: stacks, attention with a residual, extra keys."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -11,11 +11,190 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from intently.attention_matrix import Attention, attend
-from intently.errors import ArgumentError, build
+from intently.errors import ArgumentError, build, shape_of
 from intently.masks import Geometry, Mask, as_mask
 from intently.masks.geometry import Cut
-from intently.modules import Projections
+from intently.matrix import LazyMatrix
+from intently.models.transformer import DecoderCache
+from intently.modules import DecoderLayer, EncoderLayer, MultiHeadAttention, Projections
 from intently.modules.weights.loading import AllOrNothing
+
+
+class _Stack(AllOrNothing):
+    """Layers, then an optional norm, then dropout."""
+
+    def __init__(
+        self,
+        layers: Sequence[EncoderLayer | DecoderLayer],
+        norm: nn.Module | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self.norm, self.dropout = norm or nn.Identity(), dropout
+
+    def _finish(self, x: Tensor) -> Tensor:
+        return F.dropout(self.norm(x), self.dropout, self.training)
+
+    def new_cache(self) -> DecoderCache:
+        """Return an empty cache."""
+        return DecoderCache(len(self.layers))
+
+    def attentions(self) -> list[tuple[str, nn.Module]]:
+        """Return the attention blocks by module path: ``layers.0.self_attention``, …"""
+        return [
+            (f"layers.{i}.{name}", block)
+            for i, layer in enumerate(self.layers)
+            for name, block in layer.named_children()
+            if name.endswith("_attention")
+        ]
+
+
+class Encoder(_Stack):
+    """Layers that attend to their own steps: `nn.TransformerEncoder`, BERT; GPT-2 where causal."""
+
+    def forward(
+        self,
+        x: Float[Tensor, "b s c"],
+        *,
+        mask: Mask | Tensor | None = None,
+        cache: DecoderCache | None = None,
+    ) -> Float[Tensor, "b s c"]:
+        """Return the states (b, s, c) of embedded steps x; with `new_cache`, x holds new ones."""
+        for i, layer in enumerate(self.layers):
+            x = layer(x, mask=mask, cache=None if cache is None else cache.layers[i][0])
+        return self._finish(x)
+
+
+class Decoder(_Stack):
+    """Layers that attend to their own steps, then to an encoder's: `nn.TransformerDecoder`."""
+
+    def forward(
+        self,
+        x: Float[Tensor, "b t c"],
+        states: Float[Tensor, "n s c"],
+        *,
+        mask: Mask | Tensor | None = None,
+        states_mask: Mask | Tensor | None = None,
+        cache: DecoderCache | None = None,
+    ) -> Float[Tensor, "b t c"]:
+        """Return y (b, t, c) of embedded steps x; with `new_cache`, x holds only the new ones."""
+        for i, layer in enumerate(self.layers):
+            own = (None, None) if cache is None else cache.layers[i]
+            x = layer(x, states, mask=mask, states_mask=states_mask, cache=own)
+        return self._finish(x)
+
+
+class EncoderDecoder(AllOrNothing):
+    """An encoder and a decoder of embedded inputs: `nn.Transformer`.
+
+    >>> import torch
+    >>> from intently.interop.torch import load
+    >>> model = load(nn.Transformer(8, 2, 1, 1, 16))
+    >>> model(torch.zeros(1, 5, 8), torch.zeros(1, 3, 8)).shape
+    torch.Size([1, 3, 8])
+    """
+
+    def __init__(self, encoder: Encoder, decoder: Decoder) -> None:
+        super().__init__()
+        self.encoder, self.decoder = encoder, decoder
+
+    def encode(
+        self, source: Float[Tensor, "b s c"], *, mask: Mask | Tensor | None = None
+    ) -> Float[Tensor, "b s c"]:
+        """Return the states (b, s, c) of the embedded source."""
+        return self.encoder(source, mask=mask)
+
+    def decode(
+        self, target: Float[Tensor, "b t c"], states: Float[Tensor, "n s c"], **options: Any
+    ) -> Float[Tensor, "b t c"]:
+        """Return y (b, t, c) of the embedded target; the options are those of `Decoder`."""
+        return self.decoder(target, states, **options)
+
+    def forward(
+        self,
+        source: Float[Tensor, "b s c"],
+        target: Float[Tensor, "b t c"],
+        *,
+        source_mask: Mask | Tensor | None = None,
+        target_mask: Mask | Tensor | None = None,
+        states_mask: Mask | Tensor | None = None,
+    ) -> Float[Tensor, "b t c"]:
+        """Encode, then decode. As in `nn.Transformer`, no mask is implied by another."""
+        states = self.encoder(source, mask=source_mask)
+        return self.decoder(target, states, mask=target_mask, states_mask=states_mask)
+
+
+class ResidualAttention(AllOrNothing):
+    """Attention with the norms and the residual of diffusers, for steps (b, t, c) or an image.
+
+    y = (x + dropout(attention(norm(x), context_norm(context)))) / divisor, without x where
+    ``residual`` is False. Group norms see (b, c, t), layer norms (b, t, c).
+
+    >>> import torch
+    >>> block = ResidualAttention(MultiHeadAttention(8, 2), norm=nn.GroupNorm(4, 8), residual=True)
+    >>> block(torch.zeros(1, 8, 3, 3)).shape
+    torch.Size([1, 8, 3, 3])
+    """
+
+    def __init__(
+        self,
+        attention: MultiHeadAttention,
+        *,
+        norm: nn.Module | None = None,
+        context_norm: nn.Module | None = None,
+        dropout: float = 0.0,
+        residual: bool = False,
+        divisor: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.norm, self.context_norm, self.attention = norm, context_norm, attention
+        self.dropout, self.residual, self.divisor = dropout, residual, divisor
+
+    def forward(
+        self,
+        x: Float[Tensor, "b t c"] | Float[Tensor, "b c height width"],
+        context: Float[Tensor, "b s k"] | None = None,
+        *,
+        mask: Mask | Tensor | None = None,
+        cache: Any = None,
+    ) -> Float[Tensor, "b t c"] | Float[Tensor, "b c height width"]:
+        """Return y in the shape of x; the pixels of an image are read row by row.
+
+        ``mask`` and ``cache`` are those of the attention.
+        """
+        normed, context = self._operands(x, context)
+        y = self.attention(normed, context, mask=mask, cache=cache)
+        y = F.dropout(y, self.dropout, self.training)
+        y = y.transpose(-2, -1).unflatten(-1, x.shape[2:]) if x.ndim == 4 else y
+        y = y + x if self.residual else y
+        return y if self.divisor == 1 else y / self.divisor
+
+    def attend(
+        self,
+        x: Float[Tensor, "b t c"] | Float[Tensor, "b c height width"],
+        context: Float[Tensor, "b s k"] | None = None,
+        *,
+        mask: Mask | Tensor | None = None,
+        cache: Any = None,
+    ) -> LazyMatrix:
+        """Return the lazy matrix (b, h, t, s) of `forward` of the same arguments."""
+        return self.attention.attend(*self._operands(x, context), mask=mask, cache=cache)
+
+    def _operands(self, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        if x.ndim not in (3, 4):
+            raise build(ArgumentError, "x", "shape (b, t, c) or (b, c, height, width)", shape_of(x))
+        steps = x.flatten(2).transpose(-2, -1) if x.ndim == 4 else x
+        context = None if context is None else _normed(self.context_norm, context)
+        return _normed(self.norm, steps), context
+
+
+def _normed(norm: nn.Module | None, x: Tensor) -> Tensor:
+    if norm is None:
+        return x
+    return (
+        norm(x.transpose(-2, -1)).transpose(-2, -1) if isinstance(norm, nn.GroupNorm) else norm(x)
+    )
 
 
 class BesideExtra(Mask):

@@ -1,9 +1,27 @@
-"""`SelfAttention`, a layer of Keras on our attention."""
+"""Keras 3: our self-attention layer for Keras, and `load`, which makes its layers ours.
+
+`SelfAttention` is made on first access, so that importing this module loads no Keras; after
+``from intently.interop.keras import SelfAttention`` Keras can load saved models that hold one.
+
+Where Keras's layers differ from ours in use:
+
+* in its masks True means attend, as in ours, but a row without keys is the mean of the values there
+  and zero here;
+* ``use_causal_mask`` starts at the first key (top-left); `it.causal()` lets the last query see the
+  last key. The two agree where t = s; elsewhere write `it.causal(offset=0)`;
+* masks that Keras propagates automatically (``Embedding(mask_zero=True)``) are arguments here:
+  ``mask=it.padding(lengths)``. Keras's masks also hide padded queries, whose outputs are then the
+  mean of all values. A ``query_mask`` handed to `MultiHeadAttention` itself is ignored (Keras
+  3.15).
+
+Weights are copied; what is not ``trainable`` is frozen. Blocks come in eval mode, as a Keras layer
+that is called without ``training`` drops nothing.
+"""
 
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -12,8 +30,112 @@ from torch import Tensor
 import intently.masks as masks
 from intently.attention_matrix import Attention as Matrix
 from intently.attention_matrix import attend, attention
-from intently.errors import ArgumentError, KindError, build
+from intently.errors import ArgumentError, CheckpointError, KindError, build
 from intently.foundation.checks import whole_number
+from intently.foundation.on_demand import listed, require
+from intently.interop.foreign import check_kind, check_options, multi_head
+from intently.modules import AttentionOptions, MultiHeadAttention
+from intently.modules.weights.loading import Map, NamedTensors
+
+if TYPE_CHECKING:
+    import keras
+
+__all__ = ["SelfAttention", "load"]  # noqa: F822  # pyright: ignore[reportUnsupportedDunderAll]
+
+require("keras", "has these layers")
+
+
+def __getattr__(name: str) -> Any:
+    if name == "SelfAttention":
+        return self_attention()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+__dir__ = listed(__name__)
+
+
+@torch.inference_mode(False)
+def load(foreign: keras.layers.Layer) -> MultiHeadAttention:
+    """Return our block with the weights of a Keras layer that was built, on any backend, in eval.
+
+    The layer is a `MultiHeadAttention` or `GroupQueryAttention` of Keras, or our `SelfAttention`.
+    Where Keras is called with ``(query, value)``, ours is with ``(query, context=value)``; where
+    `SelfAttention` is with ``causal_mask=True``, ours is with ``mask=it.causal()``. Raises
+    `KindError` for other layers, `ArgumentError` for options that ours cannot have (more than one
+    attention axis, keys and values of different widths) and `CheckpointError` if the layer was not
+    built or has weights left over.
+    """
+    import keras
+
+    kinds = keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention, self_attention()
+    check_kind(foreign, *kinds, verb="load")
+    name = type(foreign).__name__
+    if not foreign.built:
+        raise build(
+            CheckpointError,
+            name,
+            "a layer with weights",
+            "one that was not built",
+            fix="call it once, or layer.build(query_shape, value_shape)",
+        )
+    config = foreign.get_config()
+    weights = NamedTensors(
+        {
+            "/".join(v.path.split("/")[-2:]): copied(v).requires_grad_(v.trainable)
+            for v in foreign.weights
+        },
+        name,
+    )
+    read = _read_ours if isinstance(foreign, self_attention()) else _read_theirs
+    return read(weights, config).eval()
+
+
+def _read_ours(weights: NamedTensors, config: dict[str, Any]) -> MultiHeadAttention:
+    """Read a `SelfAttention`, whose fused projection has our order of rows."""
+    joint, out = (_transposed(weights, name) for name in ("in_proj", "out_proj"))
+    weights.finish()
+    split = (x.chunk(3) if x is not None else (None,) * 3 for x in joint)
+    maps = {name: Map(*each) for name, each in zip("qkv", zip(*split))}
+    heads, d = config["n_heads"], config["d_embd"] // config["n_heads"]
+    return multi_head(maps | {"out": out}, heads, (d, d))
+
+
+def _read_theirs(weights: NamedTensors, config: dict[str, Any]) -> MultiHeadAttention:
+    """Read Keras's own layers, whose kernels are (c, h, d) and (h, e, c)."""
+    axes = tuple(config.get("attention_axes") or (1,))
+    parts = {"q": "query", "k": "key", "v": "value", "out": "attention_output"}
+    kernels = {name: weights.take(f"{part}/kernel") for name, part in parts.items()}
+    q, k, v, out = kernels.values()
+    one_axis, same, wide = axes == (1,) and q.ndim == 3, len(k) == len(v), tuple(out.shape[2:])
+    wants = f"keys as wide as values, {len(v)}"
+    check_options(
+        weights.source,
+        ("attention_axes", one_axis, "(1,), the steps of (b, t, c)", axes, "ours has one axis"),
+        ("key", same, wants, len(k), "our block takes both from one context"),
+        ("output_shape", len(wide) == 1, "one width", wide, "ours is (b, t, c)"),
+    )
+    maps = {}
+    for name, part in parts.items():
+        bias = weights.optional(f"{part}/bias")
+        rows = kernels[name].flatten(0, 1) if name == "out" else kernels[name].flatten(1)
+        maps[name] = Map(rows.T.contiguous(), None if bias is None else bias.flatten())
+    weights.finish()
+    window = config.get("sliding_window")
+    rule = None if window is None else masks.window(window - 1, window - 1, offset=0)
+    (_, heads, d), (_, kv_heads, e) = q.shape, v.shape
+    return multi_head(
+        maps,
+        heads,
+        (d, e),
+        kv_heads=kv_heads,
+        attention=AttentionOptions(mask=rule),
+        dropout=config["dropout"],
+    )
+
+
+def _transposed(weights: NamedTensors, dense: str) -> Map:
+    """Take a `Dense` layer, whose kernel is (in, out)."""
+    return Map(weights.take(f"{dense}/kernel").T.contiguous(), weights.optional(f"{dense}/bias"))
 
 
 @cache
@@ -30,9 +152,9 @@ def self_attention() -> type:
         ("3 h d"), ``out_proj`` one of width d_embd; each has a bias or not. With the torch backend
         attention is `intently.attention`, with others it is written in `keras.ops`. A mask that
         Keras propagates (``Embedding(mask_zero=True)``) hides padded keys, whatever they contain.
-        ``attend`` returns the attention weights; `load` and `dump` exchange parameters with our
-        blocks. Raises `ArgumentError` where n_heads does not divide d_embd, inputs are not (b, t,
-        c) or the mask is not (b, t); `KindError` if the sizes are not integers.
+        ``attend`` returns the attention weights; `load` makes it a block of ours.
+        Raises `ArgumentError` where n_heads does not divide d_embd, inputs are not (b, t, c) or the
+        mask is not (b, t); `KindError` if the sizes are not integers.
 
         Source: Vaswani et al. 2017, section 3.2.2.
         """

@@ -1,4 +1,22 @@
-"""`load` and `dump` of PyTorch's layers, and `mask` for their masks."""
+"""PyTorch's attention layers: `load` converts them to our blocks, `dump` converts back.
+
+Where PyTorch's layers differ from ours in use:
+
+* in its masks, True means *forbidden*; in ours, True means attend, and `mask` converts;
+* their ``is_causal`` starts at the first key (top-left); `it.causal()` lets the last query see the
+  last key, as a cache needs. The two agree where t = s; elsewhere write `it.causal(offset=0)`;
+* a row that may attend to nothing is zero before the output bias here. There it is NaN; with
+  ``need_weights=False`` it is the output bias as here, but NaN in eval mode under ``no_grad``. In
+  that mode ``nn.TransformerEncoderLayer`` gives NaN, too, and ``nn.TransformerEncoder`` zeros;
+* ``nn.TransformerEncoder`` in eval mode runs a nested-tensor fast path with
+  ``src_key_padding_mask``, which writes zeros at padded steps; ours computes the outputs of padded
+  queries, as theirs does in train mode;
+* its inputs are (t, b, c) unless ``batch_first``; ours, and those of modules from `dump`, are
+  always (b, t, c).
+
+Weights are copied with dtype and device; dropout, train or eval mode and ``requires_grad`` are
+kept.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +27,18 @@ import torch
 from torch import Tensor, nn
 
 from intently.errors import ArgumentError, build, shape_of
-from intently.interop.stacks import Decoder, Encoder, EncoderDecoder
-from intently.interop.torch.extra_keys import KeyValueAttention
-from intently.interop.weights import (
-    Weights,
+from intently.foundation.on_demand import listed
+from intently.interop.blocks import Decoder, Encoder, EncoderDecoder, KeyValueAttention
+from intently.interop.foreign import (
     assemble,
     check_hooks,
     check_kind,
     check_options,
     check_plain,
-    fill,
-    learns,
     read_norm,
     refuse,
     separate,
+    tensors_of,
 )
 from intently.masks import Mask, allowed
 from intently.modules import (
@@ -33,6 +49,11 @@ from intently.modules import (
     MultiHeadAttention,
     Projections,
 )
+from intently.modules.weights.loading import NamedTensors, fill, learns
+
+__all__ = ["dump", "load", "mask"]
+
+__dir__ = listed(__name__)
 
 
 def mask(
@@ -129,7 +150,7 @@ def load(foreign: nn.Module) -> nn.Module:
         return EncoderDecoder(load(foreign.encoder), load(foreign.decoder)).train(foreign.training)
     if isinstance(foreign, nn.TransformerEncoder | nn.TransformerDecoder):
         return _stack(foreign).train(foreign.training)
-    weights = Weights.of(foreign)
+    weights = tensors_of(foreign)
     if isinstance(foreign, nn.MultiheadAttention):
         made = _attention(foreign, weights)
     else:
@@ -140,7 +161,7 @@ def load(foreign: nn.Module) -> nn.Module:
 
 
 def _stack(foreign: nn.TransformerEncoder | nn.TransformerDecoder) -> Encoder | Decoder:
-    weights = Weights.of(foreign)
+    weights = tensors_of(foreign)
     for i in range(len(foreign.layers)):
         weights.within(f"layers.{i}")  # `load` of the layer checks them
     norm = foreign.norm and read_norm(foreign.norm, weights.within("norm"), nn.LayerNorm)
@@ -150,7 +171,7 @@ def _stack(foreign: nn.TransformerEncoder | nn.TransformerDecoder) -> Encoder | 
 
 
 def _attention(
-    theirs: nn.MultiheadAttention, weights: Weights
+    theirs: nn.MultiheadAttention, weights: NamedTensors
 ) -> MultiHeadAttention | KeyValueAttention:
     width, heads = theirs.embed_dim, theirs.num_heads
     bias, joint = weights.optional("in_proj_bias"), weights.optional("in_proj_weight")
@@ -185,7 +206,7 @@ def _attention(
 
 
 def _layer(
-    theirs: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer, weights: Weights
+    theirs: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer, weights: NamedTensors
 ) -> EncoderLayer | DecoderLayer:
     """The layer, from parts under our names."""
     heads = {"self_attention": "self_attn"}
@@ -210,7 +231,7 @@ def _layer(
 
 
 def _feed_forward(
-    theirs: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer, weights: Weights
+    theirs: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer, weights: NamedTensors
 ) -> FeedForward:
     tensors: dict[str, Tensor | None] = {}
     for ours, name in (("up", "linear1"), ("down", "linear2")):
@@ -249,7 +270,7 @@ def dump(ours: MultiHeadAttention | KeyValueAttention) -> nn.MultiheadAttention:
     torch.Size([1, 5, 8])
     """
     check_kind(ours, MultiHeadAttention, KeyValueAttention, verb="dump")
-    weights = Weights.of(ours, "ours")
+    weights = tensors_of(ours, "ours")
     if isinstance(ours, KeyValueAttention):
         kdim, vdim, zero = ours.key_width, ours.value_width, "zero" in ours.extra
         parts = {
