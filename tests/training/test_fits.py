@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import tiny_run as tiny
 import torch
@@ -16,12 +14,7 @@ from intently.corpora import ParallelText
 from intently.decoding import SearchOptions, search
 from intently.errors import ArgumentError
 from intently.foundation import memory
-from intently.language.runs import fit as fit_language
-from intently.language.settings import language_options
-from intently.models.kinds import new_model
-from intently.training import TrainingOptions, epoch, train
-from intently.training.fits import parameters
-from intently.translation.runs import fit
+from intently.training import TrainingOptions
 
 from ..messages import refused
 
@@ -53,62 +46,6 @@ def test_bounds_of_options(flags: dict[str, int], said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "flags",
-    [
-        {"width": 2 * 10**8},
-        {"width": 2**31 - 8},
-        {"inner": 10**8},
-        {"decoder_layers": 1000, "width": 1024, "inner": 4096, "heads": 8},
-        {"positions": "learned", "learned_steps": 2**31 - 1},
-        {"model": "recurrent", "width": 10**5, "heads": 4, "inner": 512},
-    ],
-)
-def test_a_model_that_does_not_fit_is_told_before_the_text_is_read(
-    tmp_path: Path, left: None, flags: dict[str, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("intently.translation.runs._tokenizers", None)
-    with pytest.raises(ArgumentError) as error:
-        fit(TEXT, TrainingOptions().with_flags(**WORDS, **flags), tmp_path / "run")
-    said = str(error.value)
-    name = "inner" if "inner" in flags and flags["inner"] > 4 * flags.get("width", 128) else "width"
-    assert said.startswith(f"{name}: expected what 1.0 GB of free memory hold; got width=")
-    assert "GB. Choose smaller sizes, or fewer layers." in said
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_batch_that_does_not_fit_is_told(tmp_path: Path, left: None) -> None:
-    data, options = tiny.pairs(20_000), tiny.OPTIONS.with_flags(batch_tokens=2**31 - 1)
-    options = options.with_flags(width=1024, inner=1024, heads=8, steps=1)
-    told = r"^batch_tokens: expected what 1\.0 GB of free .* GB\. Choose a smaller batch_tokens\.$"
-    with pytest.raises(ArgumentError, match=told):
-        train(tiny.model(options=options), data, options, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_window_that_does_not_fit_is_told_by_its_name(tmp_path: Path, left: None) -> None:
-    text = "".join(map(chr, np.random.default_rng(0).integers(0x4E00, 0x9000, 450_000)))
-    options = language_options(text, window=40_000, width=8, heads=2, layers=1, steps=1)
-    with pytest.raises(ArgumentError, match=r"^window: expected what 1\.0 GB of free memory hold"):
-        fit_language(text, options, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("flags", [{}, {"model": "recurrent", "cell": "lstm"}])
-def test_parameters_are_counted_without_memory(flags: dict[str, str]) -> None:
-    options = TrainingOptions().with_flags(width=8, encoder_layers=3, decoder_layers=5, **flags)
-    shape = options.shape(20, 30)
-    counted = parameters(
-        lambda e, d: new_model(replace(shape, encoder_layers=e, decoder_layers=d)), 3, 5
-    )
-    assert counted == sum(p.numel() for p in new_model(shape).parameters())
-
-
-def test_the_largest_batch_is_counted() -> None:
-    batches = epoch(tiny.pairs(), 60, seed=1)
-    assert batches.largest == max(batch.target_in.numel() for batch in batches)
-
-
-@pytest.mark.parametrize(
     ("name", "value", "bounds"),
     [
         ("beam", 10**8, "1 to 10,000"),
@@ -132,13 +69,6 @@ def test_a_beam_that_does_not_fit_is_told(left: None) -> None:
         "once over a vocabulary of 100,000, which needs at least 8.0 GB. Choose smaller ones.",
         whole=True,
     )
-
-
-def test_what_fits_is_not_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor where the system does not say what it has."""
-    for answer in (GB, None):
-        monkeypatch.setattr(memory, "available", lambda device=None, answer=answer: answer)
-        fit(TEXT, SMALL, tmp_path / str(answer))
 
 
 def test_memory_is_that_of_the_machine_or_of_its_container(

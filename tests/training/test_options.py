@@ -157,7 +157,6 @@ def test_a_seed_is_one_that_pytorch_takes() -> None:
             ArgumentError,
             "^accumulate: expected an integer from 1 to 10,000; got 0",
         ),
-        ({"average": 3}, ArgumentError, r"^average: expected at most keep=2, .*; got 3\. Set"),
         (
             {"model": "recurrent", "bidirectional": 1},
             KindError,

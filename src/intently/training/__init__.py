@@ -20,11 +20,9 @@ from intently.foundation.on_demand import listed, names
 from intently.models.weights import load_weights, weights
 
 if TYPE_CHECKING:
-    from intently.training.averaging import averaged
     from intently.training.batches import Batch, Pairs, epoch
     from intently.training.checkpoint import Checkpoint, Checkpoints
     from intently.training.events import (
-        Averaging,
         Evaluated,
         Evaluating,
         Event,
@@ -44,12 +42,11 @@ if TYPE_CHECKING:
         TextOptions,
         VariantOptions,
     )
-    from intently.training.history import Averaged, Evaluation, History, Record
+    from intently.training.history import Evaluation, History, Record
     from intently.training.loss import smoothed_cross_entropy
     from intently.training.metrics import Score, bleu, chrf, exact_match
     from intently.training.options import TrainingOptions
     from intently.training.progress import display
-    from intently.training.tensorboard import TensorBoard
     from intently.training.trainer import DivergedError, train
     from intently.training.validation import DevSet, dev_loss
 
@@ -77,17 +74,13 @@ __all__ = [  # noqa: RUF022 - in the order of learning
     "GivenUp",
     "Resumed",
     "TimeUp",
-    "Averaging",
-    "TensorBoard",
     "History",
     "Record",
     "Evaluation",
-    "Averaged",
     "Checkpoint",
     "Checkpoints",
     "weights",
     "load_weights",
-    "averaged",
     "DivergedError",
     "DevSet",
     "dev_loss",
@@ -100,23 +93,21 @@ __all__ = [  # noqa: RUF022 - in the order of learning
 __dir__ = listed(__name__)
 
 _HOMES = {
-    "averaging": ("averaged",),
     "batches": ("Batch", "Pairs", "epoch"),
     "checkpoint": ("Checkpoint", "Checkpoints"),
     "events": (
-        *("Averaging", "Evaluated", "Evaluating", "Event", "GivenUp", "Resumed", "Saved"),
+        *("Evaluated", "Evaluating", "Event", "GivenUp", "Resumed", "Saved"),
         *("Stepped", "TimeUp"),
     ),
     "groups": (
         *("ArchitectureOptions", "MachineOptions", "ModelOptions", "OptimiserOptions"),
         *("RunOptions", "ScheduleOptions", "TextOptions", "VariantOptions"),
     ),
-    "history": ("Averaged", "Evaluation", "History", "Record"),
+    "history": ("Evaluation", "History", "Record"),
     "loss": ("smoothed_cross_entropy",),
     "metrics": ("Score", "bleu", "chrf", "exact_match"),
     "options": ("TrainingOptions",),
     "progress": ("display",),
-    "tensorboard": ("TensorBoard",),
     "trainer": ("DivergedError", "train"),
     "validation": ("DevSet", "dev_loss"),
 }

@@ -69,22 +69,7 @@ class GivenUp(After):
     score: str
 
 
-@dataclass(frozen=True)
-class Averaging(After):
-    """The weights of some checkpoints were averaged, and the mean was ``taken`` or not.
-
-    ``score`` names the score; ``of_mean`` and ``of_best`` are its values for the mean and for the
-    best checkpoint, None without a dev set.
-    """
-
-    checkpoints: int
-    taken: bool
-    score: str
-    of_mean: float | None = None
-    of_best: float | None = None
-
-
-Event = Stepped | Evaluating | Evaluated | Saved | Resumed | TimeUp | GivenUp | Averaging
+Event = Stepped | Evaluating | Evaluated | Saved | Resumed | TimeUp | GivenUp
 Listener = Callable[[Event], object]
 
 

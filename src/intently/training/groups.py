@@ -182,21 +182,6 @@ class RunOptions(_Group):
         "loss decides between equals (default: bleu; chrf where the target has no spaces "
         "between words)",
     )
-    average: int = option(
-        1, COUNT, "newest checkpoints to average; the mean is the translator if it is better on dev"
-    )
-    tensorboard: bool = option(False, None, "write curves to OUT/tensorboard")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.average > self.keep:
-            raise build(
-                ArgumentError,
-                "average",
-                f"at most keep={self.keep}, the checkpoints that stay",
-                self.average,
-                fix=f"Set keep={self.average}, too",
-            )
 
 
 @dataclass(frozen=True)

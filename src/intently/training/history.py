@@ -30,27 +30,13 @@ class Evaluation(NamedTuple):
     seconds: float
 
 
-class Averaged(NamedTuple):
-    """The mean of the weights of ``checkpoints``; ``taken`` says whether it became the translator.
-
-    ``scores`` are its dev scores and ``best`` those of the best checkpoint, both None without a dev
-    set.
-    """
-
-    checkpoints: list[str]
-    taken: bool
-    scores: dict[str, float] | None = None
-    best: dict[str, float] | None = None
-
-
 @dataclass
 class History:
     """The records and evaluations of a run; ``stopped`` says why it ended.
 
     ``checkpoint`` is the folder of the last checkpoint, ``best`` that of the one with the best dev
-    score (the last one where nothing was evaluated), and ``averaged`` the outcome of the option
-    ``average``. ``best_by`` names the dev score that chose the best. A run ended by ``patience``
-    has stopped with "no better".
+    score (the last one where nothing was evaluated). ``best_by`` names the dev score
+    that chose the best. A run ended by ``patience`` has stopped with "no better".
     """
 
     records: list[Record] = field(default_factory=list)
@@ -59,7 +45,6 @@ class History:
     checkpoint: Path | None = None
     best: Path | None = None
     best_by: str | None = None
-    averaged: Averaged | None = None
 
     @property
     def best_evaluation(self) -> Evaluation | None:
@@ -77,8 +62,6 @@ class History:
         >>> history.kept()
         'step 60, the best on dev by chrf (51.90)'
         """
-        if self.averaged is not None and self.averaged.taken:
-            return f"the mean of {len(self.averaged.checkpoints)} checkpoints"
         at = self.best_evaluation
         if at is not None and self.best_by is not None:
             return (

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from intently.errors import ArgumentError, build
-from intently.text import words
 
 RESAMPLED = 1000
 """The usual number of bootstrap resamples for an interval."""
@@ -71,24 +70,6 @@ def bleu(
     from sacrebleu.metrics.bleu import BLEU
 
     return _score("BLEU", BLEU(lowercase=lowercase), hypotheses, references, bootstrap)
-
-
-def tokenised_bleu(
-    hypotheses: Sequence[str], references: Sequence[str], *, bootstrap: int = 0
-) -> Score:
-    """Return the BLEU of lower-cased words, punctuation apart, as `intently.text.words` finds them.
-
-    Published "tokenised BLEU" depends on a tokenizer that is rarely named, so the two compare only
-    roughly (Post 2018, section 2.2). See `bleu`.
-
-    >>> tokenised_bleu(["the cat sat on it ."], ["The cat sat on it."]).value
-    100.0
-    """
-    from sacrebleu.metrics.bleu import BLEU
-
-    metric = BLEU(lowercase=True, tokenize="none", force=True)
-    said, meant = ([" ".join(words(text)) for text in side] for side in (hypotheses, references))
-    return _score("tokenised BLEU", metric, said, meant, bootstrap)
 
 
 def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from intently.training.events import (
-    Averaging,
     Evaluated,
     Evaluating,
     Event,
@@ -89,7 +88,7 @@ class Bar:
                 )
         elif isinstance(event, Evaluating):
             self._progress.update(self._task, description="evaluating")
-        elif isinstance(event, Evaluated | Resumed | TimeUp | GivenUp | Averaging):
+        elif isinstance(event, Evaluated | Resumed | TimeUp | GivenUp):
             self._progress.console.print(line(event), highlight=False, markup=False)
 
 
@@ -104,8 +103,6 @@ def line(event: Event) -> str:
     ('going on after step 120/2000', 'step 700/2000  time is up: the run ends (more: seconds)')
     >>> line(GivenUp(4000, 3, "bleu"))
     'step 4000  no better bleu in 3 evaluations: the run ends (resume with a higher patience)'
-    >>> line(Averaging(4000, 5, True, "bleu", 31.5, 31.25))
-    'mean of 5 checkpoints: dev bleu 31.50, the best one has 31.25: the mean is the translator'
     """
     match event:
         case Stepped():
@@ -133,15 +130,6 @@ def line(event: Event) -> str:
                 f"{counted(event.evaluations, 'evaluation')}: "
                 "the run ends (resume with a higher patience)"
             )
-        case Averaging():
-            scores = ""
-            if event.of_mean is not None:
-                scores = (
-                    f"dev {event.score} {event.of_mean:.2f}, the best one has {event.of_best:.2f}: "
-                )
-            taken = "mean" if event.taken else "best one"
-            of = counted(event.checkpoints, "checkpoint")
-            return f"mean of {of}: {scores}the {taken} is the translator"
     return ""
 
 

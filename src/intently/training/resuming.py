@@ -13,7 +13,7 @@ from intently.training.options import TrainingOptions
 
 CHANGEABLE = {
     *("steps", "seconds", "patience", "threads", "device", "parallel"),
-    *("save_every", "evaluate_every", "keep", "average", "tensorboard"),
+    *("save_every", "evaluate_every", "keep"),
 }
 """Options that may change when a run resumes."""
 

@@ -35,7 +35,6 @@ from intently.training.events import (
     Stepped,
     TimeUp,
 )
-from intently.training.fits import check_batch
 from intently.training.history import Evaluation, History, Position, Record, Stopped
 from intently.training.interruption import Interruption
 from intently.training.loss import BatchLoss, batch_loss
@@ -173,8 +172,6 @@ class _Run:
         if found is not None and self.position.batch >= len(self.epoch):
             expected, got = f"a batch below {len(self.epoch)}", self.position.batch
             raise build(CheckpointError, f"{found.source}: position", expected, got)
-        word = self.data.words.get("max_length", "max_length")
-        check_batch(self.model, self.epoch.largest, self.options, word, self.processes.count)
         if self.processes.first:
             self.checkpoints.clean()  # only now, because until here the run might be refused
             replace_file(self.out / "options.json", sealed(self.options.to_dict()))
