@@ -91,7 +91,7 @@ def test_among_equals_the_lowest_loss_is_kept_and_said(tmp_path: Path) -> None:
         tiny.model(), tiny.pairs(), options, tmp_path, validate=score, progress=told.append
     )
     assert [event.best for event in told if isinstance(event, Evaluated)] == [True, True, False]
-    assert history.best is not None and history.best.name == "step-000008"
+    assert history.best is not None and history.best.stem == "step-000008"
     assert history.kept() == "step 8, the best on dev by bleu (0.00)"
     assert json.loads((tmp_path / "best.json").read_text()) == {
         "checkpoint": "step-000008",
@@ -111,8 +111,8 @@ def test_it_ends_after_that_many_evaluations_without_a_better_one(tmp_path: Path
     _, history = run(tmp_path, tell=events.append)
     assert history.stopped == "no better"
     assert [e.step for e in history.evaluations] == [4, 8, 12, 16, 20]
-    assert history.best is not None and history.best.name == "step-000008"
-    assert history.checkpoint is not None and history.checkpoint.name == "step-000020"
+    assert history.best is not None and history.best.stem == "step-000008"
+    assert history.checkpoint is not None and history.checkpoint.stem == "step-000020"
     assert events[-1] == GivenUp(20, 3, "bleu")
 
 
@@ -124,7 +124,7 @@ def test_it_ends_after_that_many_evaluations_without_a_better_one(tmp_path: Path
 def test_a_run_that_goes_on_to_the_end(tmp_path: Path, flags, evaluations: int, best: str) -> None:
     _, history = run(tmp_path, OPTIONS.with_flags(**flags))
     assert (history.stopped, len(history.evaluations)) == ("finished", evaluations)
-    assert history.best is not None and history.best.name == best
+    assert history.best is not None and history.best.stem == best
 
 
 def test_a_run_that_gave_up_does_not_begin_again(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_a_signal_ends_a_run_with_a_checkpoint(tmp_path: Path, name: str) -> Non
     before = signal.getsignal(getattr(signal, name))
     _, history = tiny.run(tmp_path, progress=tiny.interrupt(Stepped, 7, getattr(signal, name)))
     assert history.stopped == "interrupted"
-    assert history.checkpoint is not None and history.checkpoint.name == "step-000007"
+    assert history.checkpoint is not None and history.checkpoint.stem == "step-000007"
     assert signal.getsignal(getattr(signal, name)) is before
 
 

@@ -47,7 +47,7 @@ def test_the_history_is_told_and_stored(tmp_path) -> None:
         (event.step, event.loss, event.learning_rate) for event in stepped
     ]
     assert [e.step for e in events if isinstance(e, Evaluated)] == [8, 16, 24, 32, 40]
-    assert all(e.folder.name.startswith("step-") for e in events if isinstance(e, Saved))
+    assert all(e.path.name.startswith("step-") for e in events if isinstance(e, Saved))
     assert stepped[-1].seconds_left == 0
     state = Checkpoints(tmp_path / "checkpoints").load().state
     assert state["history"] == json.loads(json.dumps(history.to_dict()))
@@ -93,13 +93,15 @@ def test_the_lowest_loss_is_best(tmp_path) -> None:
     history = train(
         tiny.model(), tiny.pairs(), options, tmp_path, validate=lambda m: {"loss": next(losses)}
     )
-    assert history.best is not None and history.best.name == "step-000004"
+    assert history.best is not None and history.best.stem == "step-000004"
 
 
 def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good(tmp_path) -> None:
     net = tiny.model()
     poison = tiny.when(Stepped, 8, lambda: net.output_weight.data[5].fill_(float("nan")))
-    with pytest.raises(DivergedError, match=r"loss nan.*at step 9.*step-000006 holds the last"):
+    with pytest.raises(
+        DivergedError, match=r"loss nan.*at step 9.*step-000006.safetensors holds the last"
+    ):
         tiny.run(tmp_path, tiny.OPTIONS.with_flags(evaluate_every=100), progress=poison, net=net)
     kept = Checkpoints(tmp_path / "checkpoints").load().model
     assert all(tensor.isfinite().all() for tensor in kept.values())
@@ -112,7 +114,7 @@ def test_it_stops_in_time(tmp_path) -> None:
     assert history.stopped == "time"
     [steps] = {event.step for event in events if isinstance(event, TimeUp)}
     assert events[-1] == TimeUp(steps, 10**6)
-    assert history.checkpoint is not None and history.checkpoint.is_dir()
+    assert history.checkpoint is not None and history.checkpoint.is_file()
 
 
 class Clock:
@@ -211,14 +213,14 @@ def test_a_run_from_when_the_warm_up_had_a_number_goes_on_with_it(tmp_path) -> N
 def test_from_a_good_checkpoint_before_a_damaged_one(tmp_path) -> None:
     options = tiny.OPTIONS.with_flags(steps=9)
     whole, _ = tiny.run(tmp_path, options)
-    damaged = tmp_path / "checkpoints" / "step-000009" / "model.safetensors"
+    damaged = tmp_path / "checkpoints" / "step-000009.safetensors"
     damaged.write_bytes(damaged.read_bytes()[:-1])
-    good = sorted(path.name for path in damaged.parents[1].glob("step-*"))[-2]
+    good = sorted(path.stem for path in damaged.parent.glob("step-*"))[-2]
     with pytest.raises(CheckpointError, match=f"newest good checkpoint is {good}"):
         tiny.run(tmp_path, options, resume=True)
     resumed, history = tiny.run(tmp_path, options, resume=good)
     assert tiny.same_weights(whole, resumed)
-    assert history.checkpoint is not None and history.checkpoint.name == "step-000009"
+    assert history.checkpoint is not None and history.checkpoint.stem == "step-000009"
 
 
 def test_other_options_and_other_data_are_refused(tmp_path) -> None:

@@ -73,7 +73,7 @@ def test_the_best_checkpoint_is_exported(
     scores = iter([9.0, 1.0])
     monkeypatch.setattr(SCORED, lambda self, model: {"bleu": next(scores)})
     run = fit(text, OPTIONS, tmp_path, dev=dev)
-    assert run.history.best is not None and run.history.best.name == "step-000003"
+    assert run.history.best is not None and run.history.best.stem == "step-000003"
     best = Checkpoints(tmp_path / "checkpoints").load("step-000003").model
     assert same(best, weights(tmp_path))
 
@@ -213,7 +213,7 @@ def test_patience_needs_a_dev_set_and_ends_a_run(
     monkeypatch.setattr(SCORED, lambda self, model: {"bleu": 1.0})
     run = fit(text, options, tmp_path, dev=dev)
     assert (run.history.stopped, len(run.history.evaluations)) == ("no better", 3)
-    assert run.history.best is not None and run.history.best.name == "step-000001"
+    assert run.history.best is not None and run.history.best.stem == "step-000001"
 
 
 @pytest.mark.parametrize("name", ["", "checkpoints", "model"])

@@ -141,7 +141,7 @@ def train(
     resumes with `intently train --out FOLDER --resume`: its folder knows its files and options.
     """
     again = resume_from or resume
-    with joined(out) as here, sole_writer(out, WRITES) as writer:
+    with joined(out) as here, sole_writer(out, WRITES):
         console = plain_console(quiet=not here.first)
         begun = here.from_first(partial(Checkpoints(out / "checkpoints").begun, again))
         if again and not begun:
@@ -174,8 +174,6 @@ def train(
                 progress=keeping(work.origin, out, progress),
                 resume=again,
             )
-        if writer is not None:
-            writer.check()
         if run.history.records and here.first:
             show.training(run.history.rows(), save=out / "training.png")
         if run.history.stopped == "interrupted":

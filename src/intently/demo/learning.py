@@ -175,8 +175,7 @@ def run(size: Size, out: Path, console: Console, *, resume: bool = False) -> dic
 
     Raises `ArgumentError` if there is nothing to resume, or an interrupted run and no ``resume``.
     """
-    with sole_writer(out, WRITES) as writer:
-        assert writer is not None
+    with sole_writer(out, WRITES):
         checkpoints, finished = Checkpoints(out / "checkpoints"), out / "result.json"
         begun = checkpoints.begun(resume)
         if resume and finished.exists() and not begun:
@@ -215,7 +214,6 @@ def run(size: Size, out: Path, console: Console, *, resume: bool = False) -> dic
             {"source": made.source, "output": made.text, "reference": pair.target}
             for pair, made in zip(SHOWN, shown)
         ]
-        writer.check()
         console.print(f"[bold]5[/] writing pictures and a page to {out}")
         report.pictures(done, shown, result, out)
         report.page(done.translator, out / "it.html", result["it"])

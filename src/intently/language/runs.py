@@ -104,8 +104,7 @@ def fit(
         expected = "one: several cannot train a language model"
         fix = "start the command without torchrun"
         raise build(ArgumentError, "processes", expected, here.count, fix=fix)
-    with sole_writer(out, WRITES) as writer:
-        assert writer is not None
+    with sole_writer(out, WRITES):
         folder = Path(out)
         device = here.device(options.machine.device)
         checkpoints = Checkpoints(folder / "checkpoints")
@@ -154,11 +153,10 @@ def fit(
             resume=resume,
         )
         if history.best is not None:
-            load_weights(net, checkpoints.load(history.best.name).model)
+            load_weights(net, checkpoints.load(history.best.stem).model)
         final = new_model(options, tokenizer.size, variant, sliding(options)).eval()
         load_weights(final, weights(model))
         text_model = TextModel(final, tokenizer, options, variant)
-        writer.check()
         with checkpoints.surviving():
             text_model.save(folder / "model")
         return LanguageRun(text_model, history, tokenizer.decode(held.tolist()), held, folder)

@@ -8,7 +8,7 @@
 >>> pairs = Pairs([[4, 5], [6]], [[7, 8], [5]])
 >>> with tempfile.TemporaryDirectory() as folder:
 ...     history = train(model, pairs, options, folder)
->>> history.stopped, len(history.records), history.best.name
+>>> history.stopped, len(history.records), history.best.stem
 ('finished', 3, 'step-000003')
 """
 

@@ -44,7 +44,7 @@ class Evaluated(After):
 class Saved(After):
     """A checkpoint was written."""
 
-    folder: Path
+    path: Path
 
 
 @dataclass(frozen=True)

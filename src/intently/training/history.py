@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from intently.training.checkpoint import step_of
+
 Stopped = Literal["no", "finished", "no better", "time", "interrupted"]
 
 
@@ -34,7 +36,7 @@ class Evaluation(NamedTuple):
 class History:
     """The records and evaluations of a run; ``stopped`` says why it ended.
 
-    ``checkpoint`` is the folder of the last checkpoint, ``best`` that of the one with the best dev
+    ``checkpoint`` is the file of the last checkpoint, ``best`` that of the one with the best dev
     score (the last one where nothing was evaluated). ``best_by`` names the dev score
     that chose the best. A run ended by ``patience`` has stopped with "no better".
     """
@@ -51,14 +53,14 @@ class History:
         """The evaluation that chose the best checkpoint, None where nothing was evaluated."""
         if self.best is None:
             return None
-        step = int(self.best.name.split("-")[1])
+        step = step_of(self.best.name)
         return next((at for at in reversed(self.evaluations) if at.step == step), None)
 
     def kept(self) -> str:
         """Return in words which weights are the model's: their step, and the score that chose it.
 
         >>> history = History(evaluations=[Evaluation(60, {"chrf": 51.9}, 2.0)], best_by="chrf")
-        >>> history.best = Path("run/checkpoints/step-000060")
+        >>> history.best = Path("run/checkpoints/step-000060.safetensors")
         >>> history.kept()
         'step 60, the best on dev by chrf (51.90)'
         """
@@ -68,7 +70,7 @@ class History:
                 f"step {at.step}, the best on dev by {self.best_by} ({at.scores[self.best_by]:.2f})"
             )
         last = self.best or self.checkpoint
-        return "the beginning" if last is None else f"step {int(last.name.split('-')[1])}, the last"
+        return "the beginning" if last is None else f"step {step_of(last.name)}, the last"
 
     def to_dict(self) -> dict[str, Any]:
         """Return records and evaluations as plain values that JSON can hold.

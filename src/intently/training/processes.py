@@ -208,7 +208,7 @@ def _told(here: Processes, out: Path | None) -> Iterator[None]:
         sees = str(error).split("\n")[0].split("] ", 1)[-1].split(". ")[0][:200]
         checkpoints = None if out is None else Checkpoints(out / "checkpoints")
         name = checkpoints and checkpoints.last()
-        last = f"{checkpoints.folder / name}" if checkpoints and name else "none yet"
+        last = f"{checkpoints.path(name)}" if checkpoints and name else "none yet"
         raise build(
             LostError,
             "processes",

@@ -118,7 +118,7 @@ def line(event: Event) -> str:
             )
             return f"step {event.step}  dev {scores}" + "  (best so far)" * event.best
         case Saved():
-            return f"step {event.step}  saved {event.folder}"
+            return f"step {event.step}  saved {event.path}"
         case Resumed():
             left = "" if event.step < event.steps else ": none is left (more: a higher steps)"
             return f"going on after step {event.step}/{event.steps}{left}"

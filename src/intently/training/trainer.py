@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from intently.errors import CheckpointError, IntentlyError, WriteError, build
+from intently.errors import CheckpointError, IntentlyError, build
 from intently.foundation.files import plain, replace_file, sealed
 from intently.models.weights import load_weights, weights
 from intently.training.batches import Batch, Data, Epoch, epoch
@@ -51,7 +51,7 @@ from intently.training.resuming import STATE, check_same_run
 from intently.training.schedule import learning_rate, risen, settled
 from intently.training.validation import best_by, check_patience, without_better
 from intently.training.workers import Worker, check_bfloat16
-from intently.training.writer import Writer, sole_writer
+from intently.training.writer import sole_writer
 
 RECORDS = 500
 """Points of the loss curve, about."""
@@ -92,7 +92,7 @@ def train(
 
     Ctrl-C and SIGTERM end the run after the current step with a checkpoint, and the history says
     "interrupted". At the end the model has the weights of the last step; ``history.best`` is the
-    folder of the best. The caller's random state and thread count are restored.
+    file of the best. The caller's random state and thread count are restored.
 
     Under torchrun the processes train one model: see `intently.training.processes`. The first
     process calls ``validate`` and ``progress`` and writes to ``out``; all return the history.
@@ -100,26 +100,17 @@ def train(
     Raises ArgumentError if ``out`` holds a run and ``resume`` is not given, or if the options or
     the data are not those of the run; InUseError if another command writes to ``out``;
     CheckpointError if a checkpoint cannot be used; DivergedError if the loss is not finite, with
-    the last good checkpoint in place; LostError if another process is gone; LostFolderError if
-    ``out`` is gone.
+    the last good checkpoint in place; LostError if another process is gone; WriteError if
+    ``out`` cannot be written to.
     """
     check_patience(options.schedule.patience, validate is not None)
     tell = progress or (lambda event: None)
-    with (
-        joined(Path(out)) as processes,
-        sole_writer(out, WRITES) as writer,
-        Interruption() as interruption,
-    ):
-        together = processes, interruption, writer
+    with joined(Path(out)) as processes, sole_writer(out, WRITES), Interruption() as interruption:
+        together = processes, interruption
         run = _Run(model, data, loss, options, Path(out), validate, tell, *together)
         with isolated_state(run.device):
-            try:
-                run.begin(resume)
-                return run.loop()
-            except WriteError:
-                if writer is not None:
-                    writer.check()  # the folder itself may be gone
-                raise
+            run.begin(resume)
+            return run.loop()
 
 
 class _Run:
@@ -136,10 +127,9 @@ class _Run:
         tell: Listener,
         processes: Processes,
         interruption: Interruption,
-        writer: Writer | None,
     ) -> None:
         self.model, self.data, self.loss, self.options, self.out = model, data, loss, options, out
-        self.processes, self.interruption, self.writer = processes, interruption, writer
+        self.processes, self.interruption = processes, interruption
         self.dev: str | None = getattr(validate, "fingerprint", None)
         self._suitable = getattr(validate, "suitable", "bleu")
         self.validate, self._listener = validate, tell if processes.first else lambda event: None
@@ -188,8 +178,6 @@ class _Run:
         patience, pace = schedule.patience, Pace()
         self._hear()
         while True:
-            if self.writer is not None:
-                self.writer.check()
             if self.processes.count == 1:  # several processes agree within the step
                 self._hear()
             over = position.step >= schedule.steps
@@ -387,24 +375,19 @@ class _Run:
         }
         training = {**optimiser, **random_state(self.device)}
         checkpoint = Checkpoint(weights(self.model), training, state)
-        assert self.writer is not None
-        try:
-            folder = self.checkpoints.save(name, checkpoint, position.best)
-        except WriteError:
-            self.writer.check()
-            raise
+        path = self.checkpoints.save(name, checkpoint, position.best)
         run = self.options.run
         self.checkpoints.prune(run.keep, position.step, run.save_every)
-        self.tell(Saved(position.step, folder))
+        self.tell(Saved(position.step, path))
 
     def _end(self, stopped: Stopped) -> History:
         """Complete the history."""
         self.worker.gather()
         self.model.eval()
-        folder, found = self.checkpoints.folder, self.checkpoints
+        found = self.checkpoints
         latest, best = self.processes.from_first(lambda: (found.latest(), found.best()))
         self.history.stopped = stopped
-        self.history.checkpoint, self.history.best = folder / latest, folder / best
+        self.history.checkpoint, self.history.best = found.path(latest), found.path(best)
         self.history.best_by = self._best_by
         if self.processes.first:
             at = self.history.best_evaluation
@@ -419,7 +402,7 @@ class _Run:
         fix = "Lower learning_rate or raise warmup and start anew"
         last = self.checkpoints.last()
         if last is not None:
-            fix += f"; {self.checkpoints.folder / last} holds the last good state"
+            fix += f"; {self.checkpoints.path(last)} holds the last good state"
         return build(DivergedError, "loss", "a finite number", got, "training diverged", fix)
 
     def _restore(self, checkpoint: Checkpoint) -> None:

@@ -33,7 +33,7 @@ from intently.training.guide import guided_head, guided_loss
 from intently.training.loss import batch_loss
 from intently.training.processes import joined
 from intently.training.validation import check_patience
-from intently.training.writer import Writer, sole_writer
+from intently.training.writer import sole_writer
 from intently.translation.links import Encoded, token_guides
 from intently.translation.translator import AlignmentHead, Translator
 
@@ -87,7 +87,7 @@ def fit(
     if dev is not None and not len(dev):
         raise build(ArgumentError, "dev", "at least one pair, or None", "an empty text")
     folder = Path(out)
-    with joined(folder) as here, sole_writer(out, WRITES) as writer:
+    with joined(folder) as here, sole_writer(out, WRITES):
         checkpoints = Checkpoints(folder / "checkpoints")
         device = here.device(options.machine.device)
 
@@ -141,22 +141,14 @@ def fit(
             progress=progress,
             resume=resume,
         )
-        if writer is not None:  # only the first process writes
-            _save_best(translator, history, checkpoints, writer)
+        if here.first:
+            if history.best is not None:
+                load_weights(model, checkpoints.load(history.best.stem).model)
+            with checkpoints.surviving():
+                translator.save(folder / "model")
         model.cpu()
         here.wait()
     return Run(translator, history, len(pairs), pairs.too_long, folder)
-
-
-def _save_best(
-    translator: Translator, history: History, checkpoints: Checkpoints, writer: Writer
-) -> None:
-    """Write the translator of the best checkpoint."""
-    if history.best is not None:
-        load_weights(translator.model, checkpoints.load(history.best.name).model)
-    writer.check()
-    with checkpoints.surviving():
-        translator.save(checkpoints.folder.parent / "model")
 
 
 def _check_best_by(name: str | None, validate: DevSet, first: bool) -> None:
