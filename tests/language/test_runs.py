@@ -328,4 +328,4 @@ def test_a_saved_model_is_read_without_the_trainer() -> None:
     found = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout
-    assert found.split() == ["intently.training.groups", "intently.training.options"]
+    assert found.split() == ["intently.training.options", "intently.training.options"]

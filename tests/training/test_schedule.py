@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from intently.training.groups import ScheduleOptions
+from intently.training.options import ScheduleOptions
 from intently.training.schedule import learning_rate
 
 

@@ -32,7 +32,10 @@ if TYPE_CHECKING:
         Stepped,
         TimeUp,
     )
-    from intently.training.groups import (
+    from intently.training.history import Evaluation, History, Record
+    from intently.training.loss import smoothed_cross_entropy
+    from intently.training.metrics import Score, bleu, chrf, exact_match
+    from intently.training.options import (
         ArchitectureOptions,
         MachineOptions,
         ModelOptions,
@@ -40,12 +43,9 @@ if TYPE_CHECKING:
         RunOptions,
         ScheduleOptions,
         TextOptions,
+        TrainingOptions,
         VariantOptions,
     )
-    from intently.training.history import Evaluation, History, Record
-    from intently.training.loss import smoothed_cross_entropy
-    from intently.training.metrics import Score, bleu, chrf, exact_match
-    from intently.training.options import TrainingOptions
     from intently.training.progress import display
     from intently.training.trainer import DivergedError, train
     from intently.training.validation import DevSet, dev_loss
@@ -99,14 +99,13 @@ _HOMES = {
         *("Evaluated", "Evaluating", "Event", "GivenUp", "Resumed", "Saved"),
         *("Stepped", "TimeUp"),
     ),
-    "groups": (
-        *("ArchitectureOptions", "MachineOptions", "ModelOptions", "OptimiserOptions"),
-        *("RunOptions", "ScheduleOptions", "TextOptions", "VariantOptions"),
-    ),
     "history": ("Evaluation", "History", "Record"),
     "loss": ("smoothed_cross_entropy",),
     "metrics": ("Score", "bleu", "chrf", "exact_match"),
-    "options": ("TrainingOptions",),
+    "options": (
+        *("ArchitectureOptions", "MachineOptions", "ModelOptions", "OptimiserOptions"),
+        *("RunOptions", "ScheduleOptions", "TextOptions", "TrainingOptions", "VariantOptions"),
+    ),
     "progress": ("display",),
     "trainer": ("DivergedError", "train"),
     "validation": ("DevSet", "dev_loss"),

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from intently.models.weights import check_alike
-from intently.training.groups import OptimiserOptions
+from intently.training.options import OptimiserOptions
 
 
 class Optimiser:

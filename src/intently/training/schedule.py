@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from intently.training.groups import ScheduleOptions
-from intently.training.options import TrainingOptions
+from intently.training.options import ScheduleOptions, TrainingOptions
 
 SHARE = 0.2
 """Part of a run in which the rate rises: of its steps by default, of its seconds at most."""
