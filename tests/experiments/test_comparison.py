@@ -20,8 +20,8 @@ from intently.experiments import comparison
 from intently.recipes import recipe
 from intently.recipes.origin import Origin
 from intently.training import History, Stepped
-from intently.training.events import Listener, Resumed
 from intently.training.history import Evaluation, Record
+from intently.training.progress import Listener, Resumed
 
 from ..samples import small_corpus
 from .tiny import TINY

@@ -26,7 +26,7 @@ from intently.language.text_model import TextModel, Variant
 from intently.language.windows import Windows, contexts, losses_of_windows
 from intently.models.language import LanguageModel, LanguageOptions
 from intently.training import TrainingOptions
-from intently.training.schedule import settled
+from intently.training.optimiser import settled
 
 from ..messages import refused
 from .book import text

@@ -7,8 +7,8 @@ import math
 
 import pytest
 
+from intently.training.optimiser import learning_rate
 from intently.training.options import ScheduleOptions
-from intently.training.schedule import learning_rate
 
 
 def test_equal_to_the_paper_up_to_scale() -> None:

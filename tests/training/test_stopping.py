@@ -25,9 +25,9 @@ from intently.training import (
     display,
     train,
 )
-from intently.training.events import Listener
 from intently.training.history import Evaluation
-from intently.training.validation import without_better
+from intently.training.metrics import without_better
+from intently.training.progress import Listener
 
 OPTIONS = tiny.OPTIONS.with_flags(steps=40, evaluate_every=4, save_every=3, patience=3)
 SCORES = {4: 1.0, 8: 5.0, 12: 4.0, 16: 5.0, 20: 3.0, 24: 9.0}

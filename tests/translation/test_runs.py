@@ -13,7 +13,7 @@ from intently.corpora.files import ParallelText
 from intently.errors import ArgumentError, DataError
 from intently.text import Tokenizer
 from intently.training import Checkpoints, Event, Stepped, TrainingOptions
-from intently.training.events import Listener
+from intently.training.progress import Listener
 from intently.training.writer import sole_writer
 from intently.translation.runs import WRITES, fit
 from intently.translation.translator import Translator

@@ -2,7 +2,7 @@
 
 The corpus comes from the built-in grammar, the model from training, the pictures from the attention
 of the trained model. One encoder head is guided: of *it*, the grammar knows the noun (see
-`intently.training.guide`). All other attention, and all cross-attention, is learned unguided.
+`intently.training.loss`). All other attention, and all cross-attention, is learned unguided.
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ from intently.recipes.origin import Origin
 from intently.text import Tokenizer
 from intently.training import Checkpoints, TrainingOptions, display
 from intently.training.checkpoint import versions
-from intently.training.events import Event, Listener, Stepped
-from intently.training.progress import clock
-from intently.training.schedule import warmup_of
+from intently.training.optimiser import warmup_of
+from intently.training.progress import Event, Listener, Stepped, clock
 from intently.training.writer import sole_writer
 from intently.translation import runs
 from intently.translation.evaluation import (

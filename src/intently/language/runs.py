@@ -35,9 +35,9 @@ from intently.language.windows import Windows, losses_of_windows, window_loss
 from intently.models.weights import load_weights, weights
 from intently.text import Tokenizer
 from intently.training import Checkpoints, History, TrainingOptions, train
-from intently.training.events import Listener
+from intently.training.optimiser import settled
 from intently.training.processes import current
-from intently.training.schedule import settled
+from intently.training.progress import Listener
 from intently.training.writer import sole_writer
 
 VARIANT = "variant.json"

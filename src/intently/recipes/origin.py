@@ -11,7 +11,7 @@ from intently.corpora.files import ParallelText, read_parallel
 from intently.corpora.named import Corpus, load_corpus
 from intently.errors import ArgumentError, DataError, build
 from intently.foundation.files import File, make_folder, replace_file, sealed
-from intently.training.events import Event, Listener
+from intently.training.progress import Event, Listener
 
 FILE = "run.json"
 WORD = re.compile(r"[^\0]*", re.DOTALL)

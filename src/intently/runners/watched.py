@@ -19,7 +19,7 @@ class Watched(NamedTuple):
     sides: Sequence[Side] = ()
     """The sides of its matrices, if they are not the tokens of the recording."""
     guided: tuple[str, int] | None = None
-    """The module and the head that were taught by links, see `intently.training.guide`."""
+    """The module and the head that were taught by links, see `intently.training.loss`."""
 
 
 def check_seen(command: str, seen: Recording) -> None:

@@ -22,19 +22,9 @@ from intently.models.weights import load_weights, weights
 if TYPE_CHECKING:
     from intently.training.batches import Batch, Pairs, epoch
     from intently.training.checkpoint import Checkpoint, Checkpoints
-    from intently.training.events import (
-        Evaluated,
-        Evaluating,
-        Event,
-        GivenUp,
-        Resumed,
-        Saved,
-        Stepped,
-        TimeUp,
-    )
     from intently.training.history import Evaluation, History, Record
     from intently.training.loss import smoothed_cross_entropy
-    from intently.training.metrics import Score, bleu, chrf, exact_match
+    from intently.training.metrics import DevSet, Score, bleu, chrf, dev_loss, exact_match
     from intently.training.options import (
         ArchitectureOptions,
         MachineOptions,
@@ -46,9 +36,18 @@ if TYPE_CHECKING:
         TrainingOptions,
         VariantOptions,
     )
-    from intently.training.progress import display
+    from intently.training.progress import (
+        Evaluated,
+        Evaluating,
+        Event,
+        GivenUp,
+        Resumed,
+        Saved,
+        Stepped,
+        TimeUp,
+        display,
+    )
     from intently.training.trainer import DivergedError, train
-    from intently.training.validation import DevSet, dev_loss
 
 __all__ = [  # noqa: RUF022 - in the order of learning
     "TrainingOptions",
@@ -95,20 +94,18 @@ __dir__ = listed(__name__)
 _HOMES = {
     "batches": ("Batch", "Pairs", "epoch"),
     "checkpoint": ("Checkpoint", "Checkpoints"),
-    "events": (
-        *("Evaluated", "Evaluating", "Event", "GivenUp", "Resumed", "Saved"),
-        *("Stepped", "TimeUp"),
-    ),
     "history": ("Evaluation", "History", "Record"),
     "loss": ("smoothed_cross_entropy",),
-    "metrics": ("Score", "bleu", "chrf", "exact_match"),
+    "metrics": ("DevSet", "Score", "bleu", "chrf", "dev_loss", "exact_match"),
     "options": (
         *("ArchitectureOptions", "MachineOptions", "ModelOptions", "OptimiserOptions"),
         *("RunOptions", "ScheduleOptions", "TextOptions", "TrainingOptions", "VariantOptions"),
     ),
-    "progress": ("display",),
+    "progress": (
+        *("Evaluated", "Evaluating", "Event", "GivenUp", "Resumed", "Saved", "Stepped", "TimeUp"),
+        "display",
+    ),
     "trainer": ("DivergedError", "train"),
-    "validation": ("DevSet", "dev_loss"),
 }
 
 __getattr__ = names(__name__, _HOMES)  # a model that only runs loads its options, not the trainer

@@ -173,7 +173,7 @@ class Pairs:
 
     ``sources`` and ``targets`` hold ids without special tokens. Pairs with more than
     ``max_length`` tokens on a side, and pairs with an empty side, are left out and counted in
-    ``too_long`` and ``empty``. ``guides`` teach a head, see `intently.training.guide`; query i of a
+    ``too_long`` and ``empty``. ``guides`` teach a head, see `intently.training.loss`; query i of a
     decoder writes target i. Raises DataError if the sides differ in number or no pair is left,
     ArgumentError for guides that differ in number, at a position below 0, or with a part that is no
     number above 0.

@@ -23,7 +23,13 @@ from intently.foundation.files import plain, replace_file, sealed
 from intently.models.weights import load_weights, weights
 from intently.training.batches import Batch, Data, Epoch, epoch
 from intently.training.checkpoint import Checkpoint, Checkpoints, name_of, versions
-from intently.training.events import (
+from intently.training.history import Evaluation, History, Position, Record, Stopped
+from intently.training.loss import BatchLoss, batch_loss
+from intently.training.metrics import best_by, check_patience, without_better
+from intently.training.optimiser import learning_rate, risen, settled
+from intently.training.options import TrainingOptions
+from intently.training.processes import Interruption, Processes, joined
+from intently.training.progress import (
     Evaluated,
     Evaluating,
     Event,
@@ -35,21 +41,15 @@ from intently.training.events import (
     Stepped,
     TimeUp,
 )
-from intently.training.history import Evaluation, History, Position, Record, Stopped
-from intently.training.interruption import Interruption
-from intently.training.loss import BatchLoss, batch_loss
-from intently.training.options import TrainingOptions
-from intently.training.processes import Processes, joined
-from intently.training.randomness import (
+from intently.training.resuming import (
+    STATE,
     check_random_state,
+    check_same_run,
     isolated_state,
     random_state,
     seed_step,
     set_random_state,
 )
-from intently.training.resuming import STATE, check_same_run
-from intently.training.schedule import learning_rate, risen, settled
-from intently.training.validation import best_by, check_patience, without_better
 from intently.training.workers import Worker, check_bfloat16
 from intently.training.writer import sole_writer
 

@@ -28,11 +28,10 @@ from intently.training import (
     load_weights,
     train,
 )
-from intently.training.events import Listener
-from intently.training.guide import guided_head, guided_loss
-from intently.training.loss import batch_loss
+from intently.training.loss import batch_loss, guided_head, guided_loss
+from intently.training.metrics import check_patience
 from intently.training.processes import joined
-from intently.training.validation import check_patience
+from intently.training.progress import Listener
 from intently.training.writer import sole_writer
 from intently.translation.links import Encoded, token_guides
 from intently.translation.translator import AlignmentHead, Translator
