@@ -52,13 +52,13 @@ def recipes(
     listed.add_column("steps", justify="right", no_wrap=True, min_width=6)
     listed.add_column("about")
     for each in known.recipes():
-        size = f"≈ {_parameters(each.options) / 1e6:.1f} M"
+        size = f"≈ {parameters(each.options) / 1e6:.1f} M"
         listed.add_row(each.name, size, f"{each.options.schedule.steps:,}", each.about)
     console.print(listed)
     console.print("\nintently recipes NAME prints one: its corpus, its options and what it reached")
 
 
-def _parameters(options: TrainingOptions) -> int:
+def parameters(options: TrainingOptions) -> int:
     """Return the number of parameters with vocabularies of the largest size."""
     import torch
 

@@ -160,7 +160,7 @@ def joined(out: Path | None = None) -> Iterator[Processes]:
     if here.count == 1:
         yield here
         return
-    with _told(here, out):
+    with naming_the_lost(here, out):
         if _JOINED.get() is not None:
             yield here
             return
@@ -198,7 +198,7 @@ def _leave() -> None:
 
 
 @contextlib.contextmanager
-def _told(here: Processes, out: Path | None) -> Iterator[None]:
+def naming_the_lost(here: Processes, out: Path | None) -> Iterator[None]:
     """Turn the failure of a collective into a `LostError` of one line."""
     try:
         yield
