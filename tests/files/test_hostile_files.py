@@ -239,7 +239,7 @@ def of_variant(folder: Path) -> Kind:
     path = folder / VARIANT
     replace_file(path, sealed(dataclasses.asdict(Variant(kv_heads=2))))
     read = File(path, "the variant of a run")
-    return Kind(path, lambda: read.sealed(FORMS, old=True), sealed_json(path))
+    return Kind(path, lambda: read.sealed(FORMS), sealed_json(path))
 
 
 def of_writer(folder: Path) -> Kind:

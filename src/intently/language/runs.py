@@ -165,7 +165,7 @@ def fit(
 def _check_variant(folder: Path, variant: Variant) -> None:
     """Raise if the run in ``folder`` began with another variant."""
     file = File(folder / VARIANT, "the variant of a run as it was written")
-    for name, before in file.sealed(FORMS, old=True).items() if file.exists() else ():
+    for name, before in file.sealed(FORMS).items() if file.exists() else ():
         if getattr(variant, name) != before:
             raise build(
                 ArgumentError,

@@ -68,7 +68,7 @@ class Origin:
         Raises `DataError` if the file is damaged.
         """
         file = File(Path(folder) / FILE, "the origin of a run", DataError)
-        return cls(**file.sealed(SHAPE, old=True)) if file.exists() else None
+        return cls(**file.sealed(SHAPE)) if file.exists() else None
 
     def save(self, folder: Path | str) -> None:
         """Record the origin in a run's folder."""
