@@ -154,7 +154,7 @@ def of_checkpoint(name: str) -> Callable[[Path], Kind]:
                 "loss_sum": 1.5,
                 "loss_steps": 1,
                 "best": None,
-                "best_score": None,
+                "warmed": None,
             }
             scores = {"step": step, "scores": {"bleu": 1.5}, "seconds": 0.25}
             state = {

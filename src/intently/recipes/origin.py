@@ -13,19 +13,15 @@ from intently.errors import ArgumentError, DataError, build
 from intently.foundation.files import File, make_folder, replace_file, sealed
 from intently.training.progress import Event, Listener
 
-FILE = "run.json"
-WORD = re.compile(r"[^\0]*", re.DOTALL)
+WORD, NUMBER = re.compile(r"[^\0]*", re.DOTALL), range(2**63)
+FILE, FILES = "run.json", "files.json"
 SHAPE = {
     "corpus": WORD,
     "source": WORD,
     "target": WORD,
-    "data_dir?": (WORD, None),
-    "recipe?": (WORD, None),
+    "data_dir": (WORD, None),
+    "recipe": (WORD, None),
 }
-"""The shape of the file; see `intently.foundation.files.fault`."""
-
-FILES = "files.json"
-NUMBER = range(2**63)
 FILES_SHAPE = {
     "source": WORD,
     "target": (WORD, None),
@@ -34,6 +30,7 @@ FILES_SHAPE = {
     "pairs": NUMBER,
     "held_out": NUMBER,
 }
+"""The shapes of the two files; see `intently.foundation.files.fault`."""
 
 DIRECTION = re.compile(r"([^:]+):([^:-]+)-([^:-]+)")
 

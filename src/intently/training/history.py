@@ -123,5 +123,4 @@ class Position:
     loss_sum: float = 0.0  # of the steps since the last record
     loss_steps: int = 0
     best: str | None = None  # the name of the best checkpoint
-    best_score: float | None = None
     warmed: int | None = None  # the step at which `seconds` ended the warm-up

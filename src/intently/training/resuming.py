@@ -110,8 +110,7 @@ STATE = {
         "loss_sum": float,
         "loss_steps": COUNT,
         "best": (str, None),
-        "best_score": (float, None),
-        "warmed?": (COUNT, None),
+        "warmed": (COUNT, None),
     },
     "history": {
         "records": [[COUNT, float, float, COUNT, float]],
@@ -119,10 +118,10 @@ STATE = {
     },
     "options": {str: {str: object}},
     "data": str,
-    "dev?": (str, None),
+    "dev": (str, None),
     "threads": range(1, 2**10),
-    "processes?": range(1, 2**20),
-    "device?": str,
+    "processes": range(1, 2**20),
+    "device": str,
     "versions": {str: str},
 }
 """The shape of the state that the trainer stores in a checkpoint; see `files.fault`."""
@@ -168,7 +167,7 @@ def check_same_run(
         most = words.get("max_length", "max_length")
         cause = f"the files, the pairs held out (dev), the tokenizers or {most} have changed"
         raise build(ArgumentError, "data", expected, got, cause)
-    if None not in (dev, state.get("dev")) and dev != state["dev"]:
+    if None not in (dev, state["dev"]) and dev != state["dev"]:
         raise build(
             ArgumentError,
             "dev",
@@ -184,9 +183,9 @@ def check_same_run(
     threads = options.run.threads
     if threads not in (None, state["threads"]):
         changes.append(f"threads {state['threads']} → {threads}")
-    if device != state.get("device", "cpu"):
-        changes.append(f"device {state.get('device', 'cpu')} → {device}")
-    before = state.get("processes", 1)
+    if device != state["device"]:
+        changes.append(f"device {state['device']} → {device}")
+    before = state["processes"]
     if processes != before:
         drop = options.model.dropout > 0
         changes.append(f"processes {before} → {processes}" + drop * ", which draw other dropout")

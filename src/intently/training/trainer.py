@@ -328,8 +328,6 @@ class _Run:
         score = best_by(name, scores)
         position.evaluated = position.step
         best = all(score > best_by(name, at.scores) for at in before)
-        if best:
-            position.best_score = score[0]
         seconds = round(position.seconds + time.perf_counter() - self.clock, 3)
         self.history.evaluations.append(Evaluation(position.step, scores, seconds))
         self.tell(Evaluated(position.step, scores, best))
