@@ -1,4 +1,4 @@
-"""What a training and a search need at the least, before they begin: told at once, in words."""
+"""Bounds of options and searches, and the memory that a search needs: refused before it begins."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 import tiny_run as tiny
 import torch
 
-from intently.corpora import ParallelText
 from intently.decoding import SearchOptions, search
 from intently.errors import ArgumentError
 from intently.foundation import memory
@@ -18,9 +17,6 @@ from intently.training import TrainingOptions
 
 from ..messages import refused
 
-TEXT = ParallelText(["a b c"] * 30, ["d e"] * 30)
-WORDS = {"source_tokenizer": "word", "target_tokenizer": "word"}
-SMALL = TrainingOptions().with_flags(width=8, heads=2, inner=8, steps=1, threads=1, **WORDS)
 GB = 10**9
 
 

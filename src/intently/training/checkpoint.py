@@ -232,15 +232,11 @@ class Checkpoints:
         """Return the metadata of a checkpoint, their checksum checked; read nothing else."""
         file = self._file(name)
         metadata = file.header(content).metadata
-        if metadata.get("format") != FORMAT:
-            expected, got = f"a checkpoint of Intently ({FORMAT!r})", repr(metadata.get("format"))
-            raise build(CheckpointError, str(file.path), expected, got[:80], "it is foreign")
-        version, maker = metadata.get("version", ""), metadata.get("intently", "unknown")
-        if re.fullmatch("[0-9]{1,9}", version) and int(version) > VERSION:
-            expected = f"a checkpoint of format version {VERSION} or older"
-            cause = f"it was written by a newer Intently, {maker[:20]!r}"
-            got = f"version {version}"
-            raise build(CheckpointError, str(file.path), expected, got, cause, "update Intently")
+        kind, version = metadata.get("format"), metadata.get("version")
+        if (kind, version) != (FORMAT, str(VERSION)):
+            got = f"version {version}, of Intently {metadata.get('intently')}"
+            cause = "it was written by another program, or another version of Intently"
+            raise file.refusal(got[:80] if kind == FORMAT else "another file", cause)
         file.check(metadata, METADATA)
         if metadata.pop(SEAL) != digest(plain(metadata)):
             raise file.damaged("another checksum than it was written with")
