@@ -12,6 +12,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -104,44 +105,40 @@ def train(
     ``out`` cannot be written to.
     """
     check_patience(options.schedule.patience, validate is not None)
-    tell = progress or (lambda event: None)
-    with joined(Path(out)) as processes, sole_writer(out, WRITES), Interruption() as interruption:
-        together = processes, interruption
-        run = _Run(model, data, loss, options, Path(out), validate, tell, *together)
+    with joined(Path(out)) as here, sole_writer(out, WRITES), Interruption() as interruption:
+        listener = progress if here.first and progress else lambda event: None
+        run = _Run(model, data, loss, options, Path(out), validate, listener, here, interruption)
         with isolated_state(run.device):
             run.begin(resume)
             return run.loop()
 
 
+@dataclass(eq=False)
 class _Run:
     """A run in progress."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        data: Data,
-        loss: BatchLoss,
-        options: TrainingOptions,
-        out: Path,
-        validate: Validate | None,
-        tell: Listener,
-        processes: Processes,
-        interruption: Interruption,
-    ) -> None:
-        self.model, self.data, self.loss, self.options, self.out = model, data, loss, options, out
-        self.processes, self.interruption = processes, interruption
-        self.dev: str | None = getattr(validate, "fingerprint", None)
-        self._suitable = getattr(validate, "suitable", "bleu")
-        self.validate, self._listener = validate, tell if processes.first else lambda event: None
+    model: nn.Module
+    data: Data
+    loss: BatchLoss
+    options: TrainingOptions
+    out: Path
+    validate: Validate | None
+    listener: Listener
+    processes: Processes
+    interruption: Interruption
+
+    def __post_init__(self) -> None:
+        self.dev: str | None = getattr(self.validate, "fingerprint", None)
+        self._suitable = getattr(self.validate, "suitable", "bleu")
         self.unheard: BaseException | None = None
         """Why nobody can be told any more: standard output is closed, or full."""
-        self.checkpoints = Checkpoints(out / "checkpoints")
+        self.checkpoints = Checkpoints(self.out / "checkpoints")
         self.asked = self.late = False  # agreed on by all processes, as are the seconds
         self.passed = 0.0
-        self.device = next(model.parameters()).device
+        self.device = next(self.model.parameters()).device
         self.position, self.history, self.saved_at = Position(), History(), (-1, -1)
         self.clock = time.perf_counter()
-        self.record_every = max(1, options.schedule.steps // RECORDS)
+        self.record_every = max(1, self.options.schedule.steps // RECORDS)
 
     def begin(self, resume: bool | str) -> None:
         """Seed everything, or restore a checkpoint."""
@@ -214,9 +211,9 @@ class _Run:
     def tell(self, event: Event) -> None:
         """Tell of an event; where that fails, the run ends after this step, as interrupted."""
         try:
-            self._listener(event)
+            self.listener(event)
         except (OSError, SystemExit) as error:  # rich exits where a pipe is closed
-            self._listener, self.unheard = lambda event: None, error
+            self.listener, self.unheard = lambda event: None, error
             self.interruption.asked = True
 
     def _tick(self) -> float:
