@@ -250,12 +250,12 @@ class Checkpoints:
             raise file.damaged("another checksum than it was written with")
         parts: dict[str, dict[str, Tensor]] = {"model": {}, "training": {}}
         for key, tensor in tensors.items():
-            part, _, name = key.partition("/")
+            part, _, inner = key.partition("/")
             if part not in parts:
                 raise file.damaged(f"a tensor {key[:80]!r}, which is of neither model nor training")
-            parts[part][name] = tensor
+            parts[part][inner] = tensor
         found = file.json(state, metadata["state"].encode())
-        return Checkpoint(**parts, state=found, source=str(file.path))
+        return Checkpoint(parts["model"], parts["training"], found, str(file.path))
 
     def _newest_good(self, but: str | None = None) -> str | None:
         for name in reversed(self.names()):
