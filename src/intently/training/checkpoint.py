@@ -273,7 +273,7 @@ def _digest(tensors: Mapping[str, Tensor]) -> str:
     found = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        found.update(tensor.reshape(-1).view(torch.uint8).numpy())
+        found.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return found.hexdigest()
 
 

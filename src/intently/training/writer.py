@@ -83,13 +83,13 @@ def sole_writer(out: Path | str, writes: Collection[str]) -> Iterator[None]:
 @contextmanager
 def _locked(folder: Path, out: Path | str) -> Iterator[None]:
     """Make and lock a folder; at the end, remove what was made if nothing was written."""
+    lock = FileLock(folder / LOCK)
     with ExitStack() as stack:
         try:
             for path in (*reversed(folder.parents), folder):
                 if not path.is_dir():
                     path.mkdir()
                     stack.callback(_remove_empty, path)
-            lock = FileLock(folder / LOCK)
             lock.acquire(timeout=0)
         except Timeout:
             raise _in_use(folder, out) from None
