@@ -10,8 +10,8 @@ import typer
 
 from intently.cli.arguments import Layers
 from intently.errors import ArgumentError, build
-from intently.runners.pretrained import run_picture
-from intently.runners.watched import check_seen, runner, unsure
+from intently.runners.pretrained import run_picture, runner
+from intently.runners.watched import check_seen, unsure
 from intently.show.labels import visible
 from intently.show.page import Highlight, items_of, save_page
 from intently.show.page.opening import opened_on, opening

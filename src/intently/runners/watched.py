@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -61,14 +61,6 @@ def unsure(seen: Recording, told: Iterable[str] = ()) -> Iterator[str]:
     yield from ["", *(visible(line, 1000) for line in lines)] if lines else ()
 
 
-def runner(folder: Path | None) -> Callable[..., Watched]:
-    """Return the function that runs the model in a folder."""
-    from intently.runners.pretrained import run_text  # which needs transformers
-
-    kinds = {"translator.json": _translation, "language.json": _language, "config.json": run_text}
-    return _translation if folder is None else in_folder(folder, kinds)
-
-
 def in_folder(folder: Path, kinds: Mapping[str, T]) -> T:
     """Return what ``kinds`` has for the file that a folder holds; raise `DataError` for none."""
     for name, run in kinds.items():
@@ -80,7 +72,7 @@ def in_folder(folder: Path, kinds: Mapping[str, T]) -> T:
     raise build(DataError, str(folder), expected, model_folder.listing(folder), fix=fix)
 
 
-def _translation(folder: Path | None, text: str, layers: list[str] | None, beam: int) -> Watched:
+def run_translation(folder: Path | None, text: str, layers: list[str] | None, beam: int) -> Watched:
     """The translation of a text by the translator of a folder, or the embedded one."""
     return translated(Translator.load(folder), text, layers, beam)
 
@@ -105,7 +97,7 @@ def translated(
     return Watched(seen, told, guided=translator.guided)
 
 
-def _language(folder: Path, text: str, layers: list[str] | None, beam: int) -> Watched:
+def run_language(folder: Path, text: str, layers: list[str] | None, beam: int) -> Watched:
     """One pass of a language model over a text, cut to the positions of the model."""
     made = TextModel.load(folder)
     ids = made.tokenizer.encode(text)
