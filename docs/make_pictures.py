@@ -192,7 +192,7 @@ def figures() -> None:
     import intently as it
     from intently import show
     from intently.corpora import SHOWN
-    from intently.runners.texts import translated
+    from intently.runners.watched import translated
     from intently.translation.translator import Translator
 
     seen = translated(Translator.load(), WIDE).seen

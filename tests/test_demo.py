@@ -24,7 +24,7 @@ from intently.corpora import SHOWN, language
 from intently.demo import learning
 from intently.errors import ArgumentError
 from intently.training import progress
-from intently.training.events import Event, Stepped
+from intently.training.progress import Event, Stepped
 from intently.translation.translator import Translator
 
 SIZE = demo.Size("quick", pairs=600, steps=40, sentences=25, batch_tokens=300)

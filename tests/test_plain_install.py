@@ -10,7 +10,7 @@ import pytest
 
 WITHOUT = """
 import sys
-extras = "anywidget tensorboard transformers diffusers keras sphinx pytest jax x_transformers onnx"
+extras = "anywidget transformers diffusers keras sphinx pytest jax x_transformers onnx"
 sys.modules.update(dict.fromkeys(extras.split()))
 """
 """Makes the libraries of the extras ones that cannot be imported (Pillow: matplotlib needs it)."""

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from intently.cli.train import _parameters
+from intently.cli.train import parameters
 from intently.corpora.named import CORPORA
 from intently.errors import ArgumentError, DataError
-from intently.recipes import _text, recipe, recipe_text, recipes
+from intently.recipes import recipe, recipe_file, recipe_text, recipes
 from intently.recipes.origin import FILE, Origin
 
 from .messages import raises, refused
@@ -32,7 +32,7 @@ def test_the_recipes_are_read() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_recipe_holds_what_its_file_says(name: str) -> None:
-    sections = tomllib.loads(_text(name))
+    sections = tomllib.loads(recipe_file(name))
     one, head = recipe(name), sections.pop("recipe")
     assert {key: getattr(one, key) for key in head} == head
     assert tomllib.loads(recipe_text(name)) == sections
@@ -50,12 +50,12 @@ def test_recipes_of_a_corpus_are_comparable(beginning: str) -> None:
     corpora = {(r.corpus, r.source, r.target, r.options.text) for r in found}
     tokens = {r.options.schedule.steps * r.options.optimiser.batch_tokens for r in found}
     assert len(corpora) == len(tokens) == 1
-    sizes = [_parameters(each.options) for each in found]
+    sizes = [parameters(each.options) for each in found]
     assert max(sizes) <= 1.2 * min(sizes)
 
 
 def test_the_large_recipe_is_small() -> None:
-    assert _parameters(recipe("multi30k-en-de").options) <= 3_000_000
+    assert parameters(recipe("multi30k-en-de").options) <= 3_000_000
 
 
 @pytest.mark.parametrize("corpus", ["language", "multi30k-de-en"])

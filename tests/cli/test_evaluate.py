@@ -34,8 +34,6 @@ SCORES = [
     r"lower-cased BLEU [\d.]+ \[[\d.]+, [\d.]+\] \(.*bs:5.*case:lc.*tok:13a.*version:.*\)",
     r"cased BLEU [\d.]+ \[[\d.]+, [\d.]+\] \(.*bs:5.*case:mixed.*tok:13a.*version:.*\)",
     r"chrF [\d.]+ \(.*version:.*\)",
-    r"of lower-cased words, comparable to the literature's tokenised numbers only roughly:",
-    r"  tokenised BLEU [\d.]+ \[[\d.]+, [\d.]+\] \(.*case:lc.*tok:none.*version:.*\)",
 ]
 
 
@@ -121,7 +119,7 @@ def test_a_run_is_scored_on_its_own_dev_files(evaluate: Command) -> None:
 def test_bleu_is_no_headline_where_it_sees_no_words() -> None:
     perfect = ["私は牛乳を飲みます。", "お元気ですか。"]
     scores = Scores(
-        2, 1.0, *(bleu(perfect, perfect),) * 3, chrf(perfect, perfect), suitable(perfect)
+        2, 1.0, *(bleu(perfect, perfect),) * 2, chrf(perfect, perfect), suitable(perfect)
     )
     exact, first, why = described(scores).splitlines()
     assert exact.startswith("exact match 100.0%") and first.startswith("chrF 100.00 (")

@@ -107,8 +107,10 @@ def test_a_recipe_trains_and_is_scored(intently: Command, asked: list[object]) -
 def test_what_was_measured_before_is_printed(
     intently: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = re.sub('result = ".*"', 'result = "BLEU 28 on the test"', recipes_module._text(RECIPE))
-    monkeypatch.setattr("intently.recipes._text", lambda name: told)
+    told = re.sub(
+        'result = ".*"', 'result = "BLEU 28 on the test"', recipes_module.recipe_file(RECIPE)
+    )
+    monkeypatch.setattr("intently.recipes.recipe_file", lambda name: told)
     outcome = intently("train", "--recipe", RECIPE, "--out", "run", *TINY)
     assert f"expected of {RECIPE} with its own options: BLEU 28 on the test\n" in outcome.out
 

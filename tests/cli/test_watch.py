@@ -23,7 +23,7 @@ from intently.observe.recording.recording import Entry, Recording, Whole
 from intently.observe.saving import files
 from intently.observe.storage.stores import Held, KeptSpec
 from intently.observe.watching.call import AttentionSpec
-from intently.runners.texts import translated
+from intently.runners.watched import translated
 from intently.text import Tokenizer
 from intently.translation.translator import Translator
 

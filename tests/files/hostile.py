@@ -6,7 +6,6 @@ import copy
 import json
 import random
 from collections.abc import Callable, Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -136,16 +135,6 @@ CHANGES = (
     *(_flip, _flip, _digit, _digit, _digit, _delete, _repeat, _insert, _blank, _swap, _cut),
     *(_extend, _line),
 )
-
-
-def replaced(document: Any) -> Iterator[Any]:
-    """Yield the document with each of its entries replaced by each of `VALUES`."""
-    for number, _ in enumerate(_places(document)):
-        for value in VALUES:
-            changed = copy.deepcopy(document)
-            within, key = next(islice(_places(changed), number, None))
-            within[key] = value
-            yield changed
 
 
 def forged(document: Any, count: int, seed: int = 0) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""Every kind of file that is read, mutated a thousand times and forged by hand.
+"""Every kind of file that is read, mutated hundreds of times and forged by hand.
 
 Each time it is refused in one line that names it, or gives to the last bit what it gave before.
 """
@@ -30,12 +30,12 @@ from intently.text import KINDS, Tokenizer
 from intently.training import Checkpoints, TrainingOptions
 from intently.training.checkpoint import Checkpoint
 from intently.training.resuming import STATE
-from intently.training.writer import ABOUT, Writer, sole_writer
+from intently.training.writer import ABOUT, sole_writer
 from intently.translation.translator import Translator
 
-from .hostile import TEXTS, archives, forged, mutants, outcome, packed, parts, replaced
+from .hostile import TEXTS, archives, forged, mutants, outcome, packed, parts
 
-MUTATIONS, FORGED = 1000, 60
+MUTATIONS, FORGED = 300, 60
 TEXT = ["the cat sat on the mat", "L'animal dort."]
 
 
@@ -73,6 +73,22 @@ def sealed_json(path: Path, key: tuple[str, ...] = ()) -> Callable[[bytes], None
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             return
         path.write_text(json.dumps(document))
+
+    return seal
+
+
+def sealed_archive(path: Path) -> Callable[[bytes], None]:
+    """How a safetensors file is written again with the checksum of its header."""
+
+    def seal(content: bytes) -> None:
+        path.write_bytes(content)
+        try:
+            header, data = parts(content)
+            header["__metadata__"].pop("sha256")
+            header["__metadata__"]["sha256"] = digest(plain(header))
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            return
+        path.write_bytes(packed(header, data))
 
     return seal
 
@@ -138,7 +154,7 @@ def of_checkpoint(name: str) -> Callable[[Path], Kind]:
                 "loss_sum": 1.5,
                 "loss_steps": 1,
                 "best": None,
-                "best_score": None,
+                "warmed": None,
             }
             scores = {"step": step, "scores": {"bleu": 1.5}, "seconds": 0.25}
             state = {
@@ -155,21 +171,13 @@ def of_checkpoint(name: str) -> Callable[[Path], Kind]:
             tensors = {"w": torch.randn(3, 2), "b": torch.randn(4)}
             training = {"exp_avg/w": torch.zeros(3, 2), "random/cpu": torch.get_rng_state()[:64]}
             found.save(f"step-{step:06d}", Checkpoint(tensors, training, state))
-        folder = folder if name == "latest" else folder / "step-000002"
-        manifest = folder / "manifest.json"
+        path = folder / name
 
         def load() -> Any:
-            x = Checkpoints(found.folder).load(state=STATE)
+            x = found.load(state=STATE)
             return bits(x.model), bits(x.training), x.state, x.source
 
-        def seal(content: bytes) -> None:
-            (folder / name).write_bytes(content)
-            said = json.loads(manifest.read_bytes())
-            said["files"][name] = {"bytes": len(content), "sha256": digest(content)}
-            sealed_json(manifest)(json.dumps(said).encode())
-
-        own = {"manifest.json": sealed_json(manifest), "latest": (folder / name).write_bytes}
-        return Kind(folder / name, load, own.get(name, seal))  # type: ignore[arg-type]
+        return Kind(path, load, sealed_archive(path) if path.suffix else path.write_bytes)
 
     return make
 
@@ -196,17 +204,7 @@ def of_recording(folder: Path) -> Kind:
         numbers = {str(n): e.attention().dense() for n, e in enumerate(x.calls)}
         return told, shown, bits(numbers), x.tokens, x.covered.unseen, x.covered.notes
 
-    def seal(content: bytes) -> None:
-        path.write_bytes(content)
-        try:
-            header, data = parts(content)
-            header["__metadata__"].pop("sha256")
-            header["__metadata__"]["sha256"] = digest(plain(header))
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            return
-        path.write_bytes(packed(header, data))
-
-    return Kind(path, load, seal)
+    return Kind(path, load, sealed_archive(path))
 
 
 def of_tokenizer(kind: str) -> Callable[[Path], Kind]:
@@ -241,7 +239,7 @@ def of_variant(folder: Path) -> Kind:
     path = folder / VARIANT
     replace_file(path, sealed(dataclasses.asdict(Variant(kv_heads=2))))
     read = File(path, "the variant of a run")
-    return Kind(path, lambda: read.sealed(FORMS, old=True), sealed_json(path))
+    return Kind(path, lambda: read.sealed(FORMS), sealed_json(path))
 
 
 def of_writer(folder: Path) -> Kind:
@@ -249,11 +247,9 @@ def of_writer(folder: Path) -> Kind:
         (folder / "options.json").touch()
     path = folder / ABOUT
 
-    def load() -> Any:
-        found, unfit = Writer(folder)._about()
-        if unfit is not None:
-            raise unfit
-        return found
+    def load() -> None:
+        with sole_writer(folder, ["options.json"]):
+            pass
 
     return Kind(path, load, sealed_json(path))
 
@@ -262,8 +258,6 @@ JSONS: dict[str, Callable[[Path], Kind]] = {
     "translator.json": of_translator("translator.json"),
     "source.json": of_translator("source.json"),
     "language.json": of_language_model("language.json"),
-    "manifest.json": of_checkpoint("manifest.json"),
-    "state.json": of_checkpoint("state.json"),
     **{f"tokenizer-{kind}": of_tokenizer(kind) for kind in KINDS},
     "options.json": of_options,
     "run.json": of_origin,
@@ -273,8 +267,7 @@ JSONS: dict[str, Callable[[Path], Kind]] = {
 }
 ARCHIVES: dict[str, Callable[[Path], Kind]] = {
     "translator": of_translator("model.safetensors"),
-    "checkpoint": of_checkpoint("model.safetensors"),
-    "training": of_checkpoint("training.safetensors"),
+    "checkpoint": of_checkpoint("step-000002.safetensors"),
     "recording": of_recording,
 }
 ALL = {**JSONS, **ARCHIVES, "latest": of_checkpoint("latest")}
@@ -299,7 +292,7 @@ def tried_sealed(kind: Kind, contents: Iterable[bytes]) -> int:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_thousand_mutations(tmp_path: Path, name: str) -> None:
+def test_hundreds_of_mutations(tmp_path: Path, name: str) -> None:
     kind = ALL[name](tmp_path)
     content, whole = kind.path.read_bytes(), kind.load()
     refused = tried(kind, mutants(content, MUTATIONS), whole)
@@ -321,14 +314,6 @@ def test_json_with_a_checksum_that_is_right(tmp_path: Path, name: str) -> None:
     document = json.loads(kind.path.read_bytes())
     contents = [json.dumps(x).encode() for x in forged(document, FORGED)]
     assert tried_sealed(kind, [*contents, *TEXTS]) > FORGED / 2
-
-
-@pytest.mark.parametrize("name", ["translator.json", "language.json"])
-def test_every_entry_of_a_description_replaced(tmp_path: Path, name: str) -> None:
-    kind = JSONS[name](tmp_path)
-    contents = [json.dumps(x).encode() for x in replaced(json.loads(kind.path.read_bytes()))]
-    assert len(contents) > 500
-    assert tried_sealed(kind, contents) > len(contents) / 2
 
 
 @pytest.mark.parametrize("name", ARCHIVES)
@@ -373,7 +358,7 @@ def test_what_cannot_be_read_is_neither_missing_nor_damaged(
 
 
 @pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="asks Linux for a broken file")
-@pytest.mark.parametrize("name", ["manifest.json", "translator.json", "recording", "options.json"])
+@pytest.mark.parametrize("name", ["checkpoint", "translator.json", "recording", "options.json"])
 def test_a_disk_that_fails_while_a_file_is_read(tmp_path: Path, name: str) -> None:
     kind = ALL[name](tmp_path)
     kind.path.unlink()

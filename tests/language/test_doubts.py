@@ -11,8 +11,8 @@ import pytest
 
 from intently.language.doubts import FALLING, slope, undertrained
 from intently.language.runs import fit
-from intently.training.groups import ScheduleOptions
 from intently.training.history import Evaluation, History, Record
+from intently.training.options import ScheduleOptions
 
 from .book import text
 from .test_runs import options

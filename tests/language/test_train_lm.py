@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -30,24 +29,6 @@ from intently.language.text_model import TextModel, Variant
 from .book import text
 
 SHORT = ("--window", 10, "--width", 16, "--heads", 2, "--layers", 1, "--threads", 1)
-
-
-KILLED = """
-import sys
-import typer
-from intently.cli.train_lm import train_lm
-from intently.training import progress
-
-say = progress.Lines.__call__
-
-def say_and_wait(self, event):
-    say(self, event)
-    if type(event).__name__ == "Saved":
-        sys.stdin.readline()
-
-progress.Lines.__call__ = say_and_wait
-typer.run(train_lm)
-"""
 
 
 def surroundings() -> dict[str, str]:
@@ -164,42 +145,3 @@ def test_a_file_of_options(tmp_path: Path) -> None:
     done = command(*run, "--steps", 4, "--window", 11)  # a flag comes before the file
     assert done.exit_code == 0 and "step 4/4" in done.output and "window 11" in done.output
     assert TextModel.load(tmp_path / "run").variant == variant
-
-
-def test_a_killed_command_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
-    """SIGKILL and Ctrl-C while training; what comes out is a run that was never stopped."""
-    file, script = tmp_path / "lm.toml", tmp_path / "lm.py"
-    file.write_text("[run]\nsave_every = 5\nevaluate_every = 10\nthreads = 1\n[text]\nwindow = 10")
-    script.write_text(KILLED)
-    source = book(tmp_path)
-    size = [str(x) for x in (*SHORT[2:-2], "--steps", 40, "--batch-tokens", 200, "--config", file)]
-
-    def run(out: str, stop: signal.Signals | None, *more: str) -> str:
-        given = [sys.executable, str(script), str(source), "--out", str(tmp_path / out)]
-        process = subprocess.Popen(
-            [*given, *size, *more],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=surroundings(),
-        )
-        assert process.stdin is not None and process.stdout is not None
-        if stop is None:
-            process.stdin.close()  # it waits for nobody
-        said = ""
-        for line in process.stdout:
-            said += line
-            if stop is not None and "saved" in line:
-                process.send_signal(stop)
-                process.stdin.close()
-                stop = None
-        process.wait()
-        return said
-
-    whole = run("whole", None)
-    run("cut", signal.SIGKILL)
-    assert "interrupted" in run("cut", signal.SIGINT, "--resume")
-    last = run("cut", None, "--resume")
-    table = whole[whole.index("held-out loss") : whole.index(str(tmp_path / "whole/context.png"))]
-    assert table in last
-    assert "sample 2" in table

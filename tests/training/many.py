@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import warnings
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,25 +19,25 @@ import tiny_run as tiny
 
 from intently.errors import IntentlyError
 from intently.training.processes import current
-from intently.training.trainer import _Run
+from intently.training.workers import Worker
 
 
 def do(job: dict[str, Any]) -> dict[str, Any]:
     """Begin a run or go on with it; return the loss of each step taken, and why it ended."""
     options, die = tiny.OPTIONS.with_flags(**job["options"]), job.get("die")
-    step, losses = _Run._step, []
+    gradients, losses, steps = Worker.gradients, [], count()
 
-    def striking(run, rate):
-        if die and (current().rank, run.position.step) == (die["rank"], die["step"]):
+    def striking(worker, batches):
+        if die and (current().rank, next(steps)) == (die["rank"], die["step"]):
             os.kill(os.getpid(), die["signal"])
-        return step(run, rate)
+        return gradients(worker, batches)
 
-    _Run._step = striking  # pyright: ignore[reportAttributeAccessIssue]
+    Worker.gradients = striking  # pyright: ignore[reportAttributeAccessIssue]
     try:
         net = tiny.model(options=options)
         _, history = tiny.run(job["out"], options, tiny.losses(losses), resume=True, net=net)
     finally:
-        _Run._step = step
+        Worker.gradients = gradients
     scores = [evaluation.scores for evaluation in history.evaluations]
     return {"losses": losses, "stopped": history.stopped, "scores": scores}
 

@@ -12,8 +12,7 @@ from intently.errors import ArgumentError
 from intently.models.kinds import EncoderDecoder, new_model
 from intently.training import Pairs, TrainingOptions, train
 from intently.training.batches import epoch
-from intently.training.guide import guided_head, guided_loss
-from intently.training.loss import batch_loss
+from intently.training.loss import batch_loss, guided_head, guided_loss
 
 SOURCES, TARGETS = [[4, 5, 6], [7, 8]], [[5, 6], [4, 9, 8]]
 GUIDES = [{(0, 2): 1.0, (1, 0): 3.0, (1, 1): 1.0}, {}]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -91,7 +90,7 @@ class Killed(BaseException):
     """Stands for SIGKILL: nothing is done after it."""
 
 
-CALLS = [(os, "fsync"), (os, "rename"), (os, "replace"), (shutil, "rmtree")]
+CALLS = [(os, "fsync"), (os, "replace")]
 SHORT = tiny.OPTIONS.with_flags(steps=9, evaluate_every=4, warmup=3)
 
 
@@ -117,7 +116,7 @@ def short(tmp_path_factory) -> tuple[Transformer, History]:
     return tiny.run(tmp_path_factory.mktemp("short"), SHORT)
 
 
-@pytest.mark.parametrize("moment", [*range(1, 17), *range(17, 50, 4)])
+@pytest.mark.parametrize("moment", [*range(1, 11), *range(13, 34, 4)])
 def test_killed_between_any_two_changes_of_the_disk(tmp_path, monkeypatch, short, moment) -> None:
     with monkeypatch.context() as patch, pytest.raises(Killed):
         die_at(patch, moment)
@@ -134,7 +133,7 @@ def test_interrupted_and_terminated(tmp_path, unbroken) -> None:
         stop = tiny.interrupt(Stepped, at, number)
         _, history = tiny.run(tmp_path, progress=stop, resume=True)
         assert history.stopped == "interrupted"
-        assert history.checkpoint is not None and history.checkpoint.name == f"step-{at:06d}"
+        assert history.checkpoint is not None and history.checkpoint.stem == f"step-{at:06d}"
     resumed, _ = tiny.run(tmp_path, resume=True)
     assert tiny.same_weights(unbroken[0], resumed)
 
@@ -145,7 +144,7 @@ def test_interrupted_while_evaluating(tmp_path, unbroken) -> None:
     ends_as(unbroken, tmp_path)
 
 
-@pytest.mark.parametrize("moment", range(1, 13))
+@pytest.mark.parametrize("moment", range(1, 8))
 def test_killed_while_a_checkpoint_is_replaced(tmp_path, monkeypatch, short, moment) -> None:
     """It was written when the evaluation of its step was interrupted; it is the only one."""
     options = SHORT.with_flags(save_every=9)
@@ -178,8 +177,8 @@ def test_other_options_resume_too(tmp_path, flags) -> None:
 def test_the_best_checkpoint_is_kept_and_can_be_loaded(unbroken) -> None:
     _, history = unbroken
     best = max(history.evaluations, key=lambda e: (e.scores[history.best_by], -e.step))
-    assert history.best is not None and history.best.name == f"step-{best.step:06d}"
+    assert history.best is not None and history.best.stem == f"step-{best.step:06d}"
     net = tiny.model(seed=99)
-    load_weights(net, Checkpoints(history.best.parent).load(history.best.name).model)
+    load_weights(net, Checkpoints(history.best.parent).load(history.best.stem).model)
     with torch.no_grad():
         assert tiny.dev_set()(net.eval()) == best.scores

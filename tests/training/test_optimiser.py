@@ -13,8 +13,8 @@ from intently.models.recurrent_steps import CELLS
 from intently.models.transformer import POSITIONS, Transformer, TransformerOptions
 from intently.models.vision import VisionOptions, VisionTransformer
 from intently.modules.learned import AdditiveScore, RelativeBias, Sinks
-from intently.training.groups import OptimiserOptions
 from intently.training.optimiser import Optimiser
+from intently.training.options import OptimiserOptions
 
 
 def model(share: str = "output") -> Transformer:

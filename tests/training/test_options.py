@@ -8,14 +8,11 @@ import typing
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from intently.cli.app import app
 from intently.errors import ArgumentError, DataError, IntentlyError, KindError
 from intently.models import RecurrentOptions, Transformer, TransformerOptions
 from intently.training.optimiser import Optimiser
 from intently.training.options import TrainingOptions
-from intently.translation.translator import Translator
 
 from ..messages import refused
 from ..show.refusals import refuses
@@ -74,12 +71,10 @@ def test_names_are_unique_and_groups_are_small() -> None:
         ("width = 3\n", ArgumentError, ["width belongs to the section [model]"]),
         ("model = 3\n", KindError, ["model: expected a section of options; got 3"]),
         ('[model]\nwidth = "3"\n', KindError, ["[model] width", "an integer", "'3' (str)"]),
-        ("[model]\nwidth = 3.0\n", KindError, ["width: expected an integer"]),
         ("[model]\nwidth = true\n", KindError, ["width: expected an integer; got True"]),
         (f"[schedule]\nlearning_rate = 1{'0' * 400}\n", KindError, ["learning_rate: expected a f"]),
         ("[text]\nsource_size = 4000000000\n", ArgumentError, ["from 1 to 10,000,000; got 4"]),
         ("[optimiser]\nbatch_tokens = 10000000000000000000000\n", ArgumentError, ["2**31 - 1"]),
-        ("[model]\nwidth = 0\n", ArgumentError, ["width: expected an integer from 1 to 2**31 - 1"]),
         ("[model]\nwidth = 130\n", ArgumentError, ["even multiple of heads=4", "Use 128"]),
         ("[model]\ndropout = 1.0\n", ArgumentError, ["dropout", "up to, but not, 1; got 1.0"]),
         (
@@ -90,7 +85,6 @@ def test_names_are_unique_and_groups_are_small() -> None:
         ('[model]\nnorm = "mid"\n', ArgumentError, ["norm", "one of 'pre', 'post'; got 'mid'"]),
         ("[schedule]\nlearning_rate = nan\n", KindError, ["a finite number; got nan"]),
         ("[optimiser]\nbetas = [0.9]\n", KindError, ["betas: expected 2 numbers; got [0.9]"]),
-        ("[optimiser]\nbetas = [0.9, 1]\n", ArgumentError, ["betas: expected two numbers"]),
         (
             '[architecture]\ncell = "lstm"\n',
             ArgumentError,
@@ -145,19 +139,7 @@ def test_a_seed_is_one_that_pytorch_takes() -> None:
     ("flags", "kind", "told"),
     [
         ({"seed": -1}, ArgumentError, r"^seed: expected an integer from 0 to 2\*\*64 - 1; got -1"),
-        (
-            {"seed": 2**64},
-            ArgumentError,
-            r"^seed: expected an integer from 0 to 2\*\*64 - 1; got 1",
-        ),
         ({"learning_rat": 1.0}, ArgumentError, "^learning_rat: .* Did you mean learning_rate?"),
-        ({"width": 50}, ArgumentError, "^width: expected an even multiple of heads=4; got 50"),
-        (
-            {"accumulate": 0},
-            ArgumentError,
-            "^accumulate: expected an integer from 1 to 10,000; got 0",
-        ),
-        ({"average": 3}, ArgumentError, r"^average: expected at most keep=2, .*; got 3\. Set"),
         (
             {"model": "recurrent", "bidirectional": 1},
             KindError,
@@ -210,10 +192,6 @@ def test_they_describe_a_recurrent_model(tmp_path) -> None:
             "positions: expected one of 'sinusoidal', 'learned', 'rotary'; got 'rotory'.",
         ),
         (
-            {"feed_forward": "swiglu"},
-            "feed_forward: expected one of 'relu', 'gated'; got 'swiglu'.",
-        ),
-        (
             {"positions": "rotary", "width": 20},
             'positions: expected "sinusoidal" or "learned" for heads of an odd width; got "rotary" '
             "where width/heads=5. Rotary positions rotate pairs of numbers. Choose other heads or "
@@ -225,22 +203,11 @@ def test_they_describe_a_recurrent_model(tmp_path) -> None:
             "kind 'recurrent' has no option kv_heads.",
         ),
         (
-            {"model": "recurrent", "positions": "rotary"},
-            "positions: expected the default 'sinusoidal', or model='transformer'; got 'rotary'. "
-            "A model of the kind 'recurrent' has no option positions.",
-        ),
-        (
             {"attention": "dot"},
             "attention: expected the default 'additive', or model='recurrent'; got 'dot'. A model "
             "of the kind 'transformer' has no option attention.",
         ),
-        (
-            {"model": "recurrent", "norm": "post"},
-            "norm: expected the default 'pre', or model='transformer'; got 'post'. A model of the "
-            "kind 'recurrent' has no option norm.",
-        ),
         ({"model": "cnn"}, "model: expected one of 'transformer', 'recurrent'; got 'cnn'."),
-        ({"cell": "qrnn"}, "cell: expected one of 'rnn', 'lstm', 'gru'; got 'qrnn'."),
     ],
 )
 def test_what_the_model_does_not_have_is_refused(flags: dict[str, Any], words: str) -> None:
@@ -252,16 +219,3 @@ def test_learned_positions_are_no_matrices_to_the_optimiser() -> None:
     model = Transformer(TransformerOptions(9, 9, width=8, heads=2, inner=8, positions="learned"))
     groups = Optimiser(model, TrainingOptions().optimiser).groups
     assert {"source_positions.weight", "target_positions.weight"} <= set(groups["others"])
-
-
-def test_the_command_line_trains_them(tmp_path: Path) -> None:
-    for name, lines in (("s.txt", ["I drink milk.", "We eat."]), ("t.txt", ["Je bois.", "Oui."])):
-        (tmp_path / name).write_text("\n".join(lines * 8), encoding="utf-8")
-    given = [str(tmp_path / "s.txt"), str(tmp_path / "t.txt"), "--out", str(tmp_path / "run")]
-    given += ["--steps", "2", "--width", "16", "--inner", "8", "--evaluate-every", "9"]
-    given += ["--positions", "rotary", "--kv-heads", "2", "--feed-forward", "gated"]
-    made = CliRunner().invoke(app, ["train", *given], catch_exceptions=False)
-    assert made.exit_code == 0, made.output
-    found = Translator.load(tmp_path / "run").model.options
-    assert isinstance(found, TransformerOptions)
-    assert (found.positions, found.kv_heads, found.feed_forward) == ("rotary", 2, "gated")

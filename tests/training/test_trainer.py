@@ -47,7 +47,7 @@ def test_the_history_is_told_and_stored(tmp_path) -> None:
         (event.step, event.loss, event.learning_rate) for event in stepped
     ]
     assert [e.step for e in events if isinstance(e, Evaluated)] == [8, 16, 24, 32, 40]
-    assert all(e.folder.name.startswith("step-") for e in events if isinstance(e, Saved))
+    assert all(e.path.name.startswith("step-") for e in events if isinstance(e, Saved))
     assert stepped[-1].seconds_left == 0
     state = Checkpoints(tmp_path / "checkpoints").load().state
     assert state["history"] == json.loads(json.dumps(history.to_dict()))
@@ -93,13 +93,15 @@ def test_the_lowest_loss_is_best(tmp_path) -> None:
     history = train(
         tiny.model(), tiny.pairs(), options, tmp_path, validate=lambda m: {"loss": next(losses)}
     )
-    assert history.best is not None and history.best.name == "step-000004"
+    assert history.best is not None and history.best.stem == "step-000004"
 
 
 def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good(tmp_path) -> None:
     net = tiny.model()
     poison = tiny.when(Stepped, 8, lambda: net.output_weight.data[5].fill_(float("nan")))
-    with pytest.raises(DivergedError, match=r"loss nan.*at step 9.*step-000006 holds the last"):
+    with pytest.raises(
+        DivergedError, match=r"loss nan.*at step 9.*step-000006.safetensors holds the last"
+    ):
         tiny.run(tmp_path, tiny.OPTIONS.with_flags(evaluate_every=100), progress=poison, net=net)
     kept = Checkpoints(tmp_path / "checkpoints").load().model
     assert all(tensor.isfinite().all() for tensor in kept.values())
@@ -112,7 +114,7 @@ def test_it_stops_in_time(tmp_path) -> None:
     assert history.stopped == "time"
     [steps] = {event.step for event in events if isinstance(event, TimeUp)}
     assert events[-1] == TimeUp(steps, 10**6)
-    assert history.checkpoint is not None and history.checkpoint.is_dir()
+    assert history.checkpoint is not None and history.checkpoint.is_file()
 
 
 class Clock:
@@ -200,25 +202,17 @@ def test_a_warm_up_that_is_not_given_is_that_of_the_run_wherever_it_goes_on(tmp_
         tiny.run(tmp_path / "run", unsaid(steps=20).with_flags(warmup=4), resume=True)
 
 
-def test_a_run_from_when_the_warm_up_had_a_number_goes_on_with_it(tmp_path) -> None:
-    """It was 500 steps, which every run of before has written down."""
-    whole, _ = tiny.run(tmp_path / "whole", unsaid(steps=9).with_flags(warmup=500))
-    tiny.run(tmp_path / "run", unsaid(steps=6).with_flags(warmup=500))
-    resumed, _ = tiny.run(tmp_path / "run", unsaid(steps=9), resume=True)
-    assert tiny.same_weights(whole, resumed)
-
-
 def test_from_a_good_checkpoint_before_a_damaged_one(tmp_path) -> None:
     options = tiny.OPTIONS.with_flags(steps=9)
     whole, _ = tiny.run(tmp_path, options)
-    damaged = tmp_path / "checkpoints" / "step-000009" / "model.safetensors"
+    damaged = tmp_path / "checkpoints" / "step-000009.safetensors"
     damaged.write_bytes(damaged.read_bytes()[:-1])
-    good = sorted(path.name for path in damaged.parents[1].glob("step-*"))[-2]
+    good = sorted(path.stem for path in damaged.parent.glob("step-*"))[-2]
     with pytest.raises(CheckpointError, match=f"newest good checkpoint is {good}"):
         tiny.run(tmp_path, options, resume=True)
     resumed, history = tiny.run(tmp_path, options, resume=good)
     assert tiny.same_weights(whole, resumed)
-    assert history.checkpoint is not None and history.checkpoint.name == "step-000009"
+    assert history.checkpoint is not None and history.checkpoint.stem == "step-000009"
 
 
 def test_other_options_and_other_data_are_refused(tmp_path) -> None:
@@ -290,9 +284,9 @@ def test_a_step_is_that_of_one_big_batch(tmp_path, count: int, smoothing: float)
 def test_what_an_epoch_leaves_over_goes_on_in_the_next(tmp_path) -> None:
     """Every batch of two epochs is taken once, in order, though 4 does not divide their number."""
     options = tiny.OPTIONS.with_flags(steps=5, accumulate=4)
-    taken = []
+    taken: list[list[int]] = []
 
-    class Spying(type(tiny.pairs())):
+    class Spying(Pairs):
         def batch(self, which: np.ndarray):
             taken.append(which.tolist())
             return super().batch(which)
@@ -300,7 +294,8 @@ def test_what_an_epoch_leaves_over_goes_on_in_the_next(tmp_path) -> None:
     spying = tiny.pairs()
     spying.__class__ = Spying
     train(tiny.model(), spying, options, tmp_path)
-    epochs = [epoch(tiny.pairs(), 60, seed=5, number=number) for number in range(3)]
-    expected = [one._order[start:stop].tolist() for one in epochs for start, stop in one._cuts]
-    assert len(epoch(tiny.pairs(), 60, seed=5)) % 4
-    assert taken == expected[:20]
+    steps, taken[:] = list(taken), []
+    for number in range(3):
+        assert [batch.target_in.shape for batch in epoch(spying, 60, seed=5, number=number)]
+    assert len(epoch(spying, 60, seed=5)) % 4
+    assert steps == taken[:20]

@@ -18,9 +18,9 @@ import pytest
 import tiny_run as tiny
 
 import intently as package
-from intently.errors import ArgumentError
-from intently.training import Checkpoints, Stepped, trainer
-from intently.training.writer import ABOUT, LOCK, InUseError, LostFolderError, sole_writer
+from intently.errors import ArgumentError, WriteError
+from intently.training import Checkpoints, Stepped
+from intently.training.writer import ABOUT, LOCK, InUseError, sole_writer
 
 WRITES = ("result.json", "model/")
 
@@ -61,8 +61,8 @@ def state(out: Path) -> dict[str, bytes]:
 
 def test_the_second_is_refused_and_the_first_ends_as_if_alone(tmp_path, unbroken, intently) -> None:
     with holder(tmp_path) as first:
-        draft = tmp_path / "checkpoints" / ".writing-step-000009"
-        draft.mkdir()  # what the first is writing, say
+        draft = tmp_path / "checkpoints" / ".writing-step-000009.safetensors-01234567"
+        draft.touch()  # what the first is writing, say
         before = state(tmp_path)
         for again in (False, True):
             with pytest.raises(InUseError) as error:
@@ -74,7 +74,7 @@ def test_the_second_is_refused_and_the_first_ends_as_if_alone(tmp_path, unbroken
         )
         outcome = intently("train", "s.txt", "t.txt", "--out", tmp_path, "--resume")
         assert outcome == (2, "", f"intently: {said}\n")
-        assert state(tmp_path) == before and draft.is_dir()
+        assert state(tmp_path) == before and draft.exists()
         Checkpoints(tmp_path / "checkpoints").load()  # reading is free
         first.communicate("go on\n")
         assert first.returncode == 0
@@ -104,14 +104,14 @@ def in_another_thread(folder: Path) -> str:
 
 
 def test_a_writer_within_itself_is_the_same_one(tmp_path) -> None:
-    with sole_writer(tmp_path, WRITES) as one:
-        with sole_writer(str(tmp_path) + "/../" + tmp_path.name, ["more.json"]) as other:
-            assert one is other
+    with sole_writer(tmp_path, WRITES):
+        with sole_writer(str(tmp_path) + "/../" + tmp_path.name, ["more.json"]):
+            pass
         (tmp_path / "result.json").touch()
         refused = in_another_thread(tmp_path)
         assert f"process {os.getpid()} " in refused
     about = json.loads((tmp_path / ABOUT).read_text())
-    assert about["writes"] == sorted((*WRITES, "more.json")) and len(about) == 2
+    assert about["writes"] == sorted((*WRITES, "more.json"))
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -148,13 +148,6 @@ def test_what_intently_wrote_is_written_again(tmp_path) -> None:
         pass
 
 
-def test_a_run_from_before_there_were_locks_goes_on(tmp_path) -> None:
-    tiny.run(tmp_path, tiny.OPTIONS.with_flags(steps=9))
-    for name in (LOCK, ABOUT):
-        (tmp_path / name).unlink()
-    assert tiny.run(tmp_path, tiny.OPTIONS.with_flags(steps=9), resume=True)
-
-
 def test_a_damaged_list_of_files_gives_none_of_them_away(tmp_path) -> None:
     """What a person keeps beside a run is not written over because nobody knows any more."""
     tiny.run(tmp_path, tiny.OPTIONS.with_flags(steps=9))
@@ -174,7 +167,7 @@ def test_a_stale_or_strange_file_is_no_obstacle(tmp_path, content: bytes) -> Non
     with sole_writer(tmp_path, WRITES):
         (tmp_path / ABOUT).write_bytes(content)
         refused = in_another_thread(tmp_path)
-    assert "held by process ?" in refused and refused.isprintable()
+    assert "held by another command" in refused and refused.isprintable()
 
 
 def test_a_folder_that_cannot_be_written_to_is_told(tmp_path, monkeypatch) -> None:
@@ -216,34 +209,11 @@ def test_an_empty_name_is_no_folder(tmp_path, monkeypatch, intently) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("replaced", [False, True])
-@pytest.mark.parametrize("at", [Stepped, type(None)])
-def test_a_folder_deleted_while_it_is_written_to(tmp_path, monkeypatch, replaced, at) -> None:
-    """At a step, or in the middle of writing a checkpoint."""
-    out, fsync = tmp_path / "run", os.fsync
-
-    def delete() -> None:
-        shutil.rmtree(out)
-        if replaced:
-            out.mkdir()
-            (out / LOCK).touch()
-
-    def while_saving(descriptor: int) -> None:
-        fsync(descriptor)
-        if (out / "checkpoints" / ".writing-step-000006").exists():
-            delete()
-
-    if at is type(None):
-        monkeypatch.setattr(os, "fsync", while_saving)
-    with pytest.raises(LostFolderError) as error:
-        tiny.run(out, progress=tiny.when(at, 4, delete))
-    got = "another folder of that name" if replaced else "no such folder"
-    assert str(error.value) == (
-        f"out: expected the folder {out} that this command writes; got {got}. "
-        "It was deleted or moved meanwhile. Nothing more is written."
-    )
-    assert error.value.status == 1
-    assert (state(out) == {LOCK: b""}) if replaced else not out.exists()
+def test_a_folder_deleted_while_it_is_written_to_is_not_made_again(tmp_path) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(WriteError, match=r"checkpoints: .*No such file or directory"):
+        tiny.run(out, progress=tiny.when(Stepped, 4, lambda: shutil.rmtree(out)))
+    assert not out.exists()
 
 
 def test_many_processes_are_all_refused(tmp_path) -> None:
@@ -266,27 +236,3 @@ def test_a_link_to_itself_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(ArgumentError, match=r"a folder that can be written to; got .*loop"):
         tiny.run(tmp_path / "loop")
-
-
-@pytest.mark.skipif(os.name != "posix", reason="links and pipes of POSIX")
-def test_a_pipe_in_the_place_of_the_lock_is_left_alone(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / LOCK)
-    with pytest.raises(ArgumentError, match=r"a folder whose \.intently\.lock is a file"):
-        tiny.run(tmp_path)
-    assert os.listdir(tmp_path) == [LOCK] and not (tmp_path / LOCK).is_file()
-
-
-def test_a_folder_that_was_moved_before_the_first_step_is_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = tmp_path / "run"
-    write = trainer.replace_file
-
-    def moved(path: Path, content: bytes) -> None:
-        if path.name == "options.json":
-            out.rename(tmp_path / "elsewhere")
-        write(path, content)
-
-    monkeypatch.setattr(trainer, "replace_file", moved)
-    with pytest.raises(LostFolderError, match="It was deleted or moved meanwhile"):
-        tiny.run(out)

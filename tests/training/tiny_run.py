@@ -13,7 +13,7 @@ import torch
 from intently.models.kinds import new_model
 from intently.models.transformer import Transformer
 from intently.training import DevSet, Event, History, Pairs, Stepped, TrainingOptions, train
-from intently.training.events import Listener
+from intently.training.progress import Listener
 
 OPTIONS = TrainingOptions().with_flags(
     width=16,

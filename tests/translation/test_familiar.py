@@ -12,7 +12,7 @@ from intently.corpora import language, sample
 from intently.errors import CheckpointError
 from intently.foundation.files import digest, sealed
 from intently.models.transformer import Transformer, TransformerOptions
-from intently.runners.texts import translated
+from intently.runners.watched import translated
 from intently.text import Tokenizer
 from intently.translation import Translator
 from intently.translation.familiar import Familiar

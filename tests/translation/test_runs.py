@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from pathlib import Path
 from typing import Any
@@ -13,20 +12,8 @@ import torch
 from intently.corpora.files import ParallelText
 from intently.errors import ArgumentError, DataError
 from intently.text import Tokenizer
-from intently.training import (
-    Averaged,
-    Averaging,
-    Checkpoints,
-    DevSet,
-    Event,
-    Pairs,
-    Stepped,
-    TrainingOptions,
-    averaged,
-    load_weights,
-)
-from intently.training.events import Listener
-from intently.training.progress import line
+from intently.training import Checkpoints, Event, Stepped, TrainingOptions
+from intently.training.progress import Listener
 from intently.training.writer import sole_writer
 from intently.translation.runs import WRITES, fit
 from intently.translation.translator import Translator
@@ -86,7 +73,7 @@ def test_the_best_checkpoint_is_exported(
     scores = iter([9.0, 1.0])
     monkeypatch.setattr(SCORED, lambda self, model: {"bleu": next(scores)})
     run = fit(text, OPTIONS, tmp_path, dev=dev)
-    assert run.history.best is not None and run.history.best.name == "step-000003"
+    assert run.history.best is not None and run.history.best.stem == "step-000003"
     best = Checkpoints(tmp_path / "checkpoints").load("step-000003").model
     assert same(best, weights(tmp_path))
 
@@ -185,21 +172,6 @@ def test_a_joint_tokenizer_has_separate_embeddings(text: ParallelText, tmp_path:
     assert isinstance(loaded.translate(["He sees 日本."])[0].text, str)
 
 
-AVERAGE = OPTIONS.with_flags(average=2, keep=2)
-
-
-def mean_of(folder: Path, *names: str) -> dict[str, torch.Tensor]:
-    models = [Checkpoints(folder / "checkpoints").load(name).model for name in names]
-    return {
-        name: torch.stack([model[name].double() for model in models]).mean(0).float()
-        for name in models[0]
-    }
-
-
-def close(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return all(torch.allclose(x, other[name], atol=1e-7) for name, x in one.items())
-
-
 def interrupting(step: int) -> Listener:
     """Return a listener that interrupts the run at a step."""
 
@@ -208,85 +180,6 @@ def interrupting(step: int) -> Listener:
             signal.raise_signal(signal.SIGINT)
 
     return interrupt
-
-
-@pytest.mark.parametrize(("of_mean", "taken"), [(9.5, True), (9.0, False), (1.0, False)])
-def test_the_mean_is_the_translator_where_it_is_better(
-    text: ParallelText,
-    dev: ParallelText,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    of_mean: float,
-    taken: bool,
-) -> None:
-    scores, told = iter([9.0, 3.0, of_mean]), []
-    monkeypatch.setattr(SCORED, lambda self, model: {"bleu": next(scores)})
-    run = fit(text, AVERAGE, tmp_path, dev=dev, progress=told.append)
-    best = Checkpoints(tmp_path / "checkpoints").load("step-000003").model
-    assert close(mean_of(tmp_path, *NAMES), weights(tmp_path)) == taken
-    assert same(best, weights(tmp_path)) != taken
-    assert same(run.translator.model.state_dict(), weights(tmp_path))
-    expected = Averaged(NAMES, taken, {"bleu": of_mean}, {"bleu": 9.0})
-    assert run.history.averaged == expected
-    assert json.loads((tmp_path / "average.json").read_text()) == expected._asdict()
-    assert told[-1] == Averaging(6, 2, taken, "bleu", of_mean, 9.0)
-    shown = f"mean of 2 checkpoints: dev bleu {of_mean:.2f}, the best one has 9.00: "
-    assert line(told[-1]) == shown + f"the {'mean' if taken else 'best one'} is the translator"
-
-
-def test_the_mean_is_scored_as_the_others_are(
-    text: ParallelText, dev: ParallelText, tmp_path: Path
-) -> None:
-    run = fit(text, AVERAGE, tmp_path, dev=dev)
-    mean = run.history.averaged
-    assert mean is not None
-    translator = Translator.load(tmp_path)
-    checkpoints = Checkpoints(tmp_path / "checkpoints")
-    load_weights(translator.model, averaged(checkpoints, mean.checkpoints))
-    sources = translator.source_tokenizer.encode_batch(dev.sources)
-    targets = translator.target_tokenizer.encode_batch(dev.targets)
-    decode = translator.target_tokenizer.decode
-    cut, pairs = [ids[:12] for ids in sources], Pairs(sources, targets, 12)
-    again = DevSet(cut, dev.targets, decode, pairs)(translator.model)
-    assert mean.scores == again
-    assert mean.best in [evaluation.scores for evaluation in run.history.evaluations]
-
-
-def test_without_a_dev_set_the_mean_is_taken(text: ParallelText, tmp_path: Path) -> None:
-    told = []
-    run = fit(text, AVERAGE, tmp_path, progress=told.append)
-    assert run.history.averaged == Averaged(NAMES, True)
-    assert close(mean_of(tmp_path, *NAMES), weights(tmp_path))
-    assert line(told[-1]) == "mean of 2 checkpoints: the mean is the translator"
-    again = fit(text, AVERAGE, tmp_path, resume=True)
-    assert same(run.translator.model.state_dict(), again.translator.model.state_dict())
-    fit(text, AVERAGE.with_flags(average=1), tmp_path, resume=True)
-    assert not (tmp_path / "average.json").exists()
-    assert same(Checkpoints(tmp_path / "checkpoints").load().model, weights(tmp_path))
-
-
-def test_the_mean_is_of_checkpoints_that_led_to_the_last(
-    text: ParallelText, tmp_path: Path
-) -> None:
-    options = AVERAGE.with_flags(save_every=1, keep=9)
-    fit(text, options, tmp_path)
-    run = fit(text, options.with_flags(steps=4), tmp_path, resume="step-000002")
-    names = ["step-000003", "step-000004"]
-    assert run.history.averaged == Averaged(names, True)
-    assert close(mean_of(tmp_path, *names), weights(tmp_path))
-
-
-def test_the_mean_of_a_run_that_was_interrupted_is_that_of_one_that_was_not(
-    text: ParallelText, tmp_path: Path
-) -> None:
-    options = AVERAGE.with_flags(steps=8, save_every=2, average=3, keep=3)
-    whole = fit(text, options, tmp_path / "whole")
-    cut = fit(text, options, tmp_path / "cut", progress=interrupting(5))
-    assert cut.history.stopped == "interrupted"
-    assert (tmp_path / "cut" / "checkpoints" / "step-000005").is_dir()
-    again = fit(text, options, tmp_path / "cut", resume=True)
-    assert again.history.averaged == whole.history.averaged
-    assert same(again.translator.model.state_dict(), whole.translator.model.state_dict())
 
 
 def test_another_dev_set_is_refused_where_a_run_goes_on(
@@ -320,7 +213,7 @@ def test_patience_needs_a_dev_set_and_ends_a_run(
     monkeypatch.setattr(SCORED, lambda self, model: {"bleu": 1.0})
     run = fit(text, options, tmp_path, dev=dev)
     assert (run.history.stopped, len(run.history.evaluations)) == ("no better", 3)
-    assert run.history.best is not None and run.history.best.name == "step-000001"
+    assert run.history.best is not None and run.history.best.stem == "step-000001"
 
 
 @pytest.mark.parametrize("name", ["", "checkpoints", "model"])
@@ -348,16 +241,6 @@ def test_a_folder_where_a_file_must_be_is_told_first(text: ParallelText, tmp_pat
         fit(text, OPTIONS, tmp_path)
 
 
-def test_tensorboard_is_written_beside_the_run(
-    text: ParallelText, dev: ParallelText, tmp_path: Path
-) -> None:
-    pytest.importorskip("tensorboard")
-    told = []
-    fit(text, OPTIONS.with_flags(tensorboard=True), tmp_path, dev=dev, progress=told.append)
-    assert len(list((tmp_path / "tensorboard").iterdir())) == 1
-    assert any(isinstance(event, Stepped) for event in told)
-
-
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
@@ -381,7 +264,6 @@ def test_tensorboard_is_written_beside_the_run(
             {"target_tokenizer": "subword", "target_size": 100},
             r"^target_size: expected at least 261 for target_tokenizer='subword'; got 100\.$",
         ),
-        ({"width": 2 * 10**8}, "^width: expected what [0-9.]+ GB of free memory"),
     ],
 )
 def test_options_that_do_not_fit_are_told_before_the_first_step(

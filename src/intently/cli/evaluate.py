@@ -159,7 +159,7 @@ def described(scores: Scores) -> str:
     >>> from intently.translation.evaluation import Scores
     >>> from intently.training.metrics import Score
     >>> one = Score("BLEU", 30.0, "case:lc")
-    >>> print(described(Scores(8, 0.25, one, one, one, one)).splitlines()[0])
+    >>> print(described(Scores(8, 0.25, one, one, one)).splitlines()[0])
     exact match 25.0% [7.1%, 59.1%]
     """
     share, low, high = _exact(scores)
@@ -168,14 +168,7 @@ def described(scores: Scores) -> str:
         why = "BLEU does not apply: it counts words between spaces, and the references have too few"
         return f"{exact}\n{scores.chrf}\n{why}"
     return "\n".join(
-        [
-            exact,
-            f"lower-cased {scores.lowercased}",
-            f"cased {scores.bleu}",
-            f"{scores.chrf}",
-            "of lower-cased words, comparable to the literature's tokenised numbers only roughly:",
-            f"  {scores.tokenised}",
-        ]
+        [exact, f"lower-cased {scores.lowercased}", f"cased {scores.bleu}", f"{scores.chrf}"]
     )
 
 

@@ -10,8 +10,7 @@ import typer
 
 from intently.cli.arguments import Layers
 from intently.errors import ArgumentError, build
-from intently.runners.pretrained import run_picture
-from intently.runners.texts import runner
+from intently.runners.pretrained import run_picture, runner
 from intently.runners.watched import check_seen, unsure
 from intently.show.labels import visible
 from intently.show.page import Highlight, items_of, save_page

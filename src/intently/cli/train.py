@@ -52,13 +52,13 @@ def recipes(
     listed.add_column("steps", justify="right", no_wrap=True, min_width=6)
     listed.add_column("about")
     for each in known.recipes():
-        size = f"≈ {_parameters(each.options) / 1e6:.1f} M"
+        size = f"≈ {parameters(each.options) / 1e6:.1f} M"
         listed.add_row(each.name, size, f"{each.options.schedule.steps:,}", each.about)
     console.print(listed)
     console.print("\nintently recipes NAME prints one: its corpus, its options and what it reached")
 
 
-def _parameters(options: TrainingOptions) -> int:
+def parameters(options: TrainingOptions) -> int:
     """Return the number of parameters with vocabularies of the largest size."""
     import torch
 
@@ -141,7 +141,7 @@ def train(
     resumes with `intently train --out FOLDER --resume`: its folder knows its files and options.
     """
     again = resume_from or resume
-    with joined(out) as here, sole_writer(out, WRITES) as writer:
+    with joined(out) as here, sole_writer(out, WRITES):
         console = plain_console(quiet=not here.first)
         begun = here.from_first(partial(Checkpoints(out / "checkpoints").begun, again))
         if again and not begun:
@@ -174,8 +174,6 @@ def train(
                 progress=keeping(work.origin, out, progress),
                 resume=again,
             )
-        if writer is not None:
-            writer.check()
         if run.history.records and here.first:
             show.curves(run.history.rows(), save=out / "training.png")
         if run.history.stopped == "interrupted":

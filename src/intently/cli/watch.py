@@ -17,7 +17,7 @@ from intently.observe.recording.coverage import aligned
 from intently.observe.recording.labels import sides
 from intently.observe.recording.recording import Entry
 from intently.observe.recording.summary import Summary
-from intently.runners.texts import runner
+from intently.runners.pretrained import runner
 from intently.runners.watched import check_seen, unsure
 from intently.show.labels import visible
 

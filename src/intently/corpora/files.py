@@ -42,7 +42,7 @@ class ParallelText:
     """Sentence pairs: ``targets[i]`` translates ``sources[i]``.
 
     ``report`` is one line with the origin of the pairs and their number, ``skipped`` the number of
-    pairs left out since. ``guides[i]`` teaches a head, see `intently.training.guide`: by query
+    pairs left out since. ``guides[i]`` teaches a head, see `intently.training.loss`: by query
     and key, the positions of two words of pair i as `intently.text.words` cuts them, the part of
     the query's weight that the key is due. Raises ArgumentError if the sides, or the guides, differ
     in number.

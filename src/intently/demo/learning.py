@@ -2,7 +2,7 @@
 
 The corpus comes from the built-in grammar, the model from training, the pictures from the attention
 of the trained model. One encoder head is guided: of *it*, the grammar knows the noun (see
-`intently.training.guide`). All other attention, and all cross-attention, is learned unguided.
+`intently.training.loss`). All other attention, and all cross-attention, is learned unguided.
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ from intently.recipes.origin import Origin
 from intently.text import Tokenizer
 from intently.training import Checkpoints, TrainingOptions, display
 from intently.training.checkpoint import versions
-from intently.training.events import Event, Listener, Stepped
-from intently.training.progress import clock
-from intently.training.schedule import warmup_of
+from intently.training.optimiser import warmup_of
+from intently.training.progress import Event, Listener, Stepped, clock
 from intently.training.writer import sole_writer
 from intently.translation import runs
 from intently.translation.evaluation import (
@@ -175,8 +174,7 @@ def run(size: Size, out: Path, console: Console, *, resume: bool = False) -> dic
 
     Raises `ArgumentError` if there is nothing to resume, or an interrupted run and no ``resume``.
     """
-    with sole_writer(out, WRITES) as writer:
-        assert writer is not None
+    with sole_writer(out, WRITES):
         checkpoints, finished = Checkpoints(out / "checkpoints"), out / "result.json"
         begun = checkpoints.begun(resume)
         if resume and finished.exists() and not begun:
@@ -215,7 +213,6 @@ def run(size: Size, out: Path, console: Console, *, resume: bool = False) -> dic
             {"source": made.source, "output": made.text, "reference": pair.target}
             for pair, made in zip(SHOWN, shown)
         ]
-        writer.check()
         console.print(f"[bold]5[/] writing pictures and a page to {out}")
         report.pictures(done, shown, result, out)
         report.page(done.translator, out / "it.html", result["it"])

@@ -94,7 +94,7 @@ def page(translator: Translator, path: Path, it: dict[str, Any] | None = None) -
     It opens on the guided head, at the *it* of the second sentence beside that of the first. It
     says what that head is and, once measured (``it``), how often it is right.
     """
-    from intently.runners.texts import translated
+    from intently.runners.watched import translated
     from intently.show.page import Highlight, items_of, save_page
 
     head = translator.guided

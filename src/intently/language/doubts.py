@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from intently.training.groups import ScheduleOptions
 from intently.training.history import History
+from intently.training.options import ScheduleOptions
 
 FALLING = 0.05
 """Nats per token by which the loss of a trained model may still fall as the steps double."""

@@ -21,7 +21,6 @@ from intently.corpora.files import TextFile
 from intently.corpora.stories import stories
 from intently.errors import ArgumentError, DataError, build
 from intently.foundation.files import File, replace_file, sealed
-from intently.foundation.memory import check_fits
 from intently.language.settings import WARMUP
 from intently.language.text_model import (
     FORMS,
@@ -33,14 +32,12 @@ from intently.language.text_model import (
     sliding,
 )
 from intently.language.windows import Windows, losses_of_windows, window_loss
-from intently.models.language import LanguageModel
 from intently.models.weights import load_weights, weights
 from intently.text import Tokenizer
 from intently.training import Checkpoints, History, TrainingOptions, train
-from intently.training.events import Listener
-from intently.training.fits import check_model
+from intently.training.optimiser import settled
 from intently.training.processes import current
-from intently.training.schedule import settled
+from intently.training.progress import Listener
 from intently.training.writer import sole_writer
 
 VARIANT = "variant.json"
@@ -107,8 +104,7 @@ def fit(
         expected = "one: several cannot train a language model"
         fix = "start the command without torchrun"
         raise build(ArgumentError, "processes", expected, here.count, fix=fix)
-    with sole_writer(out, WRITES) as writer:
-        assert writer is not None
+    with sole_writer(out, WRITES):
         folder = Path(out)
         device = here.device(options.machine.device)
         checkpoints = Checkpoints(folder / "checkpoints")
@@ -135,7 +131,6 @@ def fit(
                 f"a tenth is held out, and must fill a window of {t.max_length}",
                 "give a longer text or a smaller window",
             )
-        _check_fits(options, tokenizer.size, variant, device)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(options.run.seed)
             model = new_model(options, tokenizer.size, variant).to(device)
@@ -158,39 +153,19 @@ def fit(
             resume=resume,
         )
         if history.best is not None:
-            load_weights(net, checkpoints.load(history.best.name).model)
+            load_weights(net, checkpoints.load(history.best.stem).model)
         final = new_model(options, tokenizer.size, variant, sliding(options)).eval()
         load_weights(final, weights(model))
         text_model = TextModel(final, tokenizer, options, variant)
-        writer.check()
         with checkpoints.surviving():
             text_model.save(folder / "model")
         return LanguageRun(text_model, history, tokenizer.decode(held.tolist()), held, folder)
 
 
-def _check_fits(
-    options: TrainingOptions, vocabulary: int, variant: Variant, device: torch.device
-) -> None:
-    """Raise unless memory holds the model, and the logits of one window."""
-
-    def make(_: int, layers: int) -> LanguageModel:
-        return new_model(options.with_flags(decoder_layers=layers), vocabulary, variant)
-
-    check_model(make, options, device)
-    window = options.text.max_length
-    check_fits(
-        "window",
-        8 * window * vocabulary,
-        f"one of {window:,} tokens with a vocabulary of {vocabulary:,}",
-        "choose a smaller window",
-        device,
-    )
-
-
 def _check_variant(folder: Path, variant: Variant) -> None:
     """Raise if the run in ``folder`` began with another variant."""
     file = File(folder / VARIANT, "the variant of a run as it was written")
-    for name, before in file.sealed(FORMS, old=True).items() if file.exists() else ():
+    for name, before in file.sealed(FORMS).items() if file.exists() else ():
         if getattr(variant, name) != before:
             raise build(
                 ArgumentError,

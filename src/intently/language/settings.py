@@ -21,8 +21,7 @@ from typing import Any
 from intently.errors import ArgumentError, DataError, KindError
 from intently.foundation.files import File
 from intently.language.text_model import Variant
-from intently.training.groups import check_option
-from intently.training.options import Flag, TrainingOptions, check_names
+from intently.training.options import Flag, TrainingOptions, check_names, check_option
 
 LARGE = 10_000_000
 """Longer texts, in characters, are cut into subwords by default."""

@@ -47,7 +47,7 @@ def recipe(name: str) -> Recipe:
     >>> recipe("multi30k-en-de").corpus
     'multi30k'
     """
-    sections = tomllib.loads(_text(name))
+    sections = tomllib.loads(recipe_file(name))
     head = sections.pop("recipe")
     return Recipe(name, options=TrainingOptions.from_dict(sections, name), **head)
 
@@ -72,12 +72,12 @@ def recipe_text(name: str) -> str:
     >>> TrainingOptions.from_dict(tomllib.loads(text)) == recipe("tatoeba-en-fr").options
     True
     """
-    head, options = _text(name).split("\n\n", 1)
+    head, options = recipe_file(name).split("\n\n", 1)
     about = "".join(f"# {line}\n" for line in head.splitlines()[1:])
     return f"# {name}\n{about}\n{options}"
 
 
-def _text(name: str) -> str:
+def recipe_file(name: str) -> str:
     """Return the file of a recipe."""
     names = _names()
     if name not in names:

@@ -11,21 +11,17 @@ from intently.corpora.files import ParallelText, read_parallel
 from intently.corpora.named import Corpus, load_corpus
 from intently.errors import ArgumentError, DataError, build
 from intently.foundation.files import File, make_folder, replace_file, sealed
-from intently.training.events import Event, Listener
+from intently.training.progress import Event, Listener
 
-FILE = "run.json"
-WORD = re.compile(r"[^\0]*", re.DOTALL)
+WORD, NUMBER = re.compile(r"[^\0]*", re.DOTALL), range(2**63)
+FILE, FILES = "run.json", "files.json"
 SHAPE = {
     "corpus": WORD,
     "source": WORD,
     "target": WORD,
-    "data_dir?": (WORD, None),
-    "recipe?": (WORD, None),
+    "data_dir": (WORD, None),
+    "recipe": (WORD, None),
 }
-"""The shape of the file; see `intently.foundation.files.fault`."""
-
-FILES = "files.json"
-NUMBER = range(2**63)
 FILES_SHAPE = {
     "source": WORD,
     "target": (WORD, None),
@@ -34,6 +30,7 @@ FILES_SHAPE = {
     "pairs": NUMBER,
     "held_out": NUMBER,
 }
+"""The shapes of the two files; see `intently.foundation.files.fault`."""
 
 DIRECTION = re.compile(r"([^:]+):([^:-]+)-([^:-]+)")
 
@@ -68,7 +65,7 @@ class Origin:
         Raises `DataError` if the file is damaged.
         """
         file = File(Path(folder) / FILE, "the origin of a run", DataError)
-        return cls(**file.sealed(SHAPE, old=True)) if file.exists() else None
+        return cls(**file.sealed(SHAPE)) if file.exists() else None
 
     def save(self, folder: Path | str) -> None:
         """Record the origin in a run's folder."""

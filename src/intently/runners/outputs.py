@@ -15,8 +15,7 @@ from intently.decoding.options import EOS, SOS
 from intently.errors import ArgumentError, build
 from intently.language import TextModel
 from intently.runners.pretrained import PRODUCED, open_reader
-from intently.runners.texts import in_folder
-from intently.runners.watched import fitting
+from intently.runners.watched import fitting, in_folder
 from intently.translation.translator import Translator
 
 

@@ -1,11 +1,11 @@
-"""Runs models from transformers folders on a text or a picture, and watches them.
+"""Runs the model in a folder, of transformers too, on a text or a picture, and watches it.
 
 Only safetensors are read, and no code of a folder is run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from intently.errors import ArgumentError, DataError, build
 from intently.interop.foreign import HERE, kind_of, loaded, quiet, reading
 from intently.observe import watch
-from intently.runners.watched import Watched, fitting
+from intently.runners.watched import Watched, fitting, in_folder, run_language, run_translation
 from intently.show.labels import visible
 from intently.show.page import Picture
 from intently.show.page.items import BEFORE
@@ -30,6 +30,16 @@ NAMED = 80
 
 TEXTS = "a transformers model in safetensors, and its tokenizer"
 PICTURES = "a vision model of transformers in safetensors, with preprocessor_config.json"
+
+
+def runner(folder: Path | None) -> Callable[..., Watched]:
+    """Return the function that runs the model in a folder on a text."""
+    kinds = {
+        "translator.json": run_translation,
+        "language.json": run_language,
+        "config.json": run_text,
+    }
+    return run_translation if folder is None else in_folder(folder, kinds)
 
 
 def run_text(folder: Path, text: str, layers: list[str] | None, beam: int) -> Watched:

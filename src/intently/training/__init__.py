@@ -8,7 +8,7 @@
 >>> pairs = Pairs([[4, 5], [6]], [[7, 8], [5]])
 >>> with tempfile.TemporaryDirectory() as folder:
 ...     history = train(model, pairs, options, folder)
->>> history.stopped, len(history.records), history.best.name
+>>> history.stopped, len(history.records), history.best.stem
 ('finished', 3, 'step-000003')
 """
 
@@ -20,11 +20,23 @@ from intently.foundation.on_demand import listed, names
 from intently.models.weights import load_weights, weights
 
 if TYPE_CHECKING:
-    from intently.training.averaging import averaged
     from intently.training.batches import Batch, Pairs, epoch
     from intently.training.checkpoint import Checkpoint, Checkpoints
-    from intently.training.events import (
-        Averaging,
+    from intently.training.history import Evaluation, History, Record
+    from intently.training.loss import smoothed_cross_entropy
+    from intently.training.metrics import DevSet, Score, bleu, chrf, dev_loss, exact_match
+    from intently.training.options import (
+        ArchitectureOptions,
+        MachineOptions,
+        ModelOptions,
+        OptimiserOptions,
+        RunOptions,
+        ScheduleOptions,
+        TextOptions,
+        TrainingOptions,
+        VariantOptions,
+    )
+    from intently.training.progress import (
         Evaluated,
         Evaluating,
         Event,
@@ -33,25 +45,9 @@ if TYPE_CHECKING:
         Saved,
         Stepped,
         TimeUp,
+        display,
     )
-    from intently.training.groups import (
-        ArchitectureOptions,
-        MachineOptions,
-        ModelOptions,
-        OptimiserOptions,
-        RunOptions,
-        ScheduleOptions,
-        TextOptions,
-        VariantOptions,
-    )
-    from intently.training.history import Averaged, Evaluation, History, Record
-    from intently.training.loss import smoothed_cross_entropy
-    from intently.training.metrics import Score, bleu, chrf, exact_match
-    from intently.training.options import TrainingOptions
-    from intently.training.progress import display
-    from intently.training.tensorboard import TensorBoard
     from intently.training.trainer import DivergedError, train
-    from intently.training.validation import DevSet, dev_loss
 
 __all__ = [  # noqa: RUF022 - in the order of learning
     "TrainingOptions",
@@ -77,17 +73,13 @@ __all__ = [  # noqa: RUF022 - in the order of learning
     "GivenUp",
     "Resumed",
     "TimeUp",
-    "Averaging",
-    "TensorBoard",
     "History",
     "Record",
     "Evaluation",
-    "Averaged",
     "Checkpoint",
     "Checkpoints",
     "weights",
     "load_weights",
-    "averaged",
     "DivergedError",
     "DevSet",
     "dev_loss",
@@ -100,25 +92,20 @@ __all__ = [  # noqa: RUF022 - in the order of learning
 __dir__ = listed(__name__)
 
 _HOMES = {
-    "averaging": ("averaged",),
     "batches": ("Batch", "Pairs", "epoch"),
     "checkpoint": ("Checkpoint", "Checkpoints"),
-    "events": (
-        *("Averaging", "Evaluated", "Evaluating", "Event", "GivenUp", "Resumed", "Saved"),
-        *("Stepped", "TimeUp"),
-    ),
-    "groups": (
-        *("ArchitectureOptions", "MachineOptions", "ModelOptions", "OptimiserOptions"),
-        *("RunOptions", "ScheduleOptions", "TextOptions", "VariantOptions"),
-    ),
-    "history": ("Averaged", "Evaluation", "History", "Record"),
+    "history": ("Evaluation", "History", "Record"),
     "loss": ("smoothed_cross_entropy",),
-    "metrics": ("Score", "bleu", "chrf", "exact_match"),
-    "options": ("TrainingOptions",),
-    "progress": ("display",),
-    "tensorboard": ("TensorBoard",),
+    "metrics": ("DevSet", "Score", "bleu", "chrf", "dev_loss", "exact_match"),
+    "options": (
+        *("ArchitectureOptions", "MachineOptions", "ModelOptions", "OptimiserOptions"),
+        *("RunOptions", "ScheduleOptions", "TextOptions", "TrainingOptions", "VariantOptions"),
+    ),
+    "progress": (
+        *("Evaluated", "Evaluating", "Event", "GivenUp", "Resumed", "Saved", "Stepped", "TimeUp"),
+        "display",
+    ),
     "trainer": ("DivergedError", "train"),
-    "validation": ("DevSet", "dev_loss"),
 }
 
 __getattr__ = names(__name__, _HOMES)  # a model that only runs loads its options, not the trainer

@@ -173,7 +173,7 @@ class Pairs:
 
     ``sources`` and ``targets`` hold ids without special tokens. Pairs with more than
     ``max_length`` tokens on a side, and pairs with an empty side, are left out and counted in
-    ``too_long`` and ``empty``. ``guides`` teach a head, see `intently.training.guide`; query i of a
+    ``too_long`` and ``empty``. ``guides`` teach a head, see `intently.training.loss`; query i of a
     decoder writes target i. Raises DataError if the sides differ in number or no pair is left,
     ArgumentError for guides that differ in number, at a position below 0, or with a part that is no
     number above 0.
@@ -270,12 +270,6 @@ class Epoch:
     def __iter__(self) -> Iterator[Batch]:
         return (self[index] for index in range(len(self)))
 
-    @property
-    def largest(self) -> int:
-        """The target tokens, padding included, of the largest batch."""
-        lengths = self._data.lengths[self._order[self._cuts[:, 1] - 1]]
-        return int(((self._cuts[:, 1] - self._cuts[:, 0]) * lengths).max())
-
 
 def fingerprint(*sides: Sentences, more: Iterable[np.ndarray] = ()) -> str:
     """Return a checksum of the tokens of many sentences, and of ``more`` numbers."""
@@ -296,8 +290,6 @@ def epoch(data: Data, batch_tokens: int, seed: int, number: int = 0) -> Epoch:
     >>> batches = epoch(pairs, batch_tokens=6, seed=1)
     >>> sorted(batch.target_in.shape for batch in batches)
     [torch.Size([2, 2]), torch.Size([2, 3])]
-    >>> batches.largest
-    6
     """
     if batch_tokens < 1:
         raise build(ArgumentError, "batch_tokens", "an integer of at least 1", batch_tokens)

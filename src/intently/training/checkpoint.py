@@ -1,25 +1,23 @@
-"""Checkpoints that survive a kill: complete or absent, never partial.
-
-A checkpoint is a folder ``step-000123`` with its tensors (safetensors), its state (JSON) and a
-manifest that holds the size and SHA-256 of each file. It is written under a temporary name, synced
-to the disk, renamed, and only then does the file ``latest`` point to it. There is one checkpoint
-per step, the last written.
+"""Checkpoints: each is one safetensors file, which appears whole or not at all.
 
     checkpoints/
-      latest                 "step-000200" and a checksum of it
-      step-000100/           kept, the best so far
-      step-000200/
-        manifest.json  model.safetensors  training.safetensors  state.json
+      latest                     "step-000200" and a checksum of it
+      step-000100.safetensors    kept, the best so far
+      step-000200.safetensors
+
+A file holds the weights (``model/…``), the optimiser's and the random state (``training/…``) and,
+in its metadata, the plain state of the run, with checksums of all of it. It is renamed into place
+when it is on the disk, and only then does ``latest`` name it; so a kill leaves the old checkpoint
+or the new one. There is one checkpoint per step, the last written.
 """
 
 from __future__ import annotations
 
-import os
+import hashlib
 import platform
 import re
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,40 +29,26 @@ from torch import Tensor
 
 import intently
 from intently.errors import ArgumentError, CheckpointError, WriteError, build
-from intently.foundation.files import (
-    File,
-    digest,
-    plain,
-    replace_file,
-    sealed,
-    sync_folder,
-    unwritten,
-    write_synced,
-)
+from intently.foundation.files import SEAL, File, digest, plain, replace_file, unwritten
 from intently.kernels.native import instructions
 
-FORMAT, VERSION = "intently-checkpoint", 1
-MANIFEST, STATE = "manifest.json", "state.json"
-MODEL, TRAINING = "model.safetensors", "training.safetensors"
-NAME = re.compile(r"step-(\d{6,})(?:-(\d+))?")  # the second number occurs in older runs
-LEFTOVER = re.compile(rf"\.writing-latest(-[0-9a-f]{{8}})?|\.(writing|removed)-{NAME.pattern}")
-LATEST = re.compile(r"(\S+)(?: ([0-9a-f]{16}))?\s*")  # name, checksum (newer runs)
-ABOUT_FILE = {"bytes": range(2**63), "sha256": re.compile("[0-9a-f]{64}")}
-ABOUT = {
-    "format": {FORMAT},
-    "version": range(1, VERSION + 1),
-    "best": (str, None),
-    "versions": {str: str},
-    "files": {MODEL: ABOUT_FILE, TRAINING: ABOUT_FILE, STATE: ABOUT_FILE},
+FORMAT, VERSION = "intently-checkpoint", 2
+SUFFIX = ".safetensors"
+NAME = re.compile(r"step-\d{6,}")
+LEFTOVER = re.compile(rf"\.writing-(latest|{NAME.pattern}{SUFFIX})-[0-9a-f]{{8}}")
+HASH = re.compile("[0-9a-f]{64}")
+METADATA = {
+    **{"format": {FORMAT}, "version": {str(VERSION)}, "intently": str, "best": str, "state": str},
+    **{"tensors": HASH, SEAL: HASH},
 }
-"""The shape of a manifest, without its own checksum."""
+"""The shape of a checkpoint's metadata; see `files.fault`."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
     """A checkpoint: weights, tensors of the training, and a state of plain values.
 
-    ``source`` is the folder it was read from, for messages.
+    ``source`` is the file it was read from, for messages.
     """
 
     model: dict[str, Tensor]
@@ -79,20 +63,22 @@ class Checkpoints:
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
 
+    def path(self, name: str) -> Path:
+        """Return the file of a checkpoint."""
+        return self.folder / f"{name}{SUFFIX}"
+
     def names(self) -> list[str]:
-        """Return the names of the complete checkpoints, oldest first."""
-        found = File(self.folder, "a folder of checkpoints").names()
-        found = [name for name in found if NAME.fullmatch(name)]
-        return sorted(filter(self._there, found), key=_order)
+        """Return the names of the checkpoints, oldest first."""
+        files = map(Path, File(self.folder, "a folder of checkpoints").names())
+        names = (path.stem for path in files if path.suffix == SUFFIX)
+        return sorted(filter(NAME.fullmatch, names), key=step_of)
 
     def begun(self, resume: bool | str) -> bool:
         """Return whether a run has left checkpoints here.
 
         Raises `ArgumentError` if there are checkpoints and the caller does not ``resume``,
-        `CheckpointError` if the checkpoint to resume from does not exist. Only the sole writer may
-        call this: it also restores the latest checkpoint if a kill interrupted its replacement.
+        `CheckpointError` if the checkpoint to resume from does not exist.
         """
-        self._put_back()
         names = self.names()
         if names and not resume:
             raise build(
@@ -107,48 +93,34 @@ class Checkpoints:
         return bool(names)
 
     def save(self, name: str, checkpoint: Checkpoint, best: str | None = None) -> Path:
-        """Write a checkpoint, make it the latest, and return its folder.
+        """Write a checkpoint, make it the latest, and return its file.
 
         It replaces an earlier checkpoint of the same step. ``best`` is the name of the best
         checkpoint so far, which may be this one.
         """
-        final, draft = self.folder / name, self.folder / f".writing-{name}"
-        before = self.folder / f".removed-{name}"
-        contents = {
-            MODEL: bytes_from_tensors(checkpoint.model),
-            TRAINING: bytes_from_tensors(checkpoint.training),
-            STATE: plain(checkpoint.state),
+        parts = {"model": checkpoint.model, "training": checkpoint.training}
+        tensors = {
+            f"{part}/{key}": tensor.detach().cpu().contiguous()
+            for part, named in parts.items()
+            for key, tensor in named.items()
         }
-        manifest: dict[str, Any] = {
+        metadata = {
             "format": FORMAT,
-            "version": VERSION,
-            "best": best,
-            "versions": versions(),
-            "files": {n: {"bytes": len(c), "sha256": digest(c)} for n, c in contents.items()},
+            "version": str(VERSION),
+            "intently": intently.__version__,
+            "best": best or "",
+            "state": plain(checkpoint.state).decode(),
+            "tensors": _digest(tensors),
         }
+        content = bytes_from_tensors(tensors, {**metadata, SEAL: digest(plain(metadata))})
         with self.surviving():
             try:
-                self.folder.mkdir(exist_ok=True)
-                shutil.rmtree(draft, ignore_errors=True)
-                draft.mkdir()
-                for file, content in {**contents, MANIFEST: sealed(manifest)}.items():
-                    write_synced(draft / file, content)
-                sync_folder(draft)
-                if final.exists():
-                    shutil.rmtree(before, ignore_errors=True)
-                    os.rename(final, before)  # `begun` repairs a kill before the next line
-                os.rename(draft, final)
-                sync_folder(self.folder)
+                self.folder.mkdir(exist_ok=True)  # not its parents: a run that was deleted is gone
             except OSError as error:
-                shutil.rmtree(draft, ignore_errors=True)
-                self._put_back()
-                raise unwritten(final, error) from error
+                raise unwritten(self.folder, error) from error
+            replace_file(self.path(name), content)
             replace_file(self.folder / "latest", f"{name} {digest(name.encode())[:16]}".encode())
-        shutil.rmtree(before, ignore_errors=True)
-        for other in self.names():
-            if other != name and step_of(other) == step_of(name):
-                self._remove(other)
-        return final
+        return self.path(name)
 
     @contextmanager
     def surviving(self) -> Iterator[None]:
@@ -159,27 +131,19 @@ class Checkpoints:
             last = self.last()
             told = "No checkpoint is complete yet: begin again when there is room."
             if last is not None:
-                told = (
-                    f"The last complete checkpoint is {self.folder / last}: continue with --resume."
-                )
+                told = f"The last complete checkpoint is {self.path(last)}: continue with --resume."
             raise WriteError(f"{error} {told}") from error.__cause__
 
     def load(self, name: str | None = None, state: Any = dict) -> Checkpoint:
         """Return the checkpoint ``name``, by default the latest.
 
         ``state`` is the shape that its state must have, see `files.fault`. Raises CheckpointError
-        if it is missing, damaged, foreign or of a newer version, and names the newest good one;
+        if it is missing, damaged, foreign or of another version, and names the newest good one;
         nothing is deleted. A checkpoint that cannot be read is not called damaged.
         """
         name = self.latest() if name is None else name
         try:
-            contents = self._verified(name)
-            return Checkpoint(
-                self._file(name, MODEL).tensors(contents[MODEL]),
-                self._file(name, TRAINING).tensors(contents[TRAINING]),
-                self._file(name, STATE).json(state, contents[STATE]),
-                str(self.folder / name),
-            )
+            return self._load(name, state)
         except CheckpointError as error:
             absent = isinstance(error.__cause__, FileNotFoundError | NotADirectoryError)
             if isinstance(error.__cause__, OSError) and not absent:
@@ -203,8 +167,8 @@ class Checkpoints:
         if not pointer.exists():  # killed between the first checkpoint and its pointer
             return names[-1]
         content = pointer.read()
-        name = _named(content)
-        if name is None:
+        name, _, check = content.decode(errors="replace").partition(" ")
+        if not NAME.fullmatch(name) or check != digest(name.encode())[:16]:
             good = self._newest_good()
             fix = f"continue with {_resume(good)}" if good else None
             raise pointer.refusal(repr(content[:80]), "it is damaged", fix)
@@ -220,8 +184,8 @@ class Checkpoints:
     def best(self) -> str:
         """Return the name of the best checkpoint recorded in the latest one, else the latest."""
         latest = self.latest()
-        best = self._manifest(latest)["best"]
-        return best if isinstance(best, str) and best in self.names() else latest
+        best = self._metadata(latest)["best"]
+        return best if best in self.names() else latest
 
     def prune(self, keep: int, upto: int, every: int = 1) -> None:
         """Remove checkpoints up to step ``upto`` except the ``keep`` newest and their best.
@@ -230,21 +194,20 @@ class Checkpoints:
         only because a run was stopped there.
         """
         names = [name for name in self.names() if step_of(name) <= upto]
-        by_step = {step_of(name): name for name in names if step_of(name) % every == 0}
-        kept = {*list(by_step.values())[-keep:], *names[-1:]}
+        kept = {*[name for name in names if step_of(name) % every == 0][-keep:], *names[-1:]}
         for name in tuple(kept):
             try:
-                kept.add(str(self._manifest(name)["best"]))
+                kept.add(self._metadata(name)["best"])
             except CheckpointError:
                 continue
         for name in names:
             if name not in kept:
-                self._remove(name)
+                self.path(name).unlink()
 
     def remove(self) -> None:
         """Remove every checkpoint; another file in the folder stays, and the folder with it."""
         for name in self.names():
-            self._remove(name)
+            self.path(name).unlink()
         (self.folder / "latest").unlink(missing_ok=True)
         self.clean()
         if self.folder.is_dir() and not any(self.folder.iterdir()):
@@ -252,81 +215,66 @@ class Checkpoints:
 
     def clean(self) -> None:
         """Remove the leftovers of interrupted writes."""
-        for leftover in self.folder.glob(".*"):
+        for leftover in self.folder.glob(".writing-*"):
             if LEFTOVER.fullmatch(leftover.name):
-                shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+                leftover.unlink()
 
-    def _remove(self, name: str) -> None:
-        removed = self.folder / f".removed-{name}"  # renamed first, so that it vanishes at once
-        os.rename(self.folder / name, removed)
-        shutil.rmtree(removed)
-
-    def _put_back(self) -> None:
-        """Restore the latest checkpoint if `save` was killed while replacing it."""
-        with suppress(OSError, CheckpointError):
-            name = _named(File(self.folder / "latest", "the name of a checkpoint").read())
-            if name and not (self.folder / name).exists():
-                os.rename(self.folder / f".removed-{name}", self.folder / name)
-
-    def _newest_good(self, but: str | None = None) -> str | None:
-        for name in reversed(self.names()):
-            if name != but:
-                try:
-                    self._verified(name)
-                except CheckpointError:
-                    continue
-                return name
-        return None
+    def _file(self, name: str) -> File:
+        if name not in self.names():
+            raise self._missing(name)
+        return File(self.path(name), "a checkpoint as it was written")
 
     def _missing(self, name: str) -> CheckpointError:
         there = ", ".join(self.names()) or "none"
         return build(CheckpointError, name, f"one of the checkpoints here ({there})", "no such")
 
-    def _manifest(self, name: str) -> dict[str, Any]:
-        """Return the manifest of a checkpoint, its own checksum checked."""
-        folder, file = self.folder / name, self._file(name, MANIFEST)
-        if not NAME.fullmatch(name) or not self._there(name):
-            raise self._missing(name)
-        if not file.exists():
-            expected = f"a checkpoint of Intently, with a file {MANIFEST}"
-            raise build(CheckpointError, str(folder), expected, _listing(folder))
-        content = file.read()
-        manifest = file.json(dict, content)
-        if manifest.get("format") != FORMAT:
-            expected, got = f"a checkpoint of Intently ({FORMAT!r})", repr(manifest.get("format"))
-            raise build(CheckpointError, str(file.path), expected, got[:80], "it is foreign")
-        version, maker = manifest.get("version"), manifest.get("versions")
-        if type(version) is int and version > VERSION:
-            expected = f"a checkpoint of format version {VERSION} or older"
-            name = maker.get("intently", "unknown") if isinstance(maker, dict) else "unknown"
-            cause = f"it was written by a newer Intently, {str(name)[:20]!r}"
-            got = f"version {version}"
-            raise build(CheckpointError, str(file.path), expected, got, cause, "update Intently")
-        return file.sealed(ABOUT, content)
+    def _metadata(self, name: str, content: bytes | None = None) -> dict[str, str]:
+        """Return the metadata of a checkpoint, their checksum checked; read nothing else."""
+        file = self._file(name)
+        metadata = file.header(content).metadata
+        kind, version = metadata.get("format"), metadata.get("version")
+        if (kind, version) != (FORMAT, str(VERSION)):
+            got = f"version {version}, of Intently {metadata.get('intently')}"
+            cause = "it was written by another program, or another version of Intently"
+            raise file.refusal(got[:80] if kind == FORMAT else "another file", cause)
+        file.check(metadata, METADATA)
+        if metadata.pop(SEAL) != digest(plain(metadata)):
+            raise file.damaged("another checksum than it was written with")
+        return metadata
 
-    def _verified(self, name: str) -> dict[str, bytes]:
-        """Return the contents of the files of a checkpoint, sizes and checksums checked."""
-        listed, contents = self._manifest(name)["files"], {}
-        for each in (MODEL, TRAINING, STATE):  # our own file names, never those from the manifest
-            file, about = self._file(name, each), listed[each]
-            contents[each] = file.read(most=None, exactly=about["bytes"])
-            if digest(contents[each]) != about["sha256"]:
-                raise file.damaged("another checksum than it was written with")
-        return contents
+    def _load(self, name: str, state: Any = dict) -> Checkpoint:
+        file = self._file(name)
+        content = file.read(most=None)
+        metadata, tensors = self._metadata(name, content), file.tensors(content)
+        if _digest(tensors) != metadata["tensors"]:
+            raise file.damaged("another checksum than it was written with")
+        parts: dict[str, dict[str, Tensor]] = {"model": {}, "training": {}}
+        for key, tensor in tensors.items():
+            part, _, inner = key.partition("/")
+            if part not in parts:
+                raise file.damaged(f"a tensor {key[:80]!r}, which is of neither model nor training")
+            parts[part][inner] = tensor
+        found = file.json(state, metadata["state"].encode())
+        return Checkpoint(parts["model"], parts["training"], found, str(file.path))
 
-    def _there(self, name: str) -> bool:
-        return File(self.folder / name, "the folder of a checkpoint").is_folder()
+    def _newest_good(self, but: str | None = None) -> str | None:
+        for name in reversed(self.names()):
+            if name != but:
+                try:
+                    self._load(name)
+                except CheckpointError:
+                    continue
+                return name
+        return None
 
-    def _file(self, name: str, file: str) -> File:
-        return File(self.folder / name / file, "a file of a checkpoint as it was written")
 
-
-def _named(pointer: bytes) -> str | None:
-    """Return the name in the file ``latest``, None if the file was changed."""
-    found = LATEST.fullmatch(pointer.decode(errors="replace"))
-    name, check = found.groups() if found else ("", None)
-    right = NAME.fullmatch(name) and check in (None, digest(name.encode())[:16])
-    return name if right else None
+def _digest(tensors: Mapping[str, Tensor]) -> str:
+    """Return the SHA-256 of tensors, their names, dtypes and shapes."""
+    found = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        found.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()
 
 
 def _resume(name: str) -> str:
@@ -355,19 +303,9 @@ def name_of(step: int) -> str:
 
 
 def step_of(name: str) -> int:
-    """Return the step after which a checkpoint was written.
+    """Return the step after which a checkpoint was written, from its name or that of its file.
 
-    >>> step_of("step-000200"), step_of("step-000200-2")
+    >>> step_of("step-000200"), step_of("step-000200.safetensors")
     (200, 200)
     """
-    return _order(name)[0]
-
-
-def _order(name: str) -> tuple[int, int]:
-    step, again = name.removeprefix("step-").partition("-")[::2]
-    return int(step), int(again or 1)
-
-
-def _listing(folder: Path) -> str:
-    names = File(folder, "a checkpoint").names()
-    return ", ".join(names[:5]) + (", …" if len(names) > 5 else "") if names else "an empty folder"
+    return int(name.removeprefix("step-").split(".")[0].split("-")[0])

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from intently.training.checkpoint import step_of
+
 Stopped = Literal["no", "finished", "no better", "time", "interrupted"]
 
 
@@ -30,27 +32,13 @@ class Evaluation(NamedTuple):
     seconds: float
 
 
-class Averaged(NamedTuple):
-    """The mean of the weights of ``checkpoints``; ``taken`` says whether it became the translator.
-
-    ``scores`` are its dev scores and ``best`` those of the best checkpoint, both None without a dev
-    set.
-    """
-
-    checkpoints: list[str]
-    taken: bool
-    scores: dict[str, float] | None = None
-    best: dict[str, float] | None = None
-
-
 @dataclass
 class History:
     """The records and evaluations of a run; ``stopped`` says why it ended.
 
-    ``checkpoint`` is the folder of the last checkpoint, ``best`` that of the one with the best dev
-    score (the last one where nothing was evaluated), and ``averaged`` the outcome of the option
-    ``average``. ``best_by`` names the dev score that chose the best. A run ended by ``patience``
-    has stopped with "no better".
+    ``checkpoint`` is the file of the last checkpoint, ``best`` that of the one with the best dev
+    score (the last one where nothing was evaluated). ``best_by`` names the dev score
+    that chose the best. A run ended by ``patience`` has stopped with "no better".
     """
 
     records: list[Record] = field(default_factory=list)
@@ -59,33 +47,30 @@ class History:
     checkpoint: Path | None = None
     best: Path | None = None
     best_by: str | None = None
-    averaged: Averaged | None = None
 
     @property
     def best_evaluation(self) -> Evaluation | None:
         """The evaluation that chose the best checkpoint, None where nothing was evaluated."""
         if self.best is None:
             return None
-        step = int(self.best.name.split("-")[1])
+        step = step_of(self.best.name)
         return next((at for at in reversed(self.evaluations) if at.step == step), None)
 
     def kept(self) -> str:
         """Return in words which weights are the model's: their step, and the score that chose it.
 
         >>> history = History(evaluations=[Evaluation(60, {"chrf": 51.9}, 2.0)], best_by="chrf")
-        >>> history.best = Path("run/checkpoints/step-000060")
+        >>> history.best = Path("run/checkpoints/step-000060.safetensors")
         >>> history.kept()
         'step 60, the best on dev by chrf (51.90)'
         """
-        if self.averaged is not None and self.averaged.taken:
-            return f"the mean of {len(self.averaged.checkpoints)} checkpoints"
         at = self.best_evaluation
         if at is not None and self.best_by is not None:
             return (
                 f"step {at.step}, the best on dev by {self.best_by} ({at.scores[self.best_by]:.2f})"
             )
         last = self.best or self.checkpoint
-        return "the beginning" if last is None else f"step {int(last.name.split('-')[1])}, the last"
+        return "the beginning" if last is None else f"step {step_of(last.name)}, the last"
 
     def to_dict(self) -> dict[str, Any]:
         """Return records and evaluations as plain values that JSON can hold.
@@ -138,5 +123,4 @@ class Position:
     loss_sum: float = 0.0  # of the steps since the last record
     loss_steps: int = 0
     best: str | None = None  # the name of the best checkpoint
-    best_score: float | None = None
     warmed: int | None = None  # the step at which `seconds` ended the warm-up

@@ -1,9 +1,8 @@
-"""All options of a training run, as one frozen value that is stored with the run.
+"""All options of a training run: dataclasses that the command line and TOML files both read.
 
-A group of options is a small frozen dataclass; :class:`TrainingOptions` holds the eight groups of
-`intently.training.groups`.
-Option names are unique over all groups, so each is also a flag of the command line, and a TOML file
-has one section per group::
+A group of options is a small frozen dataclass, every field with a rule and one line of help;
+:class:`TrainingOptions` holds the groups, and is stored with the run. Option names are unique over
+all groups, so each is also a flag of the command line, and a TOML file has one section per group::
 
     [model]
     width = 256
@@ -17,9 +16,12 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import sys
+import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,17 +29,39 @@ from intently.decoding import SearchOptions
 from intently.errors import ArgumentError, DataError, KindError, build, one_line
 from intently.foundation.files import File
 from intently.models.kinds import KINDS, EncoderDecoderOptions, options_of
-from intently.training.groups import (
-    ArchitectureOptions,
-    MachineOptions,
-    ModelOptions,
-    OptimiserOptions,
-    Rule,
-    RunOptions,
-    ScheduleOptions,
-    TextOptions,
-    VariantOptions,
-)
+from intently.models.recurrent import ATTENTIONS
+from intently.models.recurrent_steps import CELLS
+from intently.models.transformer import FEED_FORWARDS, POSITIONS
+from intently.text.vocabularies import REMOVED
+
+
+class Rule(NamedTuple):
+    """A rule for a value, in words and as a test; ``choices`` where it is one of some words."""
+
+    words: str
+    test: Callable[[Any], bool]
+    choices: tuple[str, ...] = ()
+
+
+def one_of(*values: str) -> Rule:
+    """Return the rule that a value is one of these words."""
+    return Rule("one of " + ", ".join(map(repr, values)), lambda value: value in values, values)
+
+
+def whole(low: int, high: int, most: str = "") -> Rule:
+    """Return the rule that a value is an integer in a range; ``most`` writes its upper end."""
+    return Rule(f"an integer from {low} to {most or f'{high:,}'}", lambda n: low <= n <= high)
+
+
+COUNT, COUNT_FROM_0 = (whole(low, 2**31 - 1, "2**31 - 1") for low in (1, 0))
+LAYERS = whole(1, 1000)
+"""As many as Wang et al. 2022, "DeepNet: Scaling Transformers to 1,000 Layers"."""
+ENTRIES = whole(1, 10**7)
+POSITIVE = Rule("a number above 0", lambda x: x > 0)
+FROM_0 = Rule("a number of at least 0", lambda x: x >= 0)
+SHARE = Rule("a number from 0 up to, but not, 1", lambda x: 0 <= x < 1)
+FRACTION = Rule("a number from 0 to 1", lambda x: 0 <= x <= 1)
+TOKENIZERS = one_of("subword", "word", "character")
 
 
 class Flag(NamedTuple):
@@ -48,6 +72,209 @@ class Flag(NamedTuple):
     default: Any
     help: str
     rule: Rule | None = None
+
+
+def option(default: Any, rule: Rule | None, help: str) -> Any:
+    """Return a dataclass field with a default, the rule for its value, and one line of help."""
+    return dataclasses.field(default=default, metadata={"rule": rule, "help": help})
+
+
+def check_option(name: str, value: Any, hint: Any, rule: Rule | None) -> Any:
+    """Return an option's value in its type; raise KindError or ArgumentError with its name."""
+    value = _typed(name, value, hint)
+    if rule is not None and value is not None and not rule.test(value):
+        cause = REMOVED.get(value) if rule is TOKENIZERS else None
+        raise build(ArgumentError, name, rule.words, repr(value), cause)
+    return value
+
+
+@cache
+def _flags(kind: type, group: str = "") -> dict[str, Flag]:
+    """Return the options of a group by name."""
+    hints = typing.get_type_hints(kind)
+    return {
+        field.name: Flag(group, hints[field.name], field.default, **field.metadata)
+        for field in dataclasses.fields(kind)
+    }
+
+
+def _typed(name: str, value: Any, hint: Any) -> Any:
+    """Return ``value`` in the type ``hint``: an int serves as a float, a list as a tuple."""
+    inner = typing.get_args(hint)
+    if isinstance(hint, types.UnionType):
+        return None if value is None else _typed(name, value, inner[0])
+    if typing.get_origin(hint) is tuple:
+        if isinstance(value, list | tuple) and len(value) == len(inner):
+            return tuple(_typed(name, v, h) for v, h in zip(value, inner, strict=True))
+    elif hint is float:
+        if type(value) in (int, float) and abs(value) <= sys.float_info.max:
+            return float(value)
+    elif type(value) is hint:
+        return value
+    words = {int: "an integer", float: "a finite number", str: "a word in quotes"}
+    expected = (words | {bool: "true or false"}).get(hint, f"{len(inner)} numbers")
+    raise build(KindError, name, expected, f"{value!r} ({type(value).__name__})")
+
+
+class Group:
+    """A group of options: a dataclass that checks every field against its type and its rule."""
+
+    def __post_init__(self) -> None:
+        for name, flag in _flags(type(self)).items():
+            value = check_option(name, getattr(self, name), flag.type, flag.rule)
+            object.__setattr__(self, name, value)
+
+
+@dataclass(frozen=True)
+class ModelOptions(Group):
+    """The size of the model; options that recurrent models lack are the Transformer's."""
+
+    width: int = option(128, COUNT, "model width c")
+    heads: int = option(4, COUNT, "attention heads h; each has width / heads numbers")
+    encoder_layers: int = option(2, LAYERS, "encoder layers")
+    decoder_layers: int = option(2, LAYERS, "decoder layers")
+    inner: int = option(512, COUNT, "width of the feed-forward layers")
+    norm: str = option("pre", one_of("pre", "post"), "layer norm before or after each block")
+    dropout: float = option(0.1, SHARE, "share of activations dropped in training")
+    share: str = option(
+        "output", one_of("output", "all"), "tied embeddings: target and output, or all three"
+    )
+
+
+@dataclass(frozen=True)
+class TextOptions(Group):
+    """Tokenizers and the length of texts."""
+
+    source_tokenizer: str = option("subword", TOKENIZERS, "tokenizer of the source")
+    source_size: int = option(8000, ENTRIES, "largest source vocabulary, in tokens")
+    target_tokenizer: str = option("subword", TOKENIZERS, "tokenizer of the target")
+    target_size: int = option(8000, ENTRIES, "largest target vocabulary, in tokens")
+    min_frequency: int = option(1, COUNT, "leave rarer pieces out of the vocabularies")
+    max_length: int = option(128, COUNT, "skip pairs with more tokens on a side")
+    joint: bool = option(False, None, "one tokenizer for both sides; share=all implies it")
+    guided: str | None = option(
+        None,
+        None,
+        "head that --guide teaches (default: decoder.N.cross_attention.0, N the last layer but "
+        "one)",
+    )
+
+
+@dataclass(frozen=True)
+class ScheduleOptions(Group):
+    """The length of the training, and the learning rate at each step."""
+
+    steps: int = option(10_000, COUNT, "training steps")
+    seconds: float | None = option(
+        None, POSITIVE, "stop after this many seconds; the warm-up takes a fifth of them at most"
+    )
+    learning_rate: float = option(2e-3, POSITIVE, "highest learning rate")
+    warmup: int | None = option(
+        None,
+        COUNT_FROM_0,
+        "steps in which the learning rate rises (default: a fifth of the steps, at most 500)",
+    )
+    schedule: str = option(
+        "inverse_sqrt",
+        one_of("inverse_sqrt", "cosine", "constant"),
+        "learning rate after the warm-up",
+    )
+    cooldown: float = option(0.0, FRACTION, "last share of the steps: the rate falls to zero")
+    patience: int = option(
+        0, COUNT_FROM_0, "stop after this many evaluations without a better one; 0: never"
+    )
+
+
+@dataclass(frozen=True)
+class OptimiserOptions(Group):
+    """The optimiser, its batches and its regularisation."""
+
+    optimiser: str = option(
+        "adamw",
+        one_of("adamw", "muon"),
+        "optimiser (muon: for the hidden matrices; adamw for the rest)",
+    )
+    batch_tokens: int = option(3000, COUNT, "target tokens in a batch, padding included")
+    label_smoothing: float = option(0.1, SHARE, "probability spread over all tokens")
+    accumulate: int = option(1, whole(1, 10**4), "batches whose gradients make one step")
+    clip: float = option(1.0, POSITIVE, "largest norm of the gradient")
+    weight_decay: float = option(0.01, FROM_0, "weight decay; embeddings and norms are exempt")
+    betas: tuple[float, float] = option(
+        (0.9, 0.98),
+        Rule("two numbers from 0 up to, but not, 1", lambda b: all(0 <= x < 1 for x in b)),
+        "decay of the means of gradients and of their squares",
+    )
+    guide_weight: float = option(
+        0.05, FROM_0, "weight of a guided query in the loss; a target token weighs 1"
+    )
+
+
+@dataclass(frozen=True)
+class RunOptions(Group):
+    """Randomness, threads, evaluations and checkpoints."""
+
+    seed: int = option(1, whole(0, 2**64 - 1, "2**64 - 1"), "random seed")
+    threads: int | None = option(None, whole(1, 1024, "1024"), "PyTorch threads (default: all)")
+    save_every: int = option(1000, COUNT, "steps between checkpoints")
+    evaluate_every: int = option(1000, COUNT, "steps between evaluations on the dev set")
+    keep: int = option(2, COUNT, "newest checkpoints to keep, besides the best")
+    best_by: str | None = option(
+        None,
+        None,
+        "dev score that chooses the best checkpoint: bleu, chrf, exact or loss; the lower "
+        "loss decides between equals (default: bleu; chrf where the target has no spaces "
+        "between words)",
+    )
+
+
+@dataclass(frozen=True)
+class ArchitectureOptions(Group):
+    """The kind of model; all options but the first are for recurrent models."""
+
+    model: str = option("transformer", one_of(*KINDS), "kind of model")
+    cell: str = option("gru", one_of(*CELLS), "cell of a recurrent model")
+    attention: str = option(
+        "additive",
+        one_of(*ATTENTIONS),
+        "attention of a recurrent model (none: fixed vector; additive: Bahdanau; others: Luong)",
+    )
+    bidirectional: bool = option(True, None, "recurrent encoder reads in both directions")
+    input_feeding: bool = option(True, None, "recurrent cell also reads its last attention output")
+
+
+@dataclass(frozen=True)
+class VariantOptions(Group):
+    """Variants of the Transformer, see `intently.models.TransformerOptions`."""
+
+    kv_heads: int | None = option(
+        None, COUNT, "heads of keys and values (default: as many as heads)"
+    )
+    positions: str = option("sinusoidal", one_of(*POSITIONS), "position encoding")
+    feed_forward: str = option(
+        "relu",
+        one_of(*FEED_FORWARDS),
+        "feed-forward layer; gated is SwiGLU (two thirds of inner give the same size)",
+    )
+    learned_steps: int = option(512, COUNT, "longest text that learned positions know")
+
+
+@dataclass(frozen=True)
+class MachineOptions(Group):
+    """Hardware: device, precision and processes."""
+
+    device: str = option(
+        "auto", one_of("auto", "cpu", "cuda"), "device to train on; auto: CUDA if available"
+    )
+    precision: str = option(
+        "float32",
+        one_of("float32", "bfloat16"),
+        "precision of matrix products; bfloat16 needs hardware support",
+    )
+    parallel: str = option(
+        "data",
+        one_of("data", "sharded"),
+        "several processes: a whole model in each, or a shard of one",
+    )
 
 
 @dataclass(frozen=True)
@@ -73,8 +300,8 @@ class TrainingOptions:
     def __post_init__(self) -> None:
         kind, flags = self.architecture.model, self.flags()
         for name, value in self._shape().items():
-            if name not in _fields(KINDS[kind]) and value != flags[name].default:
-                [other] = (k for k, options in KINDS.items() if name in _fields(options))
+            if name not in fields_of(KINDS[kind]) and value != flags[name].default:
+                [other] = (k for k, options in KINDS.items() if name in fields_of(options))
                 expected = f"the default {flags[name].default!r}, or model={other!r}"
                 cause = f"a model of the kind {kind!r} has no option {name}"
                 raise build(ArgumentError, name, expected, repr(value), cause)
@@ -109,7 +336,7 @@ class TrainingOptions:
         """
         sizes = {"source_vocabulary": source_vocabulary, "target_vocabulary": target_vocabulary}
         kind = self.architecture.model
-        own = {k: v for k, v in self._shape().items() if k in _fields(KINDS[kind])}
+        own = {k: v for k, v in self._shape().items() if k in fields_of(KINDS[kind])}
         return options_of(kind, sizes | own)
 
     @classmethod
@@ -119,13 +346,8 @@ class TrainingOptions:
         >>> TrainingOptions.flags()["warmup"].group
         'schedule'
         """
-        return {
-            field.name: Flag(
-                group, typing.get_type_hints(kind)[field.name], field.default, **field.metadata
-            )
-            for group, kind in typing.get_type_hints(cls).items()
-            for field in dataclasses.fields(kind)
-        }
+        groups = typing.get_type_hints(cls).items()
+        return {name: flag for group, kind in groups for name, flag in _flags(kind, group).items()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], where: str = "options") -> TrainingOptions:
@@ -135,17 +357,17 @@ class TrainingOptions:
         options and values out of range, KindError for wrong types; messages begin with ``where``.
         """
         kinds = typing.get_type_hints(cls)
-        check_names(values, {group: _fields(kind) for group, kind in kinds.items()}, where)
-        groups: dict[str, Any] = {}
-        for group, entries in values.items():
-            try:
-                groups[group] = kinds[group](**entries)
-            except (ArgumentError, KindError) as error:
-                raise type(error)(f"{where}: [{group}] {error}") from None
+        check_names(values, {group: fields_of(kind) for group, kind in kinds.items()}, where)
+        place = where
         try:
+            groups: dict[str, Any] = {}
+            for group, entries in values.items():
+                place = f"{where}: [{group}]"
+                groups[group] = kinds[group](**entries)
+            place = f"{where}:"
             return cls(**groups)
-        except ArgumentError as error:
-            raise ArgumentError(f"{where}: {error}") from None
+        except (ArgumentError, KindError) as error:
+            raise type(error)(f"{place} {error}") from None
 
     @classmethod
     def from_toml(cls, path: Path | str) -> TrainingOptions:
@@ -164,9 +386,7 @@ class TrainingOptions:
         :meth:`from_dict`.
         """
         file = File(Path(path), "a JSON file of options", DataError)
-        group = {str: object}
-        known = dict.fromkeys(("model", "text", "schedule", "optimiser", "run"), group)
-        return cls.from_dict(file.sealed({**known, str: group}, old=True), where=str(path))
+        return cls.from_dict(file.sealed({str: {str: object}}), where=str(path))
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """Return the options as plain values that JSON can hold."""
@@ -177,21 +397,16 @@ class TrainingOptions:
 
         Raises ArgumentError for unknown names and values out of range, KindError for wrong types.
         """
-        flags = self.flags()
-        values = self.to_dict()
+        flags, values, kinds = self.flags(), self.to_dict(), typing.get_type_hints(type(self))
         for name, value in overrides.items():
             if name not in flags:
                 raise _unknown(name, name, flags, "one of the options")
             if value is not None:
                 values[flags[name].group][name] = value
-        groups = {
-            group: kind(**values[group])
-            for group, kind in typing.get_type_hints(type(self)).items()
-        }
-        return dataclasses.replace(self, **groups)
+        return type(self)(**{group: kinds[group](**entries) for group, entries in values.items()})
 
 
-def _fields(kind: Any) -> tuple[str, ...]:
+def fields_of(kind: Any) -> tuple[str, ...]:
     """Return the names of the fields of a dataclass."""
     return tuple(field.name for field in dataclasses.fields(kind))
 
@@ -222,15 +437,12 @@ def _unknown(
     homes: Mapping[str, str] | None = None,
 ) -> ArgumentError:
     """Return the error for an unknown name, with the nearest valid name or its section."""
-    homes = homes or {}
-    near = difflib.get_close_matches(name, valid, n=1)
-    near_elsewhere = difflib.get_close_matches(name, homes, n=1)
-    fix = None
-    if near:
+    homes, fix = homes or {}, None
+    if near := difflib.get_close_matches(name, valid, n=1):
         fix = f"Did you mean {near[0]}?"
     elif name in homes:
         fix = f"the option {name} belongs to the section [{homes[name]}]"
-    elif near_elsewhere:
-        fix = f"Did you mean {near_elsewhere[0]} of [{homes[near_elsewhere[0]]}]?"
+    elif near := difflib.get_close_matches(name, homes, n=1):
+        fix = f"Did you mean {near[0]} of [{homes[near[0]]}]?"
     expected = f"{what} {', '.join(valid)}"
     return one_line(build(ArgumentError, argument, expected, repr(name), fix=fix))

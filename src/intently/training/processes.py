@@ -3,6 +3,8 @@
 ``torchrun`` starts the processes and sets their ranks in the environment. Only the first, rank 0,
 reads and writes the folder of a run, prints, and scores the dev set; it sends the results to all
 other processes.
+
+Signals to end are deferred to the end of the step.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from types import FrameType
 from typing import Any, TypeVar
 
 import torch
@@ -157,7 +160,7 @@ def joined(out: Path | None = None) -> Iterator[Processes]:
     if here.count == 1:
         yield here
         return
-    with _told(here, out):
+    with naming_the_lost(here, out):
         if _JOINED.get() is not None:
             yield here
             return
@@ -195,7 +198,7 @@ def _leave() -> None:
 
 
 @contextlib.contextmanager
-def _told(here: Processes, out: Path | None) -> Iterator[None]:
+def naming_the_lost(here: Processes, out: Path | None) -> Iterator[None]:
     """Turn the failure of a collective into a `LostError` of one line."""
     try:
         yield
@@ -208,7 +211,7 @@ def _told(here: Processes, out: Path | None) -> Iterator[None]:
         sees = str(error).split("\n")[0].split("] ", 1)[-1].split(". ")[0][:200]
         checkpoints = None if out is None else Checkpoints(out / "checkpoints")
         name = checkpoints and checkpoints.last()
-        last = f"{checkpoints.folder / name}" if checkpoints and name else "none yet"
+        last = f"{checkpoints.path(name)}" if checkpoints and name else "none yet"
         raise build(
             LostError,
             "processes",
@@ -223,3 +226,49 @@ def _is_loss(error: RuntimeError) -> bool:
     """Whether another process is gone: PyTorch has no class for this error."""
     words = ("gloo", "nccl", "connection", "timed out", "broken pipe")
     return isinstance(error, dist.DistError) or any(w in str(error).lower() for w in words)
+
+
+class Interruption:
+    """While active, the first signal to end sets ``asked``; a second raises KeyboardInterrupt.
+
+    These are SIGINT, SIGTERM and, where there is a terminal to be closed, SIGHUP. Those that the
+    process ignores, as ``nohup`` and the background of a shell have it, stay ignored. Within
+    :meth:`at_once` the first raises KeyboardInterrupt, too. Signals reach the main thread only; in
+    other threads this does nothing.
+
+    >>> with Interruption() as interruption:
+    ...     signal.raise_signal(signal.SIGINT)
+    ...     interruption.asked
+    True
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._abrupt = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Interruption:
+        if threading.current_thread() is threading.main_thread():
+            for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+                kind = getattr(signal, name, None)
+                if kind is not None and signal.getsignal(kind) is not signal.SIG_IGN:
+                    self._before[kind] = signal.signal(kind, self._hear)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for kind, handler in self._before.items():
+            signal.signal(kind, handler)
+
+    @contextlib.contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Let the first signal raise KeyboardInterrupt, for work that may be abandoned."""
+        self._abrupt = True
+        try:
+            yield
+        finally:
+            self._abrupt = False
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        again, self.asked = self.asked, True
+        if again or self._abrupt:
+            raise KeyboardInterrupt

@@ -1,28 +1,112 @@
-"""Live progress: a bar on a terminal, a plain line every few seconds elsewhere."""
+"""Events of a run, and their display: a bar on a terminal, a line every few seconds elsewhere."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
-
-from intently.training.events import (
-    Averaging,
-    Evaluated,
-    Evaluating,
-    Event,
-    GivenUp,
-    Listener,
-    Resumed,
-    Saved,
-    Stepped,
-    TimeUp,
-)
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
+
+
+@dataclass(frozen=True)
+class After:
+    """An event after ``step`` steps."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class Stepped(After):
+    """A step was taken: the loss is that of its batch, in nats per target token."""
+
+    steps: int
+    loss: float
+    learning_rate: float
+    tokens_per_second: float
+    seconds_left: float
+
+
+@dataclass(frozen=True)
+class Evaluating(After):
+    """The dev set is about to be translated."""
+
+
+@dataclass(frozen=True)
+class Evaluated(After):
+    """The dev set was scored; ``best`` if no earlier score was as high, or as high with as low a
+    loss.
+    """
+
+    scores: dict[str, float]
+    best: bool
+
+
+@dataclass(frozen=True)
+class Saved(After):
+    """A checkpoint was written."""
+
+    path: Path
+
+
+@dataclass(frozen=True)
+class Resumed(After):
+    """The run resumes after ``step`` of its steps."""
+
+    steps: int
+
+
+@dataclass(frozen=True)
+class TimeUp(After):
+    """The run ends after ``step`` of its steps because its ``seconds`` have passed."""
+
+    steps: int
+
+
+@dataclass(frozen=True)
+class GivenUp(After):
+    """The run ends because the last ``evaluations`` brought no better score."""
+
+    evaluations: int
+    score: str
+
+
+Event = Stepped | Evaluating | Evaluated | Saved | Resumed | TimeUp | GivenUp
+Listener = Callable[[Event], object]
+
+
+class Pace:
+    """Speed as a moving average over about the last fifty steps.
+
+    >>> pace = Pace()
+    >>> pace.step(tokens=3000, seconds=0.5)
+    >>> pace.tokens_per_second, pace.seconds_for(10)
+    (6000.0, 5.0)
+    """
+
+    def __init__(self) -> None:
+        self._steps, self._tokens, self._seconds = 0, 0.0, 0.0
+
+    def step(self, tokens: int, seconds: float) -> None:
+        """Update with a step of that many tokens and seconds."""
+        self._steps += 1
+        weight = max(1 / self._steps, 0.02)
+        self._tokens += weight * (tokens - self._tokens)
+        self._seconds += weight * (seconds - self._seconds)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Target tokens per second."""
+        return self._tokens / self._seconds
+
+    def seconds_for(self, steps: int) -> float:
+        """Return the estimated time for this many steps."""
+        return steps * self._seconds
 
 
 @contextlib.contextmanager
@@ -89,7 +173,7 @@ class Bar:
                 )
         elif isinstance(event, Evaluating):
             self._progress.update(self._task, description="evaluating")
-        elif isinstance(event, Evaluated | Resumed | TimeUp | GivenUp | Averaging):
+        elif isinstance(event, Evaluated | Resumed | TimeUp | GivenUp):
             self._progress.console.print(line(event), highlight=False, markup=False)
 
 
@@ -104,8 +188,6 @@ def line(event: Event) -> str:
     ('going on after step 120/2000', 'step 700/2000  time is up: the run ends (more: seconds)')
     >>> line(GivenUp(4000, 3, "bleu"))
     'step 4000  no better bleu in 3 evaluations: the run ends (resume with a higher patience)'
-    >>> line(Averaging(4000, 5, True, "bleu", 31.5, 31.25))
-    'mean of 5 checkpoints: dev bleu 31.50, the best one has 31.25: the mean is the translator'
     """
     match event:
         case Stepped():
@@ -121,7 +203,7 @@ def line(event: Event) -> str:
             )
             return f"step {event.step}  dev {scores}" + "  (best so far)" * event.best
         case Saved():
-            return f"step {event.step}  saved {event.folder}"
+            return f"step {event.step}  saved {event.path}"
         case Resumed():
             left = "" if event.step < event.steps else ": none is left (more: a higher steps)"
             return f"going on after step {event.step}/{event.steps}{left}"
@@ -133,15 +215,6 @@ def line(event: Event) -> str:
                 f"{counted(event.evaluations, 'evaluation')}: "
                 "the run ends (resume with a higher patience)"
             )
-        case Averaging():
-            scores = ""
-            if event.of_mean is not None:
-                scores = (
-                    f"dev {event.score} {event.of_mean:.2f}, the best one has {event.of_best:.2f}: "
-                )
-            taken = "mean" if event.taken else "best one"
-            of = counted(event.checkpoints, "checkpoint")
-            return f"mean of {of}: {scores}the {taken} is the translator"
     return ""
 
 

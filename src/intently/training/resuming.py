@@ -1,19 +1,100 @@
-"""Checks that a resumed run has the options and the data of its checkpoint."""
+"""What a checkpoint holds of a run beside its weights, and the checks before it is resumed.
+
+A resumed run has the options, the data and the random state of its checkpoint.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from intently.errors import ArgumentError, build
+import numpy as np
+import torch
+from torch import Tensor
+
+from intently.errors import ArgumentError, CheckpointError, build, shape_of
 from intently.training.batches import Data
 from intently.training.checkpoint import versions
 from intently.training.options import TrainingOptions
 
+
+def random_state(device: torch.device) -> dict[str, Tensor]:
+    """Return the states of PyTorch's generators, of the CPU and of ``device``, as uint8 tensors."""
+    state = {"random/cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        state["random/cuda"] = torch.cuda.get_rng_state(device)
+    return state
+
+
+def set_random_state(state: Mapping[str, Tensor], device: torch.device) -> None:
+    """Restore the states that :func:`random_state` returned."""
+    torch.set_rng_state(state["random/cpu"])
+    if device.type == "cuda" and "random/cuda" in state:
+        torch.cuda.set_rng_state(state["random/cuda"], device)
+
+
+def check_random_state(state: Mapping[str, Tensor], device: torch.device, where: str) -> None:
+    """Raise CheckpointError, naming ``where``, unless :func:`set_random_state` can use the state.
+
+    The state of a device that the run does not use is ignored.
+    """
+    own = random_state(device)
+    names = {"random/cpu", *(own.keys() & state.keys())}
+    cause = "the random state is damaged, or from another version of PyTorch"
+    for name in names:
+        want, got = own[name], state.get(name)
+        told = "nothing" if got is None else f"{shape_of(got)} of {got.dtype}"
+        if got is None or (got.shape, got.dtype) != (want.shape, want.dtype):
+            expected = f"{shape_of(want)} of {want.dtype}"
+            raise build(CheckpointError, f"{where}: {name}", expected, told, cause)
+    try:
+        torch.Generator().set_state(state["random/cpu"])
+    except RuntimeError:
+        expected, got = "the state of a generator", "a different one"
+        raise build(CheckpointError, f"{where}: random/cpu", expected, got, cause) from None
+
+
+def seed_step(seed: int, rank: int, step: int) -> None:
+    """Seed one step of a process other than the first.
+
+    The first process keeps its own random state, which checkpoints hold. The states of all other
+    processes are a function of these three numbers, so nothing needs to be stored.
+
+    >>> seed_step(1, rank=1, step=7)
+    >>> first = torch.rand(())
+    >>> seed_step(1, rank=1, step=7)
+    >>> torch.equal(torch.rand(()), first)
+    True
+    """
+    [number] = np.random.SeedSequence([seed, rank, step]).generate_state(1, np.uint64)
+    torch.manual_seed(int(number))
+
+
+@contextlib.contextmanager
+def isolated_state(device: torch.device) -> Iterator[None]:
+    """Restore the caller's random states and number of threads at the end.
+
+    >>> torch.manual_seed(1), torch.rand(())  # doctest: +ELLIPSIS
+    (..., tensor(0.7576))
+    >>> with isolated_state(torch.device("cpu")):
+    ...     _ = torch.manual_seed(2)
+    >>> torch.rand(())
+    tensor(0.2793)
+    """
+    threads = torch.get_num_threads()
+    state = random_state(device)
+    try:
+        yield
+    finally:
+        set_random_state(state, device)
+        torch.set_num_threads(threads)
+
+
 CHANGEABLE = {
     *("steps", "seconds", "patience", "threads", "device", "parallel"),
-    *("save_every", "evaluate_every", "keep", "average", "tensorboard"),
+    *("save_every", "evaluate_every", "keep"),
 }
 """Options that may change when a run resumes."""
 
@@ -29,8 +110,7 @@ STATE = {
         "loss_sum": float,
         "loss_steps": COUNT,
         "best": (str, None),
-        "best_score": (float, None),
-        "warmed?": (COUNT, None),
+        "warmed": (COUNT, None),
     },
     "history": {
         "records": [[COUNT, float, float, COUNT, float]],
@@ -38,10 +118,10 @@ STATE = {
     },
     "options": {str: {str: object}},
     "data": str,
-    "dev?": (str, None),
+    "dev": (str, None),
     "threads": range(1, 2**10),
-    "processes?": range(1, 2**20),
-    "device?": str,
+    "processes": range(1, 2**20),
+    "device": str,
     "versions": {str: str},
 }
 """The shape of the state that the trainer stores in a checkpoint; see `files.fault`."""
@@ -87,7 +167,7 @@ def check_same_run(
         most = words.get("max_length", "max_length")
         cause = f"the files, the pairs held out (dev), the tokenizers or {most} have changed"
         raise build(ArgumentError, "data", expected, got, cause)
-    if None not in (dev, state.get("dev")) and dev != state["dev"]:
+    if None not in (dev, state["dev"]) and dev != state["dev"]:
         raise build(
             ArgumentError,
             "dev",
@@ -103,9 +183,9 @@ def check_same_run(
     threads = options.run.threads
     if threads not in (None, state["threads"]):
         changes.append(f"threads {state['threads']} → {threads}")
-    if device != state.get("device", "cpu"):
-        changes.append(f"device {state.get('device', 'cpu')} → {device}")
-    before = state.get("processes", 1)
+    if device != state["device"]:
+        changes.append(f"device {state['device']} → {device}")
+    before = state["processes"]
     if processes != before:
         drop = options.model.dropout > 0
         changes.append(f"processes {before} → {processes}" + drop * ", which draw other dropout")

@@ -12,18 +12,25 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from intently.errors import CheckpointError, IntentlyError, WriteError, build
+from intently.errors import CheckpointError, IntentlyError, build
 from intently.foundation.files import plain, replace_file, sealed
 from intently.models.weights import load_weights, weights
 from intently.training.batches import Batch, Data, Epoch, epoch
 from intently.training.checkpoint import Checkpoint, Checkpoints, name_of, versions
-from intently.training.events import (
+from intently.training.history import Evaluation, History, Position, Record, Stopped
+from intently.training.loss import BatchLoss, batch_loss
+from intently.training.metrics import best_by, check_patience, without_better
+from intently.training.optimiser import learning_rate, risen, settled
+from intently.training.options import TrainingOptions
+from intently.training.processes import Interruption, Processes, joined
+from intently.training.progress import (
     Evaluated,
     Evaluating,
     Event,
@@ -35,24 +42,17 @@ from intently.training.events import (
     Stepped,
     TimeUp,
 )
-from intently.training.fits import check_batch
-from intently.training.history import Evaluation, History, Position, Record, Stopped
-from intently.training.interruption import Interruption
-from intently.training.loss import BatchLoss, batch_loss
-from intently.training.options import TrainingOptions
-from intently.training.processes import Processes, joined
-from intently.training.randomness import (
+from intently.training.resuming import (
+    STATE,
     check_random_state,
+    check_same_run,
     isolated_state,
     random_state,
     seed_step,
     set_random_state,
 )
-from intently.training.resuming import STATE, check_same_run
-from intently.training.schedule import learning_rate, risen, settled
-from intently.training.validation import best_by, check_patience, without_better
 from intently.training.workers import Worker, check_bfloat16
-from intently.training.writer import Writer, sole_writer
+from intently.training.writer import sole_writer
 
 RECORDS = 500
 """Points of the loss curve, about."""
@@ -93,7 +93,7 @@ def train(
 
     Ctrl-C and SIGTERM end the run after the current step with a checkpoint, and the history says
     "interrupted". At the end the model has the weights of the last step; ``history.best`` is the
-    folder of the best. The caller's random state and thread count are restored.
+    file of the best. The caller's random state and thread count are restored.
 
     Under torchrun the processes train one model: see `intently.training.processes`. The first
     process calls ``validate`` and ``progress`` and writes to ``out``; all return the history.
@@ -101,58 +101,44 @@ def train(
     Raises ArgumentError if ``out`` holds a run and ``resume`` is not given, or if the options or
     the data are not those of the run; InUseError if another command writes to ``out``;
     CheckpointError if a checkpoint cannot be used; DivergedError if the loss is not finite, with
-    the last good checkpoint in place; LostError if another process is gone; LostFolderError if
-    ``out`` is gone.
+    the last good checkpoint in place; LostError if another process is gone; WriteError if
+    ``out`` cannot be written to.
     """
     check_patience(options.schedule.patience, validate is not None)
-    tell = progress or (lambda event: None)
-    with (
-        joined(Path(out)) as processes,
-        sole_writer(out, WRITES) as writer,
-        Interruption() as interruption,
-    ):
-        together = processes, interruption, writer
-        run = _Run(model, data, loss, options, Path(out), validate, tell, *together)
+    with joined(Path(out)) as here, sole_writer(out, WRITES), Interruption() as interruption:
+        listener = progress if here.first and progress else lambda event: None
+        run = _Run(model, data, loss, options, Path(out), validate, listener, here, interruption)
         with isolated_state(run.device):
-            try:
-                run.begin(resume)
-                return run.loop()
-            except WriteError:
-                if writer is not None:
-                    writer.check()  # the folder itself may be gone
-                raise
+            run.begin(resume)
+            return run.loop()
 
 
+@dataclass(eq=False)
 class _Run:
     """A run in progress."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        data: Data,
-        loss: BatchLoss,
-        options: TrainingOptions,
-        out: Path,
-        validate: Validate | None,
-        tell: Listener,
-        processes: Processes,
-        interruption: Interruption,
-        writer: Writer | None,
-    ) -> None:
-        self.model, self.data, self.loss, self.options, self.out = model, data, loss, options, out
-        self.processes, self.interruption, self.writer = processes, interruption, writer
-        self.dev: str | None = getattr(validate, "fingerprint", None)
-        self._suitable = getattr(validate, "suitable", "bleu")
-        self.validate, self._listener = validate, tell if processes.first else lambda event: None
+    model: nn.Module
+    data: Data
+    loss: BatchLoss
+    options: TrainingOptions
+    out: Path
+    validate: Validate | None
+    listener: Listener
+    processes: Processes
+    interruption: Interruption
+
+    def __post_init__(self) -> None:
+        self.dev: str | None = getattr(self.validate, "fingerprint", None)
+        self._suitable = getattr(self.validate, "suitable", "bleu")
         self.unheard: BaseException | None = None
         """Why nobody can be told any more: standard output is closed, or full."""
-        self.checkpoints = Checkpoints(out / "checkpoints")
+        self.checkpoints = Checkpoints(self.out / "checkpoints")
         self.asked = self.late = False  # agreed on by all processes, as are the seconds
         self.passed = 0.0
-        self.device = next(model.parameters()).device
+        self.device = next(self.model.parameters()).device
         self.position, self.history, self.saved_at = Position(), History(), (-1, -1)
         self.clock = time.perf_counter()
-        self.record_every = max(1, options.schedule.steps // RECORDS)
+        self.record_every = max(1, self.options.schedule.steps // RECORDS)
 
     def begin(self, resume: bool | str) -> None:
         """Seed everything, or restore a checkpoint."""
@@ -173,8 +159,6 @@ class _Run:
         if found is not None and self.position.batch >= len(self.epoch):
             expected, got = f"a batch below {len(self.epoch)}", self.position.batch
             raise build(CheckpointError, f"{found.source}: position", expected, got)
-        word = self.data.words.get("max_length", "max_length")
-        check_batch(self.model, self.epoch.largest, self.options, word, self.processes.count)
         if self.processes.first:
             self.checkpoints.clean()  # only now, because until here the run might be refused
             replace_file(self.out / "options.json", sealed(self.options.to_dict()))
@@ -191,8 +175,6 @@ class _Run:
         patience, pace = schedule.patience, Pace()
         self._hear()
         while True:
-            if self.writer is not None:
-                self.writer.check()
             if self.processes.count == 1:  # several processes agree within the step
                 self._hear()
             over = position.step >= schedule.steps
@@ -229,9 +211,9 @@ class _Run:
     def tell(self, event: Event) -> None:
         """Tell of an event; where that fails, the run ends after this step, as interrupted."""
         try:
-            self._listener(event)
+            self.listener(event)
         except (OSError, SystemExit) as error:  # rich exits where a pipe is closed
-            self._listener, self.unheard = lambda event: None, error
+            self.listener, self.unheard = lambda event: None, error
             self.interruption.asked = True
 
     def _tick(self) -> float:
@@ -343,8 +325,6 @@ class _Run:
         score = best_by(name, scores)
         position.evaluated = position.step
         best = all(score > best_by(name, at.scores) for at in before)
-        if best:
-            position.best_score = score[0]
         seconds = round(position.seconds + time.perf_counter() - self.clock, 3)
         self.history.evaluations.append(Evaluation(position.step, scores, seconds))
         self.tell(Evaluated(position.step, scores, best))
@@ -390,24 +370,19 @@ class _Run:
         }
         training = {**optimiser, **random_state(self.device)}
         checkpoint = Checkpoint(weights(self.model), training, state)
-        assert self.writer is not None
-        try:
-            folder = self.checkpoints.save(name, checkpoint, position.best)
-        except WriteError:
-            self.writer.check()
-            raise
+        path = self.checkpoints.save(name, checkpoint, position.best)
         run = self.options.run
         self.checkpoints.prune(run.keep, position.step, run.save_every)
-        self.tell(Saved(position.step, folder))
+        self.tell(Saved(position.step, path))
 
     def _end(self, stopped: Stopped) -> History:
         """Complete the history."""
         self.worker.gather()
         self.model.eval()
-        folder, found = self.checkpoints.folder, self.checkpoints
+        found = self.checkpoints
         latest, best = self.processes.from_first(lambda: (found.latest(), found.best()))
         self.history.stopped = stopped
-        self.history.checkpoint, self.history.best = folder / latest, folder / best
+        self.history.checkpoint, self.history.best = found.path(latest), found.path(best)
         self.history.best_by = self._best_by
         if self.processes.first:
             at = self.history.best_evaluation
@@ -422,7 +397,7 @@ class _Run:
         fix = "Lower learning_rate or raise warmup and start anew"
         last = self.checkpoints.last()
         if last is not None:
-            fix += f"; {self.checkpoints.folder / last} holds the last good state"
+            fix += f"; {self.checkpoints.path(last)} holds the last good state"
         return build(DivergedError, "loss", "a finite number", got, "training diverged", fix)
 
     def _restore(self, checkpoint: Checkpoint) -> None:

@@ -17,15 +17,7 @@ from intently.errors import ArgumentError, build
 from intently.matrix import Dense, LazyMatrix, Merged
 from intently.models.kinds import cross_heads
 from intently.text import EOS, SOS, words
-from intently.training.metrics import (
-    Score,
-    bleu,
-    check_references,
-    chrf,
-    exact_match,
-    suitable,
-    tokenised_bleu,
-)
+from intently.training.metrics import Score, bleu, check_references, chrf, exact_match, suitable
 from intently.translation.translator import AlignmentHead, TranslationWarning, Translator
 
 GREEDY = SearchOptions(beam=1)
@@ -40,8 +32,8 @@ class Scores:
     """Scores of a translator on a list of sentence pairs.
 
     ``exact`` is the share of outputs equal to the reference. ``bleu`` and ``lowercased`` are of
-    detokenised text; ``tokenised``, of words, is only roughly the literature's tokenised BLEU.
-    ``suitable`` names the score that suits the references: see `training.metrics.suitable`.
+    detokenised text. ``suitable`` names the score that suits the references: see
+    `training.metrics.suitable`.
     ``pronouns`` is the share of the ``because`` sentences whose pronoun has the right gender, None
     if the corpus does not mark pronouns.
     """
@@ -50,7 +42,6 @@ class Scores:
     exact: float
     bleu: Score
     lowercased: Score
-    tokenised: Score
     chrf: Score
     suitable: str = "bleu"
     pronouns: float | None = None
@@ -89,7 +80,6 @@ def evaluate(
         exact=exact_match(texts, references),
         bleu=bleu(texts, references, bootstrap=bootstrap),
         lowercased=bleu(texts, references, lowercase=True, bootstrap=bootstrap),
-        tokenised=tokenised_bleu(texts, references, bootstrap=bootstrap),
         chrf=chrf(texts, references),
         suitable=suitable(references),
     )

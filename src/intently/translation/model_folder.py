@@ -58,41 +58,38 @@ def file(path: Path) -> File:
     return File(path, "a file as `save` wrote it", fix="train again, or take another copy")
 
 
+def holding(folder: Path, name: str) -> Path | None:
+    """Return the folder that holds the file ``name``: this one, ``model`` in it, or None."""
+    return next((path for path in (folder, folder / "model") if file(path / name).exists()), None)
+
+
+def listing(folder: Path) -> str:
+    """Return what a folder holds, for messages."""
+    found = file(folder)
+    if not found.is_folder():
+        return "a file" if found.exists() else "no such folder"
+    names = found.names()
+    more = ", …" * (len(names) > 4)
+    return f"a folder with {', '.join(names[:4])}{more}" if names else "an empty folder"
+
+
 def find(folder: Path, name: str) -> Path:
     """Return the folder that holds the description ``name``: this one, or ``model`` in it."""
-    for path in (folder, folder / "model"):
-        if file(path / name).exists():
-            return path
-    cause, found = None, file(folder)
-    fix = "give the folder that `--out` named when it was trained"
-    if not found.is_folder():
-        got = "a file" if found.exists() else "no such folder"
-    else:
-        names = found.names()
-        got = f"a folder with {', '.join(names[:4])}{', …' * (len(names) > 4)}"
-        got = got if names else "an empty folder"
-        other = next((n for n in OTHERS if n != name and _holds(folder, n)), None)
-        if other is not None:
-            cause, fix = OTHERS[other]
-            fix = fix.format(shlex.quote(str(folder)))
-        elif "checkpoints" in names:
-            cause = "its run has not ended; the command that began it ends it with --resume"
-        elif "config.json" in names:
-            cause = "it seems to hold a model of another library"
-    raise one_line(
-        build(
-            CheckpointError,
-            str(folder),
-            f"a folder with {name}, or a run with model/{name}",
-            got,
-            cause,
-            fix,
-        )
-    )
-
-
-def _holds(folder: Path, name: str) -> bool:
-    return any(file(path / name).exists() for path in (folder, folder / "model"))
+    path = holding(folder, name)
+    if path is not None:
+        return path
+    cause, fix = None, "give the folder that `--out` named when it was trained"
+    other = next((n for n in OTHERS if n != name and holding(folder, n)), None)
+    if other is not None:
+        cause, fix = OTHERS[other]
+        fix = fix.format(shlex.quote(str(folder)))
+    elif file(folder / "checkpoints").exists():
+        cause = "its run has not ended; the command that began it ends it with --resume"
+    elif file(folder / "config.json").exists():
+        cause = "it seems to hold a model of another library"
+    expected = f"a folder with {name}, or a run with model/{name}"
+    got = listing(folder)
+    raise one_line(build(CheckpointError, str(folder), expected, got, cause, fix))
 
 
 def about(path: Path, shape: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:

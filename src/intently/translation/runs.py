@@ -1,24 +1,22 @@
 """From sentence pairs to a translator: tokenizers, model, training, and the folder of the run.
 
 A run's folder holds ``source.json`` and ``target.json`` (tokenizers), ``checkpoints/``,
-``options.json`` and, at the end or when interrupted, ``model/``, the translator itself. On request,
-``tensorboard/`` holds curves, and ``average.json`` the outcome of averaging the newest checkpoints.
+``options.json`` and, at the end or when interrupted, ``model/``, the translator itself.
 """
 
 from __future__ import annotations
 
-import contextlib
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from intently.corpora.files import ParallelText
 from intently.errors import ArgumentError, build
-from intently.foundation.files import plain, replace_file
-from intently.models.kinds import EncoderDecoder, new_model
+from intently.foundation.files import replace_file
+from intently.models.kinds import new_model
 from intently.text import Tokenizer
 from intently.text.vocabularies import SMALLEST
 from intently.training import (
@@ -26,31 +24,21 @@ from intently.training import (
     DevSet,
     History,
     Pairs,
-    TensorBoard,
     TrainingOptions,
-    averaged,
     load_weights,
     train,
-    weights,
 )
-from intently.training.averaging import newest
-from intently.training.checkpoint import step_of
-from intently.training.events import Averaging, Listener
-from intently.training.fits import check_model
-from intently.training.guide import guided_head, guided_loss
-from intently.training.history import Averaged
-from intently.training.loss import batch_loss
-from intently.training.processes import current, joined
-from intently.training.randomness import isolated_state
-from intently.training.tensorboard import check_installed
-from intently.training.validation import best_by, check_patience
-from intently.training.writer import Writer, sole_writer
+from intently.training.loss import batch_loss, guided_head, guided_loss
+from intently.training.metrics import check_patience
+from intently.training.processes import joined
+from intently.training.progress import Listener
+from intently.training.writer import sole_writer
 from intently.translation.links import Encoded, token_guides
 from intently.translation.translator import AlignmentHead, Translator
 
 WRITES = (
-    *("checkpoints/", "model/", "tensorboard/", "source.json", "target.json", "options.json"),
-    *("average.json", "best.json", "run.json", "files.json", "scores.json", "training.png"),
+    *("checkpoints/", "model/", "source.json", "target.json", "options.json"),
+    *("best.json", "run.json", "files.json", "scores.json", "training.png"),
 )
 """The files and folders of a run, those of the command line included."""
 
@@ -88,9 +76,6 @@ def fit(
     unless given. ``resume`` continues the run in ``out``, from its latest checkpoint or the one
     named.
 
-    With ``options.run.average`` the translator is the mean of the newest checkpoints if ``dev``
-    scores it higher than the best one (always, without ``dev``); ``history.averaged`` says so.
-
     Training runs on ``options.machine.device``; the returned translator is on the CPU.
 
     Warns, before training begins, of pairs that are skipped because a side is empty or longer than
@@ -101,13 +86,9 @@ def fit(
     if dev is not None and not len(dev):
         raise build(ArgumentError, "dev", "at least one pair, or None", "an empty text")
     folder = Path(out)
-    with joined(folder) as here, sole_writer(out, WRITES) as writer:
+    with joined(folder) as here, sole_writer(out, WRITES):
         checkpoints = Checkpoints(folder / "checkpoints")
         device = here.device(options.machine.device)
-        if options.run.tensorboard:
-            here.from_first(check_installed)
-
-        _check_model(options, 1, 1, device)  # before the text is counted
 
         def both() -> tuple[Tokenizer, Tokenizer]:
             paths = folder / "source.json", folder / "target.json"
@@ -119,7 +100,6 @@ def fit(
             return found
 
         source, target = here.from_first(both)
-        _check_model(options, source.size, target.size, device)
         shape = options.shape(source.size, target.size)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(options.run.seed)
@@ -150,95 +130,24 @@ def fit(
         validate = None if dev is None else _dev_set(dev, translator)
         if validate is not None:
             _check_best_by(options.run.best_by, validate, here.first)
-        with _listening(progress, options, folder) as tell:
-            history = train(
-                model,
-                pairs,
-                options,
-                folder,
-                loss=loss,
-                validate=validate,
-                progress=tell,
-                resume=resume,
-            )
-            if writer is not None:  # only the first process writes
-                _save_best(translator, history, options, checkpoints, validate, tell, writer)
+        history = train(
+            model,
+            pairs,
+            options,
+            folder,
+            loss=loss,
+            validate=validate,
+            progress=progress,
+            resume=resume,
+        )
+        if here.first:
+            if history.best is not None:
+                load_weights(model, checkpoints.load(history.best.stem).model)
+            with checkpoints.surviving():
+                translator.save(folder / "model")
         model.cpu()
         here.wait()
     return Run(translator, history, len(pairs), pairs.too_long, folder)
-
-
-@contextlib.contextmanager
-def _listening(
-    progress: Listener | None, options: TrainingOptions, folder: Path
-) -> Iterator[Listener]:
-    """Yield a function that passes an event to every listener."""
-    with contextlib.ExitStack() as stack:
-        listeners = [] if progress is None else [progress]
-        if options.run.tensorboard and current().first:
-            listeners.append(stack.enter_context(TensorBoard(folder / "tensorboard")))
-        yield lambda event: [listener(event) for listener in listeners]
-
-
-def _save_best(
-    translator: Translator,
-    history: History,
-    options: TrainingOptions,
-    checkpoints: Checkpoints,
-    validate: DevSet | None,
-    tell: Listener,
-    writer: Writer,
-) -> None:
-    """Write the translator of the best checkpoint, or the mean of the newest if that is better."""
-    folder = checkpoints.folder.parent
-    if history.best is not None:
-        load_weights(translator.model, checkpoints.load(history.best.name).model)
-    writer.check()
-    with checkpoints.surviving():
-        translator.save(folder / "model")
-    (folder / "average.json").unlink(missing_ok=True)
-    if options.run.average > 1 and history.stopped != "interrupted":
-        mean = _average(translator, history, options, checkpoints, validate)
-        score = history.best_by or "bleu"
-        of_mean, of_best = ((found or {}).get(score) for found in (mean.scores, mean.best))
-        step, count = step_of(mean.checkpoints[-1]), len(mean.checkpoints)
-        tell(Averaging(step, count, mean.taken, score, of_mean, of_best))
-        writer.check()
-        with checkpoints.surviving():
-            if mean.taken:
-                translator.save(folder / "model")
-            replace_file(folder / "average.json", plain(mean._asdict()))
-        history.averaged = mean
-
-
-def _average(
-    translator: Translator,
-    history: History,
-    options: TrainingOptions,
-    checkpoints: Checkpoints,
-    validate: DevSet | None,
-) -> Averaged:
-    """Load the mean of the newest checkpoints into the model, if that beats its best weights."""
-    model, score = translator.model, history.best_by or "bleu"
-    best = {name: tensor.clone() for name, tensor in weights(model).items()}
-    upto = step_of(history.checkpoint.name) if history.checkpoint else 0
-    # later ones were left by a run that this one replaced from an earlier checkpoint
-    own = [name for name in checkpoints.names() if step_of(name) <= upto]
-    names = newest(own, options.run.average, options.run.save_every)
-    load_weights(model, averaged(checkpoints, names))
-    if validate is None:
-        mean = Averaged(names, taken=True)
-    else:
-        with isolated_state(next(model.parameters()).device), torch.no_grad():
-            if options.run.threads is not None:
-                torch.set_num_threads(options.run.threads)
-            scores = dict(validate(model))
-        of_best = max((e.scores for e in history.evaluations), key=lambda s: best_by(score, s))
-        taken = best_by(score, scores) > best_by(score, of_best)
-        mean = Averaged(names, taken, scores, of_best)
-    if not mean.taken:
-        load_weights(model, best)
-    return mean
 
 
 def _check_best_by(name: str | None, validate: DevSet, first: bool) -> None:
@@ -252,18 +161,6 @@ def _check_best_by(name: str | None, validate: DevSet, first: bool) -> None:
             "a right translation may score 0. Leave it out, and chrF chooses the best checkpoint."
         )
         warnings.warn(told, stacklevel=3)
-
-
-def _check_model(
-    options: TrainingOptions, source_size: int, target_size: int, device: torch.device
-) -> None:
-    """Raise unless memory holds the model for vocabularies of these sizes."""
-    shape = options.shape(source_size, target_size)
-
-    def make(encoder: int, decoder: int) -> EncoderDecoder:
-        return new_model(replace(shape, encoder_layers=encoder, decoder_layers=decoder))
-
-    check_model(make, options, device)
 
 
 def _tokenizers(text: ParallelText, options: TrainingOptions) -> tuple[Tokenizer, Tokenizer]:

@@ -33,9 +33,7 @@ from intently.foundation.files.writing import (
     replace_file,
     replace_files,
     replacing,
-    sync_folder,
     unwritten,
-    write_synced,
 )
 
 __all__ = [
@@ -58,7 +56,5 @@ __all__ = [
     "replacing",
     "sealed",
     "sealed_header",
-    "sync_folder",
     "unwritten",
-    "write_synced",
 ]

@@ -141,15 +141,10 @@ class File:
         self.check(found, shape)
         return found
 
-    def sealed(
-        self, shape: Any = object, content: bytes | None = None, old: bool = False
-    ) -> dict[str, Any]:
-        """Return a JSON object that holds its own checksum, without the checksum.
-
-        With ``old`` the checksum may be missing, as earlier versions wrote none.
-        """
+    def sealed(self, shape: Any = object, content: bytes | None = None) -> dict[str, Any]:
+        """Return a JSON object that holds its own checksum, without the checksum."""
         found = self.json({str: object}, content)
-        if not (old and SEAL not in found) and found.pop(SEAL, None) != digest(plain(found)):
+        if found.pop(SEAL, None) != digest(plain(found)):
             raise self.damaged("another checksum than it was written with")
         self.check(found, shape)
         return found

@@ -217,14 +217,6 @@ def _is_folder(path: Path, argument: str) -> bool:
         raise build(ArgumentError, argument, expected, repr(str(path)), cause) from error
 
 
-def write_synced(path: Path, content: bytes) -> None:
-    """Write a file, not atomically, and wait until it is on the disk."""
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
 def sync_folder(folder: Path) -> None:
     """Wait until the entries of a folder are on the disk."""
     if os.name == "posix":  # elsewhere a folder cannot be opened, and renames are synced anyway
