@@ -1,6 +1,6 @@
 """Measure attention blocks against those of other libraries, with the same weights.
 
-    python benchmarks/blocks.py [--quick] [--only NAME …] [--out FILE.md] [--threads 2]
+    python -m benchmarks.blocks [--quick] [--only NAME …] [--out FILE.md] [--threads 2]
 
 Both sides must first agree in y and in the gradients. Then they run in turn in one process, in an
 order shuffled by a fixed seed; ratios are taken round by round. A library that is not installed is
@@ -12,12 +12,13 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple
 
-import block_cases
-import measure
 import torch
-from block_cases import LIBRARIES, Decoder, Shape
-from measure import geometric_mean
-from report import (
+
+from benchmarks import measure
+from benchmarks.blocks import cases
+from benchmarks.blocks.cases import LIBRARIES, Decoder, Shape
+from benchmarks.measure import geometric_mean
+from benchmarks.report import (
     NONE,
     READING,
     Section,
@@ -198,11 +199,11 @@ def main() -> None:
 
 
 def _race(
-    name: str, pair: block_cases.Pair, shape: Shape, train: bool, settings: Settings
+    name: str, pair: cases.Pair, shape: Shape, train: bool, settings: Settings
 ) -> dict[str, list[float]]:
     """Let both sides agree, then run them in turn, theirs once more."""
-    calls = block_cases.calls(pair, shape, train)
-    first, second = (block_cases.comparable(calls[side]()) for side in ("theirs", "ours"))
+    calls = cases.calls(pair, shape, train)
+    first, second = (cases.comparable(calls[side]()) for side in ("theirs", "ours"))
     measure.check_agree(name, first, second)
     del first, second
     return measure.rounds(calls | {"theirs again": calls["theirs"]}, settings.effort(3, 7, 101))

@@ -12,10 +12,10 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import measure
 import torch
 from torch import Tensor, nn
 
+from benchmarks import measure
 from intently.modules import MultiHeadAttention
 
 os.environ["KERAS_BACKEND"] = "torch"

@@ -1,12 +1,12 @@
 """Measure how much attention `it.watch` sees of models that nobody here wrote.
 
-    python benchmarks/breadth.py [--fast] [--only PATTERN …] [--out FILE.md] [--json FILE.jsonl]
+    python -m benchmarks.breadth [--fast] [--only PATTERN …] [--out FILE.md] [--json FILE.jsonl]
 
 Every model type of transformers' auto classes, every model and attention processor of diffusers,
 x-transformers' options, PyTorch's and Keras' layers and attention written by hand are built tiny,
 those of transformers in half precision, too. Each runs unwatched, watched, and watched with
 ``deep=True``; the softmaxes that really ran are recorded by a dispatch mode of its own
-(`breadth_truth`) and compared (`breadth_compare`). Each family runs in a process of its own. With
+(`truth`) and compared (`compare`). Each family runs in a process of its own. With
 ``--json`` an interrupted run goes on where it stopped; ``--debug`` runs the families that are asked
 for in this process, with all reasons.
 """
@@ -19,21 +19,18 @@ import functools
 import json
 import os
 import resource
-import select
-import signal
 import sys
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-import breadth_libraries as libraries
-import breadth_transformers as of_transformers
-import report
 import torch
-from breadth_compare import RIGHT, shortened
-from breadth_run import NO_ATTENTION, NOT_BUILT, VERDICTS, WORST, Row, measured, told
+
+from benchmarks import measure, report
+from benchmarks.breadth import libraries, of_transformers
+from benchmarks.breadth.compare import RIGHT, shortened
+from benchmarks.breadth.run import NO_ATTENTION, NOT_BUILT, VERDICTS, WORST, Row, measured, told
 
 SECONDS = 60
 CHECKED = ("verified", "not compared", "refused")
@@ -85,56 +82,24 @@ def isolated(library: str, family: str, seconds: float = SECONDS, fast: bool = F
     The child tells its row after every mode, so that a hang or crash loses only the mode it is in.
     """
     start = time.perf_counter()
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(reading)
-        _child(writing, library, family, fast)
-    os.close(writing)
-    text, ended = _read(reading, start + seconds)
-    os.close(reading)
-    if not ended:
-        os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    lines = [line for line in text.split(b"\n") if line.endswith(b"}")]
-    row = Row(**json.loads(lines[-1])) if lines else Row(family, library)
-    if not ended:
-        row.failed["time"] = f"not done after {seconds:.0f} s"
-    elif status != 0:
-        row.failed["process"] = f"ended with {status}"
+    work = functools.partial(_limited, library, family, fast)
+    told, cut_short = measure.isolated(work, seconds)
+    row = Row(**told) if told else Row(family, library)
+    if cut_short:
+        row.failed["process"] = cut_short
     row.seconds = round(time.perf_counter() - start, 2)
     return row
 
 
-def _child(writing: int, library: str, family: str, fast: bool) -> None:
-    """Measure, write, and leave without the parent's clean-up."""
-    status = 1
-    try:
-        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
-        resource.setrlimit(resource.RLIMIT_CPU, (4 * SECONDS, 4 * SECONDS))  # if the parent is gone
-        quiet = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(quiet, 1)
-        os.dup2(quiet, 2)
-        with os.fdopen(writing, "w", buffering=1) as out:
-            tell = lambda row: print(json.dumps(row.json()), file=out)  # noqa: E731
-            tell(run(library, family, tell, fast))
-        status = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(status)
-
-
-def _read(pipe: int, until: float) -> tuple[bytes, bool]:
-    """What comes from a pipe, and whether its other end was closed in time."""
-    text = b""
-    while (left := until - time.perf_counter()) > 0:
-        if select.select([pipe], [], [], left)[0]:
-            piece = os.read(pipe, 1 << 16)
-            if not piece:
-                return text, True
-            text += piece
-    return text, False
+def _limited(library: str, family: str, fast: bool, tell: measure.Tell) -> None:
+    """Measure quietly, with limits that hold even if the parent is gone."""
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CPU, (4 * SECONDS, 4 * SECONDS))
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(quiet, 1)
+    os.dup2(quiet, 2)
+    after: Callable[[Row], None] = lambda row: tell(row.json())  # noqa: E731
+    after(run(library, family, after, fast))
 
 
 # --- the table ----------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """More forms of attention by hand: over several axes, between heads, with gathered keys.
 
-Functions of queries, keys and values (b, h, t, d), as in `breadth_styles`, written for this
+Functions of queries, keys and values (b, h, t, d), as in `styles`, written for this
 benchmark.
 """
 
@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 
 import torch
-from breadth_forms import Function, past, scores
 from torch import Tensor, einsum
 from torch.nn import functional as F
+
+from benchmarks.breadth.forms import Function, past, scores
 
 
 def two_axes(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

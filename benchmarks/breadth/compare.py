@@ -16,10 +16,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from breadth_inputs import BATCH
-from breadth_marks import Attended
 from torch import Tensor
 
+from benchmarks.breadth.inputs import BATCH
+from benchmarks.breadth.marks import Attended
 from intently.errors import IntentlyError
 
 CLOSE = 1e-4

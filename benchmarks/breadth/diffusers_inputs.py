@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from breadth_diffusers_options import SIDE, WIDTH, WORDS, of
-from breadth_inputs import BATCH, normal
 from torch import Tensor, nn
+
+from benchmarks.breadth.diffusers_options import SIDE, WIDTH, WORDS, of
+from benchmarks.breadth.inputs import BATCH, normal
 
 TRIALS = 60
 

@@ -1,6 +1,6 @@
 """More forms of attention by hand: how weights are made, and by which way the code reaches them.
 
-Functions of queries, keys and values (b, h, t, d), as in `breadth_styles`, written for this
+Functions of queries, keys and values (b, h, t, d), as in `styles`, written for this
 benchmark.
 """
 

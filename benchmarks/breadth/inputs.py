@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from breadth_families import of_family
-from breadth_given import INPUTS
-from breadth_shrink import IMAGE
 from torch import Tensor, nn
+
+from benchmarks.breadth.families import of_family
+from benchmarks.breadth.given import INPUTS
+from benchmarks.breadth.shrink import IMAGE
 
 BATCH, LENGTH, TARGET, PADDED = 2, 12, 7, 3
 TRIALS = 40

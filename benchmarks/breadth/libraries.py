@@ -8,12 +8,12 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import breadth_diffusers as of_diffusers
-import breadth_styles as styles
 import torch
-from breadth_run import Way, stirred, told
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from benchmarks.breadth import of_diffusers, styles
+from benchmarks.breadth.run import Way, stirred, told
 
 Ways = Iterator[Way | tuple[str, str]]
 WIDTH, HEADS, LENGTH, BATCH = 32, 4, 10, 2
@@ -42,7 +42,6 @@ class Fused(nn.Module):
         self.heads, self.options = heads, options
 
     def forward(self, x: Tensor) -> Tensor:
-        """(b, t, 32) to the same."""
         q = self.q(x).unflatten(-1, (HEADS, -1)).transpose(1, 2)
         k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in self.kv(x).chunk(2, -1))
         out = F.scaled_dot_product_attention(q, k, v, **self.options)

@@ -7,12 +7,13 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
-import breadth_inputs as inputs
 import torch
-from breadth_families import IMPOSSIBLE
-from breadth_given import CALLS, OPTIONS
-from breadth_run import Way, stirred, told
-from breadth_shrink import LEVELS, made
+
+from benchmarks.breadth import inputs
+from benchmarks.breadth.families import IMPOSSIBLE
+from benchmarks.breadth.given import CALLS, OPTIONS
+from benchmarks.breadth.run import Way, stirred, told
+from benchmarks.breadth.shrink import LEVELS, made
 
 IMPLEMENTATIONS = ("sdpa", "eager")
 PRECISIONS = {"bfloat16": torch.bfloat16, "float16": torch.float16}

@@ -35,7 +35,6 @@ class NanoGPT(nn.Module):
         self.register_buffer("bias", torch.tril(torch.ones(64, 64)).view(1, 1, 64, 64))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(b, t, 32) to the same."""
         t = x.shape[1]
         q, k, v = (split(y) for y in self.c_attn(x).split(WIDTH, dim=2))
         att = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(k.size(-1)))
@@ -53,7 +52,6 @@ class Bert(nn.Module):
         self.dropout = nn.Dropout(0.1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(b, t, 32) to the same."""
         hidden = torch.zeros(x.shape[0], 1, 1, x.shape[1])
         hidden[-1, ..., -2:] = torch.finfo(x.dtype).min
         q, k, v = split(self.query(x)), split(self.key(x)), split(self.value(x))
@@ -70,7 +68,6 @@ class T5(nn.Module):
         self.relative = nn.Embedding(4, HEADS)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(b, t, 32) to the same."""
         scores = torch.matmul(split(self.q(x)), split(self.k(x)).transpose(3, 2))
         far = (torch.arange(x.shape[1])[:, None] - torch.arange(x.shape[1])).abs().clamp(max=3)
         scores += self.relative(far).permute(2, 0, 1).unsqueeze(0)
@@ -90,7 +87,6 @@ class TransformerXL(nn.Module):
         self.u, self.w = (nn.Parameter(torch.randn(HEADS, 1, DEPTH)) for _ in range(2))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(b, t, 32) to the same."""
         q, k, v = (split(y) for y in self.qkv(x).chunk(3, -1))
         near = einsum("bhid,bhjd->bhij", q + self.u, k)
         far = F.pad(einsum("bhid,hjd->bhij", q + self.w, self.far), (1, 0))
@@ -110,7 +106,6 @@ class Shaw(nn.Module):
         self.keys, self.values = nn.Embedding(2 * STEPS, DEPTH), nn.Embedding(2 * STEPS, DEPTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(b, t, 32) to the same."""
         q, k, v = (split(y) for y in self.qkv(x).chunk(3, -1))
         far = torch.arange(STEPS)[:, None] - torch.arange(STEPS) + STEPS
         scores = q @ k.mT + einsum("bhid,ijd->bhij", q, self.keys(far))
@@ -126,7 +121,6 @@ class SetTransformer(nn.Module):
         self.fc_q, self.fc_k, self.fc_v = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(b, t, 32) to the same."""
         q, k, v = (torch.cat(f(x).split(DEPTH, 2), 0) for f in (self.fc_q, self.fc_k, self.fc_v))
         a = torch.softmax(q.bmm(k.transpose(1, 2)) / math.sqrt(WIDTH), 2)
         return torch.cat((q + a.bmm(v)).split(x.size(0), 0), 2)
@@ -140,7 +134,6 @@ class BiDAF(nn.Module):
         self.left, self.right = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(b, t, 32) to the same."""
         a, b = self.left(x), self.right(x)[:, :5]
         scores = a @ b.transpose(1, 2)
         read = F.softmax(scores, dim=-1) @ b
@@ -156,7 +149,6 @@ class WordAttention(nn.Module):
         self.hidden, self.context = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(b, t, 32) to (b, 32)."""
         scores = self.context(torch.tanh(self.hidden(x))).squeeze(2)
         e = torch.exp(scores - scores.max())
         weights = e / torch.sum(e, dim=1, keepdim=True)
@@ -171,7 +163,6 @@ class MemoryNetwork(nn.Module):
         self.keys, self.values = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(b, t, 32) to (b, 32)."""
         u, m, c = x.mean(1), self.keys(x), self.values(x)
         for _ in range(2):
             weights = F.softmax(torch.sum(m * u.unsqueeze(1), 2), dim=1)
@@ -188,7 +179,6 @@ class LocationSensitive(nn.Module):
         self.location, self.v = nn.Conv1d(1, 8, 3, padding=1), nn.Linear(8, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(b, t, 32) to (b, 3, 32)."""
         memory, before, outputs = self.memory(x), torch.zeros(x.shape[0], 1, x.shape[1]), []
         for step in range(3):
             place = self.location(before).transpose(1, 2)
@@ -208,7 +198,6 @@ class Retrieval(nn.Module):
         self.mixer = Mixer()
 
     def forward(self, x: Tensor) -> Tensor:
-        """(b, t, 32) to the same."""
         return self.mixer(self.parts[0](self.q(x) @ x.mT / 5), x)
 
 
@@ -233,7 +222,6 @@ class Performer(nn.Module):
         self.register_buffer("features", torch.randn(DEPTH, 12))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(b, t, 32) to the same."""
         q, k, v = (split(y) for y in self.qkv(x).chunk(3, -1))
         q, k = (
             torch.exp(y @ self.get_buffer("features") - y.square().sum(-1, keepdim=True) / 2)
@@ -251,7 +239,6 @@ class LinearAttention(nn.Module):
         self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(b, t, 32) to the same."""
         q, k, v = (split(y) for y in self.qkv(x).chunk(3, -1))
         q, k = F.elu(q) + 1, F.elu(k) + 1
         total = 1 / (einsum("bhld,bhd->bhl", q, k.sum(2)) + 1e-6)
@@ -266,7 +253,6 @@ class Efficient(nn.Module):
         self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(b, t, 32) to the same."""
         q, k, v = (split(y) for y in self.qkv(x).chunk(3, -1))
         context = k.softmax(dim=-2).transpose(-2, -1) @ v
         return merged(q.softmax(dim=-1) @ context)
@@ -280,7 +266,6 @@ class SigmoidAttention(nn.Module):
         self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(b, t, 32) to the same."""
         q, k, v = (split(y) for y in self.qkv(x).chunk(3, -1))
         return merged(torch.sigmoid(q @ k.mT / DEPTH**0.5 - math.log(STEPS)) @ v)
 
@@ -296,7 +281,6 @@ class Router(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """(b, t, 32) to the same."""
         weights, chosen = self.gate(x).softmax(-1).topk(2, -1)
         out = torch.zeros_like(x)
         for n, expert in enumerate(self.experts):

@@ -10,15 +10,15 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import breadth_compare as compare
 import numpy as np
 import torch
-from breadth_compare import CHANGED, RIGHT, SAID, SILENT, WRONG, Finding
-from breadth_inputs import BATCH
-from breadth_truth import Nothing, Truth
 from torch import Tensor, nn
 
 import intently as it
+from benchmarks.breadth import compare
+from benchmarks.breadth.compare import CHANGED, RIGHT, SAID, SILENT, WRONG, Finding
+from benchmarks.breadth.inputs import BATCH
+from benchmarks.breadth.truth import Nothing, Truth
 from intently.errors import IntentlyError
 
 SEED = 3

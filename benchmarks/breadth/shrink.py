@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from breadth_families import OVERRIDES, of_family
+from benchmarks.breadth.families import OVERRIDES, of_family
 
 LAYERS, WIDTH, HEADS, HEAD, INNER, VOCABULARY, POSITIONS = 2, 32, 4, 8, 64, 99, 128
 IMAGE, PATCH = 32, 8

@@ -10,14 +10,12 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import breadth_axes
-import breadth_forms
-import breadth_repositories
-import breadth_vision
 import torch
 from einops import rearrange
 from torch import Tensor, einsum, nn
 from torch.nn import functional as F
+
+from benchmarks.breadth import axes, forms, repositories, vision
 
 WIDTH, HEADS = 32, 4
 NEGATIVE = -1e9
@@ -239,13 +237,12 @@ class Attends(nn.Module):
         self.function = function
 
     def forward(self, x: Tensor) -> Tensor:
-        """(b, t, 32) to the same."""
         q, k, v = rearrange(self.qkv(x), "b t (n h d) -> n b h t d", n=3, h=HEADS)
         return self.out(rearrange(self.function(q, k, v), "b h t d -> b t (h d)"))
 
 
 class InBlocks(Attends):
-    """A softmax that never exists as a whole: what it is, for `breadth_truth`."""
+    """A softmax that never exists as a whole: what it is, for `truth`."""
 
     def declared_weights(self, x: Tensor) -> Tensor:
         """The weights (b, h, t, t)."""
@@ -261,7 +258,6 @@ class SoftmaxModule(nn.Module):
         self.to_qkv, self.attend = nn.Linear(WIDTH, 3 * WIDTH, bias=False), nn.Softmax(dim=-1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(b, t, 32) to the same."""
         q, k, v = (rearrange(y, "b n (h d) -> b h n d", h=HEADS)
                    for y in self.to_qkv(x).chunk(3, dim=-1))  # fmt: skip
         weights = self.attend(torch.matmul(q, k.transpose(-1, -2)) * q.shape[-1] ** -0.5)
@@ -276,7 +272,6 @@ class Pooling(nn.Module):
         self.score = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 1))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(b, t, 32) to (b, 32)."""
         return (self.score(x).softmax(dim=1) * x).sum(dim=1)
 
 
@@ -289,7 +284,6 @@ class Recurrent(nn.Module):
         self.cell, self.general = nn.GRUCell(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(b, t, 32) to (b, 3, 32)."""
         keys, state = self.encoder(x)
         state, outputs = state[0], []
         for step in range(3):
@@ -308,7 +302,6 @@ class Cached(nn.Module):
         self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(b, t, 32) to the same, token by token."""
         outputs, keys, values = [], [], []
         for token in x.unbind(1):
             q, k, v = self.qkv(token).view(-1, 3, HEADS, WIDTH // HEADS).unbind(1)
@@ -329,11 +322,11 @@ FUNCTIONS: tuple[Callable[..., Tensor], ...] = (
 STYLES: dict[str, Callable[[], nn.Module]] = {
     **{
         f.__name__: (lambda f=f: Attends(f))
-        for f in (*FUNCTIONS, *breadth_forms.FUNCTIONS, *breadth_axes.FUNCTIONS)
+        for f in (*FUNCTIONS, *forms.FUNCTIONS, *axes.FUNCTIONS)
     },
-    **{name: (lambda f=f: Attends(f)) for name, f in breadth_forms.REACHED.items()},
-    **{f.__name__: (lambda f=f: InBlocks(f)) for f in breadth_forms.IN_BLOCKS},
-    **{kind.__name__: kind for kind in (*breadth_repositories.MODULES, *breadth_vision.MODULES)},
+    **{name: (lambda f=f: Attends(f)) for name, f in forms.REACHED.items()},
+    **{f.__name__: (lambda f=f: InBlocks(f)) for f in forms.IN_BLOCKS},
+    **{kind.__name__: kind for kind in (*repositories.MODULES, *vision.MODULES)},
     "softmax_module": SoftmaxModule,
     "pooling": Pooling,
     "luong_recurrent": Recurrent,

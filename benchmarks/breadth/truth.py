@@ -27,8 +27,18 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from breadth_fused import arguments, flex_replaced, fused_weights, native_weights, operands
-from breadth_marks import (
+from torch import Tensor, nn
+from torch.nn.modules import module as hooks
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from benchmarks.breadth.fused import (
+    arguments,
+    flex_replaced,
+    fused_weights,
+    native_weights,
+    operands,
+)
+from benchmarks.breadth.marks import (
     FUSED,
     KNOWN,
     LOG_SOFTMAX,
@@ -41,15 +51,12 @@ from breadth_marks import (
     Attended,
     Mark,
     axis_of,
+    laid_out,
     rounding,
     spread,
     tensors,
     varies,
 )
-from breadth_windows import laid_out
-from torch import Tensor, nn
-from torch.nn.modules import module as hooks
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 
 class Truth(TorchDispatchMode):

@@ -6,10 +6,11 @@ A module takes (b, t, 32). The names say whose style it is.
 from __future__ import annotations
 
 import torch
-from breadth_repositories import DEPTH, HEADS, STEPS, WIDTH, merged, split
 from einops import rearrange, repeat
 from torch import Tensor, einsum, nn
 from torch.nn import functional as F
+
+from benchmarks.breadth.repositories import DEPTH, HEADS, STEPS, WIDTH, merged, split
 
 
 class OpenAIClip(nn.Module):
@@ -21,7 +22,6 @@ class OpenAIClip(nn.Module):
         self.mask = torch.full((STEPS, STEPS), float("-inf")).triu_(1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(b, t, 32) to the same."""
         y = x.transpose(0, 1)
         return self.attn(y, y, y, need_weights=False, attn_mask=self.mask)[0].transpose(0, 1)
 
@@ -37,7 +37,6 @@ class ClipPooling(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """(b, t, 32) to (b, 32)."""
         x = x.transpose(0, 1)
         x = torch.cat([x.mean(0, keepdim=True), x], 0) + self.positions[:, None]
         y, _ = F.multi_head_attention_forward(
@@ -64,7 +63,6 @@ class Dino(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """(b, t, 32) to the same."""
         y, self.last = self.attend(x)
         return y
 
@@ -88,7 +86,6 @@ class Swin(nn.Module):
         self.register_buffer("index", torch.arange(4)[:, None] - torch.arange(4) + 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(b, t, 32) to the same."""
         b = x.shape[0]
         x = torch.roll(x, -self.shift, 1)
         x = x.view(b, -1, 4, WIDTH).reshape(-1, 4, WIDTH)
@@ -113,7 +110,6 @@ class DeepViT(nn.Module):
         self.norm = nn.LayerNorm(HEADS)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(b, t, 32) to the same."""
         q, k, v = (
             rearrange(y, "b n (h d) -> b h n d", h=HEADS) for y in self.to_qkv(x).chunk(3, dim=-1)
         )
@@ -132,7 +128,6 @@ class CaiT(nn.Module):
         self.proj_l, self.proj_w = nn.Linear(HEADS, HEADS), nn.Linear(HEADS, HEADS)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(b, t, 32) to the same."""
         q, k, v = (split(y) for y in self.qkv(x).chunk(3, -1))
         attn = q * DEPTH**-0.5 @ k.transpose(-2, -1)
         attn = self.proj_l(attn.permute(0, 2, 3, 1)).permute(0, 3, 1, 2).softmax(dim=-1)
@@ -150,7 +145,6 @@ class LeViT(nn.Module):
         self.act = nn.Hardswish()
 
     def forward(self, x: Tensor) -> Tensor:
-        """(b, t, 32) to the same."""
         x = x.transpose(1, 2)
         q = self.q(x).view(x.shape[0], HEADS, DEPTH, -1)
         k, v = self.kv(x).view(x.shape[0], HEADS, 2 * DEPTH, -1).chunk(2, 2)
@@ -168,7 +162,6 @@ class Perceiver(nn.Module):
         self.to_q, self.to_kv = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 2 * WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(b, t, 32) to (b, 3, 32)."""
         b, h = x.shape[0], HEADS
         q, (k, v) = self.to_q(repeat(self.latents, "n d -> b n d", b=b)), self.to_kv(x).chunk(2, -1)
         q, k, v = (rearrange(y, "b n (h d) -> (b h) n d", h=h) for y in (q, k, v))
@@ -190,7 +183,6 @@ class NonLocal(nn.Module):
         self.gamma, self.softmax = nn.Parameter(torch.ones(1)), nn.Softmax(dim=-1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(b, t, 32) to the same."""
         image = x.transpose(1, 2).unflatten(2, (2, -1))
         q = self.theta(image).flatten(2).permute(0, 2, 1)
         energy = torch.bmm(q, self.phi(image).flatten(2))
@@ -206,7 +198,6 @@ class GlobalContext(nn.Module):
         self.mask, self.softmax = nn.Conv2d(WIDTH, 1, 1), nn.Softmax(dim=2)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(b, t, 32) to the same."""
         image = x.transpose(1, 2).unflatten(2, (2, -1))
         weights = self.softmax(self.mask(image).flatten(2)).unsqueeze(-1)
         context = torch.matmul(image.flatten(2).unsqueeze(1), weights)
@@ -221,7 +212,6 @@ class GridPooling(nn.Module):
         self.score = nn.Conv2d(WIDTH, 1, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(b, t, 32) to (b, 32)."""
         image = x.transpose(1, 2).unflatten(2, (2, -1))
         scores = self.score(image)
         weights = scores.flatten(1).softmax(1).view_as(scores)
@@ -232,7 +222,6 @@ class GridSoftmax(GridPooling):
     """The same with the softmax over both axes written out."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """(b, t, 32) to (b, 32)."""
         image = x.transpose(1, 2).unflatten(2, (2, -1))
         e = self.score(image).exp()
         return torch.einsum("bixy,bcxy->bc", e / e.sum(dim=(-2, -1), keepdim=True), image)
@@ -246,7 +235,6 @@ class Axial(nn.Module):
         self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(b, t, 32) to the same."""
         q, k, v = self.qkv(x.unflatten(1, (2, -1))).unflatten(-1, (3, HEADS, -1)).unbind(3)
         rows = torch.softmax(einsum("bxihd,bxjhd->bxhij", q, k) / DEPTH**0.5, -1)
         columns = torch.softmax(einsum("bixhd,bjxhd->bhxij", q, k) / DEPTH**0.5, -1)
@@ -262,7 +250,6 @@ class CrissCross(nn.Module):
         self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(b, t, 32) to the same."""
         q, k, v = self.qkv(x.unflatten(1, (2, -1))).chunk(3, -1)
         rows = einsum("bxid,bxjd->bxij", q, k)
         columns = einsum("bixd,bjxd->bixj", q, k)

@@ -1,26 +1,16 @@
-"""Run the examiner over planted mistakes: each mutant and its base, in a process of its own.
-
-python benchmarks/checking_planted.py [--seed N] [--json FILE] [--only TEXT] [--table]
-"""
+"""The examiner over planted mistakes: each mutant, and its base, which is right."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 import time
 import traceback
 from collections import Counter
+from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import torch
-from isolation import isolated
-from planted import KINDS, mutants, sealed
-from planted.kinds import ALIKE
-
-SECONDS = 60
+from benchmarks.checking.planted import Mutant, mutants, sealed
+from benchmarks.checking.planted.kinds import ALIKE
 
 NAMES: dict[str, tuple[str, ...]] = {
     "no-scale": ("no-scale",), "scale-by-d": ("scale-one-over-d",),
@@ -60,11 +50,18 @@ def right(kind: str, found: set[str]) -> bool:
     return any(name in found for k in kinds for name in (*NAMES.get(k, ()), k))
 
 
-def one(mutant: Any) -> dict[str, Any]:
+def tasks(given: Any) -> Iterator[tuple[dict[str, Any], Callable[[], dict[str, Any]]]]:
+    """A row of each mutant, and what examines it."""
+    for mutant in sealed() if given.seed is None else mutants(given.seed):
+        row = {"name": mutant.name, "base": mutant.base, "kinds": mutant.kinds}
+        yield row, partial(examined, mutant)
+
+
+def examined(mutant: Mutant) -> dict[str, Any]:
     """Examine a mutant and its base."""
     from intently.examiner import check
 
-    row: dict[str, Any] = {}
+    row: dict[str, Any] = {"equivalent": mutant.equivalent, "unseen": mutant.unseen}
     for name, make in (("found", mutant.make), ("false", mutant.correct)):
         start = time.perf_counter()
         try:
@@ -80,7 +77,12 @@ def one(mutant: Any) -> dict[str, Any]:
     return row
 
 
-def summary(rows: list[dict[str, Any]]) -> str:
+def line(row: dict[str, Any]) -> str:
+    """What was found of one, in a line."""
+    return f"{row['name']}: {row.get('found', row.get('error'))}"
+
+
+def table(rows: list[dict[str, Any]]) -> str:
     """How many were found, how many named rightly, and how many bases were called wrong."""
     real = [r for r in rows if not r["equivalent"]]
     found = [r for r in real if r.get("found")]
@@ -106,37 +108,19 @@ def _named(row: dict[str, Any]) -> bool:
     return bool(row.get("found")) and all(right(k, set(row["found"])) for k in kinds)
 
 
-def main(given: argparse.Namespace) -> None:
-    """Run what is left, and print the summary."""
-    torch.set_num_threads(1)
-    rows = {}
-    if given.json and given.json.exists():
-        rows = {r["name"]: r for r in map(json.loads, given.json.read_text().splitlines())}
-    if not given.table:
-        every = list(sealed() if given.seed is None else mutants(given.seed))
-        for n, mutant in enumerate(every, 1):
-            if mutant.name in rows or (given.only and given.only not in mutant.name):
-                continue
-            row = rows[mutant.name] = {
-                "name": mutant.name, "base": mutant.base, "kinds": mutant.kinds,
-                "equivalent": mutant.equivalent, "unseen": mutant.unseen,
-                **isolated(partial(one, mutant), given.seconds),
-            }  # fmt: skip
-            print(f"{n}/{len(every)} {mutant.name}: {row.get('found')}", file=sys.stderr)
-            if given.json:
-                with given.json.open("a") as out:
-                    out.write(json.dumps(row) + "\n")
-            else:
-                print(json.dumps(row, indent=1, ensure_ascii=False))
-    print(summary(list(rows.values())))
+def listed(seed: int | None, only: list[str] | None) -> None:
+    """Print what each mutant changes, relative and in float64, and how often each kind is planted.
 
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Examine planted mistakes.")
-    parser.add_argument("--seed", type=int, help="another set than the sealed one")
-    parser.add_argument("--json", type=Path, metavar="FILE.jsonl", help="rows; a run goes on here")
-    parser.add_argument("--only", help="names with this text in them")
-    parser.add_argument("--table", action="store_true", help="run nothing")
-    parser.add_argument("--seconds", type=float, default=SECONDS)
-    assert KINDS
-    main(parser.parse_args())
+    ∞ stands for NaN, another shape, or an error. `equivalent` mutants differ in nothing that a user
+    can observe; `unseen` kinds have no effect beside the other mistake.
+    """
+    every = sealed() if seed is None else mutants(seed)
+    chosen = [x for x in every if not only or any(text in x.name for text in only)]
+    print("| name | base | kinds | equivalent | difference | unseen |\n|---|---|---|---|--:|---|")
+    for mutant in chosen:
+        kinds, unseen = ", ".join(mutant.kinds), ", ".join(mutant.unseen)
+        same = "yes" if mutant.equivalent else ""
+        cells = f"{mutant.name} | {mutant.base} | {kinds} | {same} | {mutant.difference:.1e}"
+        print(f"| {cells} | {unseen} |\n\n{mutant.diff}\n", flush=True)
+    counts = Counter(kind for mutant in chosen for kind in mutant.kinds)
+    print("\n".join(f"{kind}: {n}" for kind, n in sorted(counts.items())))

@@ -1,32 +1,33 @@
-"""Run the examiner over correct attentions: none may be called wrong.
-
-python benchmarks/checking_right.py [--only TEXT ...] [--json FILE] [--table] [--seconds N]
-"""
+"""The examiner over correct attentions: none may be called wrong."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 import time
 import traceback
+from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import torch
-from isolation import isolated
-from right import Case, cases
+from benchmarks.checking.right import Case, cases
 
 
-def one(case: Case) -> dict[str, Any]:
+def tasks(given: Any) -> Iterator[tuple[dict[str, Any], Callable[[], dict[str, Any]]]]:
+    """A row of each case, and what examines it."""
+    from transformers import GenerationMixin, PreTrainedModel
+
+    assert GenerationMixin and PreTrainedModel  # imported once, for all forked processes
+    for case in cases():
+        yield {"name": case.name, "limit": case.seconds}, partial(examined, case)
+
+
+def examined(case: Case) -> dict[str, Any]:
     """Examine a case: what was understood and computed, and what was found."""
     from intently.errors import ArgumentError
     from intently.examiner import check
 
     made = case.make()
     start = time.perf_counter()
-    row: dict[str, Any] = {"name": case.name, "limit": case.seconds}
+    row: dict[str, Any] = {}
     try:
         report = check(made, **case.asked)
     except ArgumentError as error:
@@ -43,6 +44,12 @@ def one(case: Case) -> dict[str, Any]:
         }  # fmt: skip
     row["s"] = round(time.perf_counter() - start, 1)
     return row
+
+
+def line(row: dict[str, Any]) -> str:
+    """What was said of one, in a line."""
+    said = row.get("mistakes") or row.get("error") or row.get("refused") or "right"
+    return f"{row['name']}: {said} {row.get('s')} s"
 
 
 def measured(row: dict[str, Any]) -> str:
@@ -84,42 +91,3 @@ def summary(rows: list[dict[str, Any]]) -> str:
         f"not examined: {', '.join(r['name'] for r in rows if 'computes' not in r)}",
     ]
     return "\n".join(lines)
-
-
-def warm() -> None:
-    """Import what many cases need, so that forked processes have it."""
-    from transformers import GenerationMixin, PreTrainedModel
-
-    assert GenerationMixin and PreTrainedModel
-
-
-def main(given: argparse.Namespace) -> None:
-    """Run what is left, and print the table."""
-    torch.set_num_threads(1)
-    rows = {}
-    if given.json and given.json.exists():
-        rows = {r["name"]: r for r in map(json.loads, given.json.read_text().splitlines())}
-    every = [] if given.table else list(cases())
-    warm()
-    for n, case in enumerate(every, 1):
-        if given.only and not any(x in case.name for x in given.only):
-            continue
-        if case.name in rows:
-            continue
-        row = {"name": case.name, **isolated(partial(one, case), given.seconds)}
-        rows[case.name] = row
-        said = row.get("mistakes") or row.get("error") or row.get("refused") or "right"
-        print(f"{n}/{len(every)} {case.name}: {said} {row.get('s')} s", file=sys.stderr)
-        if given.json:
-            with given.json.open("a") as out:
-                out.write(json.dumps(row) + "\n")
-    print(table(list(rows.values())))
-
-
-if __name__ == "__main__":
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--only", nargs="*", help="names that contain one of these")
-    options.add_argument("--json", type=Path, help="a file of rows, which a later run continues")
-    options.add_argument("--table", action="store_true", help="print the rows of the file only")
-    options.add_argument("--seconds", type=float, default=120)
-    main(options.parse_args())

@@ -1,36 +1,51 @@
-"""Run the examiner over attention mistakes that shipped, and over the releases that mended them.
-
-python benchmarks/checking_wild.py [--prepare | --prove] [--json FILE] [--only TEXT] [--said]
-"""
+"""The examiner over attention mistakes that shipped, and over the releases that mended them."""
 
 from __future__ import annotations
 
-import argparse
-import importlib
-import json
 import os
 import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
-from isolation import Row, isolated
-from wild.releases import HOME, RELEASES, prepare
 
 import intently as it
+from benchmarks.checking.wild import PROGRAMS
+from benchmarks.checking.wild.program import HOME, Program, install
 
-CASES = Path(__file__).parent / "wild" / "cases"
-SECONDS = 120
+Row = dict[str, Any]
 
 
-def case(name: str) -> Any:
-    """The module of a case."""
-    return importlib.import_module(f"wild.cases.{name}")
+def tasks(given: Any) -> Iterator[tuple[Row, Callable[[], Row]]]:
+    """A row of each case, affected and mended, and what examines it, or proves that it is wrong."""
+    work = proved if given.prove else examined
+    for name, program in sorted(PROGRAMS.items()):
+        for variant, folders in program.needs.items():
+            row = {"name": f"{name} ({variant})", "case": name, "variant": variant}
+            if all((HOME / x).is_dir() for x in folders):
+                yield row, partial(released, work, program, variant)
+            else:
+                print(f"{row['name']} is not installed: --prepare", file=sys.stderr)
+
+
+def prepare() -> None:
+    """Install all releases that are not there yet."""
+    install(
+        {x for program in PROGRAMS.values() for needed in program.needs.values() for x in needed}
+    )
+
+
+def released(work: Callable[[Program], Row], program: Program, variant: str) -> Row:
+    """A row with the release of a case on the path of this process."""
+    os.environ |= {"WILD_VARIANT": variant, "KERAS_BACKEND": "torch"}
+    warnings.filterwarnings("ignore")
+    sys.path[:0] = [str(HOME / x) for x in program.needs[variant]]
+    with torch.no_grad():
+        return work(program)
 
 
 def stated(intent: dict[str, Any]) -> dict[str, Any]:
@@ -39,20 +54,19 @@ def stated(intent: dict[str, Any]) -> dict[str, Any]:
     return {n: eval(x, values) if n in ("mask", "bias") else x for n, x in intent.items()}
 
 
-def proved(name: str, variant: str) -> Row:
+def proved(program: Program) -> Row:
     """Whether the mistake shows."""
-    shows, size = case(name).wrong()
+    shows, size = program.wrong()
     return {"shows": shows, "size": size}
 
 
-def examined(name: str, variant: str) -> Row:
+def examined(program: Program) -> Row:
     """What `check` says of the adapter, and of the library's own module."""
-    program, row = case(name), {}
-    row["expected"], row["kind"] = program.meta["name"], program.meta["kind"]
+    row: Row = {"expected": program.names, "kind": program.kind}
     subjects = {"adapter": program.make()}
     if subjects["adapter"].m is not None:
         subjects["module"] = program.make().m
-    given = {"inputs": program.inputs(), **stated(program.meta["intent"])}
+    given = {"inputs": program.inputs(), **stated(program.intent)}
     for how, subject in subjects.items():
         start = time.perf_counter()
         try:
@@ -72,21 +86,9 @@ def alone(given: dict[str, Any]) -> dict[str, Any]:
     return {n: x for n, x in given.items() if n in ("mask", "bias")}
 
 
-def released(work: Callable[[str, str], Row], name: str, variant: str) -> Row:
-    """A row with the release of a case on the path of this process."""
-    os.environ |= {"WILD_VARIANT": variant, "KERAS_BACKEND": "torch"}
-    warnings.filterwarnings("ignore")
-    sys.path[:0] = [str(HOME / x) for x in needs(name)[variant]]
-    with torch.no_grad():
-        return work(name, variant)
-
-
-def needs(name: str) -> dict[str, tuple[str, ...]]:
-    """The releases of a case, for ``affected`` and ``mended``."""
-    return case(name).meta["needs"]
-
-
-# --- the table ----------------------------------------------------------------------------------
+def line(row: Row) -> str:
+    """What was said of one, in a line."""
+    return f"{row['name']}: { {n: x for n, x in row.items() if not n.endswith('said')} }"
 
 
 def found(row: Row) -> bool:
@@ -102,6 +104,8 @@ def named(row: Row) -> bool:
 def table(rows: Iterable[Row]) -> str:
     """A line for each case and variant, and totals."""
     rows = list(rows)
+    if any("shows" in row for row in rows):
+        return "\n".join(f"{row['name']}: {row}" for row in rows)
     out = ["| case | release | said of the adapter | said of the module | right | s |"]
     out.append("|---|---|---|---|---|--:|")
     for row in rows:
@@ -130,45 +134,3 @@ def _said(row: Row, how: str) -> str:
     if why:
         return why.replace("\n", " ")[:60]
     return ", ".join(dict.fromkeys(row[how])) or "nothing" if how in row else ""
-
-
-def main(given: argparse.Namespace) -> None:
-    """Prepare, prove or examine."""
-    torch.set_num_threads(1)
-    names = sorted(p.stem for p in CASES.glob("[a-z]*.py"))
-    chosen = [n for n in names if given.only in n]
-    every = [(n, v, needs(n)[v]) for n in chosen for v in needs(n)]
-    folders = dict.fromkeys(x for _, _, xs in every for x in xs)
-    assert set(folders) <= set(RELEASES)
-    if given.prepare:
-        prepare(folders)
-        return
-    rows = []
-    for name, variant, folder in every:
-        if any(not (HOME / x).is_dir() for x in folder):
-            print(f"{name} ({variant}) is not installed: --prepare", file=sys.stderr)
-            continue
-        work = proved if given.prove else examined
-        row = isolated(partial(released, work, name, variant), given.seconds)
-        rows.append({"case": name, "variant": variant, **row})
-        short = {n: x for n, x in rows[-1].items() if given.said or not n.endswith("said")}
-        print(json.dumps(short, ensure_ascii=False), file=sys.stderr, flush=True)
-        for how in ("adapter said", "module said") if given.said else ():
-            print(f"--- {how}\n{rows[-1].get(how, '')}", file=sys.stderr)
-    if given.json:
-        given.json.write_text("".join(json.dumps(x, ensure_ascii=False) + "\n" for x in rows))
-    if not given.prove:
-        print(table(rows))
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Examine attention mistakes that shipped.")
-    parser.add_argument("--prepare", action="store_true", help="install the releases")
-    parser.add_argument("--prove", action="store_true", help="show the mistakes, without check")
-    parser.add_argument(
-        "--json", type=Path, metavar="FILE.jsonl", help="rows with all that is said"
-    )
-    parser.add_argument("--only", default="", help="cases with this text in their names")
-    parser.add_argument("--said", action="store_true", help="print the reports")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="for one case")
-    main(parser.parse_args())

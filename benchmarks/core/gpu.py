@@ -1,6 +1,6 @@
 """Measure attention on a GPU against PyTorch's and write the table of docs/benchmarks.md.
 
-    python benchmarks/gpu.py [--quick] [--out FILE.md]
+    python -m benchmarks.core.gpu [--quick] [--out FILE.md]
 
 Each call is timed by CUDA events; competitors take turns in one process, in shuffled order, and
 the ratios are those of single rounds. FlexAttention's side is PyTorch's documented use: compiled,
@@ -10,19 +10,18 @@ its block mask made once by ``create_block_mask``.
 from __future__ import annotations
 
 import argparse
-import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from measure import SEED, ratio, spread
-from report import table
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import intently as it
+from benchmarks.measure import SEED, Effort, ratio, rounds, spread
+from benchmarks.report import table
 
 Call = Callable[[], Tensor]
 H, D = 16, 64
@@ -99,7 +98,7 @@ def rows() -> list[Row]:
     ]
 
 
-def seconds(call: Callable[[], object]) -> float:
+def seconds(call: Callable[[], object], _: int) -> float:
     """Seconds on the GPU, by events."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
@@ -108,20 +107,6 @@ def seconds(call: Callable[[], object]) -> float:
     end.synchronize()
     del result
     return start.elapsed_time(end) / 1e3
-
-
-def race(calls: dict[str, Callable[[], object]], count: int) -> dict[str, list[float]]:
-    """Seconds of each call in ``count`` rounds of shuffled order."""
-    shuffle, order = random.Random(SEED).shuffle, list(calls)
-    for call in calls.values():
-        for _ in range(3):
-            call()
-    found: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(count):
-        shuffle(order)
-        for name in order:
-            found[name].append(seconds(calls[name]))
-    return found
 
 
 def line(row: Row, t: int, dtype: torch.dtype, backward: bool, count: int) -> list[str]:
@@ -144,7 +129,7 @@ def line(row: Row, t: int, dtype: torch.dtype, backward: bool, count: int) -> li
         return lambda: torch.autograd.grad(forward(), (q, k, v), dy)
 
     calls = {"theirs": whole(theirs), "again": whole(theirs), "ours": whole(ours)}
-    found = race(calls, count)
+    found = rounds(calls, Effort(0, count, count), timed=seconds)
     plan = it.attend(q, k, mask=row.mask, **row.options).plan(v)
     return [
         row.title,

@@ -1,20 +1,18 @@
-"""The native kernel beside PyTorch's, and the share of sgemm that each reaches in one run."""
+"""The native kernel: what acts on the logits, short and single queries, statistics, others."""
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable
 from typing import Any
 
-import measure
 import torch
 import torch.nn.functional as F
-from products import FUSED
-from report import NONE, Section, Settings, reached, table
 from torch import Tensor
 
 import intently as it
+from benchmarks import measure
+from benchmarks.report import NONE, Section, Settings, reached, table
 from intently.matrix import patterns
 
 SHORT = (16, 32, 64)
@@ -24,56 +22,6 @@ def draw(*shapes: tuple[int, ...]) -> list[Tensor]:
     """Normal numbers of these shapes."""
     torch.manual_seed(measure.SEED)
     return [torch.randn(shape) for shape in shapes]
-
-
-def sgemm() -> Callable[[], Tensor]:
-    """A matrix product of 2 · 1024³ operations."""
-    a = torch.randn(1024, 1024)
-    return lambda: a @ a
-
-
-def speed(seconds: list[float], operations: float) -> float:
-    """Operations per second."""
-    return operations / statistics.median(seconds)
-
-
-def shapes(settings: Settings) -> Section:
-    """The shapes that torch fuses: time against torch, and both as shares of sgemm."""
-    lines, every = [], []
-    for b, h, t, d in ((2, 2, 64, 16),) if settings.quick else FUSED:
-        line = [f"({b}, {h}, {t:,}, {d})"]
-        for causal in (False, True):
-            q, k, v = draw(*[(b, h, t, d)] * 3)
-            mask = it.causal() if causal else None
-            calls = {
-                "ours": lambda q=q, k=k, v=v, m=mask: it.attention(q, k, v, mask=m),
-                "torch": lambda q=q, k=k, v=v, c=causal: F.scaled_dot_product_attention(
-                    q, k, v, is_causal=c
-                ),
-                "sgemm": sgemm(),
-            }
-            measure.check_agree(str(line), [calls["ours"]()], [calls["torch"]()])
-            seconds = measure.rounds(calls, settings.effort(1.5, 7, 101))
-            found = measure.ratio(seconds["torch"], seconds["ours"])
-            peak = speed(seconds["sgemm"], 2 * 1024**3)
-            work = 4 * b * h * t * t * d * ((t + 1) / (2 * t) if causal else 1)
-            shares = [f"{speed(seconds[x], work) / peak:.2f}" for x in ("ours", "torch")]
-            line += [found.text(), *shares]
-            every.append(found.median)
-        lines.append(line)
-    mean, worst = measure.geometric_mean(every), min(every)
-    misses = [f"mean {mean:.2f}"] if mean < 1.9 else []
-    misses += [f"worst {worst:.2f}"] if worst < 1.05 else []
-    head = ["(b, h, t, d)", "forward", "share", "torch's share"]
-    head += ["causal", "share", "torch's share"]
-    return Section(
-        "the native kernel where torch fuses, forward",
-        "geometric mean ≥ 1.9, worst ≥ 1.05",
-        f"geometric mean {mean:.2f}, worst {worst:.2f}",
-        reached(misses),
-        "torch's time / ours; shares are of a 1024 × 1024 sgemm in the same rounds, causal "
-        "operations counted exactly.\n\n" + table(head, lines),
-    )
 
 
 def extras(settings: Settings) -> Section:
@@ -279,31 +227,11 @@ def onnx(settings: Settings) -> Section:
     )
 
 
-def error(_: Settings) -> Section:
-    """The largest error at 4,096 keys against float64, ours and torch's."""
-    q, k, v = draw(*[(1, 2, 4096, 64)] * 3)
-    exact = F.scaled_dot_product_attention(q.double(), k.double(), v.double())
-    errors = [
-        float((x.double() - exact).abs().max())
-        for x in (it.attention(q, k, v), F.scaled_dot_product_attention(q, k, v))
-    ]
-    share = errors[0] / max(errors[1], math.ulp(1.0))
-    return Section(
-        "error at 4,096 keys",
-        "≤ 2 × the plain formula's (contract 7, tested)",
-        f"{errors[0]:.1e}, torch {errors[1]:.1e}: {share:.1f} ×",
-        NONE,
-        "Against float64, the largest of all entries.",
-    )
-
-
 PARTS: dict[str, Callable[[Settings], Section]] = {
-    "native": shapes,
     "extras": extras,
     "decoding": decoding,
     "batches": batches,
     "passes": passes,
     "compiled": compiled,
     "onnx": onnx,
-    "error": error,
 }

@@ -1,14 +1,19 @@
-"""Products with the matrix: where torch fuses, where it does not, and where little is allowed."""
+"""Products with the matrix: where torch fuses, with a dense mask, and one long context."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
-import measure
-from cases import DENSE, DOCUMENT, WINDOW, Product
-from cases import peak as peak_of
-from measure import Effort, Peak, Spread, geometric_mean
-from report import (
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import intently as it
+from benchmarks import measure
+from benchmarks.measure import Effort, Peak, Spread, geometric_mean
+from benchmarks.report import (
     NONE,
     READING,
     Section,
@@ -19,6 +24,96 @@ from report import (
     table,
     worst_noise,
 )
+
+DOCUMENT = 512
+WINDOW = 256
+
+
+@dataclass(frozen=True)
+class Product:
+    """y = A @ v, forward or forward and backward, against scaled_dot_product_attention.
+
+    ``kind`` says what is passed beside q, k and v (b, h, t, d): see `_extras`.
+    """
+
+    kind: str
+    b: int
+    h: int
+    t: int
+    d: int
+    backward: bool = False
+
+    def warm(self) -> Product:
+        """Return the same at a size that costs little, yet runs the same code on every core."""
+        return replace(self, t=min(self.t, 1024))
+
+    def calls(self) -> dict[str, measure.Call]:
+        """Build the inputs; "torch" and "ours" return y, and with ``backward`` the gradients.
+
+        torch has no call where the dense mask it needs would be too large to build.
+        """
+        torch.manual_seed(measure.SEED)
+        shape = (self.b, self.h, self.t, self.d)
+        q, k, v = (torch.randn(shape, requires_grad=self.backward) for _ in range(3))
+        for_torch, for_us = _extras(self.kind, self.t)
+        inputs = [q, k, v] if self.backward else []
+        dy = torch.randn_like(v) if self.backward else None
+
+        def whole(forward: Callable[[], Tensor]) -> measure.Call:
+            def call() -> tuple[Tensor, ...]:
+                y = forward()
+                return (y, *torch.autograd.grad(y, inputs, dy)) if inputs else (y,)
+
+            return call
+
+        calls = {"ours": whole(lambda: it.attention(q, k, v, **for_us()))}
+        if for_torch is not None:
+            calls["torch"] = whole(lambda: F.scaled_dot_product_attention(q, k, v, **for_torch))
+        return calls
+
+    @property
+    def way(self) -> str:
+        """The way in words."""
+        return "with backward" if self.backward else "forward"
+
+    def mask_bytes(self) -> int:
+        """Bytes of the dense mask that torch needs and we do not."""
+        return self.t**2 if self.kind in DENSE else 0
+
+
+def peak(case: Product, side: str, threads: int) -> measure.Peak:
+    """Peak memory of one side of a case; to be run in a fresh process."""
+    torch.set_num_threads(threads)
+    case.warm().calls()[side]()
+    return measure.peak(case.calls()[side])
+
+
+def dense_mask(kind: str, t: int) -> Tensor:
+    """Build the boolean (t, t) that torch needs, True means attend."""
+    i, j = torch.arange(t)[:, None], torch.arange(t)
+    if kind == "window(255, 0)":
+        return (j <= i) & (j > i - WINDOW)
+    same = i // DOCUMENT == j // DOCUMENT
+    return same if kind == "segments(ids)" else same & (j <= i)
+
+
+DENSE: dict[str, Callable[[int], it.Mask]] = {
+    "window(255, 0)": lambda t: it.window(WINDOW - 1, 0),
+    "segments(ids) & causal()": lambda t: it.segments(torch.arange(t) // DOCUMENT) & it.causal(),
+    "segments(ids)": lambda t: it.segments(torch.arange(t) // DOCUMENT),
+}
+
+
+def _extras(kind: str, t: int) -> tuple[dict[str, Any] | None, Callable[[], dict[str, Any]]]:
+    """Further arguments for torch, and for us, whose masks are made anew in every call."""
+    if kind in DENSE:
+        return {"attn_mask": dense_mask(kind, t)}, lambda: {"mask": DENSE[kind](t)}
+    return {
+        "plain": ({}, dict),
+        "causal": ({"is_causal": True}, lambda: {"mask": it.causal()}),
+        "window(1023, 0)": (None, lambda: {"mask": it.window(1023, 0)}),
+    }[kind]
+
 
 FUSED = (
     (64, 4, 256, 16),
@@ -57,7 +152,7 @@ def fused(settings: Settings) -> Section:
     for b, h, t, d in shapes:
         line = [f"({b}, {h}, {t:,}, {d})"]
         for way, (kind, backward) in WAYS.items():
-            case = Product(kind, b, h, t, d, d, backward)
+            case = Product(kind, b, h, t, d, backward)
             seconds = _race(case, settings.effort(2.5, 7, 101))
             found = measure.ratio(seconds["torch"], seconds["ours"])
             same = measure.ratio(seconds["torch"], seconds["torch again"])
@@ -88,33 +183,6 @@ def fused(settings: Settings) -> Section:
     )
 
 
-def leaves(settings: Settings) -> Section:
-    """The calls for which torch silently builds the matrix."""
-    t, d, h = (128, 16, 2) if settings.quick else (4096, 64, 8)
-    kinds = {
-        "e < d": d // 2,
-        "e > d": 2 * d,
-        "mask (h, t, s)": d,
-        "q, k, v 3-D": d,
-        "bias (t, s)": d,
-        "bias (h, t, s)": d,
-        "dropout 0.1": d,
-    }
-    products = [
-        Product(kind, 1, h, t, d, e, way) for kind, e in kinds.items() for way in (False, True)
-    ]
-    return _products(
-        f"where torch silently leaves the fused path, t = s = {t:,}, {h} heads",
-        _Goal("faster, ≤ 1/10 of the memory", 1.0, 10),
-        f"b = 1, h = {h}, t = s = {t:,}, d = {d}; e = d but for e < d ({d // 2}) and e > d "
-        f"({2 * d}). The masks and biases are inputs of both sides and not counted; the bias "
-        "needs a gradient, also where only the forward pass is timed.",
-        products,
-        settings.effort(10, 5, 21),
-        settings,
-    )
-
-
 def sparse(settings: Settings) -> Section:
     """Windows and packed documents against torch with the dense mask."""
     t, d, h = (1024, 16, 2) if settings.quick else (16384, 64, 8)
@@ -124,7 +192,7 @@ def sparse(settings: Settings) -> Section:
         f"b = 1, h = {h}, t = s = {t:,}, d = {d}; documents of {DOCUMENT}. torch gets the "
         f"boolean mask (t, s) built beforehand: its {megabytes(t * t)} MB count as "
         "memory, the time to build it does not count. Our masks are made in the timed call.",
-        [Product(kind, 1, h, t, d, d, way) for kind in DENSE for way in (False, True)],
+        [Product(kind, 1, h, t, d, way) for kind in DENSE for way in (False, True)],
         settings.effort(30, 3, 11),
         settings,
     )
@@ -167,7 +235,6 @@ class _Row(NamedTuple):
         return [
             prefix + self.case.kind,
             self.case.way,
-            self.case.torch_runs(),
             f"{self.seconds:.3g}",
             self.speed.text(),
             str(self.speed.n),
@@ -182,7 +249,6 @@ class _Row(NamedTuple):
 HEAD = [
     "",
     "",
-    "torch runs",
     "torch, s",
     "torch's time / ours",
     "rounds",
@@ -227,20 +293,20 @@ def _rows(case: Product, effort: Effort, threads: int, again: bool) -> tuple[_Ro
 
     def row(other: str, side: str, extra: int) -> _Row:
         speed = measure.ratio(seconds["torch"], seconds[other])
-        peak = measure.in_fresh_process(peak_of, case, side, threads)
-        return _Row(case, median, speed, above, peak._replace(above=peak.above + extra))
+        used = measure.in_fresh_process(peak, case, side, threads)
+        return _Row(case, median, speed, above, used._replace(above=used.above + extra))
 
-    above = measure.in_fresh_process(peak_of, case, "torch", threads).above + mask
+    above = measure.in_fresh_process(peak, case, "torch", threads).above + mask
     return row("ours", "ours", 0), row("torch again", "torch", mask) if again else None
 
 
 def long(settings: Settings) -> Section:
     """One context whose matrix fits no memory."""
     t, d, h = (4096, 16, 2) if settings.quick else (131072, 64, 8)
-    case = Product("window(1023, 0)", 1, h, t, d, d)
+    case = Product("window(1023, 0)", 1, h, t, d)
     calls = {"ours": case.calls()["ours"]}
     seconds = measure.rounds(calls, settings.effort(20, 3, 5))["ours"]
-    used = measure.in_fresh_process(peak_of, case, "ours", settings.threads)
+    used = measure.in_fresh_process(peak, case, "ours", settings.threads)
     found = measure.spread(seconds)
     line = [
         f"t = s = {t:,}, {h} heads, d = {d}",
@@ -265,7 +331,6 @@ def _race(case: Product, effort: Effort, again: bool = True) -> dict[str, list[f
     """Let both sides agree, then run them in turn, torch once more where ``again``."""
     calls = case.calls()
     first, second = calls["torch"](), calls["ours"]()
-    if not case.random:
-        measure.check_agree(f"{case.kind}, {case.way}", first, second)
+    measure.check_agree(f"{case.kind}, {case.way}", first, second)
     del first, second
     return measure.rounds(calls | ({"torch again": calls["torch"]} if again else {}), effort)

@@ -1,6 +1,6 @@
 """Measure edits: what one costs in a model, and the effects of all heads beside hooks one by one.
 
-    python benchmarks/effects.py [--quick] [--only NAME …] [--out FILE.md] [--threads 2]
+    python -m benchmarks.editing [--quick] [--only NAME …] [--out FILE.md] [--threads 2]
 
 The model is a GPT-2 of 12 layers, 768 wide, 12 heads, with random weights. All sides take turns in
 one process.
@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import measure
 import torch
-from report import NONE, READING, Section, Settings, arguments, reached, run, table
 
 import intently as it
+from benchmarks import measure
+from benchmarks.report import NONE, READING, Section, Settings, arguments, reached, run, table
 from intently import edits
 
 WIDTH, LAYERS, HEADS, WORDS = 768, 12, 12, 50257

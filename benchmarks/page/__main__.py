@@ -1,6 +1,6 @@
 """Measure the page in Chromium: its size, its first paint, opening a head, frames, and explore.
 
-    python benchmarks/page.py [--quick] [--only NAME …] [--out FILE.md] [--threads 2]
+    python -m benchmarks.page [--quick] [--only NAME …] [--out FILE.md] [--threads 2]
 
 Queries and keys are drawn at random, which no deflation makes smaller. Chromium runs headless and
 without a GPU; a time is that of the page's own clock.
@@ -16,14 +16,15 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import measure
 import torch
-from report import READING, Section, Settings, arguments, megabytes, reached, run, table
 
 import intently as it
+from benchmarks import measure
+from benchmarks.report import READING, Section, Settings, arguments, megabytes, reached, run, table
 from intently.show.page import save_page
 from intently.show.page.items import items_of
 from intently.show.page.serving.server import Server, explorer
@@ -32,11 +33,11 @@ LAYERS, HEADS, WIDTH = 12, 12, 64
 SIZES = {(512, LAYERS): (30e6, 60e6), (4096, 1): (18e6, 36e6)}
 """Bytes of a page of (tokens, layers) at most, in half and in full precision."""
 
-PAINT, OPEN, FRAME, ZOOM = 2.0, 0.2, 0.05, 0.1
-"""Seconds at most: first paint, opening a head, a frame, a zoom of a served head."""
+PAINT, OPEN, FRAME, ZOOM, DRAWN = 2.0, 0.2, 0.05, 0.1, 2.0
+"""Seconds at most: first paint, opening a head, a frame, a zoom of a served head, a heatmap."""
 
 MOVES = 60
-LONG = 32768
+LONG, T = 32768, 16384
 SWITCHES = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
@@ -284,7 +285,43 @@ def _settled(server: Server) -> bool:
     return b'"done": %d,' % server.served.items[0].layers[0].matrix.shape[-2] in told
 
 
-PARTS = {"sizes": sizes, "browser": browser, "zooms": zooms}
+# --- figures -------------------------------------------------------------------------------------
+
+
+def drawn(settings: Settings) -> Section:
+    """Heatmaps of one long head under several masks, written as PNG."""
+    t = 512 if settings.quick else T
+    generator = torch.Generator().manual_seed(measure.SEED)
+    q, k = (torch.randn(t, WIDTH, generator=generator) for _ in range(2))
+    causal = it.causal()
+    cases: dict[str, it.LazyMatrix] = {
+        "causal": it.attend(q, k, mask=causal),
+        "everything": it.attend(q, k),
+        "window of 1,024": it.attend(q, k, mask=causal & it.window(1023, 0)),
+        "causal, ALiBi": it.attend(q[None], k[None], mask=causal, bias=it.alibi(1))[0],
+    }
+    lines, misses, medians = [], [], []
+    with tempfile.TemporaryDirectory() as folder:
+        for name, matrix in cases.items():
+            calls = {name: partial(it.show.heatmap, matrix, save=Path(folder) / "head.png")}
+            found = measure.spread(measure.rounds(calls, settings.effort(20, 3, 9))[name])
+            over = found.median - DRAWN
+            short = [f"{over:.2f} s over"] if over > 0 and name == "causal" else []
+            misses += short
+            medians.append(found.median)
+            goal = f"≤ {DRAWN:.0f}" if name == "causal" else "–"
+            lines.append([name, found.text(), goal, str(found.n), reached(short)])
+    body = f"{t:,} tokens, d = {WIDTH}, one head, margins and PNG included; seconds, {READING}.\n\n"
+    return Section(
+        f"`show.heatmap` of a head of {t:,} tokens",
+        f"≤ {DRAWN:.0f} s",
+        f"causal {medians[0]:.2f} s, without a mask {medians[1]:.2f} s",
+        reached(misses),
+        body + table(["mask", "s", "goal", "rounds", "reached"], lines),
+    )
+
+
+PARTS = {"sizes": sizes, "browser": browser, "zooms": zooms, "figures": drawn}
 
 
 if __name__ == "__main__":

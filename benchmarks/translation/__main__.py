@@ -1,6 +1,6 @@
 """Measure training and translating against other libraries' translators of the same weights.
 
-    python benchmarks/translation.py [--data-dir DIR] [--quick] [--only NAME …] [--out FILE.md]
+    python -m benchmarks.translation [--data-dir DIR] [--quick] [--only NAME …] [--out FILE.md]
 
 Both sides must first agree: in the losses of some steps without dropout, and in every token they
 write. Then they run in turn in one process, in an order shuffled by a fixed seed; ratios are taken
@@ -18,12 +18,22 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import measure
 import torch
-import translation_models as models
-from report import NONE, READING, Section, Settings, arguments, reached, run, table, versions
-from translation_models import Rates, Shape, Side, Writers
 
+from benchmarks import measure
+from benchmarks.report import (
+    NONE,
+    READING,
+    Section,
+    Settings,
+    arguments,
+    reached,
+    run,
+    table,
+    versions,
+)
+from benchmarks.translation import models
+from benchmarks.translation.models import Rates, Shape, Side, Writers
 from intently.training.batches import Batch
 
 SMALL = Shape(64, 16, 2, 1, 32, 64, 40)
@@ -89,7 +99,7 @@ def against_torch(setting: Setting) -> list[Section]:
 
 def against_joey(setting: Setting) -> list[Section]:
     """JoeyNMT: training, and beam search."""
-    import translation_joey as joey
+    from benchmarks.translation import joey
 
     def sides(rates: Rates) -> tuple[Side, Side]:
         own = models.ours(setting.shape, rates)

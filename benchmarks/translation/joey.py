@@ -8,8 +8,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from translation_models import SPECIALS, Rates, Shape, Side, Writers, padded, translate, unending
 
+from benchmarks.translation.models import (
+    SPECIALS,
+    Rates,
+    Shape,
+    Side,
+    Writers,
+    padded,
+    translate,
+    unending,
+)
 from intently.models import Transformer
 from intently.text import PAD
 from intently.training.batches import Batch

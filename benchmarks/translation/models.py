@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-import measure
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from benchmarks import measure
 from intently.corpora import read_parallel
 from intently.corpora.language import sample
 from intently.decoding import SearchOptions, search

@@ -1,6 +1,6 @@
 """Measure what watching costs: time and memory beside the same run unwatched.
 
-    python benchmarks/watching.py [--quick] [--only NAME …] [--out FILE.md] [--threads 2]
+    python -m benchmarks.watching [--quick] [--only NAME …] [--out FILE.md] [--threads 2]
 
 The model is a GPT-2 of 6 layers, 512 wide, 8 heads, with random weights. Watched and unwatched
 runs take turns in one process; memory is the peak of a fresh process each.
@@ -16,17 +16,16 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import measure
 import torch
-import watching_phases
-from measure import Peak
-from report import READING, Section, Settings, arguments, megabytes, reached, run, table
 
 import intently as it
+from benchmarks import measure
+from benchmarks.measure import Peak
+from benchmarks.report import READING, Section, Settings, arguments, megabytes, reached, run, table
 
 WIDTH, LAYERS, HEADS = 512, 6, 8
 LENGTHS = (512, 1024, 2048, 4096, 8192)
-SLOWER = 1.05
+SLOWER, BY_HAND, SHORT = 1.05, 1.5, 128
 FASTER, LEANER = 4.0, 0.25
 STORES = {"copy": 1.1, "reference": 1.6, "disk": None}
 DISK = 64e6
@@ -197,6 +196,50 @@ def tile(settings: Settings) -> Section:
     )
 
 
+def models(settings: Settings) -> Section:
+    """Models of transformers whose attention is fused, or written by hand."""
+    import transformers
+
+    tokens = {"vocab_size": 64, **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"))}
+    gpt = {"n_embd": WIDTH, "n_layer": LAYERS, "n_head": HEADS, **tokens}
+    bert = {"hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
+            "intermediate_size": 4 * WIDTH, "vocab_size": 64}  # fmt: skip
+    cases: dict[str, tuple[str, dict[str, Any], float]] = {
+        "GPT-2": ("GPT2", gpt, SLOWER),
+        "Llama, 2 key heads": ("Llama", {**bert, **tokens, "num_key_value_heads": 2}, SLOWER),
+        "BERT": ("Bert", bert, SLOWER),
+        "GPT-J, by hand": ("GPTJ", {**gpt, "rotary_dim": 32}, BY_HAND),
+        "Bloom, by hand": (
+            "Bloom", {"hidden_size": WIDTH, "n_layer": LAYERS, "n_head": HEADS, **tokens}, BY_HAND),
+        "DeBERTa, by hand": (
+            "DebertaV2",
+            {**bert, "relative_attention": True, "pos_att_type": ["c2p", "p2c"]}, BY_HAND),
+    }  # fmt: skip
+    lines, misses = [], []
+    for name, (kind, options, goal) in cases.items():
+        torch.manual_seed(measure.SEED)
+        config = getattr(transformers, f"{kind}Config")(**options)
+        made, x = getattr(transformers, f"{kind}Model")(config).eval(), ids(SHORT)
+        calls = _forward(made, x, output_attentions=None)
+        calls["again"] = calls["unwatched"]
+        seconds = measure.rounds(calls, settings.effort(25, 5, 31))
+        found, same = (
+            measure.ratio(seconds[side], seconds["unwatched"]) for side in ("watched", "again")
+        )
+        short = [f"{found.median - goal:.2f} over"] if found.median > goal else []
+        misses += [f"{name}: {miss}" for miss in short]
+        plain = 1e3 * measure.spread(seconds["unwatched"]).median
+        lines.append([name, f"{plain:.3g}", found.text(), same.text(), f"≤ {goal}", reached(short)])
+    head = ["", "unwatched, ms", "watched / unwatched", "A/A", "goal", "reached"]
+    return Section(
+        f"other models, 1 × {SHORT} tokens",
+        f"fused ≤ {SLOWER}, by hand ≤ {BY_HAND}",
+        f"{lines[0][2]} (GPT-2) to {lines[-1][2]} (DeBERTa)",
+        reached(misses),
+        f"One call, opening and leaving the watch included; {READING}.\n\n" + table(head, lines),
+    )
+
+
 # --- memory -------------------------------------------------------------------------------------
 
 
@@ -288,18 +331,20 @@ def _generated(watched: bool, prompt: int, steps: int, threads: int) -> Peak:
 # --- parts --------------------------------------------------------------------------------------
 
 
-def _forward(made: Any, x: torch.Tensor) -> dict[str, Callable[[], Any]]:
+def _forward(
+    made: Any, x: torch.Tensor, output_attentions: bool | None = False
+) -> dict[str, Callable[[], Any]]:
     def watched() -> Any:
         with torch.no_grad(), it.watch(made) as seen:
             made(x)
         return seen
 
-    return {"unwatched": lambda: _plainly(made, x, weights=False), "watched": watched}
+    return {"unwatched": lambda: _plainly(made, x, output_attentions), "watched": watched}
 
 
 @torch.no_grad()
-def _plainly(made: Any, x: torch.Tensor, weights: bool = True) -> Any:
-    return made(x, output_attentions=weights)
+def _plainly(made: Any, x: torch.Tensor, weights: bool | None = True) -> Any:
+    return made(x) if weights is None else made(x, output_attentions=weights)
 
 
 PARTS = {
@@ -308,10 +353,7 @@ PARTS = {
     "against": against,
     "summary": summary,
     "tile": tile,
-    "unwatched": watching_phases.unwatched,
-    "fused": watching_phases.fused,
-    "by_hand": watching_phases.by_hand,
-    "generated": watching_phases.generated,
+    "models": models,
 }
 
 

@@ -22,8 +22,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import intently as it
-from planted.draw import Draw
-from planted.observing import Case
+from benchmarks.checking.planted.draw import Draw
+from benchmarks.checking.planted.observing import Case
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from torch import nn
 from torch.nn import functional as F
 
 import intently as it
-from planted.base import Base, slip
-from planted.draw import Draw
-from planted.modules import x_ask, x_cases
-from planted.observing import Case
+from benchmarks.checking.planted.base import Base, slip
+from benchmarks.checking.planted.draw import Draw
+from benchmarks.checking.planted.modules import x_ask, x_cases
+from benchmarks.checking.planted.observing import Case
 
 # ruff: noqa: D101, D103 - the modules are read as the code of people who write no docstrings
 

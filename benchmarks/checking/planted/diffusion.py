@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from planted.base import Base, slip
-from planted.draw import Draw
-from planted.functions_of_padding import padding
-from planted.observing import Case
+from benchmarks.checking.planted.base import Base, slip
+from benchmarks.checking.planted.draw import Draw
+from benchmarks.checking.planted.functions_of_padding import padding
+from benchmarks.checking.planted.observing import Case
 
 # ruff: noqa: D101 - the processors are read as the code of people who write no docstrings
 

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import intently as it
+from benchmarks.checking.planted.draw import Draw
+from benchmarks.checking.planted.functions_of_position import _capped_constants, _slopes
 from intently import reference
-from planted.draw import Draw
-from planted.functions_of_position import _capped_constants, _slopes
 
 Inputs = dict[str, Any]
 Formula = Callable[[Draw, Any, Inputs], Tensor]

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 import intently as it
-from planted.base import Base, slip
-from planted.draw import Draw
-from planted.observing import Case
+from benchmarks.checking.planted.base import Base, slip
+from benchmarks.checking.planted.draw import Draw
+from benchmarks.checking.planted.observing import Case
 
 # ruff: noqa: D103 - the functions are read as the code of people who write no docstrings
 

@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import intently as it
-from planted.base import Base, slip
-from planted.draw import Draw
-from planted.functions import named, of_qkv, operands, sizes
-from planted.observing import Case
+from benchmarks.checking.planted.base import Base, slip
+from benchmarks.checking.planted.draw import Draw
+from benchmarks.checking.planted.functions import named, of_qkv, operands, sizes
+from benchmarks.checking.planted.observing import Case
 
 # ruff: noqa: D103 - the code of people who write no docstrings; WINDOW, SINKS are constants
 

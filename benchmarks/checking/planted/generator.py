@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
-from planted import (
+from benchmarks.checking.planted import (
     cached,
     diffusion,
     functions,
@@ -21,10 +21,10 @@ from planted import (
     references,
     torch_layers,
 )
-from planted.base import Base, MisfitError, Slip
-from planted.draw import Draw
-from planted.kinds import KINDS
-from planted.mutant import Mutant
+from benchmarks.checking.planted.base import Base, MisfitError, Slip
+from benchmarks.checking.planted.draw import Draw
+from benchmarks.checking.planted.kinds import KINDS
+from benchmarks.checking.planted.mutant import Mutant
 
 FAMILIES = (
     functions,

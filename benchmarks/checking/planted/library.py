@@ -8,12 +8,12 @@ import torch
 from torch import nn
 
 import intently as it
+from benchmarks.checking.planted.base import Base, slip
+from benchmarks.checking.planted.cached import cached_ask, cached_cases
+from benchmarks.checking.planted.draw import Draw
+from benchmarks.checking.planted.modules import x_ask, x_cases
+from benchmarks.checking.planted.observing import Case
 from intently.modules import AttentionOptions, KeyValueCache, MultiHeadAttention, Projections
-from planted.base import Base, slip
-from planted.cached import cached_ask, cached_cases
-from planted.draw import Draw
-from planted.modules import x_ask, x_cases
-from planted.observing import Case
 
 # ruff: noqa: D101 - the modules are read as the code of people who write no docstrings
 

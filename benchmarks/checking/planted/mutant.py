@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from planted.base import Base, Slip
-from planted.draw import Draw
-from planted.observing import Observed, difference, observed
+from benchmarks.checking.planted.base import Base, Slip
+from benchmarks.checking.planted.draw import Draw
+from benchmarks.checking.planted.observing import Observed, difference, observed
 
 SAME = 1e-9
 """Relative differences in float64 up to here are rounding."""

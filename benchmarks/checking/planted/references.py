@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import intently as it
+from benchmarks.checking.planted.base import Base, slip
+from benchmarks.checking.planted.draw import Draw
+from benchmarks.checking.planted.modules import x_ask, x_cases
 from intently.modules import AttentionOptions, MultiHeadAttention, Projections
-from planted.base import Base, slip
-from planted.draw import Draw
-from planted.modules import x_ask, x_cases
 
 # ruff: noqa: D101 - the modules are read as the code of people who write no docstrings
 

@@ -8,11 +8,11 @@ import torch
 from torch import nn
 
 import intently as it
-from planted.base import Base, slip
-from planted.draw import Draw
-from planted.functions_of_padding import padding
-from planted.modules import x_ask, x_cases
-from planted.observing import Case
+from benchmarks.checking.planted.base import Base, slip
+from benchmarks.checking.planted.draw import Draw
+from benchmarks.checking.planted.functions_of_padding import padding
+from benchmarks.checking.planted.modules import x_ask, x_cases
+from benchmarks.checking.planted.observing import Case
 
 # ruff: noqa: D101 - the modules are read as the code of people who write no docstrings
 

@@ -1,12 +1,11 @@
-"""Attention modules as people write them: the styles of `breadth_styles` that are a softmax."""
+"""Attention modules as people write them: the styles of breadth that are a softmax."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import breadth_styles as styles
-
-from right.case import Case
+from benchmarks.breadth import styles
+from benchmarks.checking.right import Case
 
 OTHERS = frozenset((
     "gumbel", "difference", "SigmoidAttention", "DeepViT", "CaiT", "Performer", "LinearAttention",

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from right.case import Case, normal, real
+from benchmarks.checking.right import Case, normal, real
 
 B, T, S, C, H, D = 2, 6, 9, 32, 4, 8
 X, WORDS = normal(B, T, C), normal(B, S, C)

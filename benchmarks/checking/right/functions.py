@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import intently as it
-from right.case import Case, lower, normal, real
+from benchmarks.checking.right import Case, lower, normal, real
 
 B, H, T, S, D = 2, 4, 6, 9, 8
 FUSED = F.scaled_dot_product_attention

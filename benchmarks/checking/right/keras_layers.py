@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 import intently as it
-from right.case import Case, normal, real
+from benchmarks.checking.right import Case, normal, real
 
 B, T, S, C = 2, 6, 9, 32
 X, Y = normal(B, T, C), normal(B, S, C)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from breadth_shrink import made
 
 import intently as it
-from right.case import Case, normal, real, tokens
+from benchmarks.breadth.shrink import made
+from benchmarks.checking.right import Case, normal, real, tokens
 
 B, T, S, C = 2, 6, 9, 32
 CAUSAL = it.causal()

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import intently as it
+from benchmarks.checking.right import Case, normal, tokens
 from intently import models, modules
-from right.case import Case, normal, tokens
 
 CAUSAL = it.causal()
 WINDOW = it.causal() & it.window(3, 0)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import intently as it
-from right.case import Case, lower, normal, real
+from benchmarks.checking.right import Case, lower, normal, real
 
 B, T, S, C, H = 2, 6, 9, 32, 4
 CAUSAL = it.causal()

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 import intently as it
-from right.case import Case, normal, real, tokens
+from benchmarks.checking.right import Case, normal, real, tokens
 
 B, T, S, C, H, D = 2, 6, 9, 32, 4, 8
 CAUSAL = it.causal()
