@@ -1,12 +1,16 @@
-"""The harness: calls in turn, ratios round by round, peaks of memory in fresh processes."""
+"""The harness: calls in turn, ratios round by round, and processes of their own for the rest."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
+import json
 import math
+import os
 import random
 import re
+import select
+import signal
 import statistics
 import subprocess
 import sys
@@ -55,11 +59,17 @@ class Peak(NamedTuple):
 # --- time ---------------------------------------------------------------------------------------
 
 
-def rounds(calls: dict[str, Call], effort: Effort, repeat: int = 1) -> dict[str, list[float]]:
+def rounds(
+    calls: dict[str, Call],
+    effort: Effort,
+    repeat: int = 1,
+    timed: Callable[[Call, int], float] | None = None,
+) -> dict[str, list[float]]:
     """Seconds of each call, round by round; in a round every call runs once, in shuffled order.
 
     Every call runs once before, so that nothing is timed that happens only once. With ``repeat`` a
-    turn is a block of that many calls, and the seconds are those of one call.
+    turn is a block of that many calls, and the seconds are those of one call. ``timed`` is another
+    clock, such as that of a GPU.
     """
     for call in set(calls.values()):
         call()
@@ -72,7 +82,7 @@ def rounds(calls: dict[str, Call], effort: Effort, repeat: int = 1) -> dict[str,
             break
         shuffle(order)
         for name in order:
-            seconds[name].append(_time(calls[name], repeat))
+            seconds[name].append((timed or _time)(calls[name], repeat))
     return seconds
 
 
@@ -156,7 +166,43 @@ def _resident(field: str) -> int:
     return 1024 * int(found[1])
 
 
-# --- starting Python ----------------------------------------------------------------------------
+# --- processes -----------------------------------------------------------------------------------
+
+Tell = Callable[[dict[str, Any]], None]
+
+
+def isolated(work: Callable[[Tell], None], seconds: float) -> tuple[dict[str, Any] | None, str]:
+    """Run ``work`` in a forked process; return the last row that it told, and what cut it short.
+
+    A hang, a crash or a lack of memory loses no more than what was not told yet.
+    """
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            os.close(reading)
+            with os.fdopen(writing, "w", buffering=1) as out:
+                work(lambda row: print(json.dumps(row), file=out))
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(writing)
+    text, until, why = b"", time.perf_counter() + seconds, f"not done after {seconds:.0f} s"
+    while (left := until - time.perf_counter()) > 0:
+        if select.select([reading], [], [], left)[0]:
+            piece = os.read(reading, 1 << 16)
+            if not piece:
+                why = ""
+                break
+            text += piece
+    os.close(reading)
+    if why:
+        os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    lines = [line for line in text.split(b"\n") if line.endswith(b"}")]
+    ended = f"the process ended with {status}" if status else ""
+    return json.loads(lines[-1]) if lines else None, why or ended
 
 
 def start_python(code: str) -> Call:

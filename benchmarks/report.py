@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from measure import Effort, geometric_mean
+
+from benchmarks.measure import Effort, geometric_mean
 
 NONE = "–"
 READING = "median (quartiles)"

@@ -280,9 +280,9 @@ def _entry(name: str, x: Entry) -> Iterator[str]:
     yield f"\n### {x.title}\n"
     yield f"`{name}`{kind}" + (f" · {x.formula}" if x.formula else "")
     if name in DRAWN:
-        alt = f"{x.title}: the weights expected, and those found"
+        alt = f"{name}: expected, found"
         if name in INFLUENCE:
-            alt = f"{x.title}: how much each input moves an output, as expected and as found"
+            alt = f"{name}: influence, expected and found"
         yield f'\n<img src="pictures/mistakes/{name}.png" width="400" alt="{alt}">'
     if x.story:
         yield f"\n{x.story}"

@@ -1,4 +1,4 @@
-"""The instrument of `benchmarks/breadth.py`: its truth, and that it notices what is wrong."""
+"""The instrument of `benchmarks/breadth`: its truth, and that it notices what is wrong."""
 
 from pathlib import Path
 
@@ -9,13 +9,13 @@ from torch.nn.attention import flex_attention
 
 import intently as it
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(autouse=True)
 def importable(monkeypatch):
     pytest.importorskip("einops")
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.syspath_prepend(str(ROOT))
 
 
 class Routes(nn.Module):
@@ -79,7 +79,7 @@ class Flexible(nn.Module):
 
 
 def truth(model, x, mode=torch.no_grad):
-    from breadth_truth import Truth
+    from benchmarks.breadth.truth import Truth
 
     found = Truth(model, len(x))
     with mode(), found.on():
@@ -109,9 +109,9 @@ def truth(model, x, mode=torch.no_grad):
     ],
 )
 def test_truth_finds_every_softmax_that_meets_values(style, count, mode):
-    import breadth_styles
+    from benchmarks.breadth import styles
 
-    model, given = breadth_styles.build(style)
+    model, given = styles.build(style)
     assert len(truth(model, given["input"], mode).found) == count
 
 
@@ -130,7 +130,7 @@ def test_flex_attention_may_be_called_by_keywords():
 
 
 def test_fused_weights_are_those_of_the_formula():
-    from breadth_fused import fused_weights
+    from benchmarks.breadth.fused import fused_weights
 
     q, k = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 6, 8)
     mask = torch.rand(5, 6) > 0.3
@@ -154,7 +154,7 @@ def test_windows_that_overlap_are_one_matrix_too(copies):
 
 
 def test_windows_of_other_values_or_without_overlap_are_none():
-    from breadth_windows import laid_out
+    from benchmarks.breadth.marks import laid_out
 
     weights = torch.randn(3, 2, 4).softmax(-1)
     assert laid_out(weights, torch.randn(3, 4, 8)) is None
@@ -168,16 +168,16 @@ def test_windows_of_other_values_or_without_overlap_are_none():
 def test_windows_recorded_as_one_matrix_are_compared_place_by_place(
     how, state, length, monkeypatch
 ):
-    import breadth_compare
+    from benchmarks.breadth import compare
 
     x = torch.randn(2, 3, length, 8)
     model = Windows()
     with torch.no_grad(), it.watch(model, deep=True) as seen:
         model(x)
     assert seen.calls[0].attention().dense().shape == (2, 3, length, length)
-    read = breadth_compare.held
-    monkeypatch.setattr(breadth_compare, "held", lambda recording: spoilt(read(recording), how))
-    assert breadth_compare.judge(truth(model, x).found, [], seen).state == state
+    read = compare.held
+    monkeypatch.setattr(compare, "held", lambda recording: spoilt(read(recording), how))
+    assert compare.judge(truth(model, x).found, [], seen).state == state
 
 
 def spoilt(held, how):
@@ -204,36 +204,34 @@ def spoilt(held, how):
     ],
 )
 def test_faults_of_a_recording_are_noticed(how, state, monkeypatch):
-    import breadth_compare
-    import breadth_run
-    import breadth_styles
+    from benchmarks.breadth import compare, run, styles
 
-    model, given = breadth_styles.build("fused")
-    breadth_run.stirred(model)
+    model, given = styles.build("fused")
+    run.stirred(model)
     with torch.no_grad(), it.watch(model) as seen:
         model(**given)
-    read = breadth_compare.held
-    monkeypatch.setattr(breadth_compare, "held", lambda recording: spoilt(read(recording), how))
-    found = breadth_compare.judge(truth(model, given["input"]).found, [], seen)
+    read = compare.held
+    monkeypatch.setattr(compare, "held", lambda recording: spoilt(read(recording), how))
+    found = compare.judge(truth(model, given["input"]).found, [], seen)
     assert found.state == state
 
 
 def test_types_that_no_auto_class_builds_are_no_families(monkeypatch):
-    import breadth_transformers
+    from benchmarks.breadth import of_transformers
 
     listed = {
         "MODEL": {"bert": "BertModel", "ghost": "GhostModel"},
         "MODEL_FOR_X": {"t5": ("T5Model",)},
     }
-    monkeypatch.setattr(breadth_transformers, "_mappings", lambda: listed)
-    assert breadth_transformers.families() == ["bert", "t5"]
+    monkeypatch.setattr(of_transformers, "_mappings", lambda: listed)
+    assert of_transformers.families() == ["bert", "t5"]
 
 
 def test_a_class_of_another_configuration_is_not_built():
     """AutoModel names the decoder of MusicGen for all of it."""
-    import breadth_transformers
+    from benchmarks.breadth import of_transformers
 
-    kinds = breadth_transformers._classes("musicgen")
+    kinds = of_transformers._classes("musicgen")
     assert {kind.__name__ for kind in kinds} == {"MusicgenForConditionalGeneration"}
 
 
@@ -253,18 +251,19 @@ def test_a_class_of_another_configuration_is_not_built():
     ],
 )
 def test_small_configurations_keep_what_a_backbone_hands_out(given, expected):
-    from breadth_shrink import shrunk
+    from benchmarks.breadth.shrink import shrunk
 
     assert shrunk(given) == expected
 
 
 def test_parts_without_an_implementation_run_eagerly_beside_the_rest():
-    import breadth_transformers
     import transformers
-    from breadth_shrink import made
+
+    from benchmarks.breadth import of_transformers
+    from benchmarks.breadth.shrink import made
 
     config = made(transformers.DetrConfig, "detr")
-    model = breadth_transformers._built(transformers.DetrModel, config, "sdpa")
+    model = of_transformers._built(transformers.DetrModel, config, "sdpa")
     used = {
         type(x).__name__: x.config._attn_implementation
         for x in model.modules()

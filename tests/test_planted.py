@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+ROOT = Path(__file__).parents[1]
 SEEDS = (0, 1)
 
 EQUIVALENT = {
@@ -25,7 +25,7 @@ EQUIVALENT = {
 @pytest.fixture(autouse=True)
 def importable(monkeypatch):
     pytest.importorskip("diffusers")
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.syspath_prepend(str(ROOT))
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -33,7 +33,7 @@ def importable(monkeypatch):
 
 
 def planted(name):
-    return importlib.import_module(f"planted.{name}")
+    return importlib.import_module(f"benchmarks.checking.planted.{name}")
 
 
 def doubled(inputs):
@@ -44,11 +44,11 @@ def doubled(inputs):
 
 
 def base_names():
-    sys.path.insert(0, str(BENCHMARKS))
+    sys.path.insert(0, str(ROOT))
     try:
         return [base.name for base in planted("generator").BASES]
     finally:
-        sys.path.remove(str(BENCHMARKS))
+        sys.path.remove(str(ROOT))
 
 
 BASES = base_names()

@@ -1,0 +1,54 @@
+"""Correct attentions of many libraries: the examiner must not call any of them wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor
+
+PARTS = ("functions", "own", "torch_layers", "diffusers_layers", "keras_layers",
+         "x_transformers_layers", "of_transformers", "by_hand")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Case:
+    """``make`` builds it; ``asked`` are the arguments of `check`; ``seconds`` it may take."""
+
+    name: str
+    make: Callable[[], Any]
+    asked: Mapping[str, Any] = field(default_factory=dict)
+    seconds: float = 5.0
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    """Random numbers."""
+    draw = torch.Generator().manual_seed(seed + sum(shape))
+    return torch.randn(shape, generator=draw)
+
+
+def tokens(rows: int, length: int, most: int = 90) -> Tensor:
+    """Random tokens, none of them a special one."""
+    return torch.randint(5, most, (rows, length), generator=torch.Generator().manual_seed(length))
+
+
+def real(rows: int, length: int, side: str = "right", padded: int = 2) -> Tensor:
+    """True for what is no padding; the last row is padded at a side."""
+    out = torch.ones(rows, length, dtype=torch.bool)
+    out[-1, slice(-padded, None) if side == "right" else slice(padded)] = False
+    return out
+
+
+def lower(t: int, s: int | None = None) -> Tensor:
+    """True where query i may attend key j of a causal mask, aligned bottom-right."""
+    s = t if s is None else s
+    return torch.ones(t, s, dtype=torch.bool).tril(s - t)
+
+
+def cases() -> Iterator[Case]:
+    """Every case, library by library."""
+    for part in PARTS:
+        yield from import_module(f"benchmarks.checking.right.{part}").CASES

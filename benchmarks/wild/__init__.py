@@ -1,1 +1,0 @@
-"""Attention mistakes that shipped: small programs against the affected and the mended releases."""

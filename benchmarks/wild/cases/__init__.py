@@ -1,1 +1,0 @@
-"""One program for each mistake."""
