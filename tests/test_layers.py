@@ -130,19 +130,17 @@ def test_every_module_has_a_layer() -> None:
     assert found <= named, f"give {sorted(found - named)} a layer in LAYERS"
 
 
-@pytest.mark.parametrize("path", modules(), ids=dotted)
-def test_imports_point_upward(path: Path) -> None:
-    name = dotted(path)
-    package = path.name == "__init__.py"
-    found = set(imports(ast.parse(path.read_text(encoding="utf-8")), name, package))
+def test_imports_point_upward() -> None:
     wrong = [
-        other
-        for other in sorted(found)
+        (name, other)
+        for path in modules()
+        if (name := dotted(path))
+        for other in imports(ast.parse(path.read_text("utf-8")), name, path.name == "__init__.py")
         if other.startswith("intently")
         and misplaced(name, other)
         and (name, f"intently.{part_of(other)}") not in EXCEPTIONS
     ]
-    assert not wrong, f"{name} may not import {wrong}"
+    assert not wrong, "(a module, what it may not import)"
 
 
 def within(path: Path) -> set[str]:

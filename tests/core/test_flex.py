@@ -20,6 +20,7 @@ from intently.kernels.problem import Problem
 from intently.masks import Geometry
 from intently.scores import Cosine
 
+from ..combinations import each
 from .formula import families, multiply, plain, random
 
 CPU = torch.device("cpu")
@@ -74,7 +75,7 @@ OPTIONS: dict[str, Callable[[], dict[str, Any]]] = {
 @pytest.mark.usefixtures("untraced")
 class TestPieces:
     @every_family
-    @pytest.mark.parametrize("options", OPTIONS)
+    @each({"options": OPTIONS}, times=3)
     def test_every_mask_with_every_option(self, family: str, options: str) -> None:
         q, k, v = operands()
         mask = families(B, H, T, S)[family][0]

@@ -16,6 +16,7 @@ import intently as it
 from intently.errors import ArgumentError, KindError
 from intently.masks import Geometry
 
+from ..combinations import each
 from ..messages import raises
 from .formula import families, knows_its_entries, written_out
 
@@ -31,8 +32,7 @@ SIZES = [
 ]
 
 
-@pytest.mark.parametrize("size", SIZES, ids=str)
-@pytest.mark.parametrize("family", families(2, 2, 6, 6))
+@each({"size": SIZES, "family": families(2, 2, 6, 6)}, times=3)
 def test_each_rule_written_out(family: str, size: tuple[int, int, int, int]) -> None:
     b, h, t, s = size
     known = families(b, h, t, s)

@@ -27,6 +27,7 @@ import intently as it
 from intently.kernels import native
 from intently.kernels.native import operator
 
+from ..combinations import each
 from .cases import extras, rules
 from .formula import first_terms, limit, multiply, random, score_of
 
@@ -148,8 +149,7 @@ def test_half_types(option: str, dtype: torch.dtype) -> None:
     compare(q.to(dtype), k.to(dtype), v.to(dtype), it.causal(), OPTIONS[option])
 
 
-@pytest.mark.parametrize("d", [1, 3, 8, 20, 64, 100, 128, 256])
-@pytest.mark.parametrize("e", [1, 16, 72, 256])
+@each({"d": [1, 3, 8, 20, 64, 100, 128, 256], "e": [1, 16, 72, 256]}, times=2)
 def test_widths(d: int, e: int) -> None:
     q, k, v = random(2, 70, d), random(2, 61, d, seed=1), random(2, 61, e, seed=2)
     compare(q.float(), k.float(), v.float(), it.window(40, 0), {})

@@ -26,6 +26,7 @@ from intently.positions import (
     sinusoidal,
 )
 
+from ..combinations import each
 from ..messages import raises
 from .formula import random
 
@@ -154,8 +155,7 @@ def test_steps_are_the_whole(scaling: str, layout: Layout) -> None:
     assert torch.equal(torch.cat(steps, -2), whole) and torch.equal(torch.cat(chunks, -2), whole)
 
 
-@pytest.mark.parametrize("scaling", SCALINGS)
-@pytest.mark.parametrize("lead", [(3,), (3, 2), (3, 1, 2)])
+@each({"scaling": SCALINGS, "lead": [(3,), (3, 2), (3, 1, 2)]})
 def test_ragged_offsets_are_each_row_alone(scaling: str, lead: tuple[int, ...]) -> None:
     turn, x = rotary(SCALINGS[scaling]), random(*lead, 4, 8)
     starts = [0, 6, 2]  # the second row grows past the trained length of 8

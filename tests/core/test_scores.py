@@ -19,6 +19,7 @@ from intently.foundation.values import Value, freeze, thaw
 from intently.masks.geometry import Geometry
 from intently.scores import Additive, Cosine, Dot, General, Score, concat
 
+from ..combinations import each, pairs
 from .formula import multiply, random, serving
 
 B, H, T, S, D, DK, A = 2, 4, 3, 5, 4, 6, 3
@@ -65,9 +66,7 @@ SCORES: dict[str, Callable[[], tuple[Score, reference.Score, int]]] = {
 }
 
 
-@pytest.mark.parametrize("kernel", it.kernels.available())
-@pytest.mark.parametrize("g", [H, 2, 1])
-@pytest.mark.parametrize("name", SCORES)
+@pairs({"kernel": it.kernels.available(), "g": [H, 2, 1], "name": SCORES})
 def test_every_kernel_gives_the_formula(name: str, g: int, kernel: str) -> None:
     score, formula, d_k = SCORES[name]()
     q, k, v = random(B, H, T, D), random(B, g, S, d_k, seed=1), random(B, g, S, 7, seed=2)
@@ -88,8 +87,7 @@ def test_every_kernel_gives_the_formula(name: str, g: int, kernel: str) -> None:
     np.testing.assert_allclose(matrix.lse, reference.lse(q_, k_, **options), rtol=1e-11, atol=1e-13)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("name", SCORES)
+@each({"dtype": [torch.float32, torch.bfloat16, torch.float16], "name": SCORES})
 def test_tensors_of_a_score_are_cast_to_the_dtype_of_the_sum(name: str, dtype: torch.dtype) -> None:
     score, formula, d_k = SCORES[name]()
     q, k = random(B, H, T, D).to(dtype), random(B, H, S, d_k, seed=1).to(dtype)
@@ -127,8 +125,7 @@ def test_only_the_dot_product_is_scaled() -> None:
     torch.testing.assert_close(plain.dense(), it.attend(q, k, scale=1).dense())
 
 
-@pytest.mark.parametrize("index", [(0,), (slice(None), 1), (1, slice(1, 3)), (0, [3, 1])])
-@pytest.mark.parametrize("name", SCORES)
+@each({"index": [(0,), (slice(None), 1), (1, slice(1, 3)), (0, [3, 1])], "name": SCORES}, times=2)
 def test_a_part_of_the_matrix_has_its_part_of_the_score(name: str, index: tuple) -> None:
     score, _, d_k = SCORES[name]()
     q, k = random(B, H, T, D), random(B, H, S, d_k, seed=1)

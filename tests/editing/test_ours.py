@@ -26,6 +26,8 @@ from intently.models import (
 )
 from intently.observe.watching.scope import running
 
+from ..combinations import pairs
+
 SOURCE = torch.randint(4, 20, (2, 6), generator=torch.Generator().manual_seed(1))
 TARGET = torch.randint(4, 20, (2, 5), generator=torch.Generator().manual_seed(2))
 LENGTHS = torch.tensor([6, 4])
@@ -109,10 +111,16 @@ def drawn(model: torch.nn.Module) -> Any:
     return model.eval()
 
 
-@pytest.mark.parametrize("head", range(4))
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize(
-    "name", ["encoder.0.self_attention", "decoder.1.self_attention", "decoder.0.cross_attention"]
+@pairs(
+    {
+        "head": range(4),
+        "rule": RULES,
+        "name": [
+            "encoder.0.self_attention",
+            "decoder.1.self_attention",
+            "decoder.0.cross_attention",
+        ],
+    }
 )
 def test_transformer(name: str, rule: str, head: int) -> None:
     options = TransformerOptions(20, 20, 16, 4, inner=24, kv_heads=2, positions="rotary")

@@ -24,6 +24,8 @@ from intently.training import TrainingOptions
 from intently.translation import Translator
 from intently.translation.runs import fit
 
+from ..combinations import pairs
+
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 GPU = torch.device("cuda")
 B, H, G, T, D = 2, 8, 4, 320, 64
@@ -82,10 +84,14 @@ def error(found: Tensor, truth: Tensor) -> float:
     return float((found.detach().double() - truth.detach()).abs().max())
 
 
-@pytest.mark.parametrize("dtype", EPS, ids=str)
-@pytest.mark.parametrize("options", OPTIONS)
-@pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("kernel", ["torch_fused", "flex", "tiled", "eager"])
+@pairs(
+    {
+        "dtype": EPS,
+        "options": OPTIONS,
+        "mask": MASKS,
+        "kernel": ["torch_fused", "flex", "tiled", "eager"],
+    }
+)
 def test_products_and_gradients(kernel: str, mask: str, options: str, dtype: torch.dtype) -> None:
     """Contract 7, held tighter: no score here is large, and no gradient cancels."""
     if options != "plain" and mask not in ("none", "causal", "padding", "dense"):

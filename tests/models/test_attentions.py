@@ -21,6 +21,7 @@ from intently.modules import AttentionOptions, MultiHeadAttention, RelativeBias,
 from intently.modules.attended import attended
 from intently.positions import DynamicNTK
 
+from ..combinations import each
 from ..tensors import drawn as fill
 
 C, H, D = 12, 3, 4
@@ -115,8 +116,7 @@ def translator(own: str, cross: str, norm: Any, **widths: Any) -> Transformer:
     return drawn(model)
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
-@pytest.mark.parametrize("own", SELF)
+@each({"norm": ["pre", "post"], "own": SELF})
 def test_a_translators_layers(own: str, norm: str) -> None:
     model = translator(own, own if own in CROSS else "plain", norm)
     for lengths in (None, LENGTHS):

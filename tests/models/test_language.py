@@ -19,6 +19,7 @@ from intently.modules.feed_forward import FeedForward, GatedFeedForward
 from intently.modules.options import AttentionOptions
 from intently.modules.projected import Projections
 
+from ..combinations import each
 from ..messages import raises, refused
 
 BARE = Projections(bias=False, out_bias=False)
@@ -47,8 +48,7 @@ def model(kind: str) -> LanguageModel:
     return LanguageModel(LanguageOptions(17, width=16, heads=4, **KINDS[kind])).eval()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("chunks", [[10], [1] * 10, [3, 1, 4, 2]])
+@each({"kind": KINDS, "chunks": [[10], [1] * 10, [3, 1, 4, 2]]}, times=2)
 def test_cached_steps_equal_the_whole(kind: str, chunks: list[int]) -> None:
     net, ids = model(kind), torch.randint(17, (3, 10))
     cache = net.new_cache()

@@ -17,6 +17,7 @@ from intently.errors import ArgumentError, KindError
 from intently.models import RecurrentOptions, RecurrentSeq2Seq, Transformer, TransformerOptions
 from intently.observe import watch
 
+from ..combinations import each, pairs
 from ..messages import raises
 from ..tensors import close, drawn
 from .plain_transformer import LENGTHS, SOURCE, TARGET
@@ -42,9 +43,7 @@ def model(**options: Any) -> RecurrentSeq2Seq:
 # --- the formulas ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("feeding", [True, False])
-@pytest.mark.parametrize("attention", ATTENTIONS)
-@pytest.mark.parametrize("cell", CELLS)
+@pairs({"feeding": [True, False], "attention": ATTENTIONS, "cell": CELLS})
 def test_it_is_what_the_papers_say(cell: str, attention: str, feeding: bool) -> None:
     two_ways = attention != "general"
     ours = model(
@@ -110,9 +109,7 @@ def test_luong_feeds_nothing_at_first_and_the_vector_later() -> None:
 # --- steps, padding, beams ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("feeding", [True, False])
-@pytest.mark.parametrize("attention", ATTENTIONS)
-@pytest.mark.parametrize("cell", CELLS)
+@pairs({"feeding": [True, False], "attention": ATTENTIONS, "cell": CELLS})
 def test_step_by_step_is_the_whole_pass(cell: str, attention: str, feeding: bool) -> None:
     ours = model(cell=cell, attention=attention, input_feeding=feeding).float()
     with torch.no_grad():
@@ -160,8 +157,7 @@ def test_empty_targets_and_batches_have_no_rows() -> None:
     assert ours(SOURCE[:0], TARGET[:0]).shape == (0, 4, 19)
 
 
-@pytest.mark.parametrize(("rows", "targets", "t"), [(0, 0, 4), (3, 3, 0), (3, 0, 4), (1, 3, 0)])
-@pytest.mark.parametrize("attention", LOOKING)
+@each({"rows, targets, t": [(0, 0, 4), (3, 3, 0), (3, 0, 4), (1, 3, 0)], "attention": LOOKING})
 def test_attention_of_nothing_is_empty(attention: str, rows: int, targets: int, t: int) -> None:
     ours = model(attention=attention)
     for lengths in (None, LENGTHS[:rows]):

@@ -24,6 +24,7 @@ from intently.modules import (
 )
 from intently.positions import DynamicNTK, YaRN
 
+from ..combinations import pairs
 from ..core.formula import random
 from ..messages import raises
 from ..tensors import close, drawn
@@ -98,9 +99,7 @@ def by_hand(layer: MultiHeadAttention, steps: Tensor, mask: it.Mask | None) -> t
     return A, y @ layer.out_weight.T + layer.out_bias
 
 
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("name", OPTIONS)
+@pairs({"masked": [False, True], "shape": SHAPES, "name": OPTIONS})
 def test_it_is_the_formula(name: str, shape: str, masked: bool) -> None:
     options = OPTIONS[name]()
     layer = drawn(MultiHeadAttention(C, H, attention=options, **SHAPES[shape]))
@@ -151,9 +150,13 @@ def test_values_move_with_the_layer() -> None:
     assert layer.sinks.dtype == layer.score.parts[0].dtype == torch.float64
 
 
-@pytest.mark.parametrize("layout", ["half", "interleaved"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-@pytest.mark.parametrize("offset", [0, 300, "rows"])
+@pairs(
+    {
+        "layout": ["half", "interleaved"],
+        "dtype": [torch.float32, torch.bfloat16, torch.float64],
+        "offset": [0, 300, "rows"],
+    }
+)
 def test_the_table_of_angles_is_rotarys_formula(layout: Any, dtype: Any, offset: Any) -> None:
     from intently.modules.caches.rotary import turned
 

@@ -26,6 +26,7 @@ from intently.modules import (
     convolution_as_attention,
 )
 
+from ..combinations import each
 from ..messages import raises
 
 CAUSAL = AttentionOptions(mask=it.causal(), positions=it.Rotary(4))
@@ -74,8 +75,7 @@ def equal(one: Any, other: Any) -> bool:
     return torch.equal(one, other)
 
 
-@pytest.mark.parametrize("by_name", [False, True])
-@pytest.mark.parametrize("name", BLOCKS)
+@each({"by_name": [False, True], "name": BLOCKS})
 def test_one_item_is_a_batch_of_one_without_its_axis(name: str, by_name: bool) -> None:
     make, inputs, crosses = BLOCKS[name]
     block, (x, context) = make(), inputs()

@@ -22,6 +22,7 @@ from intently.modules import (
 )
 from intently.positions import DynamicNTK
 
+from ..combinations import pairs
 from ..core.formula import random
 from ..tensors import close, drawn
 
@@ -66,9 +67,7 @@ def stepped(
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("chunks", CHUNKS, ids=str)
-@pytest.mark.parametrize("name", OPTIONS)
-@pytest.mark.parametrize("shape", [{}, {"kv_heads": 1}, {"head_widths": (D, 2)}], ids=str)
+@pairs({"chunks": CHUNKS, "name": OPTIONS, "shape": [{}, {"kv_heads": 1}, {"head_widths": (D, 2)}]})
 def test_growing_and_of_fixed_size(name: str, chunks: list[int], shape: dict[str, Any]) -> None:
     attend = layer(name, **shape)
     whole = attend(x(), mask=it.causal())
@@ -86,9 +85,9 @@ def test_growing_and_of_fixed_size(name: str, chunks: list[int], shape: dict[str
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("chunks", CHUNKS, ids=str)
-@pytest.mark.parametrize("name", OPTIONS)
-@pytest.mark.parametrize(("window", "sinks"), [(4, 0), (4, 2), (1, 0), (1, 3), (20, 1)])
+@pairs(
+    {"chunks": CHUNKS, "name": OPTIONS, "window, sinks": [(4, 0), (4, 2), (1, 0), (1, 3), (20, 1)]}
+)
 def test_a_window_is_the_whole_under_its_mask(
     name: str, chunks: list[int], window: int, sinks: int
 ) -> None:
@@ -169,9 +168,13 @@ def test_every_cache_is_reordered(make: Callable[[], Any]) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("size", [None, 30])
-@pytest.mark.parametrize("mask", [it.causal(), it.causal() & it.window(3, 0), None], ids=str)
-@pytest.mark.parametrize("name", OPTIONS)
+@pairs(
+    {
+        "size": [None, 30],
+        "mask": [it.causal(), it.causal() & it.window(3, 0), None],
+        "name": OPTIONS,
+    }
+)
 def test_rows_of_different_length(name: str, mask: it.Mask | None, size: int | None) -> None:
     """Prompts of 5, 2 and 7 tokens, padded to 8, go on by 1, 3 and 2 tokens, in one batch."""
     attend, lengths = layer(name), torch.tensor([5, 2, 7])

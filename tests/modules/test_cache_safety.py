@@ -24,6 +24,7 @@ from intently.modules import (
 )
 from intently.modules.caches.cache import AsBefore
 
+from ..combinations import each, pairs
 from ..messages import refused
 from ..tensors import close
 from .test_cache_kinds import C, H, layer, stepped, x
@@ -57,10 +58,14 @@ def broken(block: MultiHeadAttention, how: str) -> Callable[[Tensor, Any], Any]:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("how", ["kernel", "sinks", "score", "output"])
-@pytest.mark.parametrize("steps", [1, 3])
-@pytest.mark.parametrize("ragged", [False, True])
-@pytest.mark.parametrize("make", MAKES)
+@pairs(
+    {
+        "how": ["kernel", "sinks", "score", "output"],
+        "steps": [1, 3],
+        "ragged": [False, True],
+        "make": MAKES,
+    }
+)
 def test_a_call_that_raises_changes_nothing(make: str, ragged: bool, steps: int, how: str) -> None:
     attend, then = layer(), x(3, 9, seed=1)
     bad = broken(copy.deepcopy(attend), how)
@@ -158,8 +163,7 @@ def test_only_caches_are_put_back() -> None:
         _ = 1 // 0
 
 
-@pytest.mark.parametrize("chunks", [[13], [3, 1, 1, 8], [1] * 13, [9, 2, 1, 1]], ids=str)
-@pytest.mark.parametrize("make", MAKES)
+@each({"chunks": [[13], [3, 1, 1, 8], [1] * 13, [9, 2, 1, 1]], "make": MAKES}, times=2)
 def test_gradients_pass_every_cache(make: str, chunks: list[int]) -> None:
     attend, cache, z = layer("turned"), MAKES[make](), x().requires_grad_()
     near = it.causal()
@@ -237,9 +241,7 @@ def test_inference_mode_may_be_left_and_entered(make: str, ragged: bool) -> None
     close(run(modes), run([torch.no_grad] * 4))
 
 
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
-@pytest.mark.parametrize("make", [*MAKES, "fixed"])
-@pytest.mark.parametrize("learned", [False, True])
+@pairs({"copied": [copy.copy, copy.deepcopy], "make": [*MAKES, "fixed"], "learned": [False, True]})
 def test_a_copy_goes_its_own_way(make: str, learned: bool, copied: Any) -> None:
     attend = layer()
     with torch.set_grad_enabled(learned):
@@ -324,8 +326,7 @@ BAD: list[tuple[Any, type[Exception], str]] = [
 @pytest.mark.usefixtures("as_users_call")
 class TestBadInput:
     @torch.no_grad()
-    @pytest.mark.parametrize("make", [*MAKES, "fixed"])
-    @pytest.mark.parametrize(("index", "kind", "text"), BAD, ids=[case[2] for case in BAD])
+    @each({"make": [*MAKES, "fixed"], "index, kind, text": BAD}, times=2)
     def test_rows(self, make: str, index: Any, kind: Any, text: str) -> None:
         attend = layer()
         cache: Any = FixedCache() if make == "fixed" else MAKES[make]()

@@ -16,6 +16,7 @@ from intently.masks import Geometry
 from intently.masks.mask import Mask, seen_exactly
 from intently.modules.image.convolution import Taps, convolution_as_attention
 
+from ..combinations import each
 from ..messages import raises
 
 KINDS: list[dict[str, Any]] = [
@@ -36,8 +37,7 @@ KINDS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=str)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@each({"kind": KINDS, "dtype": [torch.float32, torch.float64, torch.bfloat16]})
 def test_it_equals_the_convolution(kind: dict[str, Any], dtype: torch.dtype) -> None:
     conv = nn.Conv2d(4, 8, **kind).to(dtype)
     layer = convolution_as_attention(conv)

@@ -18,6 +18,7 @@ from intently.modules import (
     group_norm,
 )
 
+from ..combinations import each
 from ..messages import raises, refused
 from .test_image import NORMS
 
@@ -87,8 +88,7 @@ WRONG: dict[str, tuple[Any, Any, type[Exception], str]] = {
 }
 
 
-@pytest.mark.parametrize("method", ["forward", "attentions"])
-@pytest.mark.parametrize("case", WRONG)
+@each({"method": ["forward", "attentions"], "case": WRONG})
 def test_a_spatial_transformer_refuses(as_users_call: None, case: str, method: str) -> None:
     x, words, kind, text = WRONG[case]
     refused(lambda: getattr(Spatial(8, 2, 4, context_width=6), method)(x, words), kind, text)

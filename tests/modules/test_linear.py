@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from intently.modules import linear as module
 from intently.modules.linear import Linear, linear
 
+from ..combinations import pairs
+
 if not module._known():
     pytest.skip("this PyTorch was built without oneDNN", allow_module_level=True)
 
@@ -58,9 +60,7 @@ W = {
 }
 
 
-@pytest.mark.parametrize("weight", W)
-@pytest.mark.parametrize("x", X)
-@pytest.mark.parametrize("bias", [True, False])
+@pairs({"weight": W, "x": X, "bias": [True, False]})
 def test_values_and_gradients(
     x: str, weight: str, bias: bool, onednn_everywhere: list[int]
 ) -> None:

@@ -16,6 +16,7 @@ from intently.observe.sources import functional
 from intently.observe.watching.call import After, AttentionSpec, Call
 from intently.observe.watching.checking import check, sample
 
+from ..combinations import pairs
 from .attending import SelfAttention, Stack, seen_by, stack
 
 
@@ -117,10 +118,14 @@ def plainly(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, how: str) -> Tensor:
     return z.softmax(-1) @ v
 
 
-@pytest.mark.parametrize(("t", "d"), [(9, 8), (64, 32), (200, 64)])
-@pytest.mark.parametrize("spread", [0.3, 1.0, 3.0, 10.0, 20.0])
-@pytest.mark.parametrize("how", ["fused", "half", "float32", "sinks"])
-@pytest.mark.parametrize("dtype", HALF)
+@pairs(
+    {
+        "t, d": [(9, 8), (64, 32), (200, 64)],
+        "spread": [0.3, 1.0, 3.0, 10.0, 20.0],
+        "how": ["fused", "half", "float32", "sinks"],
+        "dtype": HALF,
+    }
+)
 def test_scores_that_were_rounded(
     dtype: torch.dtype, how: str, spread: float, t: int, d: int
 ) -> None:

@@ -16,6 +16,7 @@ from intently.observe.recording.recording import Recording
 from intently.observe.storage.stores import Store, packed
 from intently.observe.watching.mask_inference import recognise
 
+from ..combinations import pairs
 from .attending import Attend, Decoder, close
 from .decoders import continued, drawn, plain, plain_decoder, prompts
 
@@ -306,9 +307,7 @@ MASKS = [
 ]
 
 
-@pytest.mark.parametrize("mask", MASKS, ids=repr)
-@pytest.mark.parametrize(("t", "s"), [(6, 6), (4, 9), (1, 6)])
-@pytest.mark.parametrize("lead", [(2, 4), (2,)])
+@pairs({"mask": MASKS, "t, s": [(6, 6), (4, 9), (1, 6)], "lead": [(2, 4), (2,)]})
 def test_masks_are_recognised(mask: it.Mask, t: int, s: int, lead: tuple[int, ...]) -> None:
     g = Geometry(lead, t, s, torch.device("cpu"))
     dense = mask.dense(g).expand(2, *(1,) * (len(lead) - 1), t, s)

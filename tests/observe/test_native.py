@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from intently.observe.sources import native
 
+from ..combinations import pairs
 from .attending import close, seen_by, watched
 
 B, T, S, C, H = 2, 5, 7, 8, 2
@@ -79,9 +80,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("need_weights", [True, False])
-@pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("kind", KINDS)
+@pairs({"need_weights": [True, False], "mask": MASKS, "kind": KINDS})
 def test_multi_head_attention(kind: str, mask: str, need_weights: bool) -> None:
     options = {"batch_first": True} | KINDS[kind]
     block = large(nn.MultiheadAttention(C, H, **options))

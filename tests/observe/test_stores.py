@@ -18,6 +18,7 @@ import intently as it
 from intently.observe.recording.recording import Entry
 from intently.observe.storage.stores import Spool, Store, packed
 
+from ..combinations import pairs
 from .attending import Decoder, SelfAttention, Stack, attended, close, seen_by, stack
 
 
@@ -309,11 +310,18 @@ def test_a_mask_whose_change_is_not_counted_is_looked_at(mode: Any) -> None:
     assert not seen.calls[0].matrix().dense()[..., later].any()
 
 
-@pytest.mark.parametrize("store", ["copy", "disk", "reference"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(
-    ("b", "h", "t", "s", "d"),
-    [(1, 2, 0, 3, 4), (1, 2, 3, 0, 4), (0, 2, 3, 3, 4), (1, 0, 3, 3, 4), (1, 2, 3, 3, 0)],
+@pairs(
+    {
+        "store": ["copy", "disk", "reference"],
+        "dtype": [torch.float32, torch.bfloat16],
+        "b, h, t, s, d": [
+            (1, 2, 0, 3, 4),
+            (1, 2, 3, 0, 4),
+            (0, 2, 3, 3, 4),
+            (1, 0, 3, 3, 4),
+            (1, 2, 3, 3, 0),
+        ],
+    }
 )
 def test_empty_operands_are_kept_and_not_compared(
     store: Any, dtype: torch.dtype, b: int, h: int, t: int, s: int, d: int

@@ -13,6 +13,7 @@ from intently.interop.transformers.backend import register
 from intently.matrix.patterns import by_gradient
 from intently.observe import Recording, watch
 
+from ..combinations import each, pairs
 from . import decoders
 from .attending import close, watched
 from .decoders import T, continued
@@ -130,10 +131,13 @@ def close_sides(name: str, seen: Recording, model: Any, given: dict[str, Any]) -
             close(seen[names[side].format(n)], weights, rows)
 
 
-@pytest.mark.parametrize(
-    ("name", "side"), [*((n, s) for n in TEXT for s in ("", "left", "right")), ("vit", "")]
+@each(
+    {
+        "name, side": [*((n, s) for n in TEXT for s in ("", "left", "right")), ("vit", "")],
+        "implementation": ["sdpa", "eager", "intently"],
+    },
+    times=2,
 )
-@pytest.mark.parametrize("implementation", ["sdpa", "eager", "intently"])
 def test_models_of_one_stack(name: str, implementation: str, side: str) -> None:
     model = drawn(name, implementation)
     given = {"pixel_values": torch.randn(2, 3, 8, 8)} if name == "vit" else tokens(side)
@@ -142,9 +146,13 @@ def test_models_of_one_stack(name: str, implementation: str, side: str) -> None:
     close_layers(seen, model, given)
 
 
-@pytest.mark.parametrize("side", ["", "left", "right"])
-@pytest.mark.parametrize("implementation", ["sdpa", "eager", "intently"])
-@pytest.mark.parametrize("name", ["t5", "marian"])
+@pairs(
+    {
+        "side": ["", "left", "right"],
+        "implementation": ["sdpa", "eager", "intently"],
+        "name": ["t5", "marian"],
+    }
+)
 def test_encoders_and_decoders(name: str, implementation: str, side: str) -> None:
     model, given = drawn(name, implementation), tokens(side)
     given["decoder_input_ids"] = tokens("")["input_ids"][:, :5]
