@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from intently import recipes as recipes_module
 from intently.cli import train_lm
 from intently.corpora import Corpus
 from intently.language.settings import language_flags
@@ -107,8 +106,8 @@ def test_a_recipe_trains_and_is_scored(intently: Command, asked: list[object]) -
 def test_what_was_measured_before_is_printed(
     intently: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = re.sub('result = ".*"', 'result = "BLEU 28 on the test"', recipes_module._text(RECIPE))
-    monkeypatch.setattr("intently.recipes._text", lambda name: told)
+    measured = replace(recipe(RECIPE), result="BLEU 28 on the test")
+    monkeypatch.setattr("intently.recipes.recipe", lambda name: measured)
     outcome = intently("train", "--recipe", RECIPE, "--out", "run", *TINY)
     assert f"expected of {RECIPE} with its own options: BLEU 28 on the test\n" in outcome.out
 

@@ -11,7 +11,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import intently as it
 from intently import reference, scores
@@ -20,7 +19,7 @@ from intently.masks.geometry import Geometry
 from intently.scores import Additive, Cosine, Dot, General, Score, concat
 
 from ..combinations import each, pairs
-from .formula import multiply, random, serving
+from .formula import Largest, multiply, random, serving
 
 B, H, T, S, D, DK, A = 2, 4, 3, 5, 4, 6, 3
 
@@ -154,6 +153,12 @@ def test_repr_says_the_shapes() -> None:
 # --- derivatives --------------------------------------------------------------------------------
 
 
+def axes_of(score: Score) -> list[tuple[Tensor, int]]:
+    """The tensors of a score, and the axes that each has without those of heads."""
+    axes = (2, 2, 1, 1) if isinstance(score, Additive) else (2,)
+    return list(zip(score.tensors(), axes))
+
+
 def learned(*shape: int, seed: int) -> Tensor:
     return random(*shape, seed=seed).requires_grad_()
 
@@ -164,7 +169,7 @@ def test_derivatives(name: str, slice_: int, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(scores, "SLICE", slice_)
     score, _, d_k = SCORES[name]()
     q, k = learned(2, 2, D, seed=1), learned(2, 3, d_k, seed=2)
-    heads = tuple(x[:2].detach() if x.ndim > n else x for x, n in score._own())
+    heads = tuple(x[:2].detach() if x.ndim > n else x for x, n in axes_of(score))
     own = tuple(x.clone().requires_grad_() for x in heads)
 
     def f(q: Tensor, k: Tensor, *own: Tensor) -> Tensor:
@@ -211,7 +216,7 @@ def test_a_matrix_larger_than_a_tile_is_cut_with_its_score(name: str) -> None:
 def test_torch_func(name: str, slice_: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scores, "SLICE", slice_)
     score, _, d_k = SCORES[name]()
-    if any(x.ndim > n for x, n in score._own()):
+    if any(x.ndim > n for x, n in axes_of(score)):
         score = type(score)(*[x[0] for x in score.tensors()])
     q, k = random(B, T, D), random(B, S, d_k, seed=1)
     torch.testing.assert_close(torch.vmap(score)(q, k), score(q, k))
@@ -240,19 +245,6 @@ def test_compiles_into_one_graph(name: str) -> None:
 
 
 # --- additive: slices ---------------------------------------------------------------------------
-
-
-class Largest(TorchDispatchMode):
-    """Remembers the most numbers that any tensor made under it holds."""
-
-    numbers = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        for x in made if isinstance(made, (tuple, list)) else (made,):
-            if isinstance(x, Tensor):
-                self.numbers = max(self.numbers, x.untyped_storage().nbytes() // x.itemsize)
-        return made
 
 
 @given(

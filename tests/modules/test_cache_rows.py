@@ -36,7 +36,7 @@ def test_windows_of_rows_of_different_length(
             whole = attend(torch.cat([prompts[i, :n], then[i]])[None], mask=mask & near)[0]
             close(first[i, :n], whole[:n])
             close(found[i], whole[n:])
-        assert cache._k is not None and cache.length == max(lengths) + 9
+        assert cache.length == max(lengths) + 9
         assert cache.columns(1) <= window + sinks
 
 

@@ -192,7 +192,7 @@ def test_autocast(more: bool) -> None:
 
 
 def test_a_mask_that_is_misread_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "_operator_mask", lambda mask, kind: None)
+    monkeypatch.setattr(native, "allowed", lambda mask: None)
     block = large(nn.MultiheadAttention(C, H, batch_first=True)).eval()
     x = torch.randn(B, S, C)
     with torch.no_grad():
@@ -205,7 +205,7 @@ def test_what_cannot_be_read_is_missed_and_the_model_runs(monkeypatch: pytest.Mo
         raise RuntimeError("no such layout")
 
     layer = nn.TransformerEncoderLayer(C, H, 16, batch_first=True).eval()
-    monkeypatch.setattr(native, "_projected", broken)
+    monkeypatch.setattr(native, "Projected", broken)
     with torch.no_grad():
         seen = watched(layer, torch.randn(B, S, C))
     assert not seen.calls

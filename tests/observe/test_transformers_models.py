@@ -270,12 +270,8 @@ def test_a_changed_position_bias_is_kept_as_a_tensor(monkeypatch: pytest.MonkeyP
 def test_a_scale_that_is_misread_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     from intently.observe.sources import transformers as source
 
-    original = source._how
-
-    def wrong(*args: Any) -> Any:
-        return type(original(*args))(mask=original(*args).mask, scale=1.0)
-
-    monkeypatch.setattr(source, "_how", wrong)
+    spec = source.AttentionSpec
+    monkeypatch.setattr(source, "AttentionSpec", lambda **how: spec(**{**how, "scale": 1.0}))
     with torch.no_grad(), watch(model := drawn("llama")) as seen:
         model(**tokens(""))
     assert [entry.verified for entry in seen.calls] == [False, False]
