@@ -280,19 +280,6 @@ def test_autocast(kernel: str | None) -> None:
     assert all(x.grad is not None and x.grad.isfinite().all() for x in (q, k, v))
 
 
-CALLS: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], Tensor], Tensor | None]] = {
-    "plain": (lambda q, k, v: it.attention(q, k, v), None),
-    "causal": (
-        lambda q, k, v: it.attention(q, k, v, mask=it.causal()),
-        torch.ones(T, T).tril().bool(),
-    ),
-    "window": (
-        lambda q, k, v: it.attention(q, k, v, mask=it.window(3, 0)),
-        torch.ones(T, T).tril().bool() & ~torch.ones(T, T).tril(-4).bool(),
-    ),
-}
-
-
 class Call(nn.Module):
     def __init__(self, call: Callable[..., Tensor]) -> None:
         super().__init__()
@@ -300,16 +287,6 @@ class Call(nn.Module):
 
     def forward(self, *given: Tensor) -> Tensor:
         return self.call(*given)
-
-
-@pytest.mark.parametrize("name", CALLS)
-def test_a_trace_records_what_is_computed(name: str) -> None:
-    call, mask = CALLS[name]
-    first, other = ([numbers(seed + n) for n in range(3)] for seed in (0, 10))
-    traced = torch.jit.trace(call, tuple(first))
-    torch.testing.assert_close(traced(*other), by_formula(*other, mask))
-    exported = torch.export.export(Call(call), tuple(first)).module()
-    torch.testing.assert_close(exported(*other), by_formula(*other, mask))
 
 
 TINY = TransformerOptions(

@@ -105,34 +105,6 @@ def test_the_attentional_vector_is_the_formula(name: str, biased: bool) -> None:
     )
 
 
-def test_a_decoder_with_input_feeding_learns_to_copy() -> None:
-    """Luong's decoder: the cell reads the word before and the attentional vector of that step."""
-    torch.manual_seed(0)
-    words, n = 6, 4
-    embed = torch.nn.Embedding(words, 16)
-    encoder = torch.nn.GRU(16, 16, batch_first=True)
-    cell = torch.nn.GRUCell(32, 16)
-    att, vector = LuongAttention(16, 16, "general"), AttentionalVector(16, 16)
-    out = torch.nn.Linear(16, words)
-    parts = torch.nn.ModuleList([embed, encoder, cell, att, vector, out])
-    optimiser = torch.optim.Adam(parts.parameters(), lr=0.02)
-    loss = torch.zeros(())
-    for _ in range(120):
-        source = torch.randint(1, words, (32, n))
-        states, last = encoder(embed(source))
-        memory, h, fed = att.remember(states), last[0], torch.zeros(32, 16)
-        before, loss = torch.zeros(32, dtype=torch.long), torch.zeros(())
-        for step in range(n):
-            h = cell(torch.cat([embed(before), fed], -1), h)
-            fed = vector(att(h[:, None], memory), h[:, None])[:, 0]
-            before = source[:, step]
-            loss = loss + torch.nn.functional.cross_entropy(out(fed), before) / n
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-    assert float(loss.detach()) < 0.2
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("name", MAKE)
 def test_keys_are_projected_once_and_rows_can_be_picked(name: str) -> None:
