@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
+
+Refusals = Mapping[type[Exception], Mapping[str, Callable[[], object]]]
 
 
 def refused(
@@ -18,9 +20,16 @@ def refused(
 
 
 def raises(
-    cases: Sequence[tuple[Callable[[], object], type[Exception], str]], *, whole: bool = False
+    cases: Refusals | Sequence[tuple[Callable[[], object], type[Exception], str]],
+    *,
+    whole: bool = False,
 ) -> object:
-    """Return a test of each (call, kind of error, the words its message begins with, or is)."""
+    """Return a test of each call: its kind of error, and the words its message begins with, or is.
+
+    ``cases`` are calls by their message, by kind of error.
+    """
+    if isinstance(cases, Mapping):
+        cases = [(call, kind, text) for kind, of in cases.items() for text, call in of.items()]
 
     @pytest.mark.usefixtures("as_users_call")
     @pytest.mark.parametrize(("call", "kind", "text"), cases, ids=[c[2][:40] for c in cases])

@@ -168,9 +168,11 @@ def test_a_window_is_cropped_to_what_it_holds() -> None:
 
 
 test_sizes = raises(
-    [
-        (lambda: KeyValueCache(0), ArgumentError, "size: expected an int ≥ 1; got 0"),
-        (lambda: WindowCache(0), ArgumentError, "window: expected an int ≥ 1; got 0"),
-        (lambda: WindowCache(3, -1), ArgumentError, "sinks: expected an int ≥ 0; got -1"),
-    ]
+    {
+        ArgumentError: {
+            "size: expected an int ≥ 1; got 0": lambda: KeyValueCache(0),
+            "window: expected an int ≥ 1; got 0": lambda: WindowCache(0),
+            "sinks: expected an int ≥ 0; got -1": lambda: WindowCache(3, -1),
+        }
+    }
 )

@@ -159,27 +159,17 @@ def converted(kind: type[nn.Module] = nn.Conv2d, **options: Any) -> Any:
 
 X = torch.randn(1, 2, 5, 5)
 test_what_is_no_plain_convolution = raises(
-    [
-        (
-            lambda: converted(Squared),
-            KindError,
+    {
+        KindError: {
             "conv: expected an nn.Conv2d; got Squared, which has a forward of its own. What it "
-            "computes is not known.",
-        ),
-        (
-            lambda: converted(Standardized),
-            KindError,
+            "computes is not known.": lambda: converted(Squared),
             "conv: expected an nn.Conv2d; got Standardized, which has a _conv_forward of its own. "
-            "What it computes is not known.",
-        ),
-        (
-            lambda: convolution_as_attention(nn.LazyConv2d(3, 3)),
-            KindError,
+            "What it computes is not known.": lambda: converted(Standardized),
             "conv: expected an nn.Conv2d with weights; got LazyConv2d without. Call it once to set "
-            "its channels.",
-        ),
-        (lambda: converted(nn.Conv1d), KindError, "conv: expected an nn.Conv2d; got Conv1d."),
-    ]
+            "its channels.": lambda: convolution_as_attention(nn.LazyConv2d(3, 3)),
+            "conv: expected an nn.Conv2d; got Conv1d.": lambda: converted(nn.Conv1d),
+        }
+    }
 )
 test_images_that_do_not_fit = raises(
     [
