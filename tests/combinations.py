@@ -40,7 +40,8 @@ def pairs(factors: Factors, indirect: Sequence[str] = ()) -> Any:
 def each(factors: Factors, times: int = 1, indirect: Sequence[str] = ()) -> Any:
     """Parametrise a test with every value of every factor, for factors that hardly interact.
 
-    Each value of the longest factor comes ``times`` times, beside another value of the others.
+    Each value of the longest factor comes ``times`` times, beside another value of the others. Of
+    three factors, the lengths share no divisor, or the shorter two go in step.
     """
     values = [list(x) for x in factors.values()]
     most = max(map(len, values))

@@ -192,12 +192,6 @@ def test_a_causal_bias_is_a_mask(t: int) -> None:
 # --- transforms, modes and graphs -----------------------------------------------------------------
 
 
-def by_formula(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-    z = q @ k.mT / D**0.5
-    z = z if mask is None else z.masked_fill(~mask, -torch.inf)
-    return z.softmax(-1) @ v
-
-
 @pytest.mark.parametrize("long", [False, True])
 def test_functional_transforms(long: bool) -> None:
     t = 600 if long else 12
@@ -262,22 +256,6 @@ def test_fake_tensors(kernel: str | None) -> None:
         assert y.shape == SHAPE and q.grad is not None and q.grad.shape == SHAPE
     meta = torch.empty(SHAPE, device="meta")
     assert it.attention(meta, meta, meta).shape == SHAPE
-
-
-@pytest.mark.parametrize("kernel", [None, *KERNELS])
-def test_autocast(kernel: str | None) -> None:
-    if kernel == "torch_fused":
-        pytest.skip("a bias of another dtype is not fused")
-    q, k, v = (numbers(n).requires_grad_() for n in range(3))
-    forced = it.kernels.use(kernel) if kernel else warnings.catch_warnings()
-    with torch.autocast("cpu", dtype=torch.bfloat16), forced:
-        y = it.attention(q, k, v, mask=it.causal())
-    assert y.dtype is torch.bfloat16
-    low = [x.detach().bfloat16().float() for x in (q, k, v)]
-    expected = by_formula(*low, torch.ones(T, T).tril().bool())
-    torch.testing.assert_close(y.float(), expected, atol=2e-2, rtol=2e-2)
-    y.float().sum().backward()
-    assert all(x.grad is not None and x.grad.isfinite().all() for x in (q, k, v))
 
 
 class Call(nn.Module):

@@ -87,7 +87,7 @@ def error(found: Tensor, truth: Tensor) -> float:
 
 KERNELS = ["torch_fused", "flex", "tiled", "eager"]
 SOME = [(name, "plain") for name in MASKS]
-SOME += [(mask, name) for name in OPTIONS for mask in ("none", "causal", "padding", "dense")][4:]
+SOME += product(("none", "causal", "padding", "dense"), [x for x in OPTIONS if x != "plain"])
 
 
 @each({"mask, options": SOME, "kernel, dtype": list(product(KERNELS, EPS))}, times=2)

@@ -110,14 +110,14 @@ CASES: list[Case] = [
 @pytest.mark.usefixtures("as_users_call")
 @pytest.mark.parametrize(("make", "call", "kind", "text"), CASES, ids=[c[3][:40] for c in CASES])
 def test_a_refused_call_changes_nothing(make: Any, call: Any, kind: Any, text: str) -> None:
-    cache = make()
-    stepped(layer(), x(), [8, 5], cache, it.causal())
+    block, cache = layer(), make()
+    stepped(block, x(), [8, 5], cache, it.causal())
     before = copy.deepcopy(cache)
     refused(lambda: call(cache), kind, text)
     assert cache.length == before.length == T and len(cache.history) == len(before.history)
     for each in (cache, before):
         each.crop(T - 1)
-    assert torch.equal(attend(cache, x(2, 1)), attend(before, x(2, 1)))
+    assert torch.equal(*(attend(each, x(2, 1), block) for each in (cache, before)))
 
 
 @torch.no_grad()

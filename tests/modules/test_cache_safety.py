@@ -335,9 +335,7 @@ class TestBadInput:
         attend(x(), x(t=5) if make == "fixed" else None, cache=cache)
         before = copy.deepcopy(cache)
         refused(lambda: cache.reorder(index), kind, text)
-        more = () if make == "fixed" else (x(t=1),)
-        found, expected = (attend(x(t=1), *more, cache=c) for c in (cache, before))
-        assert torch.equal(found, expected)
+        assert torch.equal(*(attend(x(t=1), cache=each) for each in (cache, before)))
 
     @pytest.mark.parametrize("make", MAKES)
     def test_crops(self, make: str) -> None:

@@ -351,28 +351,6 @@ def test_greedy_generation_is_one_matrix(name: str, implementation: str) -> None
 
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
-@pytest.mark.parametrize("name", ["t5", "marian"])
-def test_generation_by_an_encoder_and_a_decoder(name: str, implementation: str) -> None:
-    model, given = drawn(name, implementation), tokens("right")
-    seen, found = generated(model, given, do_sample=False, num_beams=1)
-    close_sides(name, seen, model, given | {"decoder_input_ids": found[:, :-1]})
-
-
-@pytest.mark.parametrize("name", ["gpt2", "llama"])
-def test_beams(name: str) -> None:
-    """The joined rows are those of the beams as they ended, the best first."""
-    model, given = drawn(name), tokens("left", rows=1)
-    options = {"do_sample": False, "num_beams": 3, "num_return_sequences": 3}
-    seen, found = generated(model, given, **options)
-    passed = continued(found[:, :-1], given["attention_mask"].expand(3, -1))
-    real = passed["attention_mask"][:, None, :, None]
-    for layer, weights in zip(seen.layers, plain_weights(model, passed).attentions):
-        for beam in weights * real:
-            gaps = (seen[layer].dense() * real - beam).abs().amax((1, 2, 3))
-            assert gaps.min() <= 1e-5, layer
-
-
-@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 def test_gradients(implementation: str) -> None:
     """Of what the attention put out: A @ v with the gradient of the plain formula's weights."""
     model, given = drawn("gpt2", implementation), tokens("right")
