@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
-Refusals = Mapping[type[Exception], Mapping[str, Callable[[], object]]]
+Call = Callable[[], object]
+Refusals = Mapping[type[Exception], Mapping[str, Call | list[Call]]]
 
 
 def refused(
@@ -26,10 +27,15 @@ def raises(
 ) -> object:
     """Return a test of each call: its kind of error, and the words its message begins with, or is.
 
-    ``cases`` are calls by their message, by kind of error.
+    ``cases`` are the calls of each message of each kind of error.
     """
     if isinstance(cases, Mapping):
-        cases = [(call, kind, text) for kind, of in cases.items() for text, call in of.items()]
+        cases = [
+            (call, kind, text)
+            for kind, of_kind in cases.items()
+            for text, calls in of_kind.items()
+            for call in (calls if isinstance(calls, list) else [calls])
+        ]
 
     @pytest.mark.usefixtures("as_users_call")
     @pytest.mark.parametrize(("call", "kind", "text"), cases, ids=[c[2][:40] for c in cases])

@@ -172,48 +172,37 @@ test_what_is_no_plain_convolution = raises(
     }
 )
 test_images_that_do_not_fit = raises(
-    [
-        (
-            lambda: converted()(torch.zeros(1, 3, 5, 5)),
-            ArgumentError,
-            "x: expected shape (b, c=2, height, width), or (c",
-        ),
-        (
-            lambda: converted()(torch.zeros(1, 2, 5, 5, dtype=torch.int64)),
-            KindError,
-            "x: expected floating-point images (b, c, height, width); got dtype torch.int64.",
-        ),
-        (
-            lambda: converted()(torch.zeros(1, 2, 2, 5)),
-            ArgumentError,
-            "x: expected an image that a kernel of 3 × 3 fits",
-        ),
-        (
-            lambda: converted(padding=2, padding_mode="reflect")(torch.zeros(1, 2, 2, 5)),
-            ArgumentError,
+    {
+        ArgumentError: {
+            "x: expected shape (b, c=2, height, width), or (c": lambda: converted()(
+                torch.zeros(1, 3, 5, 5)
+            ),
+            "x: expected an image that a kernel of 3 × 3 fits": lambda: converted()(
+                torch.zeros(1, 2, 2, 5)
+            ),
             "x: expected an image that a kernel of 3 × 3 fits into; got shape (1, 2, 2, 5). "
-            "Padding 2 + 2, mode 'reflect'.",
-        ),
-        *(
-            (
-                lambda dtype=dtype, name=name: getattr(converted(), name)(X.to(dtype)),
-                KindError,
-                f"x: expected torch.float32 on cpu, as the layer's weights; got {dtype} on cpu. "
-                "Convert one of them with .to(…).",
-            )
-            for dtype in (torch.float64, torch.bfloat16)
-            for name in ("forward", "attend")
-        ),
-        (
-            lambda: it.attend(
+            "Padding 2 + 2, mode 'reflect'.": lambda: converted(padding=2, padding_mode="reflect")(
+                torch.zeros(1, 2, 2, 5)
+            ),
+            "mask: expected t, s = (35, 63) pixels; got t=2": lambda: it.attend(
                 torch.zeros(1, 9, 2, 1),
                 torch.zeros(1, 1, 2, 1),
                 mask=mask_of({"kernel_size": 3})[0],
             ),
-            ArgumentError,
-            "mask: expected t, s = (35, 63) pixels; got t=2",
-        ),
-    ]
+        },
+        KindError: {
+            "x: expected floating-point images (b, c, height, width); got dtype "
+            "torch.int64.": lambda: converted()(torch.zeros(1, 2, 5, 5, dtype=torch.int64)),
+            **{
+                f"x: expected torch.float32 on cpu, as the layer's weights; got {dtype} on cpu. "
+                "Convert one of them with .to(…).": [
+                    lambda dtype=dtype, name=name: getattr(converted(), name)(X.to(dtype))
+                    for name in ("forward", "attend")
+                ]
+                for dtype in (torch.float64, torch.bfloat16)
+            },
+        },
+    }
 )
 
 
