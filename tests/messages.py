@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
+
+Call = Callable[[], object]
+Refusals = Mapping[type[Exception], Mapping[str, Call | list[Call]]]
 
 
 def refused(
@@ -18,9 +21,21 @@ def refused(
 
 
 def raises(
-    cases: Sequence[tuple[Callable[[], object], type[Exception], str]], *, whole: bool = False
+    cases: Refusals | Sequence[tuple[Callable[[], object], type[Exception], str]],
+    *,
+    whole: bool = False,
 ) -> object:
-    """Return a test of each (call, kind of error, the words its message begins with, or is)."""
+    """Return a test of each call: its kind of error, and the words its message begins with, or is.
+
+    ``cases`` are the calls of each message of each kind of error.
+    """
+    if isinstance(cases, Mapping):
+        cases = [
+            (call, kind, text)
+            for kind, of_kind in cases.items()
+            for text, calls in of_kind.items()
+            for call in (calls if isinstance(calls, list) else [calls])
+        ]
 
     @pytest.mark.usefixtures("as_users_call")
     @pytest.mark.parametrize(("call", "kind", "text"), cases, ids=[c[2][:40] for c in cases])

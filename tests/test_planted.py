@@ -64,11 +64,10 @@ def correct(base, draw):
 
 
 @pytest.mark.parametrize("name", BASES)
-@pytest.mark.parametrize("seed", SEEDS)
 @torch.no_grad()
-def test_a_base_is_the_plain_formula(name, seed):
+def test_a_base_is_the_plain_formula(name):
     base, formulas = base_of(name), planted("formulas").FORMULAS
-    draw = planted("draw").Draw(seed, name)
+    draw = planted("draw").Draw(0, name)
     for case in base.cases(draw):
         if case.train or case.steps:
             continue

@@ -121,7 +121,9 @@ def check(intently: Command, tmp_path: Path) -> Command:
 @pytest.fixture
 def check_here(check: Command, monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
     """The command without a child, which takes seconds to start: what is asked is the same."""
-    monkeypatch.setattr(checking, "_answer", lambda options, forms, _: answer_of(options, forms))
+    monkeypatch.setattr(
+        checking, "answer_of_child", lambda options, forms, _: answer_of(options, forms)
+    )
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield check
     sys.modules.pop("mine_here", None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -168,13 +167,3 @@ def test_pictures_and_models_that_do_not_fit(look: Command, vision: Path, tmp_pa
     outcome = look("--image", vision / "slope.png", "--model", "empty")
     assert "config.json: expected the config of a transformers model; got no such" in outcome.err
     assert outcome.status == 2 and not (tmp_path / "look.html").exists()
-
-
-def test_without_transformers_its_folders_say_what_to_install(
-    look: Command, vision: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    for arguments in (("--image", vision / "slope.png"), ("the cat",)):
-        assert "pip install 'intently[transformers]'" in refused(
-            look(*arguments, "--model", vision)
-        )

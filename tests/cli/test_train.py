@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from intently import recipes as recipes_module
 from intently.cli import train_lm
 from intently.corpora import Corpus
 from intently.language.settings import language_flags

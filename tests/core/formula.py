@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import intently as it
 
@@ -200,6 +201,19 @@ def knows_its_entries(mask: it.Mask, g: it.masks.Geometry, allow: Tensor) -> Non
     assert not mask.allows_all(g) or bool(allow.all()), "allows all"
     every = torch.meshgrid(*[torch.arange(n) for n in g.shape], indexing="ij")
     assert torch.equal(mask.at(g, every[:-2], *every[-2:]).expand(g.shape), allow), "at"
+
+
+class Largest(TorchDispatchMode):
+    """Remembers the most numbers that any tensor made under it holds."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for x in made if isinstance(made, (tuple, list)) else (made,):
+            if isinstance(x, Tensor):
+                self.numbers = max(self.numbers, x.untyped_storage().nbytes() // x.itemsize)
+        return made
 
 
 def random(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> Tensor:

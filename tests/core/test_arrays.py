@@ -200,35 +200,28 @@ def test_masks_of_any_layout() -> None:
 
 
 test_what_is_no_number_is_refused_in_a_few_words = raises(
-    [
-        (
-            lambda: it.attend([[1, 0]], K, scale=True),
-            ArgumentError,
-            "scale: expected a finite number, a tensor () or (…, 1, 1), or None; got True.",
-        ),
-        (
-            lambda: it.attend([[1, 0]], K, softcap=True),
-            ArgumentError,
-            "softcap: expected a finite number > 0, or None; got True.",
-        ),
-        (
-            lambda: it.attend([np.array([True, False]), [1, 0]], K),
-            KindError,
+    {
+        ArgumentError: {
+            "scale: expected a finite number, a tensor () or (…, 1, 1), or None; got "
+            "True.": lambda: it.attend([[1, 0]], K, scale=True),
+            "softcap: expected a finite number > 0, or None; got True.": lambda: it.attend(
+                [[1, 0]], K, softcap=True
+            ),
+        },
+        KindError: {
             "q: expected real numbers: a tensor, a NumPy array or a list of them; got booleans. "
-            "Booleans say who may attend: mask=.",
-        ),
-        (
-            lambda: it.attend([[1, 0]], K).mass("a"),
-            KindError,
-            "keys: expected positions, or booleans; got 'a'.",
-        ),
-        (
-            lambda: it.attend([[1, 0]], K, mask=np.zeros((30, 30))),
-            KindError,
+            "Booleans say who may attend: mask=.": lambda: it.attend(
+                [np.array([True, False]), [1, 0]], K
+            ),
+            "keys: expected positions, or booleans; got 'a'.": lambda: it.attend([[1, 0]], K).mass(
+                "a"
+            ),
             "mask: expected a boolean tensor, True where a query may attend; got dtype "
             "torch.float64. Numbers to add are a bias. Pass it as bias=, or write "
-            "`mask == 0` if all else in it is very negative.",
-        ),
-    ],
+            "`mask == 0` if all else in it is very negative.": lambda: it.attend(
+                [[1, 0]], K, mask=np.zeros((30, 30))
+            ),
+        },
+    },
     whole=True,
 )

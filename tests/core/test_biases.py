@@ -16,6 +16,7 @@ from intently.foundation.values import freeze, thaw
 from intently.masks import indexed
 from intently.masks.geometry import Geometry
 
+from ..combinations import each
 from .formula import random
 
 CPU = torch.device("cpu")
@@ -90,8 +91,7 @@ def biases(b: int, h: int, t: int, s: int) -> dict[str, Bias]:
 KINDS = list(biases(2, 3, 4, 6))
 
 
-@pytest.mark.parametrize("h", [1, 2, 3, 6, 8, 12, 20])
-@pytest.mark.parametrize(("t", "s"), SIZES)
+@each({"h": [1, 2, 3, 6, 8, 12, 20], "t, s": SIZES}, times=2)
 def test_alibi_is_the_papers_formula(h: int, t: int, s: int) -> None:
     g = geometry(2, h, t, s)
     want = by_hand(g, lambda n, p, j: -slope(n, h) * abs(j - p), [s - t, s - t])
@@ -177,8 +177,7 @@ def test_the_tables_gradient_is_that_of_transformers() -> None:
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(("t", "s"), SIZES)
-@pytest.mark.parametrize("kind", KINDS)
+@each({"t, s": SIZES, "kind": KINDS}, times=2)
 def test_tiles_are_pieces_of_the_whole(kind: str, t: int, s: int) -> None:
     g = geometry(2, 3, t, s)
     bias = biases(*g.shape)[kind]
@@ -240,11 +239,15 @@ INDICES: list[tuple[Any, ...]] = [
 ]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    ("take", "index"),
-    [*((part_of, cut) for cut in CUTS), *((indexed, index) for index in INDICES)],
-    ids=lambda x: str(x) if isinstance(x, tuple) else x.__name__,
+@each(
+    {
+        "kind": KINDS,
+        "take, index": [
+            *((part_of, cut) for cut in CUTS),
+            *((indexed, index) for index in INDICES),
+        ],
+    },
+    times=3,
 )
 def test_a_part_is_the_piece(kind: str, take: Any, index: tuple[Any, ...]) -> None:
     g = geometry(2, 3, 4, 6)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ from intently.masks import EMPTY, FULL, PARTIAL, Geometry, indexed
 from intently.masks.closed_forms import MOST
 from intently.masks.mask import Mask, seen_exactly
 
+from ..combinations import each
 from .formula import families, knows_its_entries
 
 CPU = torch.device("cpu")
@@ -54,12 +54,12 @@ def of_size(size: tuple[int, int, int, int], family: str) -> tuple[Mask, Geometr
     return mask, Geometry((b, h), t, s, CPU)
 
 
-every_family = pytest.mark.parametrize("family", families(2, 2, 6, 6))
-every_size = pytest.mark.parametrize("size", SIZES, ids=str)
+FAMILIES = list(families(2, 2, 6, 6))
+every_family = pytest.mark.parametrize("family", FAMILIES)
+every_family_and_size = each({"family": FAMILIES, "size": SIZES}, times=2)
 
 
-@every_size
-@every_family
+@every_family_and_size
 def test_every_familys_blocks(family: str, size: tuple[int, int, int, int]) -> None:
     mask, g = of_size(size, family)
     for rows, cols in BLOCKS:
@@ -141,8 +141,7 @@ def test_joined_rules(data: st.DataObject, shape: tuple[int, int], block: tuple[
         certain(part, h, 1, 1, exact=not lead)
 
 
-@every_size
-@every_family
+@every_family_and_size
 def test_parts(family: str, size: tuple[int, int, int, int]) -> None:
     mask, g = of_size(size, family)
     dense = mask.dense(g).expand(g.shape)
@@ -189,11 +188,10 @@ def test_it_is_made_again_from_its_parts(family: str) -> None:
 
 
 @pytest.mark.parametrize(("t", "s"), [(0, 4), (4, 0), (0, 0)])
-@every_family
+@pytest.mark.parametrize("family", ["causal", "padding", "window", "prefix", "causal & padding"])
 def test_empty_matrices(family: str, t: int, s: int) -> None:
     mask, _ = families(2, 2, 4, 4)[family]
-    if mask is None or "allowed" in family or family in ("segments", "grid", "a tensor | ~causal"):
-        pytest.skip("no mask of this size")
+    assert mask is not None
     g = Geometry((2, 2), t, s, CPU)
     assert mask.blocks(g, 2, 2).shape == ((t + 1) // 2, (s + 1) // 2)
     seen = mask.seen(g)
@@ -243,7 +241,7 @@ def test_a_rule_of_ones_own_needs_only_allow() -> None:
 
 
 class TestLong:
-    """At t = s = 131,072 closed forms take milliseconds, and no t·s memory."""
+    """At t = s = 131,072, where t·s entries would be 16 GiB."""
 
     n = 131_072
     ids = torch.arange(131_072) // 512
@@ -270,14 +268,11 @@ class TestLong:
         ],
         ids=lambda mask: repr(mask)[:40],
     )
-    def test_blocks_and_seen_are_fast(self, mask: it.Mask) -> None:
+    def test_blocks_and_seen_hold_no_matrix(self, mask: it.Mask) -> None:
         g = Geometry((2, 4), self.n, self.n, CPU)
         mask.check(g)
-        start = time.perf_counter()
-        found = mask.blocks(g, 512, 1024)
         mask.seen(g)
-        assert time.perf_counter() - start < 0.5
-        assert found.shape == (256, 128)
+        assert mask.blocks(g, 512, 1024).shape == (256, 128)
 
     def test_packed_documents_leave_their_blocks_on_the_diagonal(self) -> None:
         g = Geometry((), self.n, self.n, CPU)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from intently.drop_in import scaled_dot_product_attention
 
+from ..combinations import each, pairs
 from .formula import EPS, random
 
 pytestmark = pytest.mark.usefixtures("as_users_call")
@@ -94,9 +95,7 @@ def same(inputs: list[Tensor], mask: Tensor | None = None, **options: Any) -> No
         torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-12)
 
 
-@pytest.mark.parametrize("e", [D, 6])
-@pytest.mark.parametrize("is_causal", [False, True])
-@pytest.mark.parametrize("name", LEADS)
+@pairs({"e": [D, 6], "is_causal": [False, True], "name": LEADS})
 def test_leading_axes_and_masks(name: str, is_causal: bool, e: int) -> None:
     inputs = tensors(LEADS[name], e=e)
     q, k, _ = inputs
@@ -106,9 +105,7 @@ def test_leading_axes_and_masks(name: str, is_causal: bool, e: int) -> None:
             same(inputs, mask, is_causal=is_causal, scale=0.3)
 
 
-@pytest.mark.parametrize("e", [D, 6])
-@pytest.mark.parametrize("masked", ["none", "causal", "bool", "float"])
-@pytest.mark.parametrize("name", GROUPED)
+@pairs({"e": [D, 6], "masked": ["none", "causal", "bool", "float"], "name": GROUPED})
 def test_groups_with_the_flag(name: str, masked: str, e: int) -> None:
     inputs = tensors(GROUPED[name], e=e)
     allow = random(3 if name == "no groups" else 6, T, S, seed=7) > 0
@@ -117,8 +114,7 @@ def test_groups_with_the_flag(name: str, masked: str, e: int) -> None:
     same(inputs, mask, is_causal=masked == "causal", enable_gqa=True)
 
 
-@pytest.mark.parametrize(("t", "s"), [(4, 4), (1, 6), (6, 1), (3, 8), (8, 3), (1, 1)])
-@pytest.mark.parametrize("lead", [(2, 3), (3,), ()])
+@each({"t, s": [(4, 4), (1, 6), (6, 1), (3, 8), (8, 3), (1, 1)], "lead": [(2, 3), (3,), ()]})
 def test_causal_is_top_left(lead: tuple[int, ...], t: int, s: int) -> None:
     inputs = tensors((lead, lead, lead), t, s)
     same(inputs, is_causal=True)
@@ -155,10 +151,14 @@ def test_a_row_without_keys_is_zero() -> None:
         assert all(bool(x.isfinite().all()) for x in ours)
 
 
-@pytest.mark.parametrize("kind", ["none", "causal", "bool", "float"])
-@pytest.mark.parametrize(("t", "s"), [(300, 300), (130, 530)])
-@pytest.mark.parametrize("lead", [(2, 3), (3,)])
-@pytest.mark.parametrize("e", [16, 8])
+@pairs(
+    {
+        "kind": ["none", "causal", "bool", "float"],
+        "t, s": [(300, 300), (130, 530)],
+        "lead": [(2, 3), (3,)],
+        "e": [16, 8],
+    }
+)
 def test_more_steps_than_a_block(lead: tuple[int, ...], t: int, s: int, e: int, kind: str) -> None:
     allow = random(t, s, seed=7) < 0.7
     mask = {"bool": allow, "float": random(t, s, seed=8)}.get(kind)
@@ -195,10 +195,14 @@ def test_empty_axes(empty: str, is_causal: bool) -> None:
 # --- dtypes ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("masked", ["none", "causal", "bool", "float", "float32"])
-@pytest.mark.parametrize("dtype", EPS, ids=str)
-@pytest.mark.parametrize("e", [D, 6])
-@pytest.mark.parametrize("name", ["3-D", "4-D", "one key head"])
+@pairs(
+    {
+        "masked": ["none", "causal", "bool", "float", "float32"],
+        "dtype": EPS,
+        "e": [D, 6],
+        "name": ["3-D", "4-D", "one key head"],
+    }
+)
 def test_dtypes(name: str, dtype: torch.dtype, masked: str, e: int) -> None:
     inputs = [x.to(dtype) for x in tensors(LEADS[name], e=e)]
     bias = random(T, S, seed=8)

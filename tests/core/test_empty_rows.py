@@ -11,7 +11,8 @@ from torch import Tensor
 
 import intently as it
 
-from .formula import EPS, families, multiply, random, written_out
+from ..combinations import pairs
+from .formula import EPS, IN_FLOAT64, families, multiply, random, written_out
 
 KERNELS = it.kernels.available()
 B, H, T, S, D = 2, 4, 5, 7, 8
@@ -33,10 +34,7 @@ EMPTY: dict[str, tuple[dict[str, Any], Tensor]] = {
 """Options, and the rows (b, t) that may attend to nothing under them."""
 
 
-@pytest.mark.parametrize("groups", [1, 2])
-@pytest.mark.parametrize("dtype", EPS, ids=str)
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("family", EMPTY)
+@pairs({"groups": [1, 2], "dtype": EPS, "kernel": KERNELS, "family": EMPTY})
 def test_a_row_without_keys_is_exactly_zero(
     family: str, kernel: str, dtype: torch.dtype, groups: int
 ) -> None:
@@ -68,10 +66,9 @@ def test_a_row_without_keys_is_exactly_zero(
 POISON = [math.nan, math.inf, -math.inf]
 
 
-@pytest.mark.parametrize("poison", POISON)
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("family", families(B, H, T, S))
-@pytest.mark.parametrize("groups", [1, 2, 4])
+@pairs(
+    {"poison": POISON, "kernel": IN_FLOAT64, "family": families(B, H, T, S), "groups": [1, 2, 4]}
+)
 def test_what_no_query_may_see_changes_nothing(
     family: str, kernel: str, poison: float, groups: int
 ) -> None:
@@ -94,7 +91,7 @@ def test_what_no_query_may_see_changes_nothing(
     assert not results[1][2][~seen].any() and not results[1][3][~seen].any()
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", IN_FLOAT64)
 @pytest.mark.parametrize("poison", POISON)
 def test_keys_that_heads_or_rows_share_are_unseen_only_if_none_of_them_sees_them(
     poison: float, kernel: str

@@ -13,6 +13,7 @@ import intently as it
 from intently.drop_in import scaled_dot_product_attention
 from intently.scores import Additive, Cosine, General, concat
 
+from ..combinations import pairs
 from .formula import random, serving
 
 B, H, T, D = 2, 4, 6, 8
@@ -288,7 +289,7 @@ PAIRS: dict[str, tuple[Callable[[], Tensor], Callable[[], Tensor]]] = {
 }
 
 
-@pytest.mark.parametrize("kernel", it.kernels.available())
+@pytest.mark.parametrize("kernel", ["tiled", "eager"])
 @pytest.mark.parametrize("name", PAIRS)
 def test_the_same_written_two_ways(name: str, kernel: str) -> None:
     one, other = PAIRS[name]
@@ -297,9 +298,13 @@ def test_the_same_written_two_ways(name: str, kernel: str) -> None:
     torch.testing.assert_close(found, other(), atol=1e-12, rtol=1e-11)
 
 
-@pytest.mark.parametrize("kernel", it.kernels.available())
-@pytest.mark.parametrize("written", ["masks", "biases", "a bias of −∞"])
-@pytest.mark.parametrize("k", [1, 3, 5])
+@pairs(
+    {
+        "kernel": it.kernels.available(),
+        "written": ["masks", "biases", "a bias of −∞"],
+        "k": [1, 3, 5],
+    }
+)
 def test_a_convolution_is_one_hot_heads(k: int, written: str, kernel: str) -> None:
     """A k × k convolution is k² heads, each looking at one neighbour.
 
@@ -330,17 +335,3 @@ def test_a_convolution_is_one_hot_heads(k: int, written: str, kernel: str) -> No
         heads = heads * one_hot.any(-1, keepdim=True)
     expected = F.conv2d(image, weight, padding=k // 2)[0].flatten(1).mT
     torch.testing.assert_close(heads.sum(0), expected, atol=1e-12, rtol=0)
-
-
-@pytest.mark.parametrize("base", [10_000.0, 100.0])
-def test_sinusoidal_positions_turn_by_a_fixed_angle(base: float) -> None:
-    """PE(p + k) is a rotation of PE(p) by k·rate (Vaswani et al. 2017, section 3.5)."""
-    c = 6
-    table = it.sinusoidal(20, c, base=base).double()
-    for i in range(c // 2):
-        angle = torch.tensor(3.0, dtype=torch.float64) * base ** (-2 * i / c)
-        sin, cos = table[:17, 2 * i], table[:17, 2 * i + 1]
-        shifted = sin * angle.cos() + cos * angle.sin()
-        torch.testing.assert_close(table[3:, 2 * i], shifted, atol=1e-5, rtol=0)
-    assert torch.equal(it.sinusoidal(5, c, offset=7), it.sinusoidal(12, c)[7:])
-    assert it.sinusoidal(0, 4).shape == (0, 4)

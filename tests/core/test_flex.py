@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import os
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ from intently.kernels.problem import Problem
 from intently.masks import Geometry
 from intently.scores import Cosine
 
+from ..combinations import each
 from .formula import families, multiply, plain, random
 
 CPU = torch.device("cpu")
@@ -74,7 +76,7 @@ OPTIONS: dict[str, Callable[[], dict[str, Any]]] = {
 @pytest.mark.usefixtures("untraced")
 class TestPieces:
     @every_family
-    @pytest.mark.parametrize("options", OPTIONS)
+    @each({"options": OPTIONS}, times=3)
     def test_every_mask_with_every_option(self, family: str, options: str) -> None:
         q, k, v = operands()
         mask = families(B, H, T, S)[family][0]
@@ -206,42 +208,28 @@ class TestBlocks:
         assert torch.equal(ours.to_dense(), own.to_dense())
         assert ours.shape == (4, 1, 140, 256)
 
-    def test_they_are_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        made: list[it.Mask] = []
-        original = flex._list_blocks
-
-        def counted(mask: it.Mask, g: Geometry) -> Any:
-            made.append(mask)
-            return original(mask, g)
-
-        monkeypatch.setattr(flex, "_list_blocks", counted)
+    def test_they_are_kept(self) -> None:
         q, lengths = torch.zeros(2, 3, 21, 16), torch.tensor([3, 4])
         mask = it.padding(lengths)
 
-        def lists(mask: it.Mask, q: Tensor = q) -> Any:
-            return flex.block_mask(it.attend(q, q, mask=mask).problem)
+        def lists(mask: it.Mask, q: Tensor = q) -> Tensor:
+            return flex.block_mask(it.attend(q, q, mask=mask).problem).kv_indices
 
-        assert lists(mask).kv_indices is lists(mask).kv_indices
-        assert len(made) == 1
+        first = lists(mask)
+        assert lists(mask) is first
         lengths[0] = 5
-        lists(mask)
-        assert len(made) == 2, "a changed tensor is asked again"
-        lists(mask, q[:, :, :20])
-        assert len(made) == 3, "another size is asked again"
-        assert lists(it.causal(3)).kv_indices is lists(it.causal(3)).kv_indices
-        assert len(made) == 4, "without tensors, what was written decides"
-        lists(it.causal(4))
-        assert len(made) == 5
-        known = len(flex._known)
-        made.clear()
-        del mask
+        changed = lists(mask)
+        assert changed is not first, "a changed tensor is asked again"
+        assert lists(mask, q[:, :, :20]) is not changed, "another size is asked again"
+        assert lists(it.causal(3)) is lists(it.causal(3)), "without tensors, its words decide"
+        assert lists(it.causal(4)) is not lists(it.causal(3))
+        kept = weakref.ref(lists(mask))
+        del mask, first, changed
         gc.collect()
-        assert len(flex._known) == known - 1, "lists die with their mask"
+        assert kept() is None, "lists die with their mask"
         with torch.inference_mode():
             mask = it.padding(torch.tensor([3, 4]))
-        lists(mask)
-        lists(mask)
-        assert len(made) == 2, "changes of inference tensors cannot be seen"
+        assert lists(mask) is not lists(mask), "changes of inference tensors cannot be seen"
 
 
 class Even(it.Mask):
@@ -311,7 +299,7 @@ class TestKernel:
             limits.append(torch._dynamo.config.recompile_limit)
             return theirs.flex_attention(*args, **options)
 
-        monkeypatch.setattr(flex, "_compiled", lambda: attend)
+        monkeypatch.setattr(flex, "compiled", lambda: attend)
         before = torch._dynamo.config.recompile_limit
         p, v = problem(mask=it.causal())
         y = self.kernel.multiply(p, v)

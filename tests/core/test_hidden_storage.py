@@ -192,12 +192,6 @@ def test_a_causal_bias_is_a_mask(t: int) -> None:
 # --- transforms, modes and graphs -----------------------------------------------------------------
 
 
-def by_formula(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-    z = q @ k.mT / D**0.5
-    z = z if mask is None else z.masked_fill(~mask, -torch.inf)
-    return z.softmax(-1) @ v
-
-
 @pytest.mark.parametrize("long", [False, True])
 def test_functional_transforms(long: bool) -> None:
     t = 600 if long else 12
@@ -264,35 +258,6 @@ def test_fake_tensors(kernel: str | None) -> None:
     assert it.attention(meta, meta, meta).shape == SHAPE
 
 
-@pytest.mark.parametrize("kernel", [None, *KERNELS])
-def test_autocast(kernel: str | None) -> None:
-    if kernel == "torch_fused":
-        pytest.skip("a bias of another dtype is not fused")
-    q, k, v = (numbers(n).requires_grad_() for n in range(3))
-    forced = it.kernels.use(kernel) if kernel else warnings.catch_warnings()
-    with torch.autocast("cpu", dtype=torch.bfloat16), forced:
-        y = it.attention(q, k, v, mask=it.causal())
-    assert y.dtype is torch.bfloat16
-    low = [x.detach().bfloat16().float() for x in (q, k, v)]
-    expected = by_formula(*low, torch.ones(T, T).tril().bool())
-    torch.testing.assert_close(y.float(), expected, atol=2e-2, rtol=2e-2)
-    y.float().sum().backward()
-    assert all(x.grad is not None and x.grad.isfinite().all() for x in (q, k, v))
-
-
-CALLS: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], Tensor], Tensor | None]] = {
-    "plain": (lambda q, k, v: it.attention(q, k, v), None),
-    "causal": (
-        lambda q, k, v: it.attention(q, k, v, mask=it.causal()),
-        torch.ones(T, T).tril().bool(),
-    ),
-    "window": (
-        lambda q, k, v: it.attention(q, k, v, mask=it.window(3, 0)),
-        torch.ones(T, T).tril().bool() & ~torch.ones(T, T).tril(-4).bool(),
-    ),
-}
-
-
 class Call(nn.Module):
     def __init__(self, call: Callable[..., Tensor]) -> None:
         super().__init__()
@@ -300,16 +265,6 @@ class Call(nn.Module):
 
     def forward(self, *given: Tensor) -> Tensor:
         return self.call(*given)
-
-
-@pytest.mark.parametrize("name", CALLS)
-def test_a_trace_records_what_is_computed(name: str) -> None:
-    call, mask = CALLS[name]
-    first, other = ([numbers(seed + n) for n in range(3)] for seed in (0, 10))
-    traced = torch.jit.trace(call, tuple(first))
-    torch.testing.assert_close(traced(*other), by_formula(*other, mask))
-    exported = torch.export.export(Call(call), tuple(first)).module()
-    torch.testing.assert_close(exported(*other), by_formula(*other, mask))
 
 
 TINY = TransformerOptions(

@@ -15,6 +15,7 @@ from torch import Tensor
 import intently as it
 from intently.errors import KindError, MemoryRefused, StaleError
 
+from ..combinations import each
 from ..messages import refused
 from .formula import random
 
@@ -56,8 +57,7 @@ ASKED: dict[str, Callable[[it.LazyMatrix], object]] = {
 }
 
 
-@pytest.mark.parametrize("name", tensors())
-@pytest.mark.parametrize("what", ASKED)
+@each({"name": tensors(), "what": ASKED}, times=2)
 def test_a_change_in_place_makes_it_stale(what: str, name: str) -> None:
     x = tensors()
     A = made(x)

@@ -16,6 +16,7 @@ import intently as it
 from intently.errors import ArgumentError, KindError
 from intently.masks import Geometry
 
+from ..combinations import each
 from ..messages import raises
 from .formula import families, knows_its_entries, written_out
 
@@ -31,8 +32,7 @@ SIZES = [
 ]
 
 
-@pytest.mark.parametrize("size", SIZES, ids=str)
-@pytest.mark.parametrize("family", families(2, 2, 6, 6))
+@each({"size": SIZES, "family": families(2, 2, 6, 6)}, times=3)
 def test_each_rule_written_out(family: str, size: tuple[int, int, int, int]) -> None:
     b, h, t, s = size
     known = families(b, h, t, s)
@@ -171,99 +171,70 @@ def attend(mask: object) -> it.Attention:
 
 
 test_errors = raises(
-    [
-        (lambda: it.window(1.5, 0), KindError, "before: expected an int ≥ 0; got 1.5."),
-        (lambda: it.window(True, 0), KindError, "before: expected an int ≥ 0; got True."),
-        (lambda: it.causal(1.5), KindError, "offset: expected integers; got dtype"),
-        (lambda: it.causal("x"), KindError, "offset: expected integers; got 'x'."),
-        (lambda: it.causal(True), KindError, "offset: expected integers; got dtype torch.bool."),
-        (
-            lambda: it.padding(torch.tensor([1.0])),
-            KindError,
-            "lengths: expected integers; got dtype torch.float32.",
-        ),
-        (
-            lambda: it.allowed(torch.eye(2)),
-            KindError,
+    {
+        KindError: {
+            "before: expected an int ≥ 0; got 1.5.": lambda: it.window(1.5, 0),
+            "before: expected an int ≥ 0; got True.": lambda: it.window(True, 0),
+            "offset: expected integers; got dtype": lambda: it.causal(1.5),
+            "offset: expected integers; got 'x'.": lambda: it.causal("x"),
+            "offset: expected integers; got dtype torch.bool.": lambda: it.causal(True),
+            "lengths: expected integers; got dtype torch.float32.": lambda: it.padding(
+                torch.tensor([1.0])
+            ),
             "mask: expected a boolean tensor, True where a query may attend; got zeros and ones of "
-            "dtype torch.float32. If 1 means attend, pass mask.bool().",
-        ),
-        (
-            lambda: it.allowed(torch.full((2, 2), -1e4)),
-            KindError,
+            "dtype torch.float32. If 1 means attend, pass mask.bool().": lambda: it.allowed(
+                torch.eye(2)
+            ),
             "mask: expected a boolean tensor, True where a query may attend; got dtype "
             "torch.float32. Numbers to add are a bias. Pass it as bias=, or write `mask == 0` if "
-            "all else in it is very negative.",
-        ),
-        (
-            lambda: attend("causal"),
-            KindError,
+            "all else in it is very negative.": lambda: it.allowed(torch.full((2, 2), -1e4)),
             "mask: expected a mask such as it.causal(), or a boolean tensor; got str. "
-            "True means attend in every mask.",
-        ),
-        (lambda: it.window(-1, 0), ArgumentError, "before: expected an int ≥ 0; got -1."),
-        (lambda: it.window(0, -1), ArgumentError, "after: expected an int ≥ 0; got -1."),
-        (lambda: it.dilated(0), ArgumentError, "step: expected an int ≥ 1; got 0."),
-        (lambda: it.prefix(-1), ArgumentError, "n: expected an int ≥ 0; got -1."),
-        (lambda: it.grid(0, 2, 1), ArgumentError, "height: expected an int ≥ 1; got 0."),
-        (
-            lambda: attend(torch.ones(2, 4, 5, dtype=torch.bool)),
-            ArgumentError,
+            "True means attend in every mask.": lambda: attend("causal"),
+        },
+        ArgumentError: {
+            "before: expected an int ≥ 0; got -1.": lambda: it.window(-1, 0),
+            "after: expected an int ≥ 0; got -1.": lambda: it.window(0, -1),
+            "step: expected an int ≥ 1; got 0.": lambda: it.dilated(0),
+            "n: expected an int ≥ 0; got -1.": lambda: it.prefix(-1),
+            "height: expected an int ≥ 1; got 0.": lambda: it.grid(0, 2, 1),
             "mask: expected a shape that broadcasts to (b, h, t, s) = (2, 3, 4, 5); got shape "
             "(2, 4, 5). Its first axis is b, where broadcasting looks for h. "
-            "Use m[:, None], shape (b, 1, t, s).",
-        ),
-        (
-            lambda: attend(torch.ones(2, 5, dtype=torch.bool)),
-            ArgumentError,
+            "Use m[:, None], shape (b, 1, t, s).": lambda: attend(
+                torch.ones(2, 4, 5, dtype=torch.bool)
+            ),
             "mask: expected a shape that broadcasts to (…, t, s) = (2, 3, 4, 5); got shape (2, 5). "
             "It holds one entry per batch row and key, (b, s). "
-            "Pass it.padding(m), or use m[:, None, None].",
-        ),
-        (
-            lambda: attend(torch.ones(3, 3, dtype=torch.bool)),
-            ArgumentError,
-            "mask: expected a shape that broadcasts to (…, t, s) = (2, 3, 4, 5); got shape (3, 3).",
-        ),
-        (
-            lambda: attend(it.padding(torch.tensor([1, 2, 3]))),
-            ArgumentError,
+            "Pass it.padding(m), or use m[:, None, None].": lambda: attend(
+                torch.ones(2, 5, dtype=torch.bool)
+            ),
+            "mask: expected a shape that broadcasts to (…, t, s) = (2, 3, 4, 5); got "
+            "shape (3, 3).": lambda: attend(torch.ones(3, 3, dtype=torch.bool)),
             "lengths: expected a shape that matches the leftmost leading axes (2, 3); got shape "
-            "(3,). Lengths, offsets and ids hold one entry per batch row (b,).",
-        ),
-        (
-            lambda: attend(it.causal(torch.tensor([1, 2, 3]))),
-            ArgumentError,
-            "offset: expected a shape that matches the leftmost leading axes (2, 3)",
-        ),
-        (
-            lambda: attend(it.prefix(torch.tensor([1, 2, 3]))),
-            ArgumentError,
-            "n: expected a shape that matches the leftmost leading axes (2, 3)",
-        ),
-        (
-            lambda: attend(it.segments(torch.zeros(4, dtype=torch.long))),
-            ArgumentError,
+            "(3,). Lengths, offsets and ids hold one entry per batch row (b,).": lambda: attend(
+                it.padding(torch.tensor([1, 2, 3]))
+            ),
+            "offset: expected a shape that matches the leftmost leading axes (2, 3)": lambda: (
+                attend(it.causal(torch.tensor([1, 2, 3])))
+            ),
+            "n: expected a shape that matches the leftmost leading axes (2, 3)": lambda: attend(
+                it.prefix(torch.tensor([1, 2, 3]))
+            ),
             "key_ids: expected shape (…, s=5); got shape (4,). Give one id per step, and key_ids "
-            "of their own where t and s differ.",
-        ),
-        (
-            lambda: attend(it.segments(torch.zeros(3, dtype=torch.long))),
-            ArgumentError,
-            "query_ids: expected shape (…, t=4); got shape (3,).",
-        ),
-        (
-            lambda: attend(it.causal() & it.grid(2, 2, 1)),
-            ArgumentError,
+            "of their own where t and s differ.": lambda: attend(
+                it.segments(torch.zeros(4, dtype=torch.long))
+            ),
+            "query_ids: expected shape (…, t=4); got shape (3,).": lambda: attend(
+                it.segments(torch.zeros(3, dtype=torch.long))
+            ),
             "mask: expected t = s = 2·2 = 4 for grid(2, 2, 1); got t=4, s=5. "
-            "Grid joins the pixels of one image, row after row.",
-        ),
-        (
-            lambda: it.grid(2, 2, 1).draw(3),
-            ArgumentError,
-            "mask: expected t = s = 2·2 = 4 for grid(2, 2, 1); got t=3, s=3.",
-        ),
-    ]
+            "Grid joins the pixels of one image, row after row.": lambda: attend(
+                it.causal() & it.grid(2, 2, 1)
+            ),
+            "mask: expected t = s = 2·2 = 4 for grid(2, 2, 1); got t=3, s=3.": lambda: it.grid(
+                2, 2, 1
+            ).draw(3),
+        },
+    }
 )
 
 

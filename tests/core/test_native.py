@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import math
 import os
-import signal
 import subprocess
 import sys
 import threading
-import time
 from contextlib import nullcontext
 from typing import Any
 
@@ -27,6 +25,7 @@ import intently as it
 from intently.kernels import native
 from intently.kernels.native import operator
 
+from ..combinations import each
 from .cases import extras, rules
 from .formula import first_terms, limit, multiply, random, score_of
 
@@ -148,8 +147,7 @@ def test_half_types(option: str, dtype: torch.dtype) -> None:
     compare(q.to(dtype), k.to(dtype), v.to(dtype), it.causal(), OPTIONS[option])
 
 
-@pytest.mark.parametrize("d", [1, 3, 8, 20, 64, 100, 128, 256])
-@pytest.mark.parametrize("e", [1, 16, 72, 256])
+@each({"d": [1, 3, 8, 20, 64, 100, 128, 256], "e": [1, 16, 72, 256]}, times=2)
 def test_widths(d: int, e: int) -> None:
     q, k, v = random(2, 70, d), random(2, 61, d, seed=1), random(2, 61, e, seed=2)
     compare(q.float(), k.float(), v.float(), it.window(40, 0), {})
@@ -529,7 +527,11 @@ def test_forced_it_takes_small_gradients_too() -> None:
     q = leaf(1, 2, 5, 8)
     with it.kernels.use("native"):
         y = it.attention(q, q, q)
-    assert "_Product" in type(y.grad_fn).__name__
+    expected = it.attend(q, q).dense() @ q
+    up = torch.ones_like(y)
+    torch.testing.assert_close(
+        torch.autograd.grad(y, q, up), torch.autograd.grad(expected, q, up), atol=1e-5, rtol=1e-5
+    )
 
 
 class TestPlan:
@@ -686,35 +688,36 @@ assert os.waitpid(child, 0)[1] == 0
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 @pytest.mark.parametrize("backward", [False, True])
-def test_ctrl_c_ends_a_long_call_within_a_second(backward: bool) -> None:
+def test_ctrl_c_ends_a_long_call(backward: bool) -> None:
+    """A signal after an eighth of the work, in processor time, ends it before the half."""
     code = f"""
-import time, torch, intently as it
-n = 120_000
-q = torch.randn(1, n, 64, requires_grad={backward})
-if {backward}:
-    y = it.attention(q, q, q, mask=it.window(50, 0))
-    A = it.attend(q, q)
-    from intently.kernels.native import operator
-    o = operator.operands(A.problem, q.detach(), None)
-    o = o.replaced_by([x.detach() for x in o.tensors()])
-    call = lambda: operator.gradients(o, y.detach(), torch.ones(1, n, 2), y.detach(), [True] * 3)
-else:
-    call = lambda: it.attention(q, q, q)
-print("go", flush=True)
+import signal, time, torch, intently as it
+from intently.kernels.native import operator
+n = 40_000
+q = torch.randn(1, n, 64)
+
+def work(rows):
+    x, y = q[:, :rows], torch.randn(1, rows, 64)
+    if not {backward}:
+        return it.attention(x, q, q)
+    o = operator.operands(it.attend(x, q).problem, q, None)
+    return operator.gradients(o, y, torch.ones(1, rows, 2), y, [True] * 3)
+
+begin = time.process_time()
+work(n // 8)
+part = time.process_time() - begin
+signal.signal(signal.SIGPROF, signal.default_int_handler)
+signal.setitimer(signal.ITIMER_PROF, part)
+begin = time.process_time()
 try:
-    call()
-    print("done")
+    work(n)
 except KeyboardInterrupt:
-    print("stopped", time.time(), flush=True)
+    assert time.process_time() - begin < 4 * part
+else:
+    raise SystemExit("it was not stopped")
 """
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None and process.stdout.readline() == "go\n"
-    time.sleep(0.7)
-    asked = time.time()
-    process.send_signal(signal.SIGINT)
-    word, at = process.stdout.read().split()
-    assert word == "stopped" and float(at) - asked < 3, float(at) - asked
-    process.wait(timeout=30)
+    done = in_python(code)
+    assert done.returncode == 0, done.stderr
 
 
 def test_lists_and_arrays_reach_it() -> None:

@@ -15,6 +15,7 @@ from intently.matrix import patterns
 from intently.matrix.lazy import LazyMatrix
 from intently.matrix.patterns.heads import blocks_of_heads
 
+from ..combinations import each
 from .formula import families, random
 
 B, H, T, S = 2, 3, 5, 7
@@ -118,12 +119,11 @@ def agree(
         )
 
 
-@pytest.mark.parametrize("tokens", ["none", "shared", "by item"])
-@pytest.mark.parametrize("name", NAMES)
+@each({"tokens": ["none", "shared", "by item"], "name": NAMES})
 def test_measured_in_one_pass(name: str, tokens: str) -> None:
     A = matrices()[name]
     ids = {"none": None, "shared": IDS[0], "by item": IDS if A.ndim > 3 else IDS[1]}
-    counted = A._viewers().expand(*A.shape[:-2], S)[..., S - A.shape[-2] :] > 0
+    counted = (A.dense() > 0).any(-2)[..., S - A.shape[-2] :]
     expected = A
     if tokens != "none":
         expected = it.Dense(A.dense() * counted[..., None])
@@ -256,8 +256,7 @@ def test_one_walk_of_the_native_kernel_finds_what_blocks_find(rule: str, with_id
         agree(expected, {n: a.value() for n, a in exact.items()}, 2e-5)
 
 
-@pytest.mark.parametrize("shape", [(70, 5), (1, 300), (64, 64), (129, 200)])
-@pytest.mark.parametrize("heads", [1, 3, 65])
+@each({"shape": [(70, 5), (1, 300), (64, 64), (129, 200)], "heads": [1, 3, 65]}, times=2)
 def test_one_walk_over_any_number_of_heads(heads: int, shape: tuple[int, int]) -> None:
     t, s = shape
     q, k = (random(heads, n, 8, seed=n, dtype=torch.float32) for n in shape)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
 from typing import Any, Literal
 
 import pytest
@@ -26,7 +25,8 @@ from intently.positions import (
     sinusoidal,
 )
 
-from ..messages import raises
+from ..combinations import each
+from ..messages import Refusals, raises
 from .formula import random
 
 Layout = Literal["half", "interleaved"]
@@ -154,8 +154,7 @@ def test_steps_are_the_whole(scaling: str, layout: Layout) -> None:
     assert torch.equal(torch.cat(steps, -2), whole) and torch.equal(torch.cat(chunks, -2), whole)
 
 
-@pytest.mark.parametrize("scaling", SCALINGS)
-@pytest.mark.parametrize("lead", [(3,), (3, 2), (3, 1, 2)])
+@each({"scaling": SCALINGS, "lead": [(3,), (3, 2), (3, 1, 2)]})
 def test_ragged_offsets_are_each_row_alone(scaling: str, lead: tuple[int, ...]) -> None:
     turn, x = rotary(SCALINGS[scaling]), random(*lead, 4, 8)
     starts = [0, 6, 2]  # the second row grows past the trained length of 8
@@ -278,122 +277,69 @@ def x(*shape: int) -> Tensor:
     return torch.ones(*shape)
 
 
-WORDS: list[tuple[Callable[[], object], type[Exception], str]] = [
-    (
-        lambda: sinusoidal(2, 4, offset=1.5),
-        KindError,  # type: ignore[arg-type]
-        "offset: expected integers; got dtype torch.float32.",
-    ),
-    (
-        lambda: Learned(x(6, 3))(4, 3),
-        ArgumentError,
+WORDS: Refusals = {
+    KindError: {
+        "offset: expected integers; got dtype torch.float32.": lambda: sinusoidal(2, 4, offset=1.5),
+        "table: expected a floating-point tensor (n, c); got dtype torch.int64.": lambda: Learned(
+            x(6, 3).long()
+        ),
+        "scaling: expected a scaling such as YaRN(4.0, 4096), or None; got 'yarn'.": lambda: Rotary(
+            8, scaling="yarn"
+        ),
+        "x: expected a floating-point tensor (…, t, d); got dtype torch.int64.": lambda: Rotary(8)(
+            x(3, 8).long()
+        ),
+        "x: expected a floating-point tensor (…, t, d); got list.": lambda: Rotary(8)([[1.0]]),
+    },
+    ArgumentError: {
         "positions: expected positions in a table of n=6, 0 … 5; got 3 … 6. The longest length it "
-        "knows is 6. Shorten the input, or learn a longer table.",
-    ),
-    (
-        lambda: Learned(x(6, 3))(1, -1),
-        ArgumentError,
-        "positions: expected positions in a table of n=6, 0 … 5; got -1 … -1.",
-    ),
-    (
-        lambda: Learned(x(6, 3))(2, torch.tensor([5, 0])),
-        ArgumentError,
-        "positions: expected positions in a table of n=6, 0 … 5; got 0 … 6. The longest length",
-    ),
-    (lambda: Learned(x(6, 3))(-1), ArgumentError, "t: expected an int ≥ 0; got -1."),
-    (lambda: Learned(x(6)), ArgumentError, "table: expected shape (n, c); got shape (6,)."),
-    (
-        lambda: Learned(x(6, 3).long()),
-        KindError,
-        "table: expected a floating-point tensor (n, c); got dtype torch.int64.",
-    ),
-    (
-        lambda: Rotary(8, layout="pairs"),
-        ArgumentError,  # type: ignore[arg-type]
+        "knows is 6. Shorten the input, or learn a longer table.": lambda: Learned(x(6, 3))(4, 3),
+        "positions: expected positions in a table of n=6, 0 … 5; got -1 … -1.": lambda: Learned(
+            x(6, 3)
+        )(1, -1),
+        "positions: expected positions in a table of n=6, 0 … 5; got 0 … 6. The "
+        "longest length": lambda: Learned(x(6, 3))(2, torch.tensor([5, 0])),
+        "t: expected an int ≥ 0; got -1.": lambda: Learned(x(6, 3))(-1),
+        "table: expected shape (n, c); got shape (6,).": lambda: Learned(x(6)),
         'layout: expected "half" or "interleaved"; got \'pairs\'. Half pairs i with i + width/2, '
-        "interleaved 2i with 2i + 1.",
-    ),
-    (
-        lambda: Rotary(7),
-        ArgumentError,
-        "d: expected an even number of dimensions ≥ 2; got 7. Dimensions are rotated in pairs.",
-    ),
-    (
-        lambda: Rotary(8, width=10),
-        ArgumentError,
-        "width: expected an even number of dimensions ≥ 2 and ≤ d=8; got 10.",
-    ),
-    (lambda: Rotary(8, base=1.0), ArgumentError, "base: expected a number > 1; got 1.0."),
-    (
-        lambda: Rotary(8, scaling="yarn"),
-        KindError,  # type: ignore[arg-type]
-        "scaling: expected a scaling such as YaRN(4.0, 4096), or None; got 'yarn'.",
-    ),
-    (lambda: Rotary(8)(x(3, 6)), ArgumentError, "x: expected shape (…, t, d=8); got shape (3, 6)."),
-    (lambda: Rotary(8)(x(8)), ArgumentError, "x: expected shape (…, t, d=8); got shape (8,)."),
-    (
-        lambda: Rotary(8)(x(3, 8).long()),
-        KindError,
-        "x: expected a floating-point tensor (…, t, d); got dtype torch.int64.",
-    ),
-    (
-        lambda: Rotary(8)([[1.0]]),
-        KindError,  # type: ignore[arg-type]
-        "x: expected a floating-point tensor (…, t, d); got list.",
-    ),
-    (
-        lambda: Rotary(8)(x(2, 3, 4, 8), torch.tensor([1, 2, 3])),
-        ArgumentError,
-        "offset: expected a shape that matches the leftmost leading axes (2, 3); got shape (3,).",
-    ),
-    (
-        lambda: Rotary(8)(x(2, 4, 8), positions=torch.arange(3)),
-        ArgumentError,
-        "positions: expected shape (t=4,) or (b, t); got shape (3,).",
-    ),
-    (
-        lambda: Rotary(8)(x(2, 4, 8), positions=torch.ones(3, 4)),
-        ArgumentError,
-        "positions: expected a shape that matches the leftmost leading axes (2,); got shape (3,).",
-    ),
-    (
-        lambda: Rotary(8)(x(2, 4, 8), 1, positions=torch.arange(4)),
-        ArgumentError,
+        "interleaved 2i with 2i + 1.": lambda: Rotary(8, layout="pairs"),
+        "d: expected an even number of dimensions ≥ 2; got 7. Dimensions are rotated "
+        "in pairs.": lambda: Rotary(7),
+        "width: expected an even number of dimensions ≥ 2 and ≤ d=8; got 10.": lambda: Rotary(
+            8, width=10
+        ),
+        "base: expected a number > 1; got 1.0.": lambda: Rotary(8, base=1.0),
+        "x: expected shape (…, t, d=8); got shape (3, 6).": lambda: Rotary(8)(x(3, 6)),
+        "x: expected shape (…, t, d=8); got shape (8,).": lambda: Rotary(8)(x(8)),
+        "offset: expected a shape that matches the leftmost leading axes (2, 3); got "
+        "shape (3,).": lambda: Rotary(8)(x(2, 3, 4, 8), torch.tensor([1, 2, 3])),
+        "positions: expected shape (t=4,) or (b, t); got shape (3,).": lambda: Rotary(8)(
+            x(2, 4, 8), positions=torch.arange(3)
+        ),
+        "positions: expected a shape that matches the leftmost leading axes (2,); "
+        "got shape (3,).": lambda: Rotary(8)(x(2, 4, 8), positions=torch.ones(3, 4)),
         "positions: expected either offset or positions; got both. Positions say where every step "
-        "stands. Add the offset to them.",
-    ),
-    (
-        lambda: Linear(0.5),
-        ArgumentError,
-        "factor: expected a number ≥ 1; got 0.5. It is the new length divided by the trained one.",
-    ),
-    (
-        lambda: DynamicNTK(2.0, 0),
-        ArgumentError,
-        "original: expected the length that was trained, an int ≥ 1; got 0.",
-    ),
-    (
-        lambda: Rotary(2, scaling=DynamicNTK(2.0, 8)),
-        ArgumentError,
-        "width: expected at least 4 dimensions for DynamicNTK; got 2.",
-    ),
-    (
-        lambda: YaRN(2.0, 8, beta_fast=1.0, beta_slow=2.0),
-        ArgumentError,
+        "stands. Add the offset to them.": lambda: Rotary(8)(
+            x(2, 4, 8), 1, positions=torch.arange(4)
+        ),
+        "factor: expected a number ≥ 1; got 0.5. It is the new length divided by the "
+        "trained one.": lambda: Linear(0.5),
+        "original: expected the length that was trained, an int ≥ 1; got 0.": lambda: DynamicNTK(
+            2.0, 0
+        ),
+        "width: expected at least 4 dimensions for DynamicNTK; got 2.": lambda: Rotary(
+            2, scaling=DynamicNTK(2.0, 8)
+        ),
         "beta_slow: expected a number in (0, beta_fast=1.0]; got 2.0. Fast pairs turn more often "
-        "than slow ones.",
-    ),
-    (
-        lambda: Rotary(8, scaling=LongRope([1.0], [1.0], factor=2.0, original=8)),
-        ArgumentError,
-        "short: expected one number for each pair, width/2=4; got 1.",
-    ),
-    (
-        lambda: Llama3(8.0, low=4.0, high=4.0),
-        ArgumentError,
-        "low: expected a number of turns in (0, high=4.0); got 4.0.",
-    ),
-]
+        "than slow ones.": lambda: YaRN(2.0, 8, beta_fast=1.0, beta_slow=2.0),
+        "short: expected one number for each pair, width/2=4; got 1.": lambda: Rotary(
+            8, scaling=LongRope([1.0], [1.0], factor=2.0, original=8)
+        ),
+        "low: expected a number of turns in (0, high=4.0); got 4.0.": lambda: Llama3(
+            8.0, low=4.0, high=4.0
+        ),
+    },
+}
 
 
 test_message = raises(WORDS)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from intently.positions import DynamicNTK, Linear, Llama3, LongRope, Rotary, Scaling, YaRN
 
+from ..combinations import pairs
 from .formula import plain, random
 
 D = 16
@@ -123,9 +124,13 @@ def test_rates(name: str, base: float) -> None:
         assert ours.gain() == pytest.approx(gain, rel=1e-12)
 
 
-@pytest.mark.parametrize(("t", "offset"), [(5, 0), (24, 0), (40, 0), (3, 20), (3, 37), (3, 4000)])
-@pytest.mark.parametrize("name", PAIRS)
-@pytest.mark.parametrize("kind", ["llama", "cohere"])
+@pairs(
+    {
+        "t, offset": [(5, 0), (24, 0), (40, 0), (3, 20), (3, 37), (3, 4000)],
+        "name": PAIRS,
+        "kind": ["llama", "cohere"],
+    }
+)
 def test_turning(kind: str, name: str, t: int, offset: int) -> None:
     import transformers as hf
 
@@ -161,9 +166,7 @@ TINY = {
 }
 
 
-@pytest.mark.parametrize("name", PAIRS)
-@pytest.mark.parametrize("kind", TINY)
-@pytest.mark.parametrize("t", [7, 30])
+@pairs({"name": PAIRS, "kind": TINY, "t": [7, 30]})
 @torch.no_grad()
 def test_attention_of_a_tiny_model(kind: str, name: str, t: int) -> None:
     import transformers as hf

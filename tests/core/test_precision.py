@@ -12,6 +12,7 @@ from torch import Tensor
 import intently as it
 from intently import reference
 
+from ..combinations import pairs
 from .formula import (
     EPS,
     families,
@@ -63,9 +64,7 @@ def compare(kernel: str, inputs: list[Tensor], allow: Tensor | None, A: it.Atten
         assert x.dtype is dtype
 
 
-@pytest.mark.parametrize("dtype", EPS, ids=str)
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize(("size", "family"), CASES)
+@pairs({"dtype": EPS, "kernel": KERNELS, "size, family": CASES})
 def test_forward_and_gradients(size: str, family: str, kernel: str, dtype: torch.dtype) -> None:
     b, h, g, t, s, d = SIZES[size]
     mask, rule = families(b, h, t, s)[family]
@@ -75,9 +74,7 @@ def test_forward_and_gradients(size: str, family: str, kernel: str, dtype: torch
     compare(kernel, [q, k, v], allow, it.attend(q, k, mask=mask))
 
 
-@pytest.mark.parametrize("dtype", EPS, ids=str)
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("family", ["none", "causal", "padding", "window"])
+@pairs({"dtype": EPS, "kernel": KERNELS, "family": ["none", "causal", "padding", "window"]})
 def test_matrices_larger_than_the_blocks_of_a_kernel(
     family: str, kernel: str, dtype: torch.dtype
 ) -> None:
@@ -111,10 +108,7 @@ EXTRAS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("dtype", EPS, ids=str)
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("extra", EXTRAS)
+@pairs({"masked": [False, True], "dtype": EPS, "kernel": KERNELS, "extra": EXTRAS})
 def test_bias_scale_softcap_and_sinks(
     extra: str, kernel: str, dtype: torch.dtype, masked: bool
 ) -> None:
@@ -152,9 +146,7 @@ def test_bias_scale_softcap_and_sinks(
     assert error(y, oracle) <= limit(oracle, rough, score_of(A))
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("dtype", EPS, ids=str)
-@pytest.mark.parametrize("family", ["none", "causal", "padding"])
+@pairs({"kernel": KERNELS, "dtype": EPS, "family": ["none", "causal", "padding"]})
 def test_huge_logits_stay_finite(family: str, dtype: torch.dtype, kernel: str) -> None:
     mask, rule = families(2, 2, 6, 6)[family]
     q = (random(2, 2, 6, 4, seed=1).sign() * 100).to(dtype).requires_grad_()
@@ -189,10 +181,14 @@ def plain_learned(x: dict[str, Tensor], allow: Tensor) -> Tensor:
     return torch.softmax(torch.cat([z, sinks], -1), -1)[..., :-1] @ x["v"]
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("mean", [0, 5, 30])
-@pytest.mark.parametrize("family", ["none", "causal", "padding"])
-@pytest.mark.parametrize("kernel", [x for x in KERNELS if x != "torch_fused"])
+@pairs(
+    {
+        "dtype": [torch.bfloat16, torch.float16],
+        "mean": [0, 5, 30],
+        "family": ["none", "causal", "padding"],
+        "kernel": [x for x in KERNELS if x != "torch_fused"],
+    }
+)
 def test_gradients_of_what_all_rows_share(
     kernel: str, family: str, mean: int, dtype: torch.dtype
 ) -> None:

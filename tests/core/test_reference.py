@@ -130,121 +130,69 @@ def test_what_somebody_attends_is_not_hidden() -> None:
 
 
 test_what_does_not_fit_is_refused = raises(
-    [
-        (
-            lambda: R.weights(X, X, mask=np.array([[0.0, -INF], [0, 0]])),
-            KindError,
+    {
+        KindError: {
             "mask: expected booleans, True means attend, or a mask such as it.causal(); got dtype "
             "float64. Numbers may mean the opposite in other code. What is added to the scores is "
-            "a bias: bias=; ones and zeros: np.array(mask) == 1.",
-        ),
-        (
-            lambda: R.weights(X, X, mask=[[1, 0], [1, 1]]),
-            KindError,
+            "a bias: bias=; ones and zeros: np.array(mask) == 1.": lambda: R.weights(
+                X, X, mask=np.array([[0.0, -INF], [0, 0]])
+            ),
             "mask: expected booleans, True means attend, or a mask such as "
-            "it.causal(); got dtype int64.",
-        ),
-        (lambda: R.weights(X, X, mask=it.alibi(2)), KindError, "mask: expected booleans"),
-        (
-            lambda: R.weights(X, X, mask=np.ones((3, 2), bool)),
-            ArgumentError,
-            "mask: expected a shape that broadcasts to (…, t, s) = (2, 2); got shape (3, 2).",
-        ),
-        (
-            lambda: R.weights(drawn(2, 4, 5, 3), drawn(2, 4, 6, 3), mask=np.ones((2, 5, 6), bool)),
-            ArgumentError,
+            "it.causal(); got dtype int64.": lambda: R.weights(X, X, mask=[[1, 0], [1, 1]]),
+            "mask: expected booleans": lambda: R.weights(X, X, mask=it.alibi(2)),
+            "lengths: expected": lambda: R.weights(
+                drawn(2, 4, 5, 3), drawn(2, 4, 6, 3), mask=it.padding(torch.ones(3))
+            ),
+            "bias: expected numbers; got booleans. A boolean array is a mask: mask=.": lambda: (
+                R.weights(X, X, bias=[True, False])
+            ),
+            "q: expected an array of numbers; got list": lambda: R.weights([["a"]], X),
+            "q: expected an array of numbers; got Tensor. Can't call numpy() on Tensor that "
+            "requires": lambda: R.weights(torch.ones(1, 4, requires_grad=True), X),
+            "k: expected an array of numbers": lambda: R.weights(X, [[1], [1, 2]]),
+            "score: expected a function (q, k) → (…, t, s): dot, cosine, general(W), additive(…); "
+            "got Cosine. Scores of intently.scores are for tensors.": lambda: R.weights(
+                X, X, score=it.Cosine()
+            ),
+        },
+        ArgumentError: {
+            "mask: expected a shape that broadcasts to (…, t, s) = (2, 2); got shape "
+            "(3, 2).": lambda: R.weights(X, X, mask=np.ones((3, 2), bool)),
             "mask: expected a shape that broadcasts to (…, t, s) = (2, 4, 5, "
             "6); got shape (2, 5, 6). Its first axis is b, where broadcasting looks for h. Use "
-            "m[:, None]",
-        ),
-        (
-            lambda: R.weights(drawn(2, 4, 5, 3), drawn(2, 4, 6, 3), mask=it.padding(torch.ones(3))),
-            KindError,
-            "lengths: expected",
-        ),
-        (
-            lambda: R.weights(X, X, bias=[True, False]),
-            KindError,
-            "bias: expected numbers; got booleans. A boolean array is a mask: mask=.",
-        ),
-        (
-            lambda: R.weights(X, X, bias=[1, 2, 3]),
-            ArgumentError,
-            "bias: expected a shape that broadcasts to (…, t, s) = (2, 2); got shape (3,).",
-        ),
-        (lambda: R.weights(X, X, scale=[1, 2, 3]), ArgumentError, "scale: expected a shape"),
-        (lambda: R.weights([["a"]], X), KindError, "q: expected an array of numbers; got list"),
-        (
-            lambda: R.weights(torch.ones(1, 4, requires_grad=True), X),
-            KindError,
-            "q: expected an array of numbers; got Tensor. Can't call numpy() on Tensor that "
-            "requires",
-        ),
-        (lambda: R.weights(X, [[1], [1, 2]]), KindError, "k: expected an array of numbers"),
-        (
-            lambda: R.weights([1, 2], X),
-            ArgumentError,
-            "q: expected at least 2 axes; got shape (2,).",
-        ),
-        (
-            lambda: R.weights(X, drawn(2, 3)),
-            ArgumentError,
-            "k: expected shape (…, s, d=4), as wide as q; got shape (2, 3).",
-        ),
-        (
-            lambda: R.weights(X, drawn(2, 3), score=R.general(drawn(4, 4))),
-            ArgumentError,
-            "k: expected a width that the score takes beside q (…, t, d=4); got shape (2, 3).",
-        ),
-        (
-            lambda: R.weights(X, X, score=it.Cosine()),
-            KindError,  # type: ignore[arg-type]
-            "score: expected a function (q, k) → (…, t, s): dot, cosine, general(W), additive(…); "
-            "got Cosine. Scores of intently.scores are for tensors.",
-        ),
-        (
-            lambda: R.weights(drawn(4, 5, 3), drawn(2, 5, 3)),
-            ArgumentError,
+            "m[:, None]": lambda: R.weights(
+                drawn(2, 4, 5, 3), drawn(2, 4, 6, 3), mask=np.ones((2, 5, 6), bool)
+            ),
+            "bias: expected a shape that broadcasts to (…, t, s) = (2, 2); got shape "
+            "(3,).": lambda: R.weights(X, X, bias=[1, 2, 3]),
+            "scale: expected a shape": lambda: R.weights(X, X, scale=[1, 2, 3]),
+            "q: expected at least 2 axes; got shape (2,).": lambda: R.weights([1, 2], X),
+            "k: expected shape (…, s, d=4), as wide as q; got shape (2, 3).": lambda: R.weights(
+                X, drawn(2, 3)
+            ),
+            "k: expected a width that the score takes beside q (…, t, d=4); got "
+            "shape (2, 3).": lambda: R.weights(X, drawn(2, 3), score=R.general(drawn(4, 4))),
             "k: expected leading axes that broadcast with those of q (4,); got shape (2, 5, 3). "
-            "Heads are axis −3; with four or more axes h may be a multiple of g.",
-        ),
-        (
-            lambda: R.weights(drawn(1, 4, 5, 3), drawn(1, 3, 5, 3)),
-            ArgumentError,
+            "Heads are axis −3; with four or more axes h may be a multiple of g.": lambda: (
+                R.weights(drawn(4, 5, 3), drawn(2, 5, 3))
+            ),
             "k: expected leading axes that broadcast with those of q (1, 4); got shape (1, 3, 5, "
-            "3).",
-        ),
-        (
-            lambda: R.attention(drawn(4, 5, 3), drawn(4, 5, 3), drawn(2, 5, 3)),
-            ArgumentError,
-            "v: expected leading axes that broadcast with those of q (4,); got shape (2, 5, 3).",
-        ),
-        (
-            lambda: R.attention(X, X, drawn(3, 1)),
-            ArgumentError,
-            "v: expected s=2 rows, one for each key; got shape (3, 1).",
-        ),
-        (
-            lambda: R.weights(drawn(1, 4, 5, 3), drawn(1, 4, 5, 3), sinks=[1, 2]),
-            ArgumentError,
-            "sinks: expected shape () or (h,) = (4,); got shape (2,).",
-        ),
-        (
-            lambda: R.project(X, np.ones((3, 4))),
-            ArgumentError,
+            "3).": lambda: R.weights(drawn(1, 4, 5, 3), drawn(1, 3, 5, 3)),
+            "v: expected leading axes that broadcast with those of q (4,); got shape "
+            "(2, 5, 3).": lambda: R.attention(drawn(4, 5, 3), drawn(4, 5, 3), drawn(2, 5, 3)),
+            "v: expected s=2 rows, one for each key; got shape (3, 1).": lambda: R.attention(
+                X, X, drawn(3, 1)
+            ),
+            "sinks: expected shape () or (h,) = (4,); got shape (2,).": lambda: R.weights(
+                drawn(1, 4, 5, 3), drawn(1, 4, 5, 3), sinks=[1, 2]
+            ),
             "weight: expected shape (c=4, n), or (h, c=4, n); got shape (3, 4). Weights of "
-            "nn.Linear are (n, c): pass weight.T.",
-        ),
-        (
-            lambda: R.project(X, np.ones((4, 3)), [1, 2]),
-            ArgumentError,
-            "bias: expected shape (3,), as wide as the weight; got shape (2,).",
-        ),
-        (
-            lambda: R.split_heads(X, 3),
-            ArgumentError,
-            "heads: expected a divisor of the width 4; got 3.",
-        ),
-        (lambda: R.join_heads(X), ArgumentError, "y: expected at least 3 axes; got shape (2, 4)."),
-    ]
+            "nn.Linear are (n, c): pass weight.T.": lambda: R.project(X, np.ones((3, 4))),
+            "bias: expected shape (3,), as wide as the weight; got shape (2,).": lambda: R.project(
+                X, np.ones((4, 3)), [1, 2]
+            ),
+            "heads: expected a divisor of the width 4; got 3.": lambda: R.split_heads(X, 3),
+            "y: expected at least 3 axes; got shape (2, 4).": lambda: R.join_heads(X),
+        },
+    }
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from intently.errors import ArgumentError, KindError, MemoryRefused, RangeError
 from intently.matrix import Dense, LazyMatrix
 from intently.matrix.rollout import rollout
 
-from ..messages import raises
+from ..messages import Refusals, raises
 from .formula import random
 
 B, H, T, D = 2, 3, 5, 4
@@ -124,47 +123,37 @@ def test_few_queries_of_a_long_sequence_build_no_matrix(monkeypatch: pytest.Monk
     torch.testing.assert_close(found, multiplied(matrices)[[0, 599]])
 
 
-CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
-    (lambda: rollout([]), ArgumentError, "matrices: expected at least one layer; got none."),
-    (
-        lambda: rollout([torch.eye(3)]),
-        KindError,  # type: ignore[list-item]
-        "matrices: expected lazy matrices, one for each layer; got Tensor. Wrap dense weights: "
-        "it.Dense(weights).",
-    ),
-    (
-        lambda: rollout([Dense(torch.ones(3, 4))]),
-        ArgumentError,
+CASES: Refusals = {
+    ArgumentError: {
+        "matrices: expected at least one layer; got none.": lambda: rollout([]),
         "matrices: expected square matrices, t = s; got shape (3, 4). Rollout follows one "
-        "sequence through its layers: self-attention.",
-    ),
-    (
-        lambda: rollout([Dense(torch.eye(3)), Dense(torch.eye(4))]),
-        ArgumentError,
-        "matrices: expected layers of one shape, heads aside; got (3, 3), (4, 4).",
-    ),
-    (
-        lambda: rollout([Dense(torch.eye(3))], residual=1.5),
-        ArgumentError,
-        "residual: expected a share from 0 to 1; got 1.5.",
-    ),
-    (
-        lambda: rollout([Dense(torch.eye(3))], queries=3),
-        RangeError,
-        "index: expected positions from −3 to 2 along t=3; got 3 to 3.",
-    ),
-    (
-        lambda: rollout([Dense(torch.eye(3))], queries=[0.5]),
-        ArgumentError,  # type: ignore[list-item]
-        "index: expected integers (n,) along t; got torch.float64, shape (1,).",
-    ),
-    (
-        lambda: rollout([Dense(torch.eye(8))], max_bytes=255),
-        MemoryRefused,
+        "sequence through its layers: self-attention.": lambda: rollout([Dense(torch.ones(3, 4))]),
+        "matrices: expected layers of one shape, heads aside; got (3, 3), (4, 4).": lambda: rollout(
+            [Dense(torch.eye(3)), Dense(torch.eye(4))]
+        ),
+        "residual: expected a share from 0 to 1; got 1.5.": lambda: rollout(
+            [Dense(torch.eye(3))], residual=1.5
+        ),
+        "index: expected integers (n,) along t; got torch.float64, shape (1,).": lambda: rollout(
+            [Dense(torch.eye(3))], queries=[0.5]
+        ),
+    },
+    KindError: {
+        "matrices: expected lazy matrices, one for each layer; got Tensor. Wrap dense weights: "
+        "it.Dense(weights).": lambda: rollout([torch.eye(3)])
+    },
+    RangeError: {
+        "index: expected positions from −3 to 2 along t=3; got 3 to 3.": lambda: rollout(
+            [Dense(torch.eye(3))], queries=3
+        )
+    },
+    MemoryRefused: {
         "rollout: expected at most max_bytes=255 bytes; got 256 bytes for 8 queries of 8. Ask for "
-        "fewer: rollout(matrices, queries=range(10)), or raise max_bytes.",
-    ),
-]
+        "fewer: rollout(matrices, queries=range(10)), or raise max_bytes.": lambda: rollout(
+            [Dense(torch.eye(8))], max_bytes=255
+        )
+    },
+}
 
 
 test_message = raises(CASES, whole=True)

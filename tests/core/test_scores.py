@@ -11,7 +11,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import intently as it
 from intently import reference, scores
@@ -19,7 +18,8 @@ from intently.foundation.values import Value, freeze, thaw
 from intently.masks.geometry import Geometry
 from intently.scores import Additive, Cosine, Dot, General, Score, concat
 
-from .formula import multiply, random, serving
+from ..combinations import each, pairs
+from .formula import Largest, multiply, random, serving
 
 B, H, T, S, D, DK, A = 2, 4, 3, 5, 4, 6, 3
 
@@ -65,9 +65,7 @@ SCORES: dict[str, Callable[[], tuple[Score, reference.Score, int]]] = {
 }
 
 
-@pytest.mark.parametrize("kernel", it.kernels.available())
-@pytest.mark.parametrize("g", [H, 2, 1])
-@pytest.mark.parametrize("name", SCORES)
+@pairs({"kernel": it.kernels.available(), "g": [H, 2, 1], "name": SCORES})
 def test_every_kernel_gives_the_formula(name: str, g: int, kernel: str) -> None:
     score, formula, d_k = SCORES[name]()
     q, k, v = random(B, H, T, D), random(B, g, S, d_k, seed=1), random(B, g, S, 7, seed=2)
@@ -88,8 +86,7 @@ def test_every_kernel_gives_the_formula(name: str, g: int, kernel: str) -> None:
     np.testing.assert_allclose(matrix.lse, reference.lse(q_, k_, **options), rtol=1e-11, atol=1e-13)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("name", SCORES)
+@each({"dtype": [torch.float32, torch.bfloat16, torch.float16], "name": SCORES})
 def test_tensors_of_a_score_are_cast_to_the_dtype_of_the_sum(name: str, dtype: torch.dtype) -> None:
     score, formula, d_k = SCORES[name]()
     q, k = random(B, H, T, D).to(dtype), random(B, H, S, d_k, seed=1).to(dtype)
@@ -127,8 +124,7 @@ def test_only_the_dot_product_is_scaled() -> None:
     torch.testing.assert_close(plain.dense(), it.attend(q, k, scale=1).dense())
 
 
-@pytest.mark.parametrize("index", [(0,), (slice(None), 1), (1, slice(1, 3)), (0, [3, 1])])
-@pytest.mark.parametrize("name", SCORES)
+@each({"index": [(0,), (slice(None), 1), (1, slice(1, 3)), (0, [3, 1])], "name": SCORES}, times=2)
 def test_a_part_of_the_matrix_has_its_part_of_the_score(name: str, index: tuple) -> None:
     score, _, d_k = SCORES[name]()
     q, k = random(B, H, T, D), random(B, H, S, d_k, seed=1)
@@ -157,6 +153,12 @@ def test_repr_says_the_shapes() -> None:
 # --- derivatives --------------------------------------------------------------------------------
 
 
+def axes_of(score: Score) -> list[tuple[Tensor, int]]:
+    """The tensors of a score, and the axes that each has without those of heads."""
+    axes = (2, 2, 1, 1) if isinstance(score, Additive) else (2,)
+    return list(zip(score.tensors(), axes))
+
+
 def learned(*shape: int, seed: int) -> Tensor:
     return random(*shape, seed=seed).requires_grad_()
 
@@ -167,7 +169,7 @@ def test_derivatives(name: str, slice_: int, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(scores, "SLICE", slice_)
     score, _, d_k = SCORES[name]()
     q, k = learned(2, 2, D, seed=1), learned(2, 3, d_k, seed=2)
-    heads = tuple(x[:2].detach() if x.ndim > n else x for x, n in score._own())
+    heads = tuple(x[:2].detach() if x.ndim > n else x for x, n in axes_of(score))
     own = tuple(x.clone().requires_grad_() for x in heads)
 
     def f(q: Tensor, k: Tensor, *own: Tensor) -> Tensor:
@@ -214,7 +216,7 @@ def test_a_matrix_larger_than_a_tile_is_cut_with_its_score(name: str) -> None:
 def test_torch_func(name: str, slice_: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scores, "SLICE", slice_)
     score, _, d_k = SCORES[name]()
-    if any(x.ndim > n for x, n in score._own()):
+    if any(x.ndim > n for x, n in axes_of(score)):
         score = type(score)(*[x[0] for x in score.tensors()])
     q, k = random(B, T, D), random(B, S, d_k, seed=1)
     torch.testing.assert_close(torch.vmap(score)(q, k), score(q, k))
@@ -243,19 +245,6 @@ def test_compiles_into_one_graph(name: str) -> None:
 
 
 # --- additive: slices ---------------------------------------------------------------------------
-
-
-class Largest(TorchDispatchMode):
-    """Remembers the most numbers that any tensor made under it holds."""
-
-    numbers = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        for x in made if isinstance(made, (tuple, list)) else (made,):
-            if isinstance(x, Tensor):
-                self.numbers = max(self.numbers, x.untyped_storage().nbytes() // x.itemsize)
-        return made
 
 
 @given(

@@ -10,6 +10,7 @@ from torch import Tensor
 
 import intently as it
 
+from ..combinations import each, pairs
 from .formula import IN_FLOAT64, heads_of, plain, random
 
 KERNELS = IN_FLOAT64
@@ -59,8 +60,7 @@ def rows_of_masks(lead: tuple[int, ...], t: int, s: int) -> dict[str, it.Mask | 
 MASKED = ["none", "causal", "tensor", "shared", "padding", "padding & causal", "one row"]
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("masked", MASKED)
+@each({"shape": SHAPES, "masked": MASKED}, times=3)
 def test_shapes_by_every_kernel(shape: str, masked: str) -> None:
     q, k, v = (random(*x, seed=i) for i, x in enumerate(SHAPES[shape][:3]))
     lead, (t, s) = SHAPES[shape][3][:-2], (q.shape[-2], k.shape[-2])
@@ -102,9 +102,13 @@ def test_the_fused_kernel_takes_what_broadcasts(shape: str) -> None:
     assert kernel == ("eager" if "= 0" in shape else "torch_fused")
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("how", ["heads last", "transposed", "every second", "expanded"])
+@pairs(
+    {
+        "kernel": KERNELS,
+        "masked": [False, True],
+        "how": ["heads last", "transposed", "every second", "expanded"],
+    }
+)
 def test_any_stride(how: str, kernel: str, masked: bool) -> None:
     def strided(seed: int) -> Tensor:
         if how == "heads last":

@@ -94,22 +94,24 @@ def test_entropy_can_be_trained_on() -> None:
 
 
 test_errors = raises(
-    [
-        (lambda: matrix().top(0), ArgumentError, "n: expected an int ≥ 1; got 0."),
-        (lambda: matrix().top(1.5), KindError, "n: expected an int ≥ 1; got 1.5."),
-        (lambda: matrix().top(True), KindError, "n: expected an int ≥ 1; got True."),
-        (lambda: matrix().pool(0, 2), ArgumentError, "rows: expected an int ≥ 1; got 0."),
-        (lambda: matrix().pool(2, "x"), KindError, "cols: expected an int ≥ 1; got 'x'."),
-        (
-            lambda: matrix().pool(2, 2, "min"),
-            ArgumentError,
-            'how: expected "mean", "max" or "sum"; got \'min\'.',
-        ),
-        (
-            lambda: matrix().mass([7]),
-            RangeError,
-            "index: expected positions from −7 to 6 along s=7; got 7 to 7.",
-        ),
-    ],
+    {
+        ArgumentError: {
+            "n: expected an int ≥ 1; got 0.": lambda: matrix().top(0),
+            "rows: expected an int ≥ 1; got 0.": lambda: matrix().pool(0, 2),
+            'how: expected "mean", "max" or "sum"; got \'min\'.': lambda: matrix().pool(
+                2, 2, "min"
+            ),
+        },
+        KindError: {
+            "n: expected an int ≥ 1; got 1.5.": lambda: matrix().top(1.5),
+            "n: expected an int ≥ 1; got True.": lambda: matrix().top(True),
+            "cols: expected an int ≥ 1; got 'x'.": lambda: matrix().pool(2, "x"),
+        },
+        RangeError: {
+            "index: expected positions from −7 to 6 along s=7; got 7 to 7.": lambda: matrix().mass(
+                [7]
+            )
+        },
+    },
     whole=True,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch import Tensor
 
 import intently as it
 
+from ..combinations import each
 from .formula import random
 
 B, H, G, T, S, D = 2, 4, 2, 260, 390, 6
@@ -31,21 +33,28 @@ MATRICES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(params=[2**22, 2**14], ids=["one block", "many blocks"], autouse=True)
-def _blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("intently.matrix.statistics.BLOCK", request.param)
+BLOCKS = {"one block": 2**22, "many blocks": 2**14}
 
 
-@pytest.fixture(params=MATRICES)
-def both(request: pytest.FixtureRequest) -> tuple[it.LazyMatrix, Tensor]:
-    A = it.attend(Q, K, **MATRICES[request.param])
+@pytest.fixture
+def both(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> tuple[it.LazyMatrix, Tensor]:
+    name, block = request.param
+    monkeypatch.setattr("intently.matrix.statistics.BLOCK", BLOCKS[block])
+    A = it.attend(Q, K, **MATRICES[name])
     return A, it.kernels.eager.weights(A.problem)
+
+
+BOTH = list(product(MATRICES, BLOCKS))
+every_matrix = pytest.mark.parametrize("both", BOTH, indirect=True)
 
 
 def close(found: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(found, expected, atol=1e-13, rtol=1e-12)
 
 
+@every_matrix
 def test_each_statistic(both: tuple[it.LazyMatrix, Tensor]) -> None:
     A, w = both
     close(A.entropy(), -torch.xlogy(w, w).sum(-1))
@@ -61,7 +70,7 @@ def test_each_statistic(both: tuple[it.LazyMatrix, Tensor]) -> None:
     close(A.received(normalize=True), w.sum(-2) / viewers.clamp_min(1))
 
 
-@pytest.mark.parametrize("n", [1, 3, 8])
+@each({"both": BOTH, "n": [1, 3, 8]}, indirect=["both"])
 def test_top(both: tuple[it.LazyMatrix, Tensor], n: int) -> None:
     A, w = both
     weights, keys = A.top(n)
@@ -73,8 +82,15 @@ def test_top(both: tuple[it.LazyMatrix, Tensor], n: int) -> None:
     assert bool(((A.argmax() == -1) == (w.amax(-1) == 0)).all())
 
 
-@pytest.mark.parametrize("cells", [(1, 1), (7, 11), (64, 64), (T, 5), (3, S), (999, 999)])
-@pytest.mark.parametrize("how", ["mean", "max", "sum"])
+@each(
+    {
+        "both": BOTH,
+        "cells": [(1, 1), (7, 11), (64, 64), (T, 5), (3, S), (999, 999), (1, S)],
+        "how": ["mean", "max", "sum"],
+    },
+    times=3,
+    indirect=["both"],
+)
 def test_pool(both: tuple[it.LazyMatrix, Tensor], cells: tuple[int, int], how: str) -> None:
     A, w = both
     rows, cols = min(cells[0], T), min(cells[1], S)
@@ -109,6 +125,7 @@ def test_statistics_follow_gradients() -> None:
         assert torch.autograd.grad(ask().square().sum(), q)[0].abs().sum() > 0
 
 
+@every_matrix
 def test_statistics_of_the_transpose(both: tuple[it.LazyMatrix, Tensor]) -> None:
     A, w = both
     close(A.mT.entropy(), -torch.xlogy(w, w).sum(-2))

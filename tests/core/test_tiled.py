@@ -13,6 +13,7 @@ import intently as it
 from intently.kernels import walk
 from intently.kernels.dropping import Dropping, drawn
 
+from ..combinations import each
 from .formula import multiply, random
 
 B, H, G, T, S, D, E = 2, 4, 2, 300, 420, 8, 5
@@ -202,8 +203,7 @@ class TestDropping:
 class TestWalk:
     """Every entry that the mask allows is in one tile, and nothing far from them is."""
 
-    @pytest.mark.parametrize("masked", MASKS)
-    @pytest.mark.parametrize("tile", [2**12, 2**16, 2**19])
+    @each({"masked": MASKS, "tile": [2**12, 2**16, 2**19]}, times=2)
     def test_each_allowed_entry_is_in_one_tile(self, masked: str, tile: int) -> None:
         problem = it.attend(Q, K, mask=MASKS[masked]).problem
         visits = torch.zeros(B, H, T, S, dtype=torch.int)

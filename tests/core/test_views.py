@@ -131,44 +131,28 @@ class TestMerged:
 
 
 test_refused = raises(
-    [
-        (
-            lambda: attention()[0, 0].mean_heads(),
-            ArgumentError,
-            "mean_heads: expected a matrix (…, h, t, s); got shape (5, 7)",
-        ),
-        (
-            lambda: it.Dense(torch.ones(3)),
-            ArgumentError,
-            "weights: expected numbers (…, t, s); got shape (3,).",
-        ),
-        (
-            lambda: it.Dense([[True]]),
-            KindError,
+    {
+        ArgumentError: {
+            "mean_heads: expected a matrix (…, h, t, s); got shape (5, 7)": lambda: attention()[
+                0, 0
+            ].mean_heads(),
+            "weights: expected numbers (…, t, s); got shape (3,).": lambda: it.Dense(torch.ones(3)),
+            "matrices: expected at least one matrix; got none": lambda: it.stack_rows([]),
+            "matrices: expected the same leading axes in all": lambda: it.stack_rows(
+                [attention(), attention()[0]]
+            ),
+            "rows: expected positions from 0 to 4; got [5]. They belong": lambda: it.Merged(
+                attention(), [[0, 5]], [[0]]
+            ),
+            "columns: expected positions from 0 to 6; got [-1]": lambda: it.Merged(
+                attention(), [[0]], [[-1]]
+            ),
+        },
+        KindError: {
             "weights: expected real numbers: a tensor, a NumPy array or a list "
-            "of them; got booleans.",
-        ),
-        (
-            lambda: it.stack_rows([]),
-            ArgumentError,
-            "matrices: expected at least one matrix; got none",
-        ),
-        (
-            lambda: it.stack_rows([attention(), attention()[0]]),
-            ArgumentError,
-            "matrices: expected the same leading axes in all",
-        ),
-        (
-            lambda: it.Merged(attention(), [[0, 5]], [[0]]),
-            ArgumentError,
-            "rows: expected positions from 0 to 4; got [5]. They belong",
-        ),
-        (
-            lambda: it.Merged(attention(), [[0]], [[-1]]),
-            ArgumentError,
-            "columns: expected positions from 0 to 6; got [-1]",
-        ),
-    ]
+            "of them; got booleans.": lambda: it.Dense([[True]])
+        },
+    }
 )
 
 

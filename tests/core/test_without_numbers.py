@@ -18,6 +18,7 @@ import intently as it
 from intently.models import Transformer
 from intently.modules import EncoderLayer, MultiHeadAttention
 
+from ..combinations import pairs
 from .formula import random as drawn
 from .test_hidden_storage import TINY
 
@@ -52,9 +53,7 @@ def random(*shape: int, seed: int = 0) -> Tensor:
     return drawn(*shape, dtype=torch.float32, seed=seed)
 
 
-@pytest.mark.parametrize("where", ["fake", "meta"])
-@pytest.mark.parametrize("t", [12, 600])
-@pytest.mark.parametrize("name", MASKS)
+@pairs({"where": ["fake", "meta"], "t": [12, 600], "name": MASKS})
 def test_shapes_without_numbers(name: str, t: int, where: str) -> None:
     shape = (2, 2, t, 8)
     with FakeTensorMode() if where == "fake" else torch.device("meta"):

@@ -14,6 +14,7 @@ import torch
 
 import intently as it
 from intently.decoding import Hypothesis, SearchOptions, search
+from intently.decoding.hypothesis import Trace
 from intently.modules import AttentionOptions, MultiHeadAttention, RelativeBias
 from intently.modules.attended import attended
 from intently.positions import DynamicNTK
@@ -117,7 +118,7 @@ def test_it_can_be_multiplied_labelled_and_differentiated_through() -> None:
 
 def test_the_trace_is_freed_with_its_hypotheses() -> None:
     found = search(tiny_model(0), SOURCES, SearchOptions(max_length=5))
-    trace = weakref.ref(found[0][0]._trace)
+    trace = weakref.ref(next(x for x in vars(found[0][0]).values() if isinstance(x, Trace)))
     del found
     gc.collect()
     assert trace() is None

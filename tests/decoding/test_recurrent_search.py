@@ -10,6 +10,7 @@ import torch
 from intently.decoding import SearchOptions, search
 from intently.models import RecurrentOptions, RecurrentSeq2Seq
 
+from ..combinations import pairs
 from .slow_beam import SOURCES, check_forced, check_found
 
 KINDS = [
@@ -46,9 +47,7 @@ def test_it_finds_what_the_slow_search_finds(
     check_found(sharp_model(cell, attention, feeding=True), options, sources=SOURCES[:3])
 
 
-@pytest.mark.parametrize("beam", [1, 3])
-@pytest.mark.parametrize("feeding", [True, False])
-@pytest.mark.parametrize(("cell", "attention"), KINDS)
+@pairs({"beam": [1, 3], "feeding": [True, False], "cell, attention": KINDS})
 def test_its_attention_is_that_of_forced_decoding(
     cell: str, attention: str, feeding: bool, beam: int
 ) -> None:

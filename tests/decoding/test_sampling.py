@@ -17,6 +17,7 @@ from intently.models.language import LanguageModel, LanguageOptions
 from intently.modules.caches.key_value import WindowCache
 from intently.modules.options import AttentionOptions
 
+from ..combinations import pairs
 from ..messages import raises
 
 PROMPTS = [[5, 6, 7, 8, 9], [4], [11, 3, 2]]
@@ -126,9 +127,13 @@ def test_equal_tokens_are_kept_by_id() -> None:
     assert distribution(torch.zeros(3, 4), 0).tolist() == [[1, 0, 0, 0]] * 3
 
 
-@pytest.mark.parametrize("top_p", [None, 1e-3, 0.3, 0.9, 0.999, 1.0])
-@pytest.mark.parametrize("top_k", [None, 1, 7, 50, 1000])
-@pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
+@pairs(
+    {
+        "top_p": [None, 1e-3, 0.3, 0.9, 0.999, 1.0],
+        "top_k": [None, 1, 7, 50, 1000],
+        "temperature": [0.3, 1.0, 2.5],
+    }
+)
 def test_it_is_what_transformers_draws_from(temperature, top_k, top_p) -> None:
     """Temperature, then top-k, then top-p, as `generate` orders its warpers."""
     process = pytest.importorskip("transformers.generation.logits_process")
@@ -174,8 +179,7 @@ def test_a_cache_that_does_not_grow() -> None:
     cache = net.new_cache(partial(WindowCache, 4, 1))
     found = sample(net, PROMPTS, steps=12, top_k=1, cache=cache)
     assert found == [greedy(plain, prompt, 12) for prompt in PROMPTS]
-    keys = cache.layers[0]._k
-    assert keys is not None and keys.shape[-2] <= 5
+    assert cache.layers[0].columns(0) <= 5
 
 
 def test_small_temperatures_and_half_types() -> None:

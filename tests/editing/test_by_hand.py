@@ -12,6 +12,8 @@ import intently as it
 from intently import edits
 from intently.errors import KernelError
 
+from ..combinations import pairs
+
 T, HEADS, WIDTH = 6, 4, 16
 Change = Callable[[Tensor], Tensor]
 
@@ -95,9 +97,7 @@ EDITS = {
 }
 
 
-@pytest.mark.parametrize("kind", [Plain, Einsum, Functions])
-@pytest.mark.parametrize("name", EDITS)
-@pytest.mark.parametrize("gradients", [False, True])
+@pairs({"kind": [Plain, Einsum, Functions], "name": EDITS, "gradients": [False, True]})
 def test_edits_equal_changed_code(kind: type[Plain], name: str, gradients: bool) -> None:
     torch.manual_seed(0)
     last = kind()

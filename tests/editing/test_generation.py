@@ -11,6 +11,7 @@ from torch import Tensor
 import intently as it
 from intently import edits
 
+from ..combinations import pairs
 from ..observe.decoders import continued, drawn, prompts
 
 NEW = 8
@@ -46,9 +47,7 @@ def whole(model: Any, made: Tensor, edit: Any) -> Tensor:
         return model(**continued(made, real), use_cache=False).logits[:, -NEW - 1 : -1]
 
 
-@pytest.mark.parametrize("cache", CACHES)
-@pytest.mark.parametrize("edit", EDITS)
-@pytest.mark.parametrize("name", DECODERS)
+@pairs({"cache": CACHES, "edit": EDITS, "name": DECODERS})
 @torch.no_grad()
 def test_decoders(name: str, edit: str, cache: str) -> None:
     model = drawn(name, "sdpa")

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 import intently as it
 from intently import edits
 
+from ..combinations import each
+
 H, T, D = 4, 6, 4
 X = torch.randn(2, T, H * D, generator=torch.Generator().manual_seed(1))
 CAUSAL = torch.ones(T, T, dtype=torch.bool).tril()
@@ -54,8 +56,7 @@ EVERY: dict[str, edits.Edit] = {
 }
 
 
-@pytest.mark.parametrize("groups", [H, 2])
-@pytest.mark.parametrize("name", EVERY)
+@each({"groups": [H, 2], "name": EVERY})
 def test_gradients_of_queries_keys_and_values(name: str, groups: int) -> None:
     attend = Attend()
 
@@ -94,8 +95,7 @@ def test_what_is_not_named_stays_the_same_bit_for_bit(name: str) -> None:
     assert "weights after" in str(seen.coverage())
 
 
-@pytest.mark.parametrize("name", EVERY)
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+@each({"name": EVERY, "mode": [torch.no_grad, torch.inference_mode, torch.enable_grad]}, times=2)
 def test_modes(name: str, mode: Any) -> None:
     block = Block().eval()
     with it.edit(block, EVERY[name]):
@@ -108,8 +108,7 @@ def test_modes(name: str, mode: Any) -> None:
         assert torch.equal(block(X), Block.forward(block, X))
 
 
-@pytest.mark.parametrize("name", EVERY)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@each({"name": EVERY, "dtype": [torch.bfloat16, torch.float16]})
 def test_half_precision(name: str, dtype: torch.dtype) -> None:
     attend = Attend()
     given = [drawn(H, torch.float32).detach().to(dtype) for _ in range(3)]

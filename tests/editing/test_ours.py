@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 import intently as it
-from intently import attention_matrix, edits
+from intently import edits, kernels
 from intently.attention_matrix import Attention
 from intently.decoding import SearchOptions, search
 from intently.decoding.options import EOS, SOS
@@ -26,6 +27,8 @@ from intently.models import (
 )
 from intently.observe.watching.scope import running
 
+from ..combinations import pairs
+
 SOURCE = torch.randint(4, 20, (2, 6), generator=torch.Generator().manual_seed(1))
 TARGET = torch.randint(4, 20, (2, 5), generator=torch.Generator().manual_seed(2))
 LENGTHS = torch.tensor([6, 4])
@@ -35,12 +38,12 @@ Change = Callable[[Tensor], Tensor]
 @contextmanager
 def by_weights(model: Any, name: str, change: Change) -> Iterator[None]:
     """Compute A @ v from dense weights (b, h, t, s), changed in one module."""
-    kernel, inside = attention_matrix._product, [False]
+    choose, quick, inside = kernels.choose, kernels.quick, [False]
     module = model.get_submodule(name)
 
-    def product(p: Problem, v: Tensor, autocast: bool) -> Tensor:
+    def product(p: Problem, v: Tensor) -> Tensor:
         if not inside[0]:
-            return kernel(p, v, autocast)
+            return choose(p, v).multiply(p, v)
         weights = Attention(p).dense()
         lead = weights.ndim
         weights = change(weights if lead > 3 else weights[:, None])
@@ -55,11 +58,11 @@ def by_weights(model: Any, name: str, change: Change) -> Iterator[None]:
         inside[0] = False
 
     hooks = module.register_forward_pre_hook(enter), module.register_forward_hook(leave)
-    attention_matrix._product = product
+    kernels.choose, kernels.quick = lambda p, v: SimpleNamespace(multiply=product), lambda *_: None
     try:
         yield
     finally:
-        attention_matrix._product = kernel
+        kernels.choose, kernels.quick = choose, quick
         for hook in hooks:
             hook.remove()
 
@@ -109,10 +112,16 @@ def drawn(model: torch.nn.Module) -> Any:
     return model.eval()
 
 
-@pytest.mark.parametrize("head", range(4))
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize(
-    "name", ["encoder.0.self_attention", "decoder.1.self_attention", "decoder.0.cross_attention"]
+@pairs(
+    {
+        "head": range(4),
+        "rule": RULES,
+        "name": [
+            "encoder.0.self_attention",
+            "decoder.1.self_attention",
+            "decoder.0.cross_attention",
+        ],
+    }
 )
 def test_transformer(name: str, rule: str, head: int) -> None:
     options = TransformerOptions(20, 20, 16, 4, inner=24, kv_heads=2, positions="rotary")

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 import intently as it
 from intently import edits
 
+from ..combinations import pairs
+
 B, T, S, C, H = 2, 5, 7, 8, 2
 X, MEMORY = torch.randn(3, B, S, C, generator=torch.Generator().manual_seed(1))[:2]
 X = X[:, :T]
@@ -130,9 +132,7 @@ BLOCKS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("head", range(H))
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("options", BLOCKS)
+@pairs({"head": range(H), "rule": RULES, "options": BLOCKS})
 def test_attention(options: str, rule: str, head: int) -> None:
     block = large(nn.MultiheadAttention(C, H, batch_first=True))
     checked(block, "", lambda: block(X, X, X, **BLOCKS[options]), rule, head)
@@ -149,10 +149,7 @@ def test_attention_of_one_text_to_another(weights: bool, rule: str, head: int) -
     checked(block, "", run, rule, head)
 
 
-@pytest.mark.parametrize("head", range(H))
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("norm_first", [False, True])
-@pytest.mark.parametrize("mask", [None, LATER])
+@pairs({"head": range(H), "rule": RULES, "norm_first": [False, True], "mask": [None, LATER]})
 def test_encoders(mask: Tensor | None, norm_first: bool, rule: str, head: int) -> None:
     layer = nn.TransformerEncoderLayer(C, H, 12, 0.0, batch_first=True, norm_first=norm_first)
     model = large(nn.TransformerEncoder(layer, 2, enable_nested_tensor=False))

@@ -15,6 +15,7 @@ from torch import Tensor
 import intently as it
 from intently import edits
 
+from ..combinations import each
 from ..observe.decoders import SIZES, WINDOW, drawn
 from . import hooks
 
@@ -152,8 +153,7 @@ def other_run(case: Case, kind: str, module: str) -> tuple[it.Recording, hooks.R
     return seen, hooks.captured(plain, module, lambda: case.run(plain, OTHERS))
 
 
-@pytest.mark.parametrize(("case", "kind", "module"), DECODED)
-@pytest.mark.parametrize("part", ["queries", "weights", "outputs"])
+@each({"case, kind, module": DECODED, "part": ["queries", "weights", "outputs"]}, times=2)
 def test_rows_from_another_run(case: Case, kind: str, module: str, part: Any) -> None:
     (seen, other), (t, _) = other_run(case, kind, module), lengths(module)
     for head in range(HEADS):

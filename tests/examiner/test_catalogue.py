@@ -64,14 +64,13 @@ def test_links_lead_to_headings(mistakes: Any) -> None:
     assert re.findall(r"\]\(#([^)]*)\)", text) == chapters
 
 
-@pytest.mark.parametrize("name", CATALOGUE)
-def test_an_entry_is_whole(name: str) -> None:
-    entry = CATALOGUE[name]
-    assert NAME.fullmatch(name)
-    assert entry.title[0].isupper() and not entry.title.endswith(".")
-    for text in (entry.told, entry.cure, *filter(None, [entry.story])):
-        assert text.endswith((".", "`.")) and "  " not in text
-    assert all(url.startswith("https://") for url in entry.cases)
+def test_entries_are_whole() -> None:
+    for name, entry in CATALOGUE.items():
+        assert NAME.fullmatch(name)
+        assert entry.title[0].isupper() and not entry.title.endswith("."), name
+        for text in (entry.told, entry.cure, *filter(None, [entry.story])):
+            assert text.endswith((".", "`.")) and "  " not in text, name
+        assert all(url.startswith("https://") for url in entry.cases), name
 
 
 def test_no_name_stands_in_two_chapters() -> None:

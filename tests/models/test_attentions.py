@@ -21,6 +21,7 @@ from intently.modules import AttentionOptions, MultiHeadAttention, RelativeBias,
 from intently.modules.attended import attended
 from intently.positions import DynamicNTK
 
+from ..combinations import each
 from ..tensors import drawn as fill
 
 C, H, D = 12, 3, 4
@@ -86,6 +87,16 @@ def blocks_of(model: nn.Module) -> dict[str, nn.Module]:
     return {n: m for n, m in model.named_modules() if isinstance(m, MultiHeadAttention)}
 
 
+def values_of(block: Any, states: Tensor) -> Tensor:
+    """Values (b, h, s, e) of states (b, s, c), by the weights of either storage."""
+    name = "qkv" if hasattr(block, "qkv_weight") else "v"
+    n = block.out_weight.shape[1] // block.heads * block.kv_heads
+    weight, bias = getattr(block, f"{name}_weight"), getattr(block, f"{name}_bias")
+    v = F.linear(states, weight[-n:], None if bias is None else bias[-n:])
+    v = v.unflatten(2, (block.kv_heads, -1)).transpose(1, 2)
+    return v.repeat_interleave(block.heads // block.kv_heads, 1)
+
+
 @torch.no_grad()
 def compare(model: Any, run: Callable[[], Any], *given: Any) -> dict[str, Any]:
     blocks = blocks_of(model)
@@ -95,9 +106,7 @@ def compare(model: Any, run: Callable[[], Any], *given: Any) -> dict[str, Any]:
     assert list(found) == list(kept) and blocks
     for name, (args, _, y) in kept.items():
         block: Any = blocks[name]
-        _, v = block._keys_and_values(args[-1])
-        v = v.repeat_interleave(block.heads // block.kv_heads, 1)
-        mixed = (found[name].dense() @ v).transpose(1, 2).flatten(2)
+        mixed = (found[name].dense() @ values_of(block, args[-1])).transpose(1, 2).flatten(2)
         rebuilt = F.linear(mixed, block.out_weight, block.out_bias)
         torch.testing.assert_close(rebuilt, y, atol=1e-12, rtol=1e-11)
     assert not any(block._forward_pre_hooks for block in blocks.values())
@@ -115,8 +124,7 @@ def translator(own: str, cross: str, norm: Any, **widths: Any) -> Transformer:
     return drawn(model)
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
-@pytest.mark.parametrize("own", SELF)
+@each({"norm": ["pre", "post"], "own": SELF})
 def test_a_translators_layers(own: str, norm: str) -> None:
     model = translator(own, own if own in CROSS else "plain", norm)
     for lengths in (None, LENGTHS):

@@ -19,6 +19,7 @@ from intently.modules.feed_forward import FeedForward, GatedFeedForward
 from intently.modules.options import AttentionOptions
 from intently.modules.projected import Projections
 
+from ..combinations import each
 from ..messages import raises, refused
 
 BARE = Projections(bias=False, out_bias=False)
@@ -47,8 +48,7 @@ def model(kind: str) -> LanguageModel:
     return LanguageModel(LanguageOptions(17, width=16, heads=4, **KINDS[kind])).eval()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("chunks", [[10], [1] * 10, [3, 1, 4, 2]])
+@each({"kind": KINDS, "chunks": [[10], [1] * 10, [3, 1, 4, 2]]}, times=2)
 def test_cached_steps_equal_the_whole(kind: str, chunks: list[int]) -> None:
     net, ids = model(kind), torch.randint(17, (3, 10))
     cache = net.new_cache()
@@ -152,58 +152,44 @@ test_options_that_cannot_be = raises(
 
 
 test_ids_that_do_not_fit = raises(
-    [
-        (
-            lambda: model("learned")(torch.tensor([[3, 17]])),
-            ArgumentError,
-            "ids: expected ids from 0 to 16; got 3 to 17",
-        ),
-        (
-            lambda: model("learned")(torch.tensor([3, 4])),
-            ArgumentError,
-            "ids: expected integer token ids (b, steps)",
-        ),
-        (
-            lambda: model("learned")(torch.zeros(1, 13, dtype=torch.long)),
-            ArgumentError,
-            "positions: expected positions in a table of n=12",
-        ),
-    ]
+    {
+        ArgumentError: {
+            "ids: expected ids from 0 to 16; got 3 to 17": lambda: model("learned")(
+                torch.tensor([[3, 17]])
+            ),
+            "ids: expected integer token ids (b, steps)": lambda: model("learned")(
+                torch.tensor([3, 4])
+            ),
+            "positions: expected positions in a table of n=12": lambda: model("learned")(
+                torch.zeros(1, 13, dtype=torch.long)
+            ),
+        }
+    }
 )
 
 
 ONE: Any = KeyValueCache()
 IDS = torch.tensor([[3, 4]])
 test_caches_of_other_models = raises(
-    [
-        (
-            lambda: model("rotary")(IDS, ONE),
-            KindError,
+    {
+        KindError: {
             "cache: expected a LanguageCache; got KeyValueCache. A model has a cache for every "
-            "layer. Make one: model.new_cache().",
-        ),
-        (
-            lambda: model("rotary")(IDS, LanguageCache(3)),
-            ArgumentError,
-            "cache: expected one of 2 layers; got 3. It belongs to another model.",
-        ),
-        (
-            lambda: model("rotary").new_cache(lambda: ONE),
-            ArgumentError,
-            "make: expected a new cache for every layer; got the same",
-        ),
-        (
-            lambda: model("rotary").new_cache(FixedCache),
-            KindError,
+            "layer. Make one: model.new_cache().": lambda: model("rotary")(IDS, ONE),
             "make: expected a function that makes a KeyValueCache or WindowCache; got one that "
-            "makes FixedCache.",
-        ),
-        (
-            lambda: model("rotary").new_cache(ONE),
-            KindError,
-            "make: expected a function that makes a cache; got KeyValueCache.",
-        ),
-    ]
+            "makes FixedCache.": lambda: model("rotary").new_cache(FixedCache),
+            "make: expected a function that makes a cache; got KeyValueCache.": lambda: model(
+                "rotary"
+            ).new_cache(ONE),
+        },
+        ArgumentError: {
+            "cache: expected one of 2 layers; got 3. It belongs to another model.": lambda: model(
+                "rotary"
+            )(IDS, LanguageCache(3)),
+            "make: expected a new cache for every layer; got the same": lambda: model(
+                "rotary"
+            ).new_cache(lambda: ONE),
+        },
+    }
 )
 
 

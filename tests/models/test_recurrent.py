@@ -17,6 +17,7 @@ from intently.errors import ArgumentError, KindError
 from intently.models import RecurrentOptions, RecurrentSeq2Seq, Transformer, TransformerOptions
 from intently.observe import watch
 
+from ..combinations import each, pairs
 from ..messages import raises
 from ..tensors import close, drawn
 from .plain_transformer import LENGTHS, SOURCE, TARGET
@@ -42,9 +43,7 @@ def model(**options: Any) -> RecurrentSeq2Seq:
 # --- the formulas ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("feeding", [True, False])
-@pytest.mark.parametrize("attention", ATTENTIONS)
-@pytest.mark.parametrize("cell", CELLS)
+@pairs({"feeding": [True, False], "attention": ATTENTIONS, "cell": CELLS})
 def test_it_is_what_the_papers_say(cell: str, attention: str, feeding: bool) -> None:
     two_ways = attention != "general"
     ours = model(
@@ -110,9 +109,7 @@ def test_luong_feeds_nothing_at_first_and_the_vector_later() -> None:
 # --- steps, padding, beams ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("feeding", [True, False])
-@pytest.mark.parametrize("attention", ATTENTIONS)
-@pytest.mark.parametrize("cell", CELLS)
+@pairs({"feeding": [True, False], "attention": ATTENTIONS, "cell": CELLS})
 def test_step_by_step_is_the_whole_pass(cell: str, attention: str, feeding: bool) -> None:
     ours = model(cell=cell, attention=attention, input_feeding=feeding).float()
     with torch.no_grad():
@@ -160,8 +157,7 @@ def test_empty_targets_and_batches_have_no_rows() -> None:
     assert ours(SOURCE[:0], TARGET[:0]).shape == (0, 4, 19)
 
 
-@pytest.mark.parametrize(("rows", "targets", "t"), [(0, 0, 4), (3, 3, 0), (3, 0, 4), (1, 3, 0)])
-@pytest.mark.parametrize("attention", LOOKING)
+@each({"rows, targets, t": [(0, 0, 4), (3, 3, 0), (3, 0, 4), (1, 3, 0)], "attention": LOOKING})
 def test_attention_of_nothing_is_empty(attention: str, rows: int, targets: int, t: int) -> None:
     ours = model(attention=attention)
     for lengths in (None, LENGTHS[:rows]):
@@ -335,76 +331,54 @@ def transformer() -> Any:
 
 FIRST = torch.tensor([0])
 test_inputs_are_refused_by_name = raises(
-    [
-        (
-            lambda: model().encode(torch.tensor([[4, 17]])),
-            ArgumentError,
-            "source: expected ids from 0 to 16; got 4 to 17",
-        ),
-        (
-            lambda: model().encode(SOURCE, LENGTHS + 1),
-            ArgumentError,
-            "lengths: expected steps from 0 to s=5, those of the source; got 3 to 6.",
-        ),
-        (
-            lambda: model().decode(TARGET[:2], encoded()),
-            ArgumentError,
-            "target: expected m rows for each of the n=3 of mem",
-        ),
-        (
-            lambda: model().decode(TARGET, model().encode(SOURCE[:0])),
-            ArgumentError,
-            "target: expected m rows for each of the n=0 of memory; got shape (3, 4).",
-        ),
-        (
-            lambda: encoded().expand(torch.tensor([0, 3])),
-            ArgumentError,
-            "index: expected rows from 0 to 2; got 0 to 3.",
-        ),
-        (
-            lambda: model().decode(TARGET, encoded(), transformer().new_cache()),
-            KindError,
-            "cache: expected a RecurrentCache; got DecoderCache.",
-        ),
-        (
-            lambda: model().decode(TARGET, transformer().encode(SOURCE)),
-            KindError,
-            "memory: expected a RecurrentMemory; got Memory. A decoder reads what the encoder of "
-            "its model passes on. Make one: model.encode(…).",
-        ),
-        (
-            lambda: model().decode(TARGET, encoded(attention="none")),
-            ArgumentError,
+    {
+        ArgumentError: {
+            "source: expected ids from 0 to 16; got 4 to 17": lambda: model().encode(
+                torch.tensor([[4, 17]])
+            ),
+            "lengths: expected steps from 0 to s=5, those of the source; got 3 to 6.": lambda: (
+                model().encode(SOURCE, LENGTHS + 1)
+            ),
+            "target: expected m rows for each of the n=3 of mem": lambda: model().decode(
+                TARGET[:2], encoded()
+            ),
+            "target: expected m rows for each of the n=0 of memory; got shape (3, 4).": lambda: (
+                model().decode(TARGET, model().encode(SOURCE[:0]))
+            ),
+            "index: expected rows from 0 to 2; got 0 to 3.": lambda: encoded().expand(
+                torch.tensor([0, 3])
+            ),
             "memory: expected the states that attention reads; got the fixed vector alone. "
-            "Another model encoded the source. Use the result of this model's encode.",
-        ),
-        (
-            lambda: model(attention="none").decode(TARGET, encoded()),
-            ArgumentError,
-            "memory: expected the fixed vector alone; got the s",
-        ),
-        (
-            lambda: model().decode(TARGET, encoded(width=12)),
-            ArgumentError,
-            "memory: expected a summary (b, c=8); got c=12",
-        ),
-        (
-            lambda: model().encode(SOURCE, LENGTHS, begun()),
-            KindError,
-            "cache: expected a EncoderCache; got RecurrentCache",
-        ),
-        (
-            lambda: model().decode(TARGET[:1], encoded().expand(FIRST), begun()),
-            ArgumentError,
+            "Another model encoded the source. Use the result of this model's encode.": lambda: (
+                model().decode(TARGET, encoded(attention="none"))
+            ),
+            "memory: expected the fixed vector alone; got the s": lambda: model(
+                attention="none"
+            ).decode(TARGET, encoded()),
+            "memory: expected a summary (b, c=8); got c=12": lambda: model().decode(
+                TARGET, encoded(width=12)
+            ),
             "cache: expected states (1, 2, 1, 8): (states of a cell, layers, b,"
-            " c); got (1, 2, 3, 8).",
-        ),
-        (
-            lambda: begun().reorder(torch.tensor([0, 5])),
-            ArgumentError,
-            "index: expected rows from 0 to 2; got 0 to 5.",
-        ),
-    ]
+            " c); got (1, 2, 3, 8).": lambda: model().decode(
+                TARGET[:1], encoded().expand(FIRST), begun()
+            ),
+            "index: expected rows from 0 to 2; got 0 to 5.": lambda: begun().reorder(
+                torch.tensor([0, 5])
+            ),
+        },
+        KindError: {
+            "cache: expected a RecurrentCache; got DecoderCache.": lambda: model().decode(
+                TARGET, encoded(), transformer().new_cache()
+            ),
+            "memory: expected a RecurrentMemory; got Memory. A decoder reads what the encoder of "
+            "its model passes on. Make one: model.encode(…).": lambda: model().decode(
+                TARGET, transformer().encode(SOURCE)
+            ),
+            "cache: expected a EncoderCache; got RecurrentCache": lambda: model().encode(
+                SOURCE, LENGTHS, begun()
+            ),
+        },
+    }
 )
 
 

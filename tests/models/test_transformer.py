@@ -137,65 +137,40 @@ def recurrent_memory() -> Any:
 
 
 test_errors = raises(
-    [
-        (
-            lambda: drawn(decoder_layers=0).new_cache(),
-            ArgumentError,
-            "decoder_layers: expected 1 or more to go step",
-        ),
-        (
-            lambda: drawn(share="all"),
-            ArgumentError,
+    {
+        ArgumentError: {
+            "decoder_layers: expected 1 or more to go step": lambda: drawn(
+                decoder_layers=0
+            ).new_cache(),
             'share: expected "output" where the vocabularies differ; got "all" with 17 and 19. '
-            "Train one joint tokenizer.",
-        ),
-        (
-            lambda: drawn().encode(torch.tensor([5, 6])),
-            ArgumentError,
+            "Train one joint tokenizer.": lambda: drawn(share="all"),
             "source: expected integer token ids (b, steps); got torch.int64, shape (2,). Add the "
-            "batch axis with ids[None] where it is missing.",
-        ),
-        (
-            lambda: drawn().encode(torch.ones(1, 2)),
-            ArgumentError,
-            "source: expected integer token ids (b, steps); got torch.float32, shape (1, 2).",
-        ),
-        (
-            lambda: drawn().encode(torch.tensor([[17]])),
-            ArgumentError,
+            "batch axis with ids[None] where it is missing.": lambda: drawn().encode(
+                torch.tensor([5, 6])
+            ),
+            "source: expected integer token ids (b, steps); got torch.float32, shape "
+            "(1, 2).": lambda: drawn().encode(torch.ones(1, 2)),
             "source: expected ids from 0 to 16; got 17 to 17. They come from another tokenizer "
-            "than the model's.",
-        ),
-        (
-            lambda: drawn()(SOURCE, TARGET - 2),
-            ArgumentError,
-            "target: expected ids from 0 to 18; got -1 to 7.",
-        ),
-        (
-            lambda: drawn().decode(TARGET[:2], drawn().encode(SOURCE)),
-            ArgumentError,
+            "than the model's.": lambda: drawn().encode(torch.tensor([[17]])),
+            "target: expected ids from 0 to 18; got -1 to 7.": lambda: drawn()(SOURCE, TARGET - 2),
             "target: expected m rows for each of the n=3 of memory; got shape (2, 4). The memory "
-            "belongs to another batch. Pick rows: memory.expand.",
-        ),
-        (
-            lambda: drawn().attentions(SOURCE[:2], TARGET),
-            ArgumentError,
-            "target: expected m rows for each of the n=2 of memory; got shape (3, 4).",
-        ),
-        (
-            lambda: drawn().decode(TARGET, drawn().encode(SOURCE[:0])),
-            ArgumentError,
-            "target: expected m rows for each of the n=0 of memory; got shape (3, 4).",
-        ),
-        (
-            lambda: drawn().encode(SOURCE, torch.tensor([1, 2])),
-            ArgumentError,
-            "lengths: expected shape (b=3,); got shape (2,).",
-        ),
-        (
-            lambda: drawn().decode(TARGET, recurrent_memory()),
-            KindError,
-            "memory: expected a Memory; got RecurrentMemory. A",
-        ),
-    ]
+            "belongs to another batch. Pick rows: memory.expand.": lambda: drawn().decode(
+                TARGET[:2], drawn().encode(SOURCE)
+            ),
+            "target: expected m rows for each of the n=2 of memory; got shape (3, 4).": lambda: (
+                drawn().attentions(SOURCE[:2], TARGET)
+            ),
+            "target: expected m rows for each of the n=0 of memory; got shape (3, 4).": lambda: (
+                drawn().decode(TARGET, drawn().encode(SOURCE[:0]))
+            ),
+            "lengths: expected shape (b=3,); got shape (2,).": lambda: drawn().encode(
+                SOURCE, torch.tensor([1, 2])
+            ),
+        },
+        KindError: {
+            "memory: expected a Memory; got RecurrentMemory. A": lambda: drawn().decode(
+                TARGET, recurrent_memory()
+            )
+        },
+    }
 )

@@ -114,26 +114,22 @@ test_options_that_cannot_be = raises(
 )
 MODEL = VisionTransformer(OPTIONS)
 test_images_that_do_not_fit = raises(
-    [
-        (
-            lambda: MODEL(torch.zeros(1, 2, 12, 8)),
-            ArgumentError,
-            "images: expected shape (b, c=2, 8, 12); got shape",
-        ),
-        (
-            lambda: MODEL(torch.zeros(1, 2, 8, 12, dtype=torch.uint8)),
-            KindError,
-            "images: expected floating-point images (b, c, height, width); got dtype "
-            "torch.uint8. Scale bytes",
-        ),
-        *(
-            (
-                lambda dtype=dtype: MODEL(torch.zeros(1, 2, 8, 12, dtype=dtype)),
-                KindError,
-                f"images: expected torch.float32 on cpu, as the layer's weights; got {dtype} on "
-                "cpu. Convert one of them with .to(…).",
+    {
+        ArgumentError: {
+            "images: expected shape (b, c=2, 8, 12); got shape": lambda: MODEL(
+                torch.zeros(1, 2, 12, 8)
             )
-            for dtype in (torch.float64, torch.float16)
-        ),
-    ]
+        },
+        KindError: {
+            "images: expected floating-point images (b, c, height, width); got dtype "
+            "torch.uint8. Scale bytes": lambda: MODEL(torch.zeros(1, 2, 8, 12, dtype=torch.uint8)),
+            **{
+                f"images: expected torch.float32 on cpu, as the layer's weights; got {dtype} on "
+                "cpu. Convert one of them with .to(…).": lambda dtype=dtype: MODEL(
+                    torch.zeros(1, 2, 8, 12, dtype=dtype)
+                )
+                for dtype in (torch.float64, torch.float16)
+            },
+        },
+    }
 )

@@ -24,8 +24,9 @@ from intently.modules import (
 )
 from intently.positions import DynamicNTK, YaRN
 
+from ..combinations import pairs
 from ..core.formula import random
-from ..messages import raises
+from ..messages import Refusals, raises
 from ..tensors import close, drawn
 
 C, H, T, D = 24, 4, 7, 6
@@ -98,9 +99,7 @@ def by_hand(layer: MultiHeadAttention, steps: Tensor, mask: it.Mask | None) -> t
     return A, y @ layer.out_weight.T + layer.out_bias
 
 
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("name", OPTIONS)
+@pairs({"masked": [False, True], "shape": SHAPES, "name": OPTIONS})
 def test_it_is_the_formula(name: str, shape: str, masked: bool) -> None:
     options = OPTIONS[name]()
     layer = drawn(MultiHeadAttention(C, H, attention=options, **SHAPES[shape]))
@@ -151,9 +150,13 @@ def test_values_move_with_the_layer() -> None:
     assert layer.sinks.dtype == layer.score.parts[0].dtype == torch.float64
 
 
-@pytest.mark.parametrize("layout", ["half", "interleaved"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-@pytest.mark.parametrize("offset", [0, 300, "rows"])
+@pairs(
+    {
+        "layout": ["half", "interleaved"],
+        "dtype": [torch.float32, torch.bfloat16, torch.float64],
+        "offset": [0, 300, "rows"],
+    }
+)
 def test_the_table_of_angles_is_rotarys_formula(layout: Any, dtype: Any, offset: Any) -> None:
     from intently.modules.caches.rotary import turned
 
@@ -201,77 +204,48 @@ def test_per_sample_gradients() -> None:
         torch.testing.assert_close(found["out_weight"][i], alone["out_weight"])
 
 
-CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
-    (
-        lambda: AttentionOptions(bias=nn.Parameter(torch.zeros(3, 3))),
-        ArgumentError,
+CASES: Refusals = {
+    ArgumentError: {
         "bias: expected a value without gradients, or an nn.Module whose call returns it; got a "
         "tensor that needs a gradient. What is learned belongs to a module, which moves it, saves "
-        "it and shows it to the optimiser.",
-    ),
-    (
-        lambda: AttentionOptions(score=it.General(torch.eye(3).requires_grad_())),
-        ArgumentError,
-        "score: expected a value without gradients, or an nn.Module",
-    ),
-    (
-        lambda: AttentionOptions(mask="causal"),
-        KindError,  # type: ignore[arg-type]
-        "mask: expected a mask such as it.causal(), or a boolean tensor; got str.",
-    ),
-    (
-        lambda: AttentionOptions(positions=it.sinusoidal(3, 4)),
-        KindError,  # type: ignore[arg-type]
-        "positions: expected it.Rotary(d): other positions are added to the embeddings; got Tens",
-    ),
-    (
-        lambda: AttentionOptions(qk_norm=nn.RMSNorm(4)),
-        KindError,
-        "qk_norm: expected a function that makes a norm from the head width d; got RMSNorm. Write "
-        "qk_norm=torch.nn.RMSNorm, not RMSNorm(d).",
-    ),
-    (
-        lambda: AttentionOptions(sinks=0.0),
-        KindError,  # type: ignore[arg-type]
-        "sinks: expected a tensor (h,) or (), or an nn.Module whose call returns it; got float.",
-    ),
-    (
-        lambda: MultiHeadAttention(C, H, attention=AttentionOptions(positions=it.Rotary(8))),
-        ArgumentError,
+        "it and shows it to the optimiser.": lambda: AttentionOptions(
+            bias=nn.Parameter(torch.zeros(3, 3))
+        ),
+        "score: expected a value without gradients, or an nn.Module": lambda: AttentionOptions(
+            score=it.General(torch.eye(3).requires_grad_())
+        ),
         "positions: expected Rotary(d=6), as wide as a head; got Rotary(d=8). To rotate only some "
-        "dimensions, write Rotary(d, width=…).",
-    ),
-    (
-        lambda: MultiHeadAttention(C, H, attention=AttentionOptions(positions=it.Rotary(D)))(
-            x().float(), x().float()
+        "dimensions, write Rotary(d, width=…).": lambda: MultiHeadAttention(
+            C, H, attention=AttentionOptions(positions=it.Rotary(8))
         ),
-        ArgumentError,
-        "context: expected none: positions rotate only the steps of x; got shape (2, 7, 24).",
-    ),
-    (
-        lambda: MultiHeadAttention(C, H)(x()),
-        KindError,
+        "context: expected none: positions rotate only the steps of x; got shape (2, "
+        "7, 24).": lambda: MultiHeadAttention(
+            C, H, attention=AttentionOptions(positions=it.Rotary(D))
+        )(x().float(), x().float()),
+        "mask: expected t = s = 2·2 = 4 for grid(2, 2, 1); got t=7, s=7.": lambda: (
+            MultiHeadAttention(C, H, attention=AttentionOptions(mask=it.grid(2, 2, 1)))(x().float())
+        ),
+    },
+    KindError: {
+        "mask: expected a mask such as it.causal(), or a boolean tensor; got str.": lambda: (
+            AttentionOptions(mask="causal")
+        ),
+        "positions: expected it.Rotary(d): other positions are added to the "
+        "embeddings; got Tens": lambda: AttentionOptions(positions=it.sinusoidal(3, 4)),
+        "qk_norm: expected a function that makes a norm from the head width d; got RMSNorm. Write "
+        "qk_norm=torch.nn.RMSNorm, not RMSNorm(d).": lambda: AttentionOptions(
+            qk_norm=nn.RMSNorm(4)
+        ),
+        "sinks: expected a tensor (h,) or (), or an nn.Module whose call returns it; "
+        "got float.": lambda: AttentionOptions(sinks=0.0),
         "x: expected torch.float32 on cpu, as the layer's weights; got torch.float64 on cpu. "
-        "Convert one of them with .to(…).",
-    ),
-    (
-        lambda: MultiHeadAttention(C, H)(x().float(), x()),
-        KindError,
-        "context: expected torch.float32 on cpu, as the layer's weights; got torch.float64 on cpu.",
-    ),
-    (
-        lambda: MultiHeadAttention(C, H)(x().float().to("meta")),
-        KindError,
-        "x: expected torch.float32 on cpu, as the layer's weights; got torch.float32 on meta.",
-    ),
-    (
-        lambda: MultiHeadAttention(C, H, attention=AttentionOptions(mask=it.grid(2, 2, 1)))(
-            x().float()
-        ),
-        ArgumentError,
-        "mask: expected t = s = 2·2 = 4 for grid(2, 2, 1); got t=7, s=7.",
-    ),
-]
+        "Convert one of them with .to(…).": lambda: MultiHeadAttention(C, H)(x()),
+        "context: expected torch.float32 on cpu, as the layer's weights; got "
+        "torch.float64 on cpu.": lambda: MultiHeadAttention(C, H)(x().float(), x()),
+        "x: expected torch.float32 on cpu, as the layer's weights; got torch.float32 "
+        "on meta.": lambda: MultiHeadAttention(C, H)(x().float().to("meta")),
+    },
+}
 
 
 test_errors = raises(CASES)

@@ -26,6 +26,7 @@ from intently.modules import (
     convolution_as_attention,
 )
 
+from ..combinations import each
 from ..messages import raises
 
 CAUSAL = AttentionOptions(mask=it.causal(), positions=it.Rotary(4))
@@ -74,8 +75,7 @@ def equal(one: Any, other: Any) -> bool:
     return torch.equal(one, other)
 
 
-@pytest.mark.parametrize("by_name", [False, True])
-@pytest.mark.parametrize("name", BLOCKS)
+@each({"by_name": [False, True], "name": BLOCKS})
 def test_one_item_is_a_batch_of_one_without_its_axis(name: str, by_name: bool) -> None:
     make, inputs, crosses = BLOCKS[name]
     block, (x, context) = make(), inputs()
@@ -144,32 +144,20 @@ def crossing(x: Any, context: Any) -> Tensor:
 
 X, CONTEXT = steps()
 test_a_batch_axis_stands_before_both_or_neither = raises(
-    [
-        (
-            lambda: crossing(X, CONTEXT[None]),
-            ArgumentError,
-            "context: expected shape (s, k), as x has no batch",
-        ),
-        (
-            lambda: crossing(X[None], CONTEXT),
-            ArgumentError,
-            "context: expected shape (b=1, s, 6); got",
-        ),
-        (
-            lambda: DecoderLayer(8, 2, 16)(X, states=torch.randn(1, 3, 8)),
-            ArgumentError,
-            "states: expected shape (s, k)",
-        ),
-        (
-            lambda: crossing(torch.randn(8), CONTEXT),
-            ArgumentError,
-            "x: expected shape (b, t, c=8), or (t, c); got",
-        ),
-        (lambda: crossing(X, [[1.0]]), KindError, "context: expected a floating-point tensor"),
-        (
-            lambda: ImageAttention(8, 2)(torch.randn(4, 6)),
-            ArgumentError,
-            "x: expected shape (b, c=8, height, width), or (c",
-        ),
-    ]
+    {
+        ArgumentError: {
+            "context: expected shape (s, k), as x has no batch": lambda: crossing(X, CONTEXT[None]),
+            "context: expected shape (b=1, s, 6); got": lambda: crossing(X[None], CONTEXT),
+            "states: expected shape (s, k)": lambda: DecoderLayer(8, 2, 16)(
+                X, states=torch.randn(1, 3, 8)
+            ),
+            "x: expected shape (b, t, c=8), or (t, c); got": lambda: crossing(
+                torch.randn(8), CONTEXT
+            ),
+            "x: expected shape (b, c=8, height, width), or (c": lambda: ImageAttention(8, 2)(
+                torch.randn(4, 6)
+            ),
+        },
+        KindError: {"context: expected a floating-point tensor": lambda: crossing(X, [[1.0]])},
+    }
 )

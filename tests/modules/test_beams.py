@@ -20,6 +20,7 @@ from intently.modules import (
 )
 from intently.modules.caches.masks import side_by_side
 
+from ..combinations import each
 from ..core.formula import knows_its_entries
 from ..messages import refused
 from ..tensors import drawn
@@ -63,8 +64,7 @@ def for_each_row(mask: Any) -> Any:
     return mask.replaced(lambda x: x.repeat_interleave(M, 0) if len(x) == N else x)
 
 
-@pytest.mark.parametrize("kernel", ["eager", "tiled", None])
-@pytest.mark.parametrize("mask", BEAM_MASKS.values(), ids=BEAM_MASKS)
+@each({"kernel": ["eager", "tiled", None], "mask": BEAM_MASKS.values()})
 def test_rows_share_states_under_any_mask(mask: Any, kernel: Any) -> None:
     layer = drawn(DecoderLayer(C, H, 20))
     states, steps = x(N, S).requires_grad_(), x(N * M).requires_grad_()

@@ -8,14 +8,19 @@ import torch
 import intently as it
 from intently.modules import KeyValueCache, WindowCache
 
+from ..combinations import pairs
 from ..tensors import close
 from .test_cache_kinds import OPTIONS, H, layer, stepped, x
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("lengths", [[5, 2, 7], [0, 8, 3], [8, 8, 1], [4, 4, 4]], ids=str)
-@pytest.mark.parametrize(("window", "sinks"), [(4, 0), (4, 2), (1, 0), (1, 3), (20, 1), (3, 7)])
-@pytest.mark.parametrize("name", OPTIONS)
+@pairs(
+    {
+        "lengths": [[5, 2, 7], [0, 8, 3], [8, 8, 1], [4, 4, 4]],
+        "window, sinks": [(4, 0), (4, 2), (1, 0), (1, 3), (20, 1), (3, 7)],
+        "name": OPTIONS,
+    }
+)
 def test_windows_of_rows_of_different_length(
     name: str, window: int, sinks: int, lengths: list[int]
 ) -> None:
@@ -31,7 +36,7 @@ def test_windows_of_rows_of_different_length(
             whole = attend(torch.cat([prompts[i, :n], then[i]])[None], mask=mask & near)[0]
             close(first[i, :n], whole[:n])
             close(found[i], whole[n:])
-        assert cache._k is not None and cache.length == max(lengths) + 9
+        assert cache.length == max(lengths) + 9
         assert cache.columns(1) <= window + sinks
 
 

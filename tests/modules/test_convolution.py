@@ -16,6 +16,7 @@ from intently.masks import Geometry
 from intently.masks.mask import Mask, seen_exactly
 from intently.modules.image.convolution import Taps, convolution_as_attention
 
+from ..combinations import each
 from ..messages import raises
 
 KINDS: list[dict[str, Any]] = [
@@ -36,8 +37,7 @@ KINDS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=str)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@each({"kind": KINDS, "dtype": [torch.float32, torch.float64, torch.bfloat16]})
 def test_it_equals_the_convolution(kind: dict[str, Any], dtype: torch.dtype) -> None:
     conv = nn.Conv2d(4, 8, **kind).to(dtype)
     layer = convolution_as_attention(conv)
@@ -159,71 +159,50 @@ def converted(kind: type[nn.Module] = nn.Conv2d, **options: Any) -> Any:
 
 X = torch.randn(1, 2, 5, 5)
 test_what_is_no_plain_convolution = raises(
-    [
-        (
-            lambda: converted(Squared),
-            KindError,
+    {
+        KindError: {
             "conv: expected an nn.Conv2d; got Squared, which has a forward of its own. What it "
-            "computes is not known.",
-        ),
-        (
-            lambda: converted(Standardized),
-            KindError,
+            "computes is not known.": lambda: converted(Squared),
             "conv: expected an nn.Conv2d; got Standardized, which has a _conv_forward of its own. "
-            "What it computes is not known.",
-        ),
-        (
-            lambda: convolution_as_attention(nn.LazyConv2d(3, 3)),
-            KindError,
+            "What it computes is not known.": lambda: converted(Standardized),
             "conv: expected an nn.Conv2d with weights; got LazyConv2d without. Call it once to set "
-            "its channels.",
-        ),
-        (lambda: converted(nn.Conv1d), KindError, "conv: expected an nn.Conv2d; got Conv1d."),
-    ]
+            "its channels.": lambda: convolution_as_attention(nn.LazyConv2d(3, 3)),
+            "conv: expected an nn.Conv2d; got Conv1d.": lambda: converted(nn.Conv1d),
+        }
+    }
 )
 test_images_that_do_not_fit = raises(
-    [
-        (
-            lambda: converted()(torch.zeros(1, 3, 5, 5)),
-            ArgumentError,
-            "x: expected shape (b, c=2, height, width), or (c",
-        ),
-        (
-            lambda: converted()(torch.zeros(1, 2, 5, 5, dtype=torch.int64)),
-            KindError,
-            "x: expected floating-point images (b, c, height, width); got dtype torch.int64.",
-        ),
-        (
-            lambda: converted()(torch.zeros(1, 2, 2, 5)),
-            ArgumentError,
-            "x: expected an image that a kernel of 3 × 3 fits",
-        ),
-        (
-            lambda: converted(padding=2, padding_mode="reflect")(torch.zeros(1, 2, 2, 5)),
-            ArgumentError,
+    {
+        ArgumentError: {
+            "x: expected shape (b, c=2, height, width), or (c": lambda: converted()(
+                torch.zeros(1, 3, 5, 5)
+            ),
+            "x: expected an image that a kernel of 3 × 3 fits": lambda: converted()(
+                torch.zeros(1, 2, 2, 5)
+            ),
             "x: expected an image that a kernel of 3 × 3 fits into; got shape (1, 2, 2, 5). "
-            "Padding 2 + 2, mode 'reflect'.",
-        ),
-        *(
-            (
-                lambda dtype=dtype, name=name: getattr(converted(), name)(X.to(dtype)),
-                KindError,
-                f"x: expected torch.float32 on cpu, as the layer's weights; got {dtype} on cpu. "
-                "Convert one of them with .to(…).",
-            )
-            for dtype in (torch.float64, torch.bfloat16)
-            for name in ("forward", "attend")
-        ),
-        (
-            lambda: it.attend(
+            "Padding 2 + 2, mode 'reflect'.": lambda: converted(padding=2, padding_mode="reflect")(
+                torch.zeros(1, 2, 2, 5)
+            ),
+            "mask: expected t, s = (35, 63) pixels; got t=2": lambda: it.attend(
                 torch.zeros(1, 9, 2, 1),
                 torch.zeros(1, 1, 2, 1),
                 mask=mask_of({"kernel_size": 3})[0],
             ),
-            ArgumentError,
-            "mask: expected t, s = (35, 63) pixels; got t=2",
-        ),
-    ]
+        },
+        KindError: {
+            "x: expected floating-point images (b, c, height, width); got dtype "
+            "torch.int64.": lambda: converted()(torch.zeros(1, 2, 5, 5, dtype=torch.int64)),
+            **{
+                f"x: expected torch.float32 on cpu, as the layer's weights; got {dtype} on cpu. "
+                "Convert one of them with .to(…).": [
+                    lambda dtype=dtype, name=name: getattr(converted(), name)(X.to(dtype))
+                    for name in ("forward", "attend")
+                ]
+                for dtype in (torch.float64, torch.bfloat16)
+            },
+        },
+    }
 )
 
 

@@ -62,17 +62,15 @@ def test_it_is_described() -> None:
 
 
 test_errors = raises(
-    [
-        (lambda: AttentionHead(8, 0), ArgumentError, "head_width: expected an int ≥ 1; got 0"),
-        (
-            lambda: AttentionHead(8, 4)(torch.zeros(8)),
-            ArgumentError,
-            "x: expected shape (b, t, c=8), or (t, c); got",
-        ),
-        (
-            lambda: AttentionHead(8, 4, context_width=3)(torch.zeros(1, 5, 8)),
-            ArgumentError,
-            "context: expected shape (b, s, 3); got None",
-        ),
-    ]
+    {
+        ArgumentError: {
+            "head_width: expected an int ≥ 1; got 0": lambda: AttentionHead(8, 0),
+            "x: expected shape (b, t, c=8), or (t, c); got": lambda: AttentionHead(8, 4)(
+                torch.zeros(8)
+            ),
+            "context: expected shape (b, s, 3); got None": lambda: AttentionHead(
+                8, 4, context_width=3
+            )(torch.zeros(1, 5, 8)),
+        }
+    }
 )

@@ -20,6 +20,7 @@ from intently.modules.image.attention import (
 from intently.modules.options import AttentionOptions
 from intently.modules.projected import Projections
 
+from ..combinations import pairs
 from ..tensors import renamed
 
 
@@ -50,11 +51,15 @@ def by_hand(block: Any, x: Tensor, context: Tensor | None = None) -> Tensor:
 NORMS = {"group": group_norm(4), "batch": nn.BatchNorm2d, "layer": ChannelNorm, "none": None}
 
 
-@pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("residual", [True, False])
-@pytest.mark.parametrize("train", [True, False])
-@pytest.mark.parametrize("cross", [True, False])
-@pytest.mark.parametrize("projections", [Projections(), Projections(False, False, fused=False)])
+@pairs(
+    {
+        "norm": NORMS,
+        "residual": [True, False],
+        "train": [True, False],
+        "cross": [True, False],
+        "projections": [Projections(), Projections(False, False, fused=False)],
+    }
+)
 def test_it_is_norm_attention_residual(norm, residual, train, cross, projections) -> None:
     block = ImageAttention(
         8,
@@ -142,10 +147,7 @@ DIFFUSERS = {
 }
 
 
-@pytest.mark.parametrize("linear", [False, True])
-@pytest.mark.parametrize("cross", [False, True])
-@pytest.mark.parametrize("depth", [1, 2])
-@pytest.mark.parametrize("train", [False, True])
+@pairs({"linear": [False, True], "cross": [False, True], "depth": [1, 2], "train": [False, True]})
 def test_a_spatial_transformer_is_that_of_diffusers(linear, cross, depth, train) -> None:
     from diffusers.models.transformers.transformer_2d import Transformer2DModel
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,7 +17,8 @@ from intently.modules import (
     group_norm,
 )
 
-from ..messages import raises, refused
+from ..combinations import each
+from ..messages import Refusals, raises, refused
 from .test_image import NORMS
 
 X, WORDS = torch.zeros(2, 8, 3, 3), torch.zeros(2, 5, 6)
@@ -87,8 +87,7 @@ WRONG: dict[str, tuple[Any, Any, type[Exception], str]] = {
 }
 
 
-@pytest.mark.parametrize("method", ["forward", "attentions"])
-@pytest.mark.parametrize("case", WRONG)
+@each({"method": ["forward", "attentions"], "case": WRONG})
 def test_a_spatial_transformer_refuses(as_users_call: None, case: str, method: str) -> None:
     x, words, kind, text = WRONG[case]
     refused(lambda: getattr(Spatial(8, 2, 4, context_width=6), method)(x, words), kind, text)
@@ -138,113 +137,81 @@ def test_an_image_of_other_channels_without_a_residual() -> None:
 
 
 NO_NORM = "norm: expected a function that makes a norm from a width; got "
-MAKE: list[tuple[Callable[[], object], type[Exception], str]] = [
-    (
-        lambda: Image(8, 2, norm="group"),
-        KindError,
-        f"{NO_NORM}'group'. Write norm=group_norm(8), say.",
-    ),
-    (
-        lambda: Image(8, 2, norm=nn.GroupNorm(4, 8)),
-        KindError,
-        f"{NO_NORM}a norm, GroupNorm. Write norm=group_norm(8), say.",
-    ),
-    (lambda: Image(8, 2, norm=lambda c: c), KindError, f"{NO_NORM}one that makes int."),
-    (lambda: Spatial(8, 2, 4, norm=nn.GroupNorm(4, 8)), KindError, f"{NO_NORM}a norm, GroupNorm."),
-    (lambda: Spatial(8, 2, 4, norm=4), KindError, f"{NO_NORM}4."),
-    (
-        lambda: Image(32, 4, projections=Projections(out_width=16)),
-        ArgumentError,
+MAKE: Refusals = {
+    KindError: {
+        f"{NO_NORM}'group'. Write norm=group_norm(8), say.": lambda: Image(8, 2, norm="group"),
+        f"{NO_NORM}a norm, GroupNorm. Write norm=group_norm(8), say.": lambda: Image(
+            8, 2, norm=nn.GroupNorm(4, 8)
+        ),
+        f"{NO_NORM}one that makes int.": lambda: Image(8, 2, norm=lambda c: c),
+        f"{NO_NORM}a norm, GroupNorm.": lambda: Spatial(8, 2, 4, norm=nn.GroupNorm(4, 8)),
+        f"{NO_NORM}4.": lambda: Spatial(8, 2, 4, norm=4),
+        "channels: expected an int ≥ 1; got '8'.": lambda: Image("8", 4),
+        "heads: expected an int ≥ 1; got 2.0.": lambda: Image(8, 2.0),
+        "depth: expected an int ≥ 0; got 2.0.": lambda: Spatial(8, 2, 4, depth=2.0),
+        "head_width: expected an int ≥ 1; got 4.0.": lambda: Spatial(8, 2, 4.0),
+        "projections: expected intently.modules.Projections(…); got bool.": lambda: Spatial(
+            8, 2, 4, projections=False
+        ),
+        "attention: expected intently.modules.AttentionOptions(…); got str.": lambda: Spatial(
+            8, 2, 4, attention="a"
+        ),
+    },
+    ArgumentError: {
         "projections: expected out_width=32, or None; got out_width=16. The output is "
         "added to the "
-        "image. Write residual=False to skip that.",
-    ),
-    (lambda: Image(0, 4), ArgumentError, "channels: expected an int ≥ 1; got 0."),
-    (lambda: Image("8", 4), KindError, "channels: expected an int ≥ 1; got '8'."),
-    (lambda: Image(8, 2.0), KindError, "heads: expected an int ≥ 1; got 2.0."),
-    (lambda: Image(8, 2, head_width=0), ArgumentError, "head_widths: expected an int ≥ 1; got 0."),
-    (
-        lambda: Image(8, 2, context_width=0),
-        ArgumentError,
-        "context_width: expected an int ≥ 1; got 0.",
-    ),
-    (lambda: Spatial(8, 2, 4, depth=-1), ArgumentError, "depth: expected an int ≥ 0; got -1."),
-    (lambda: Spatial(8, 2, 4, depth=2.0), KindError, "depth: expected an int ≥ 0; got 2.0."),
-    (lambda: Spatial(8, 0, 4), ArgumentError, "heads: expected an int ≥ 1; got 0."),
-    (lambda: Spatial(8, 2, 4.0), KindError, "head_width: expected an int ≥ 1; got 4.0."),
-    (lambda: Spatial(-8, 2, 4), ArgumentError, "channels: expected an int ≥ 1; got -8."),
-    (
-        lambda: Spatial(8, 2, 4, context_width=0),
-        ArgumentError,
-        "context_width: expected an int ≥ 1; got 0.",
-    ),
-    (
-        lambda: Spatial(8, 2, 4, projections=False),
-        KindError,
-        "projections: expected intently.modules.Projections(…); got bool.",
-    ),
-    (
-        lambda: Spatial(8, 2, 4, projections=Projections(out_width=9)),
-        ArgumentError,
-        "heads: expected attention from width=8 to width=8; got 8 to 9.",
-    ),
-    (
-        lambda: Spatial(8, 2, 4, attention="a"),
-        KindError,
-        "attention: expected intently.modules.AttentionOptions(…); got str.",
-    ),
-    (
-        lambda: Image(8, 2, norm=group_norm(3)),
-        ArgumentError,
-        "groups: expected a divisor of channels=8; got 3.",
-    ),
-    (lambda: Image(8, 3), ArgumentError, "heads: expected a divisor of width=8; got 3."),
-]
+        "image. Write residual=False to skip that.": lambda: Image(
+            32, 4, projections=Projections(out_width=16)
+        ),
+        "channels: expected an int ≥ 1; got 0.": lambda: Image(0, 4),
+        "head_widths: expected an int ≥ 1; got 0.": lambda: Image(8, 2, head_width=0),
+        "context_width: expected an int ≥ 1; got 0.": [
+            lambda: Image(8, 2, context_width=0),
+            lambda: Spatial(8, 2, 4, context_width=0),
+        ],
+        "depth: expected an int ≥ 0; got -1.": lambda: Spatial(8, 2, 4, depth=-1),
+        "heads: expected an int ≥ 1; got 0.": lambda: Spatial(8, 0, 4),
+        "channels: expected an int ≥ 1; got -8.": lambda: Spatial(-8, 2, 4),
+        "heads: expected attention from width=8 to width=8; got 8 to 9.": lambda: Spatial(
+            8, 2, 4, projections=Projections(out_width=9)
+        ),
+        "groups: expected a divisor of channels=8; got 3.": lambda: Image(8, 2, norm=group_norm(3)),
+        "heads: expected a divisor of width=8; got 3.": lambda: Image(8, 3),
+    },
+}
 test_parts_that_are_none_or_do_not_fit = raises(MAKE)
 test_images_that_do_not_fit = raises(
-    [
-        (
-            lambda: Image(8, 2)(torch.zeros(1, 4, 3, 3)),
-            ArgumentError,
-            "x: expected shape (b, c=8, height, width), or (c",
-        ),
-        (
-            lambda: Image(8, 2)(torch.zeros(1, 3, 3, 8)),
-            ArgumentError,
+    {
+        ArgumentError: {
+            "x: expected shape (b, c=8, height, width), or (c": lambda: Image(8, 2)(
+                torch.zeros(1, 4, 3, 3)
+            ),
             "x: expected shape (b, c=8, height, width), or (c, height, width); "
-            "got shape (1, 3, 3, 8). The channels stand last. Move them with x.movedim",
-        ),
-        (
-            lambda: Image(8, 2)(torch.zeros(1, 8, 3, 3, dtype=torch.uint8)),
-            KindError,
+            "got shape (1, 3, 3, 8). The channels stand last. Move them with x.movedim": lambda: (
+                Image(8, 2)(torch.zeros(1, 3, 3, 8))
+            ),
+            "context: expected shape (b, s, 5); got None": lambda: Image(8, 2, context_width=5)(
+                torch.zeros(1, 8, 3, 3)
+            ),
+            "context: expected None; got shape (2, 5, 6). This": [
+                lambda method=method: getattr(Spatial(8, 2, 4), method)(X, WORDS)
+                for method in ("forward", "attentions")
+            ],
+        },
+        KindError: {
             "x: expected a floating-point image (b, c, height, width); got dtype torch.uint8. "
-            "Scale bytes first",
-        ),
-        (
-            lambda: Image(8, 2, context_width=5)(torch.zeros(1, 8, 3, 3)),
-            ArgumentError,
-            "context: expected shape (b, s, 5); got None",
-        ),
-        *(
-            (
-                lambda method=method: getattr(Spatial(8, 2, 4), method)(X, WORDS),
-                ArgumentError,
-                "context: expected None; got shape (2, 5, 6). This",
-            )
-            for method in ("forward", "attentions")
-        ),
-        *(
-            (
-                lambda norm=norm, dtype=dtype, method=method: getattr(
-                    Image(8, 2, norm=norm), method
-                )(X.to(dtype)),
-                KindError,
+            "Scale bytes first": lambda: Image(8, 2)(torch.zeros(1, 8, 3, 3, dtype=torch.uint8)),
+            **{
                 f"x: expected torch.float32 on cpu, as the layer's weights; got {dtype} on cpu. "
-                "Convert one of them with .to(…).",
-            )
-            for norm in NORMS.values()
-            for dtype in (torch.float64, torch.float16, torch.bfloat16)
-            for method in ("forward", "attend")
-        ),
-    ]
+                "Convert one of them with .to(…).": [
+                    lambda norm=norm, dtype=dtype, method=method: getattr(
+                        Image(8, 2, norm=norm), method
+                    )(X.to(dtype))
+                    for norm in NORMS.values()
+                    for method in ("forward", "attend")
+                ]
+                for dtype in (torch.float64, torch.bfloat16)
+            },
+        },
+    }
 )

@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from intently.modules import linear as module
 from intently.modules.linear import Linear, linear
 
-if not module._known():
+from ..combinations import pairs
+
+if not module.known():
     pytest.skip("this PyTorch was built without oneDNN", allow_module_level=True)
 
 
@@ -20,15 +22,15 @@ if not module._known():
 def onednn_everywhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Let every float32 product go to oneDNN, whoever made the processor, and count them."""
     taken: list[int] = []
-    product = module._product
+    product = module.product
 
     def counted(*given: Tensor) -> Tensor:
         taken.append(1)
         return product(*given)  # pyright: ignore
 
-    monkeypatch.setattr(module, "_prefers_onednn", lambda: True)
+    monkeypatch.setattr(module, "prefers_onednn", lambda: True)
     monkeypatch.setattr(module, "SIZE", 0)
-    monkeypatch.setattr(module, "_product", counted)
+    monkeypatch.setattr(module, "product", counted)
     yield taken
 
 
@@ -58,9 +60,7 @@ W = {
 }
 
 
-@pytest.mark.parametrize("weight", W)
-@pytest.mark.parametrize("x", X)
-@pytest.mark.parametrize("bias", [True, False])
+@pairs({"weight": W, "x": X, "bias": [True, False]})
 def test_values_and_gradients(
     x: str, weight: str, bias: bool, onednn_everywhere: list[int]
 ) -> None:
@@ -133,8 +133,8 @@ def test_a_layer_loads_and_saves_as_pytorch_does() -> None:
 def test_processors_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     for vendor, wanted in (("GenuineIntel", False), ("AuthenticAMD", True), (None, False)):
-        module._prefers_onednn.cache_clear()
+        module.prefers_onednn.cache_clear()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(module, "_vendor", lambda vendor=vendor: vendor)
-            assert module._prefers_onednn() is (wanted and torch.backends.mkl.is_available())
-    module._prefers_onednn.cache_clear()
+            patch.setattr(module, "vendor", lambda vendor=vendor: vendor)
+            assert module.prefers_onednn() is (wanted and torch.backends.mkl.is_available())
+    module.prefers_onednn.cache_clear()

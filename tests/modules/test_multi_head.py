@@ -12,6 +12,7 @@ import intently as it
 from intently.biases import Bias
 from intently.modules import AttentionOptions, MultiHeadAttention, Projections
 
+from ..combinations import pairs
 from ..core.formula import others, random
 from ..tensors import close, drawn, renamed
 
@@ -138,9 +139,7 @@ def layer_of(kind: str, fused: bool) -> MultiHeadAttention:
     return MultiHeadAttention(C, H, projections=projections, **options).double()
 
 
-@pytest.mark.parametrize("masked", MASKS)
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("to_fused", [True, False])
+@pairs({"masked": MASKS, "kind": KINDS, "to_fused": [True, False]})
 def test_fused_and_separate_storage_are_the_same_numbers(
     kind: str, to_fused: bool, masked: str
 ) -> None:

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from intently.modules.caches.rotary import _Table
+from intently.modules.caches.rotary import Table
 from intently.positions import Rotary
 
 
-class Interrupted(_Table):
+class Interrupted(Table):
     """Whenever an attribute was read or written, another thread has its turn."""
 
     def __getattribute__(self, name: str) -> Any:
@@ -39,7 +39,7 @@ def other_thread() -> None:
         work = now
 
 
-def table(kind: type[_Table] = _Table) -> _Table:
+def table(kind: type[Table] = Table) -> Table:
     return kind(Rotary(4), torch.float32, torch.device("cpu"))
 
 

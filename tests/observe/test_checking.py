@@ -16,6 +16,7 @@ from intently.observe.sources import functional
 from intently.observe.watching.call import After, AttentionSpec, Call
 from intently.observe.watching.checking import check, sample
 
+from ..combinations import pairs
 from .attending import SelfAttention, Stack, seen_by, stack
 
 
@@ -73,17 +74,6 @@ def test_what_is_wrong_is_found(name: str) -> None:
 HALF = (torch.bfloat16, torch.float16)
 
 
-@pytest.mark.parametrize("t", [9, 64, 512])
-@pytest.mark.parametrize("dtype", HALF)
-def test_half_precision_verifies_no_other_scale(dtype: torch.dtype, t: int) -> None:
-    q, k, v = operands(2, 4, t, 32, dtype=dtype)
-    own = attended(q, k, v, is_causal=True)
-    for turn in range(4):
-        assert check(own, it.attend(q, k, mask=it.causal()), turn).verified
-        found = check(own, it.attend(q, k, mask=it.causal(), scale=0.5 * 32**-0.5), turn)
-        assert found.verified is not True
-
-
 @pytest.mark.parametrize("dtype", HALF)
 def test_what_rounding_hides_is_not_verified(dtype: torch.dtype) -> None:
     own = call(dtype)
@@ -117,10 +107,14 @@ def plainly(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, how: str) -> Tensor:
     return z.softmax(-1) @ v
 
 
-@pytest.mark.parametrize(("t", "d"), [(9, 8), (64, 32), (200, 64)])
-@pytest.mark.parametrize("spread", [0.3, 1.0, 3.0, 10.0, 20.0])
-@pytest.mark.parametrize("how", ["fused", "half", "float32", "sinks"])
-@pytest.mark.parametrize("dtype", HALF)
+@pairs(
+    {
+        "t, d": [(9, 8), (64, 32), (200, 64)],
+        "spread": [0.3, 1.0, 3.0, 10.0, 20.0],
+        "how": ["fused", "half", "float32", "sinks"],
+        "dtype": HALF,
+    }
+)
 def test_scores_that_were_rounded(
     dtype: torch.dtype, how: str, spread: float, t: int, d: int
 ) -> None:

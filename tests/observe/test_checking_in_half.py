@@ -14,6 +14,8 @@ import intently as it
 from intently.observe.watching.call import Call, operand
 from intently.observe.watching.checking import Verdict, check, sample
 
+from ..combinations import pairs
+
 HALF = (torch.bfloat16, torch.float16)
 T, D, HEADS = 40, 16, 4
 
@@ -75,9 +77,7 @@ def slopes(dtype: torch.dtype) -> Tensor:
 WAYS = ("fused", "written", "known")
 
 
-@pytest.mark.parametrize("spread", [0.3, 1.0, 5.0])
-@pytest.mark.parametrize("how", WAYS)
-@pytest.mark.parametrize("dtype", HALF)
+@pairs({"spread": [0.3, 1.0, 5.0], "how": WAYS, "dtype": HALF})
 def test_another_scale_or_mask_is_not_verified(dtype: torch.dtype, how: str, spread: float) -> None:
     call = called(operands(dtype, spread=spread), low(it.causal(), dtype), how)
     assert all(found.verified for found in verdicts(call, mask=it.causal()))

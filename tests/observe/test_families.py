@@ -18,6 +18,7 @@ from torch import Tensor, nn
 import intently as it
 from intently.observe import Recording
 
+from ..combinations import each
 from .attending import DividedByMore, Softmaxes, close, seen_by
 
 B, H, T, S, D = 2, 2, 5, 7, 8
@@ -174,8 +175,7 @@ def test_attention_by_hand_is_right_or_said(how: Written, seed: int) -> None:
         assert torch.equal(real.found[0].type_as(block.truth), block.truth)
 
 
-@pytest.mark.parametrize("mixed", MIXED)
-@pytest.mark.parametrize("weights", WEIGHTS)
+@each({"mixed": MIXED, "weights": WEIGHTS}, times=2)
 def test_deep_says_no_less_than_the_default(weights: str, mixed: str) -> None:
     for before in BEFORE:
         how = Written("none", False, before, weights, "nothing", mixed, torch.float32)

@@ -13,6 +13,7 @@ import intently as it
 from intently.decoding import SearchOptions
 from intently.translation.translator import Translator
 
+from ..combinations import pairs
 from .attending import Attend, Decoder, close, seen_by
 from .decoders import continued, drawn, plain, plain_decoder, prompts
 
@@ -35,10 +36,14 @@ def test_a_static_cache_with_padding_on_the_left(name: str) -> None:
         assert torch.allclose(sums, torch.ones(()), atol=1e-5)  # of padding, too
 
 
-@pytest.mark.parametrize("store", ["copy", "disk"])
-@pytest.mark.parametrize("how", ["lookup", "assistant"])
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-@pytest.mark.parametrize("name", ["llama", "mistral", "mistral, wide"])
+@pairs(
+    {
+        "store": ["copy", "disk"],
+        "how": ["lookup", "assistant"],
+        "implementation": ["eager", "sdpa"],
+        "name": ["llama", "mistral", "mistral, wide"],
+    }
+)
 def test_drafts_that_were_rejected_are_left_out(
     name: str, implementation: str, how: str, store: Any
 ) -> None:

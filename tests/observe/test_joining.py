@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable
+from types import FunctionType, ModuleType
 from typing import Any
 
 import pytest
@@ -11,11 +13,11 @@ from torch import Tensor
 
 import intently as it
 from intently.masks import Geometry
-from intently.observe.generation.joining import Joined
 from intently.observe.recording.recording import Recording
 from intently.observe.storage.stores import Store, packed
 from intently.observe.watching.mask_inference import recognise
 
+from ..combinations import pairs
 from .attending import Attend, Decoder, close
 from .decoders import continued, drawn, plain, plain_decoder, prompts
 
@@ -136,15 +138,23 @@ def test_only_new_keys_are_kept() -> None:
     q, k = seen.calls[0].rows.operands()
     exact = 2 * (q.numel() + k.numel()) * 4
     assert q.shape == (1, 4, 204, 8) and k.shape == (1, 2, 204, 8)
-    assert during <= 1.2 * exact
+    assert during <= 1.5 * exact  # with room for a quarter more
     assert sum(x.untyped_storage().nbytes() for x in (q, k)) == exact / 2
 
 
-def _bytes(rows: Any) -> int:
-    """What the blocks of a generation hold."""
-    assert isinstance(rows, Joined)
-    held = [x for block in rows._blocks for x in (block.q, block.k) if x is not None]
-    return sum(x.get().untyped_storage().nbytes() for x in held)
+def _bytes(rows: object) -> int:
+    """What the tensors hold that an object refers to, directly or by others."""
+    known, held, left = set(), {}, [rows]
+    while left:
+        x = left.pop()
+        if id(x) in known or isinstance(x, type | ModuleType | FunctionType):
+            continue
+        known.add(id(x))
+        if isinstance(x, Tensor):
+            held[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
+        else:
+            left += gc.get_referents(x)
+    return sum(held.values())
 
 
 class Cache:
@@ -306,9 +316,7 @@ MASKS = [
 ]
 
 
-@pytest.mark.parametrize("mask", MASKS, ids=repr)
-@pytest.mark.parametrize(("t", "s"), [(6, 6), (4, 9), (1, 6)])
-@pytest.mark.parametrize("lead", [(2, 4), (2,)])
+@pairs({"mask": MASKS, "t, s": [(6, 6), (4, 9), (1, 6)], "lead": [(2, 4), (2,)]})
 def test_masks_are_recognised(mask: it.Mask, t: int, s: int, lead: tuple[int, ...]) -> None:
     g = Geometry(lead, t, s, torch.device("cpu"))
     dense = mask.dense(g).expand(2, *(1,) * (len(lead) - 1), t, s)

@@ -18,6 +18,7 @@ from intently.observe import Recording, load_recording
 from intently.observe.recording.labels import Labels, labels
 from intently.show.page import items_of, opening
 
+from ..combinations import each
 from ..messages import refused
 from ..show.refusals import refuses
 from .attending import SelfAttention, Stack
@@ -303,8 +304,7 @@ ATTENTION: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-@pytest.mark.parametrize("kind", ATTENTION)
-@pytest.mark.parametrize("name", ["mixer", "crossattention", "enc_attn", "self_attn"])
+@each({"kind": ATTENTION, "name": ["mixer", "crossattention", "enc_attn", "self_attn"]})
 def test_keys_that_come_from_elsewhere_make_cross_attention(
     kind: str, name: str, tmp_path: Path
 ) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from intently.observe.sources import native
 
+from ..combinations import pairs
 from .attending import close, seen_by, watched
 
 B, T, S, C, H = 2, 5, 7, 8, 2
@@ -79,9 +80,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("need_weights", [True, False])
-@pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("kind", KINDS)
+@pairs({"need_weights": [True, False], "mask": MASKS, "kind": KINDS})
 def test_multi_head_attention(kind: str, mask: str, need_weights: bool) -> None:
     options = {"batch_first": True} | KINDS[kind]
     block = large(nn.MultiheadAttention(C, H, **options))
@@ -193,7 +192,7 @@ def test_autocast(more: bool) -> None:
 
 
 def test_a_mask_that_is_misread_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "_operator_mask", lambda mask, kind: None)
+    monkeypatch.setattr(native, "allowed", lambda mask: None)
     block = large(nn.MultiheadAttention(C, H, batch_first=True)).eval()
     x = torch.randn(B, S, C)
     with torch.no_grad():
@@ -206,7 +205,7 @@ def test_what_cannot_be_read_is_missed_and_the_model_runs(monkeypatch: pytest.Mo
         raise RuntimeError("no such layout")
 
     layer = nn.TransformerEncoderLayer(C, H, 16, batch_first=True).eval()
-    monkeypatch.setattr(native, "_projected", broken)
+    monkeypatch.setattr(native, "Projected", broken)
     with torch.no_grad():
         seen = watched(layer, torch.randn(B, S, C))
     assert not seen.calls

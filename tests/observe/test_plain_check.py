@@ -15,6 +15,8 @@ from intently.observe.watching.call import After, AttentionSpec, Call, InPieces
 from intently.observe.watching.checking import check
 from intently.observe.watching.plain_check import confirmed
 
+from ..combinations import pairs
+
 HOW: dict[str, dict[str, Any]] = {
     "plain": {},
     "scale": {"scale": 0.1},
@@ -47,9 +49,7 @@ def said(own: Any, turn: int = 0, **changed: Any) -> bool:
     return found is not None
 
 
-@pytest.mark.parametrize("heads", [4, 2, 1])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("name", HOW)
+@pairs({"heads": [4, 2, 1], "dtype": [torch.float32, torch.float64], "name": HOW})
 def test_what_is_right_is_confirmed_and_nothing_else(
     name: str, dtype: torch.dtype, heads: int
 ) -> None:

@@ -16,6 +16,7 @@ import intently as it
 from intently.observe.recording.recording import Entry
 from intently.observe.storage.stores import Store
 
+from ..combinations import pairs
 from .attending import SelfAttention, Stack, stack
 
 
@@ -26,10 +27,14 @@ def of_the_product(entry: Entry, loss: Any) -> Tensor:
     return grad
 
 
-@pytest.mark.parametrize("batched", [True, False])
-@pytest.mark.parametrize("batch_first", [True, False])
-@pytest.mark.parametrize("options", [{}, {"kdim": 6, "vdim": 4}, {"add_bias_kv": True}])
-@pytest.mark.parametrize("need_weights", [True, False])
+@pairs(
+    {
+        "batched": [True, False],
+        "batch_first": [True, False],
+        "options": [{}, {"kdim": 6, "vdim": 4}, {"add_bias_kv": True}],
+        "need_weights": [True, False],
+    }
+)
 def test_multi_head_attention(
     options: dict[str, Any], batch_first: bool, batched: bool, need_weights: bool
 ) -> None:

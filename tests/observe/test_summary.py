@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import math
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,12 +14,12 @@ import torch
 
 import intently as it
 from intently.corpora import Alignment, alignment_error_rate
-from intently.errors import ArgumentError, IntentlyError, KindError, MissingLibraryError
+from intently.errors import ArgumentError, KindError, MissingLibraryError
 from intently.matrix import patterns
 from intently.observe.recording.summary import Summary, alignment_errors
 from intently.observe.recording.table import SHOWN
 
-from ..messages import raises
+from ..messages import Refusals, raises
 
 IDS = torch.tensor([[3, 4, 3, 5, 4, 9], [7, 7, 7, 1, 0, 0]])
 
@@ -198,41 +197,30 @@ def test_alignment_errors_of_a_corpus() -> None:
 
 
 GOLD = [Alignment.of([(0, 0)])]
-CASES: list[tuple[Callable[[], object], type[IntentlyError], str]] = [
-    (
-        lambda: table().sort("heads"),
-        ArgumentError,
+CASES: Refusals = {
+    ArgumentError: {
         "column: expected one of layer, head, queries, entropy, confidence, sink, self, previous, "
-        "duplicate, induction, distance, divergence; got 'heads'.",
-    ),
-    (
-        lambda: Summary.of([("cross", layer(1, t=4), None)]).filter(induction=1),
-        ArgumentError,
+        "duplicate, induction, distance, divergence; got 'heads'.": lambda: table().sort("heads"),
         "column: expected one of layer, head, queries, entropy, confidence, sink, self, previous, "
-        "distance, divergence; got 'induction'.",
-    ),
-    (
-        lambda: Summary.of([("x", torch.eye(3), None)]),
-        KindError,  # type: ignore[list-item]
-        "matrix: expected a lazy matrix; got Tensor. Wrap dense weights: it.Dense(weights).",
-    ),
-    (
-        lambda: Summary.of([("x", layer(1), IDS[:, :4])]),
-        ArgumentError,
-        "ids: expected shape (s,) = (6,) or (2, 6); got shape (2, 4).",
-    ),
-    (
-        lambda: alignment_errors([], GOLD),
-        ArgumentError,
-        "matrices: expected one for each of 1 gold alignments, and at least one; got 0.",
-    ),
-    (
-        lambda: alignment_errors([layer(1)], GOLD),
-        ArgumentError,
+        "distance, divergence; got 'induction'.": lambda: Summary.of(
+            [("cross", layer(1, t=4), None)]
+        ).filter(induction=1),
+        "ids: expected shape (s,) = (6,) or (2, 6); got shape (2, 4).": lambda: Summary.of(
+            [("x", layer(1), IDS[:, :4])]
+        ),
+        "matrices: expected one for each of 1 gold alignments, and at least one; got 0.": lambda: (
+            alignment_errors([], GOLD)
+        ),
         "matrices: expected (h, t, s) each, the same h in all; got shape (2, 2, 6, 6). Pass "
-        "one sentence pair at a time: A[0] of a batch (b, h, t, s).",
-    ),
-]
+        "one sentence pair at a time: A[0] of a batch (b, h, t, s).": lambda: alignment_errors(
+            [layer(1)], GOLD
+        ),
+    },
+    KindError: {
+        "matrix: expected a lazy matrix; got Tensor. Wrap dense weights: "
+        "it.Dense(weights).": lambda: Summary.of([("x", torch.eye(3), None)])
+    },
+}
 
 
 test_messages = raises(CASES, whole=True)

@@ -16,6 +16,8 @@ from torch.utils._pytree import tree_leaves
 import intently as it
 from intently import edits
 
+from ..combinations import each
+
 X = torch.randn(3, 2, 6, 16, generator=torch.Generator().manual_seed(0))
 
 
@@ -120,8 +122,7 @@ KINDS = (ByHand, Fused, Exponentials, SparseWeights, CsrBeside, MkldnnBeside, Vm
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR:UserWarning")
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", [*transforms(ByHand()), *traces(ByHand())])
+@each({"kind": KINDS, "name": [*transforms(ByHand()), *traces(ByHand())]}, times=2)
 @pytest.mark.filterwarnings("ignore:.*nested tensors:UserWarning")
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
 @pytest.mark.filterwarnings("ignore:`torch.jit.trace:DeprecationWarning")

@@ -18,6 +18,7 @@ from intently.observe.sources import followed
 from intently.observe.watching import revealed
 from intently.observe.watching.unseen import LAST_BITS
 
+from ..combinations import each
 from .attending import Softmaxes, close, watched
 
 B, H, N, S, D = 2, 3, 5, 6, 4
@@ -125,8 +126,7 @@ def run(name: str, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tenso
     return made if isinstance(made, tuple) else (made, made @ v)
 
 
-@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
-@pytest.mark.parametrize("name", FOLLOWED)
+@each({"mode": [torch.enable_grad, torch.no_grad, torch.inference_mode], "name": FOLLOWED}, times=2)
 def test_written_by_hand(name: str, mode: Any) -> None:
     given = operands()
     with mode():

@@ -91,7 +91,7 @@ def check(
     }
     places = {"json": json, "junit": junit, "page": page}
     wanted = {form: path for form, path in places.items() if path is not None}
-    answer = _answer(options, ["text", *wanted], timeout)
+    answer = answer_of_child(options, ["text", *wanted], timeout)
     if "error" in answer:
         raise IntentlyError(answer["error"])
     forms = answer["forms"]
@@ -107,7 +107,7 @@ def check(
     raise typer.Exit(status if status or answer["examined"] else 2)
 
 
-def _answer(options: dict[str, Any], forms: list[str], timeout: int) -> dict[str, Any]:
+def answer_of_child(options: dict[str, Any], forms: list[str], timeout: int) -> dict[str, Any]:
     """What a child answers that runs the code; raises `DataError` if it ends without an answer."""
     with TemporaryDirectory(prefix="intently-") as folder:
         path = Path(folder, "answer.json")

@@ -188,7 +188,7 @@ class Beams:
         length = len(self.inputs)
         n, m = self.live.shape
         scores = self._continuations(logits, length)
-        values, index = _best(scores.view(n, m, -1), self.live, self.options.beam)
+        values, index = best_continuations(scores.view(n, m, -1), self.live, self.options.beam)
         row, token = self._rows[: n * m : m, None], index
         if m > 1:
             vocabulary = logits.shape[-1]
@@ -314,7 +314,7 @@ class Beams:
         return torch.stack(rows[::-1], -1), torch.stack(inputs[::-1], -1)
 
 
-def _best(scores: Tensor, live: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def best_continuations(scores: Tensor, live: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Return the k best of scores (n, m, V) + live (n, m, 1) and their indices in m·V, best first.
 
     Ties are broken by index. Where m·V < k, −∞ fills up.
@@ -322,7 +322,7 @@ def _best(scores: Tensor, live: Tensor, k: int) -> tuple[Tensor, Tensor]:
     size = scores[0].numel()
     if k == 1 and live.shape[1] == 1:
         return _likeliest(scores, live)
-    values, index = _largest(scores, live, min(k + 1, size))
+    values, index = largest(scores, live, min(k + 1, size))
     tied = (values[:, 1:] == values[:, :-1]).any(-1)
     values, index = values[:, :k], index[:, :k]
     if bool(tied.any()):
@@ -341,7 +341,7 @@ BLOCK = 64
 
 
 def _likeliest(scores: Tensor, live: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the best of scores (n, 1, V) as `_best` does; blocks as in `_largest`."""
+    """Return the best of scores (n, 1, V) as `best_continuations` does; blocks as in `largest`."""
     n, _, size = scores.shape
     rows, blocks = scores[:, 0], size // BLOCK
     if blocks < BLOCK:
@@ -360,8 +360,8 @@ def _likeliest(scores: Tensor, live: Tensor) -> tuple[Tensor, Tensor]:
     return values + live, index
 
 
-def _largest(scores: Tensor, live: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the k best as `_best` does, ties in any order; fast for long rows.
+def largest(scores: Tensor, live: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the k best as `best_continuations` does, ties in any order; fast for long rows.
 
     Each block of scores is represented by its maximum. A score outside the k blocks with the
     largest maxima has at least k scores that are no smaller, so these blocks are enough. Sums are

@@ -82,7 +82,7 @@ class Flex(Kernel):
     def multiply(self, problem: Problem, v: Tensor) -> Tensor:
         """Y (…, t, e) in the dtype of q."""
         with _room_for_kernels():
-            return product(problem, v, _compiled())
+            return product(problem, v, compiled())
 
 
 def _options(p: Problem) -> dict[str, Any]:
@@ -283,7 +283,8 @@ def _heads(p: Problem, v: Tensor) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=1)
-def _compiled() -> Attend:
+def compiled() -> Attend:
+    """Return FlexAttention, compiled into one graph for each kind of call."""
     from torch.nn.attention.flex_attention import flex_attention
 
     def attend(*args: Any, **options: Any) -> Any:  # PyTorch counts compilations by function

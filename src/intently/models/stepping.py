@@ -25,7 +25,7 @@ from intently.models.transformer import Memory, Transformer
 from intently.modules.blocks import DecoderLayer, EncoderLayer
 from intently.modules.caches.rotary import turned
 from intently.modules.feed_forward import FeedForward, GatedFeedForward
-from intently.modules.linear import Linear, _prefers_onednn, chosen, linear
+from intently.modules.linear import Linear, chosen, linear, prefers_onednn
 from intently.modules.multi_head import MultiHeadAttention
 from intently.scores import Dot
 
@@ -146,7 +146,7 @@ class Steps:
         self._length = t + 1
         x = model.decoder_norm(x)
         weight = model.output_weight
-        if _prefers_onednn():
+        if prefers_onednn():
             return linear(x, weight)
         if self._logits.shape[0] < rows:
             self._logits = x.new_empty(rows, weight.shape[0])

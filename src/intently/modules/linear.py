@@ -39,7 +39,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     learned = x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
     if learned and torch.is_grad_enabled():
         return _Product.apply(x, weight, bias)  # pyright: ignore[reportReturnType]
-    return _product(x, weight, bias)
+    return product(x, weight, bias)
 
 
 def chosen(rows: int, weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
@@ -49,7 +49,7 @@ def chosen(rows: int, weight: Tensor, bias: Tensor | None) -> Callable[[Tensor],
     are those of `linear` bit for bit.
     """
     if _serves(weight[:1].expand(rows, -1), weight):
-        return lambda x: _product(x, weight, bias)
+        return lambda x: product(x, weight, bias)
     turned = weight.t()
     if bias is None:
         return lambda x: torch.mm(x, turned)
@@ -78,7 +78,7 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
-        y = _product(x, weight, bias)
+        y = product(x, weight, bias)
         return torch.ops.aten._unsafe_view(y, y.shape)  # not a view: it may be changed in place
 
     @staticmethod
@@ -98,7 +98,8 @@ def _outer(x: Tensor, dy: Tensor) -> Tensor:
     return linear(dy.t().contiguous(), x.t())
 
 
-def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return y (…, o) by oneDNN."""
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
 
@@ -108,7 +109,7 @@ def _serves(x: Tensor, weight: Tensor) -> bool:
         return False
     size = weight.numel()
     small = size < WEIGHT and x.numel() * weight.shape[0] < SIZE
-    if small or x.ndim < 2 or not x.numel() or not _prefers_onednn():
+    if small or x.ndim < 2 or not x.numel() or not prefers_onednn():
         return False
     if type(x) not in PLAIN or type(weight) not in PLAIN or weight.dtype is not torch.float32:
         return False
@@ -118,17 +119,18 @@ def _serves(x: Tensor, weight: Tensor) -> bool:
 
 
 @cache
-def _prefers_onednn() -> bool:
+def prefers_onednn() -> bool:
     """Whether PyTorch would use MKL on a processor that is not Intel's, and oneDNN is available."""
     has = torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available()
-    return has and _vendor() not in (None, "GenuineIntel") and _known()
+    return has and vendor() not in (None, "GenuineIntel") and known()
 
 
-def _known() -> bool:
+def known() -> bool:
+    """Whether this PyTorch was built with oneDNN's product."""
     return hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
-def _vendor() -> str | None:
+def vendor() -> str | None:
     """The vendor of the processor, None if the system does not tell."""
     info = Path("/proc/cpuinfo")
     if info.exists():

@@ -51,7 +51,7 @@ def by_length(rotary: Rotary) -> bool:
     return rotary.scaling is not None and rotary.scaling.by_length
 
 
-class _Table:
+class Table:
     """Cosines and signed sines (n, width) of the first n positions; n doubles when it must.
 
     Threads share it: the pair is read and written as one value, never half of it.
@@ -82,5 +82,5 @@ def _side_by_side(pair: list[Tensor], axis: int) -> Tensor:
 
 
 @lru_cache(maxsize=16)
-def _table(rotary: Rotary, dtype: torch.dtype, device: torch.device) -> _Table:
-    return _Table(rotary, dtype, device)
+def _table(rotary: Rotary, dtype: torch.dtype, device: torch.device) -> Table:
+    return Table(rotary, dtype, device)
