@@ -203,6 +203,16 @@ def test_six_moments(opened: Open, played: Path) -> None:
     until(page, "() => document.querySelector('.live-output').textContent.includes(\"qu'il\")")
 
 
+def test_unknown_words_are_marked_in_the_line(opened: Open, played: Path) -> None:
+    page = opened(played)
+    until(page, "() => document.querySelector('.live-told').textContent.includes('probability')")
+    assert not page.is_visible(".live-read")
+    write(page, "The weather is lovely.")
+    until(page, "() => document.querySelectorAll('.live-read mark').length === 2")
+    assert page.inner_text(".live-read").startswith("The weather is lovely.")
+    assert page.locator(".live-read mark").all_inner_texts() == ["weather", "lovely"]
+
+
 def test_strange_sentences_and_addresses(opened: Open, played: Path) -> None:
     page = opened(
         played,

@@ -43,7 +43,7 @@ MODULES = (
 """In an order in which each module imports only from earlier ones."""
 
 ENGINE = (
-    *("words", "data", "tokenizer", "familiar", "layers", "changes", "transformer", "search"),
+    *("words", "data", "tokenizer", "layers", "changes", "transformer", "search"),
     *("translator", "worker"),
 )
 """The modules of a worker in which a translator runs."""
