@@ -8,7 +8,7 @@ import { linesView } from "./lines.js";
 import { matrixView } from "./matrix.js";
 import { overviewView } from "./overview.js";
 import { bothSides, headChoices } from "./readings.js";
-import { savePNG, saveSVG } from "./save.js";
+import { saveSVG } from "./save.js";
 import { createStore } from "./state.js";
 import { saveTable } from "./tables.js";
 import { textView } from "./text.js";
@@ -155,10 +155,9 @@ export function mount(root, page, source, address, keys) {
     },
     save() {
       openMenu(true);
-      find("[data-do=png]").focus();
+      find("[data-do=svg]").focus();
     },
     find: () => /** @type {HTMLElement} */ (find("[data-find]")).focus(),
-    png: () => void saved(savePNG),
     svg: () => void saved(saveSVG),
     csv: () => void saved(() => saveTable(page, store.get(), source, "csv")),
     json: () => void saved(() => saveTable(page, store.get(), source, "json")),
