@@ -55,8 +55,6 @@ def test_every_view_of_a_served_page(story: Server, opened: Opened) -> None:
     page.keyboard.press("t")
     page.locator("section[data-view=text] .word").nth(2).click()
     status(page, "query ‘")
-    page.keyboard.press("l")
-    page.wait_for_selector("section[data-view=lines] .between canvas")
     assert "computed by the server" in page.text_content("[data-bound]")
 
 
@@ -235,15 +233,17 @@ def test_what_is_no_recording(tmp_path: Path) -> None:
 def test_a_served_page_has_rollout_differences_find_and_tables(
     story: Server, opened: Opened
 ) -> None:
-    page = opened(story.address, "#view=head&entry=1&heads=rollout&against=1.0&row=2&column=1")
-    until(page, "() => document.querySelector('.against-reading').textContent.includes('there')")
+    page = opened(story.address, "#view=head&entry=1&heads=rollout&pin=0.1.0&row=2&column=1")
+    until(
+        page, "() => /A [^,]+, B/.test(document.querySelector('.difference-reading').textContent)"
+    )
     assert page.input_value("[data-pick=heads]") == "rollout"
     page.fill("[data-find]", "road")
     until(page, "() => document.querySelector('[data-found]').textContent === '1 of 1'")
     page.click("[data-do=save]")
-    with page.expect_download() as told:
+    with page.expect_download() as waiting:
         page.click("[data-do=json]")
-    saved = json.loads(Path(told.value.path()).read_text(encoding="utf-8"))
+    saved = json.loads(Path(waiting.value.path()).read_text(encoding="utf-8"))
     layers = [translation()[f"encoder.{n}.self_attention"][0] for n in range(2)]
     wanted = it.matrix.rollout(layers).numpy()
     assert np.abs(np.array(saved["weights"]) - wanted).max() < 1e-4

@@ -73,7 +73,7 @@ def test_without_a_word_it_shows_what_is_looked_at(story: Path, opened: Opened) 
 
 
 def test_two_readings_in_numbers(story: Path, opened: Opened) -> None:
-    page = opened(story, "#view=text&entry=1&heads=0&row=7&other=0.1.2.at.7")
+    page = opened(story, "#view=text&entry=1&heads=0&row=7&pin=0.1.2.at.7")
     read = Page.read(story)
     until(page, "!document.querySelector('.apart').hidden")
     p, q = read.weights(1)[2, 7], read.weights(1)[0, 7]
@@ -86,8 +86,8 @@ def test_two_readings_in_numbers(story: Path, opened: Opened) -> None:
     assert f"most apart: ‘{words[far]}’ {p[far]:.2f} → {q[far]:.2f}" in said
     page.get_by_role("button", name="Swap").click()
     until(page, "location.hash.includes('heads=2')")
-    until(page, "location.hash.includes('other=0.1.0.at.7')")
-    page.get_by_role("button", name="Close").click()
+    until(page, "location.hash.includes('pin=0.1.0.at.7')")
+    page.get_by_role("button", name="Unpin A").click()
     page.wait_for_selector(".card.held", state="hidden")
 
 

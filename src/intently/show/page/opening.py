@@ -144,5 +144,5 @@ def _compared(entry: int, head: int, row: int) -> dict[str, Any]:
         "entry": entry,
         "heads": str(head),
         "row": row,
-        "other": f"0.{entry}.{head}.at.{row}",
+        "pin": f"0.{entry}.{head}.at.{row}",
     }

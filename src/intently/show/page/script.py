@@ -37,7 +37,7 @@ MODULES = (
         "beside",
         "save",
     ),
-    *("snapshot", "tokens", "picture", "cards", "compare", "every", "text", "stubs", "lines"),
+    *("snapshot", "tokens", "picture", "threads", "cards", "compare", "every", "text"),
     *("matrix", "difference", "marks", "overview", "find", "tables", "app"),
 )
 """In an order in which each module imports only from earlier ones."""
