@@ -9,7 +9,7 @@ from pathlib import Path
 from intently.foundation import files
 from intently.play.contents import Contents, packed
 from intently.show.page.numbers.packing import text as as_text
-from intently.show.page.script import ENGINE, PLAY, joined, source, strict
+from intently.show.page.script import joined, source, strict
 from intently.show.page.writing import described, destination, head, style
 from intently.translation import Translator
 
@@ -43,7 +43,7 @@ def save_play(
 def parts(contents: Contents) -> Iterator[str]:
     """Yield the parts of the page in order; equal contents give equal bytes."""
     about, blocks = contents
-    code, worker = strict(joined(PLAY)), strict(joined(ENGINE))
+    code, worker = strict(joined(["play"])), strict(joined(["worker"]))
     yield head(about["title"], style("live"), code, workers="blob:")
     yield f"<body>\n{source('body.html').strip()}\n"
     yield f'<script type="application/json" id="intently-translator">{described(about)}</script>\n'

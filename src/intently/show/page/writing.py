@@ -19,9 +19,7 @@ from intently.foundation import files
 from intently.show.labels import visible
 from intently.show.page.contents import Packed
 from intently.show.page.numbers.packing import text
-from intently.show.page.script import MODULES, joined, source, strict
-
-SCRIPT = (*MODULES, "start")
+from intently.show.page.script import joined, source, strict
 
 
 def destination(path: str | os.PathLike[str]) -> Path:
@@ -68,7 +66,7 @@ def style(*more: str) -> str:
 
 def script() -> str:
     """Return the one script: strict, and without global names."""
-    return strict(joined(SCRIPT))
+    return strict(joined(["start"]))
 
 
 def head(title: str, css: str, code: str, connect: str = "'none'", workers: str = "") -> str:
