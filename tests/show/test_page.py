@@ -19,7 +19,7 @@ import torch
 import intently as it
 from intently.errors import ArgumentError, KindError, MemoryRefused
 from intently.matrix import LazyMatrix
-from intently.show.page import Highlight, Text, packed, save_page, script, writing
+from intently.show.page import Highlight, Text, packed, save_page, script
 from intently.show.page.items import items_of
 from intently.show.page.numbers import packing
 from intently.show.page.numbers.packing import Blocks, unpacked
@@ -94,9 +94,9 @@ def test_the_policy_allows_one_script_and_one_style_sheet_and_no_connection(tmp_
 def test_the_script_stands_before_the_blocks_and_ends_nowhere_early(tmp_path: Path) -> None:
     html = save_page(matrix(), tmp_path / "out.html").read_text(encoding="utf-8")
     about = html.index('id="intently-page"')
-    script = html.index("<script>\n(() => {")
-    assert about < script < html.index("data-block=")
-    code = writing.script()
+    begins = html.index("<script>\n(() => {")
+    assert about < begins < html.index("data-block=")
+    code = script.joined(["start"])
     assert "</script" not in code and "<!--" not in code and "\r" not in code
     assert not re.search(r"^(import|export) ", code, re.M)
     assert html.endswith("</script>\n</body>\n</html>\n")

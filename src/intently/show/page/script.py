@@ -55,7 +55,7 @@ def _text(path: Path) -> str:
 def _newest() -> int:
     """Return when a module was changed last, in nanoseconds."""
     with os.scandir(MODULES) as entries:
-        return max(entry.stat().st_mtime_ns for entry in entries)
+        return max([entry.stat().st_mtime_ns for entry in entries])
 
 
 @lru_cache(maxsize=8)

@@ -24,7 +24,7 @@ from intently.errors import WriteError, build
 from intently.show.page.contents import Packed
 from intently.show.page.items import Item
 from intently.show.page.serving.answers import Answer, Refused, Served
-from intently.show.page.writing import parts
+from intently.show.page.writing import whole
 
 HOST = "127.0.0.1"
 
@@ -168,7 +168,7 @@ def explorer(items: Sequence[Item], title: str | None = None, port: int = 0) -> 
     served = Served(items, title)
     try:
         packed = Packed(served.meta, [], frozenset())
-        return Server("".join(parts(packed, "'self'")).encode(), port, served)
+        return Server(whole(packed, "'self'"), port, served)
     except BaseException:
         served.close()
         raise
