@@ -37,24 +37,6 @@ def generation(tmp_path_factory: Any) -> Path:
     return save_page(causal(PIECES, written=True), path, sides=[Text(PIECES, produced=5)])
 
 
-def test_every_head_at_one_word(story: Path, opened: Opened) -> None:
-    page, read = opened(story, "#view=text&entry=1&heads=0&row=7"), Page.read(story)
-    words, w = words_of(read), read.weights(1)
-    page.wait_for_selector(".strips button")
-    told = page.locator(".strips button").evaluate_all("all => all.map(one => one.ariaLabel)")
-    best = w[:, 7].argmax(-1)
-    assert told == [
-        f"Head {head}: most at {words[best[head]]} {w[head, 7, best[head]]:.2f}"
-        for head in range(len(w))
-    ]
-    page.locator(".strips button").nth(2).click(modifiers=["Shift"])
-    until(page, "location.hash.includes('heads=0%2C2')")
-    mean = w[[0, 2], 7].mean(0)
-    status(page, f"key ‘{words[mean.argmax()]}’: {mean.max():.2f}")
-    until(page, "document.querySelectorAll('.strips [aria-pressed=true]').length === 2")
-    assert page.evaluate("document.activeElement.matches('.strips button:nth-child(3)')")
-
-
 def test_without_a_word_it_shows_what_is_looked_at(story: Path, opened: Opened) -> None:
     page, read = opened(story, "#view=text&entry=1&heads=1"), Page.read(story)
     received = read.weights(1)[1].sum(0)

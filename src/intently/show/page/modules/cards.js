@@ -21,7 +21,7 @@ import { digitsOf, element, format, refill, visible } from "./words.js";
  * @typedef {{log: boolean, hideSink: boolean, partner: number | null, pinned: boolean}} Look
  * @typedef {{place: Place, both: import("./readings.js").Both, weights: Float32Array, name: string}} Shown
  * @typedef {{
- *   root: HTMLElement, buttons: HTMLElement, below: HTMLElement, aside: HTMLElement,
+ *   root: HTMLElement, buttons: HTMLElement,
  *   read: (place: Place, look: Look) => Promise<Shown | null>,
  *   rest: (item: number, entry: number, heads: string, look: Look) => Promise<void>,
  *   repaint: () => void
@@ -58,8 +58,7 @@ export function readingCard(page, source, hears) {
   const aside = element("aside", {}, listed, numbers, legend);
   const buttons = element("div", { class: "buttons" });
   const heading = element("div", { class: "heading" }, element("div", {}, title, under, measured), buttons);
-  const below = element("div", { class: "below" }, panels);
-  const root = element("article", { class: "card" }, heading, element("div", { class: "body" }, below, aside));
+  const root = element("article", { class: "card" }, heading, element("div", { class: "body" }, panels, aside));
 
   const error = errorOf(page.meta);
   let key = "";
@@ -325,8 +324,6 @@ export function readingCard(page, source, hears) {
   return {
     root,
     buttons,
-    below,
-    aside,
     read,
     rest,
     repaint() {

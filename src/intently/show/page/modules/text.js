@@ -3,7 +3,6 @@
 import { largest, readingCard } from "./cards.js";
 import { compared } from "./compare.js";
 import { errorOf } from "./data.js";
-import { everyHead } from "./every.js";
 import { headsName, readingOf, wordName } from "./readings.js";
 import { offerPicture } from "./save.js";
 import { seenOf } from "./snapshot.js";
@@ -12,9 +11,6 @@ import { announce, element, format, orSay } from "./words.js";
 
 /** What a reading depends on. */
 const READ = ["view", "item", "entry", "heads", "looks", "row", "column", "scale", "sink", "pin", "through"];
-
-/** Beside texts of more words, not below them, stands what every head looks at. */
-const LONG = 400;
 
 /**
  * @param {HTMLElement} section
@@ -60,7 +56,6 @@ export function textView(section, page, store, source) {
   });
   const held = readingCard(page, source, null);
   held.root.classList.add("held");
-  const every = everyHead(page, source, (heads) => store.set({ heads }, { push: true }));
   const apart = element("p", { class: "apart", hidden: true });
   held.buttons.append(element("button", { type: "button", "data-do": "swap", title: "See A, and pin B" }, "Swap"));
   const cards = element("div", { class: "cards" }, held.root, now.root);
@@ -88,11 +83,6 @@ export function textView(section, page, store, source) {
     }
     if (pinOf(page.meta, state.pin)?.token === null) await showHeld();
     else showApart();
-    if (pointed) return;
-    const { t, s } = page.meta.items[state.item].entries[state.entry];
-    const home = Math.max(t, s) > LONG ? now.aside : now.below;
-    if (every.root.parentElement !== home) home.append(every.root);
-    void orSay(section, every.show(state.pin || state.through !== null ? null : reading, look));
   }
 
   /** What is pinned as A: its own word or, of pinned heads, the one that is read in B. */
