@@ -123,7 +123,7 @@ def test_a_pinned_head_and_the_difference(opened: Opened, story: Path) -> None:
 def test_an_impossible_pin_in_the_address_is_left_out(opened: Opened, story: Path) -> None:
     for pin in ("0.99.0", "0.5.77", "x", "0.5.-1", "7.0.0", "0.5.1.at.999", "0.5.1.to.1"):
         page = opened(story, f"#view=head&entry=5&heads=1&pin={pin}")
-        assert page.text_content("[data-do=pin]") == "Pin as A"
+        assert page.text_content("[data-do=pin]") == "Pin A"
 
 
 def saved(page: Any, what: str) -> tuple[str, str]:

@@ -172,7 +172,7 @@ def test_a_word_shows_what_it_looks_at(story: Path, opened: Opened) -> None:
 
 def test_two_readings_are_compared(story: Path, opened: Opened) -> None:
     page = opened(story, "#view=text&entry=1&heads=0&row=7")
-    page.get_by_role("button", name="Pin as A").click()
+    page.get_by_role("button", name="Pin A").click()
     page.keyboard.press("]")
     page.wait_for_selector(".card.held", state="visible")
     until(page, "!document.querySelector('.apart').hidden")

@@ -273,7 +273,7 @@ export function mount(root, page, source, address, keys) {
       sink: view !== "overview",
     };
     for (const [name, shown] of Object.entries(shows)) find(`[data-for="${name}"]`).hidden = !shown;
-    find("[data-do=pin]").textContent = state.pin ? "Unpin A" : "Pin as A";
+    find("[data-do=pin]").textContent = state.pin ? "Unpin A" : "Pin A";
     find("[data-do=pin]").setAttribute("aria-pressed", String(state.pin !== null));
     fill(pick("entry"), item.entries.map(({ name }) => visible(name, 40)));
     const heads = headChoices(item.entries, state.entry);

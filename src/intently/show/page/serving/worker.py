@@ -14,6 +14,9 @@ PATIENCE = 0.5
 """Seconds between two looks whether anybody still waits for an answer."""
 
 
+ENDED = "the server ends"
+
+
 class Refused(Exception):  # noqa: N818 - it is a refusal
     """A refused question: its HTTP status and a message."""
 
@@ -35,7 +38,7 @@ class _Task:
 
     def __init__(self, work: Callable[[], Answer]) -> None:
         self.work, self.done, self.abandoned = work, threading.Event(), False
-        self.outcome: Answer | Exception = Refused(503, "the server ends")
+        self.outcome: Answer | Exception = Refused(503, ENDED)
 
     def run(self) -> None:
         try:
@@ -65,7 +68,7 @@ class Worker:
         task = _Task(work)
         with self._news:
             if self._closed:
-                raise task.outcome
+                raise Refused(503, ENDED)
             self._waiting.append(task)
             self._news.notify()
         while not task.done.wait(PATIENCE):
