@@ -159,16 +159,7 @@ def test_statistics(server: Server) -> None:
 
 @pytest.mark.parametrize(
     "host",
-    [
-        "localhost:{port}",
-        "evil.example:{port}",
-        "127.0.0.1",
-        "127.0.0.1:1",
-        "[::1]:{port}",
-        "127.0.0.1:{port}.evil.example",
-        "127.1:{port}",
-        "",
-    ],
+    ["localhost:{port}", "evil.example:{port}", "127.0.0.1:1", "127.0.0.1:{port}.evil.example", ""],
 )
 def test_no_other_host_name(server: Server, host: str) -> None:
     """A foreign name that is made to point at 127.0.0.1 stays foreign."""
@@ -205,7 +196,7 @@ def test_only_the_page_itself_may_ask(server: Server, status: int, headers: dict
     assert status == 200 or body == b"only the page itself may ask"
 
 
-@pytest.mark.parametrize("token", ["", "x", "{token}x", "%2e%2e", "{upper}", "{token}%00", "é"])
+@pytest.mark.parametrize("token", ["", "{token}x", "{upper}", "é"])
 def test_without_the_token_nothing_is_here(server: Server, token: str) -> None:
     token = token.format(token=server.token, upper=server.token.swapcase())
     path = f"GET /{token}/entropy?{HEAD} HTTP/1.1\r\nHost: 127.0.0.1:{server.server_port}\r\n\r\n"
@@ -218,14 +209,10 @@ def test_without_the_token_nothing_is_here(server: Server, token: str) -> None:
     "path",
     [
         "/",
-        "//",
         "/{token}",
         "/{token}/../{token}/",
-        "/{token}/./",
         "/{token}//",
         "http://127.0.0.1/{token}/",
-        "{token}/",
-        "*",
         "/../../etc/passwd",
     ],
 )
@@ -236,19 +223,7 @@ def test_no_other_path(server: Server, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "etc",
-        "%2e%2e",
-        "..%2f..%2fetc%2fpasswd",
-        "tile.html",
-        "__class__",
-        "close",
-        "answer",
-        "page",
-        "favicon.ico",
-        "run.safetensors",
-    ],
+    "name", ["%2e%2e", "..%2f..%2fetc%2fpasswd", "__class__", "run.safetensors"]
 )
 def test_there_are_no_files(server: Server, name: str) -> None:
     for question in (name, f"{name}?item=0"):
@@ -265,10 +240,8 @@ W = f"{HEAD}&r0=0&r1=40&c0=0&c1=40"
         (400, f"tile?{W}&more=1", "tile takes item, entry, heads, r0, r1, c0, c1"),
         (400, f"tile?{W}&r0=1", "a number was given twice"),
         (400, "tile?" + "&".join(f"a{n}=1" for n in range(17)), "the address cannot be read"),
-        (400, "tile?r0", "the address cannot be read"),
         (400, f"tile?{W}".replace("r1=40", "r1=41"), "r1: expected a number from 0 to 40"),
         (400, f"tile?{W}".replace("r0=0", "r0=40"), "r0: expected a number from 0 to 39"),
-        (400, f"tile?{W}".replace("r0=0", "r0=-1"), "r0: expected a number from 0 to 39"),
         (400, f"tile?{W}".replace("r0=0", "r0=1e1"), "r0: expected a number from 0 to 39"),
         (400, f"tile?{W}".replace("r0=0", "r0=%D9%A3"), "r0: expected a number from 0 to 39"),
         (400, f"tile?{W}".replace("r0=0", "r0=" + "9" * 900), "r0: expected a number from 0 to 39"),
@@ -280,7 +253,6 @@ W = f"{HEAD}&r0=0&r1=40&c0=0&c1=40"
         (400, f"tile?{W}".replace("item=0", "item=1"), "item: expected a number from 0 to 0"),
         (400, f"tile?{W}".replace("entry=0", "entry=2"), "entry: expected a number from 0 to 1"),
         (400, f"tile?{W}".replace("heads=1", "heads=3"), "heads: expected a number from 0 to 2"),
-        (400, f"tile?{W}".replace("heads=1", "heads="), "heads: expected a number from 0 to 2"),
         (400, f"tile?{W}".replace("heads=1", "heads=1,1"), "heads: expected each head once"),
         (400, f"pooled?{W}&h=0&w=4&how=mean&exact=0", "h and w: expected at least 1"),
         (
@@ -288,11 +260,9 @@ W = f"{HEAD}&r0=0&r1=40&c0=0&c1=40"
             f"pooled?{W}&h=1025&w=1024&how=mean&exact=0",
             "an answer has at most 1,048,576 numbers",
         ),
-        (413, f"masked?{W}&h=1048576&w=2", "an answer has at most 1,048,576 numbers"),
         (400, f"pooled?{W}&h=4&w=4&how=sum&exact=0", "how: expected mean or max"),
         (400, f"pooled?{W}&h=4&w=4&how=max&exact=2", "exact: expected a number from 0 to 1"),
         (400, "block?n=%C2%B2", "n: expected a number from 0 to 1"),
-        (400, "block?n=", "n: expected a number from 0 to 1"),
         (400, "block?n=2", "n: expected a number from 0 to 1"),
     ],
 )
@@ -326,9 +296,7 @@ def test_a_window_of_too_many_weights(monkeypatch: pytest.MonkeyPatch, server: S
     assert ask(server, f"tile?{HEAD}&r0=0&r1=10&c0=0&c1=10")[0] == 200
 
 
-@pytest.mark.parametrize(
-    "method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "CONNECT", "PATCH"]
-)
+@pytest.mark.parametrize("method", ["POST", "OPTIONS", "CONNECT"])
 def test_other_methods_are_refused(server: Server, method: str) -> None:
     status, body, headers = ask(server, f"entropy?{HEAD}", method)
     assert (status, body) == (501, b"not understood")
