@@ -115,7 +115,7 @@ def test_all_that_was_written_is_marked(opened: Opened, tmp_path: Path) -> None:
 
 def test_right_to_left(opened: Opened, tmp_path: Path) -> None:
     page = opened(save_page(causal(HEBREW), tmp_path / "rtl.html"), "#view=text&heads=0&row=5")
-    page.wait_for_selector(".strips.mirrored button")
+    page.wait_for_selector(".top button")
     assert page.locator("section[data-view=text] .words").get_attribute("dir") == "rtl"
     lefts = page.locator("section[data-view=text] .word").evaluate_all(
         "all => all.map(one => one.getBoundingClientRect().left)"

@@ -143,6 +143,8 @@ class _Handler(BaseHTTPRequestHandler):
             answer = self._answer()
         except Refused as refused:
             self.close_connection = True
+            if refused.status == 503:  # the server ends, or nobody waits
+                return
             self._send(refused.status, Answer(str(refused).encode(), "text/plain; charset=utf-8"))
         else:
             self._send(200, answer)
