@@ -19,7 +19,7 @@ import torch
 import intently as it
 from intently.errors import ArgumentError, KindError, MemoryRefused
 from intently.matrix import LazyMatrix
-from intently.show.page import Highlight, Text, packed, save_page, script
+from intently.show.page import Highlight, Text, packed, save_page, script, writing
 from intently.show.page.items import items_of
 from intently.show.page.numbers import packing
 from intently.show.page.numbers.packing import Blocks, unpacked
@@ -126,7 +126,7 @@ def test_equal_in_equal_out_and_an_old_page_survives_a_failure(
     path = save_page(A, tmp_path / "out.html")
     before = path.read_bytes()
     assert save_page(A, tmp_path / "again.html").read_bytes() == before
-    monkeypatch.setattr(writing, "text", lambda _: (_ for _ in ()).throw(OSError("full")))
+    monkeypatch.setattr(writing, "scripts", lambda *_: (_ for _ in ()).throw(OSError("full")))
     with pytest.raises(OSError, match="full"):
         save_page(matrix(), path)
     assert path.read_bytes() == before
