@@ -1,4 +1,6 @@
-"""Builds the native kernels where a C++ compiler is there; everything else is in pyproject.toml.
+"""Builds the native kernels where a C++ compiler is there, and bundles the scripts of the page.
+
+Everything else is in pyproject.toml.
 
 `kernel.cpp` is compiled once for each instruction set of the machine's kind; which one runs is
 decided when the module is loaded. Without a compiler, or where it fails, the package is installed
@@ -8,12 +10,15 @@ without them, and kernels in PyTorch's operations serve every call.
 from __future__ import annotations
 
 import platform
+import runpy
+import shutil
 import sys
 from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
 MODULE = "intently.kernels.native._native"
 SOURCE = Path("src/intently/kernels/native/source")
@@ -58,6 +63,23 @@ class Kernels(build_ext):
             self.warn(f"the native kernels were not built: {error}")
 
 
+class Scripts(build_py):
+    """Writes the scripts of the page as bundles in place of their modules."""
+
+    def run(self) -> None:
+        """Copy the package, then bundle; an editable installation bundles when it runs."""
+        super().run()
+        page = Path(self.build_lib) / "intently/show/page"
+        if self.editable_mode or not page.exists():
+            return
+        script = runpy.run_path(str(page / "script.py"))
+        (page / "bundles").mkdir(exist_ok=True)
+        for entry in script["ENTRIES"]:
+            code = script["bundle"]([entry], page / "modules")
+            (page / "bundles" / f"{entry}.js").write_text(code, encoding="utf-8")
+        shutil.rmtree(page / "modules")
+
+
 class Wheel(bdist_wheel):
     """One wheel for every Python: the module is written against the stable interface.
 
@@ -93,5 +115,5 @@ setup(
             optional=True,
         )
     ],
-    cmdclass={"build_ext": Kernels, "bdist_wheel": Wheel},
+    cmdclass={"build_ext": Kernels, "build_py": Scripts, "bdist_wheel": Wheel},
 )

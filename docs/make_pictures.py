@@ -37,7 +37,7 @@ IN_CONTEXT = [
 SHOTS: dict[str, tuple[str, dict[str, Any]]] = {
     "page-heads": ("#", {}),
     "page-matrix": ("#view=head&entry=1&heads=0&row=7&column=5", {}),
-    "page-lines": ("#view=lines&entry=1&heads=0", {}),
+    "page-words": ("#view=text&entry=5&heads=0", {}),
     "page-dark": ("#view=text&entry=1&heads=0&row=7", {"color_scheme": "dark"}),
     "page-phone": ("#view=text&entry=1&heads=0&row=7", {"viewport": {"width": 390, "height": 780}}),
 }
@@ -46,7 +46,7 @@ SHOTS: dict[str, tuple[str, dict[str, Any]]] = {
 CROSSED_OUT = "#view=head&entry=1&heads=0&row=7&column=5&edits=x~encoder.1.self_attention~0~7~5"
 """Of the live page: “it” may not look at “road”."""
 
-COMPARED = "#view=text&item=1&entry=1&heads=0&row=7&other=0.1.0.at.7"
+COMPARED = "#view=text&item=1&entry=1&heads=0&row=7&pin=0.1.0.at.7"
 """Of the page of two: what *it* looks at in either."""
 
 

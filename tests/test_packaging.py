@@ -13,6 +13,7 @@ from zipfile import ZipFile
 import pytest
 
 import intently
+from intently.show.page import script
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = Path("src/intently/kernels/native/source")
@@ -83,6 +84,18 @@ def test_without_a_compiler_the_wheel_holds_no_kernel_and_its_name_says_so(packa
     [made] = (package / "made").iterdir()
     assert made.name == "intently-0-py3-none-any.whl"
     assert not [name for name in ZipFile(made).namelist() if "_native" in name]
+
+
+def test_a_wheel_holds_the_scripts_of_the_page_as_bundles(package: Path) -> None:
+    page = package / "src/intently/show/page"
+    shutil.copytree(script.HERE, page, ignore=shutil.ignore_patterns("__pycache__"))
+    (page.parent / "__init__.py").write_text("")
+    setup("bdist_wheel", package, "--dist-dir", package / "made", compiler="no-such-compiler")
+    wheel = ZipFile(*(package / "made").iterdir())
+    scripts = {name for name in wheel.namelist() if name.endswith(".js")}
+    assert scripts == {f"intently/show/page/bundles/{entry}.js" for entry in script.ENTRIES}
+    built = wheel.read("intently/show/page/bundles/start.js").decode()
+    assert built == script.joined(["start"])
 
 
 def test_with_a_compiler_the_wheel_is_for_this_kind_of_machine(package: Path) -> None:

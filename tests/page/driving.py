@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from intently.show.page.script import MODULES, joined
+from intently.show.page.script import joined
 
 from ..show.page_reader import Page
 
@@ -64,7 +64,7 @@ def asked(page: Any, code: str) -> Any:
     The script hides its names. What runs is the same text once more, in the same document, on the
     same blocks, with ``stored`` the opened page; that it is the text of the page is checked first.
     """
-    modules = joined(MODULES)
+    modules, _ = joined(["start"]).split("// start.js\n")
     assert modules in page.evaluate("document.scripts[1].textContent")
     return page.evaluate(
         f'async () => {{ "use strict";\n{modules}\nconst stored = openPage(document);\n{code}\n}}'

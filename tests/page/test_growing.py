@@ -89,28 +89,41 @@ def test_a_token_is_found_and_a_position_gone_to(opened: Opened, patterns: Path)
     assert page.text_content("[data-found]") == "not found"
 
 
-def test_a_second_head_and_the_difference(opened: Opened, story: Path) -> None:
-    page = opened(story, "#view=head&entry=5&heads=1&row=2&column=1")
-    page.select_option(".against-pick select", "5.0")
-    until(page, "() => /against=5.0/.test(location.hash)")
-    until(page, "() => document.querySelector('.against-reading').textContent.includes('there')")
+TOLD = "text => document.querySelector('.difference-reading').textContent.includes(text)"
+
+
+def test_a_pinned_head_and_the_difference(opened: Opened, story: Path) -> None:
+    page = opened(story, "#view=head&entry=5&heads=0")
+    page.keyboard.press("p")
+    until(page, "() => /pin=0.5.0/.test(location.hash)")
+    page.select_option("[data-pick=heads]", "1")
+    page.evaluate("location.hash += '&row=2&column=1'")
+    until(
+        page, "() => /A [^,]+, B/.test(document.querySelector('.difference-reading').textContent)"
+    )
     here, there = (row[1] for row in numbers(page, [(5, "1", "row(2)"), (5, "0", "row(2)")]))
-    told = page.text_content(".against-reading")
+    told = page.text_content(".difference-reading")
     sign = "+" if here >= there else "−"
     assert f"difference {sign}" in told
     found = float(told.split(sign)[-1].replace("< ", ""))
     assert found == pytest.approx(abs(here - there), abs=0.006)
-    assert page.locator(".against canvas").count() == 2
-    values = page.eval_on_selector_all(".against-pick option", "all => all.map(x => x.value)")
-    assert "5.1" not in values and "0.0" not in values  # itself, and heads of another size
-    page.select_option(".against-pick select", "")
-    until(page, "() => !/against/.test(location.hash)")
+    assert page.locator(".difference canvas").count() == 2
+    page.locator("[data-do=swap]:visible").click()
+    until(page, "() => !/heads/.test(location.hash) && /pin=0.5.1.at.2/.test(location.hash)")
+    page.select_option("[data-pick=entry]", "0")  # a head of another size
+    until(
+        page,
+        "() => /by their words/.test(document.querySelector('.difference-reading').textContent)",
+    )
+    page.click("[data-do=pin]")
+    until(page, "() => !/pin/.test(location.hash)")
+    assert not page.is_visible(".difference-whole")
 
 
-def test_an_impossible_comparison_in_the_address_is_left_out(opened: Opened, story: Path) -> None:
-    for against in ("0.0", "99.0", "5.77", "x", "5.-1"):
-        page = opened(story, f"#view=head&entry=5&heads=1&against={against}")
-        assert page.input_value(".against-pick select") == ""
+def test_an_impossible_pin_in_the_address_is_left_out(opened: Opened, story: Path) -> None:
+    for pin in ("0.99.0", "0.5.77", "x", "0.5.-1", "7.0.0", "0.5.1.at.999", "0.5.1.to.1"):
+        page = opened(story, f"#view=head&entry=5&heads=1&pin={pin}")
+        assert page.text_content("[data-do=pin]") == "Pin A"
 
 
 def saved(page: Any, what: str) -> tuple[str, str]:
@@ -150,7 +163,7 @@ def test_saved_drawings_have_their_own_names_and_say_what_they_show(
     opened: Opened, story: Path
 ) -> None:
     page, names = opened(story, "#entry=5&heads=1&row=2"), []
-    for view in ("overview", "head", "text", "lines"):
+    for view in ("overview", "head", "text"):
         page.click(f"[data-value={view}]")
         page.wait_for_timeout(300)
         name, text = saved(page, "svg")
@@ -160,7 +173,7 @@ def test_saved_drawings_have_their_own_names_and_say_what_they_show(
         assert title and len(says) > 20
         if view == "head":
             assert "queries (rows)" in says and "Largest weights: ‘" in says
-    assert len(set(names)) == 4, names
+    assert len(set(names)) == 3, names
 
 
 def test_the_drawing_of_many_heads_stays_small(opened: Opened, tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def hostile_page(request: pytest.FixtureRequest) -> str | Path:
     return request.getfixturevalue("file" if request.param == "file" else "address")
 
 
-@pytest.mark.parametrize("view", ["overview", "head", "text", "lines"])
+@pytest.mark.parametrize("view", ["overview", "head", "text"])
 def test_no_word_becomes_anything_else(hostile_page: str | Path, opened: Opened, view: str) -> None:
     page = opened(hostile_page, f"#view={view}")
     page.wait_for_timeout(500)

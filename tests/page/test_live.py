@@ -15,7 +15,7 @@ from intently.matrix import Dense
 from intently.matrix.patterns import measure
 from intently.models import Transformer, TransformerOptions
 from intently.play import save_play
-from intently.show.page.script import PLAY, joined
+from intently.show.page.script import joined
 from intently.text import Tokenizer
 from intently.translation import Translator
 
@@ -203,6 +203,16 @@ def test_six_moments(opened: Open, played: Path) -> None:
     until(page, "() => document.querySelector('.live-output').textContent.includes(\"qu'il\")")
 
 
+def test_unknown_words_are_marked_in_the_line(opened: Open, played: Path) -> None:
+    page = opened(played)
+    until(page, "() => document.querySelector('.live-told').textContent.includes('probability')")
+    assert not page.is_visible(".live-read")
+    write(page, "The weather is lovely.")
+    until(page, "() => document.querySelectorAll('.live-read mark').length === 2")
+    assert page.inner_text(".live-read").startswith("The weather is lovely.")
+    assert page.locator(".live-read mark").all_inner_texts() == ["weather", "lovely"]
+
+
 def test_strange_sentences_and_addresses(opened: Open, played: Path) -> None:
     page = opened(
         played,
@@ -226,7 +236,7 @@ def test_measures_are_those_of_the_library(opened: Open, played: Path) -> None:
     torch.manual_seed(0)
     weights = torch.randn(7, 9).softmax(-1)
     page = opened(played)
-    modules = joined([name for name in PLAY if name != "play"])
+    modules = joined(["live"])
     asked = "measuresOf(Float32Array.from(weights.flat()), 7, 9, true)"
     told = page.evaluate(
         f"weights => {{\n{modules}\nconst found = {asked};\n"

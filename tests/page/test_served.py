@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,9 @@ import torch
 
 import intently as it
 from intently.show.page.items import items_of
-from intently.show.page.serving import zooming
+from intently.show.page.serving import answers
 from intently.show.page.serving.server import Server
+from intently.show.page.serving.worker import Worker
 
 from .driving import asked, status, until
 from .pages import forms, made, translation
@@ -55,8 +57,6 @@ def test_every_view_of_a_served_page(story: Server, opened: Opened) -> None:
     page.keyboard.press("t")
     page.locator("section[data-view=text] .word").nth(2).click()
     status(page, "query ‘")
-    page.keyboard.press("l")
-    page.wait_for_selector("section[data-view=lines] .between canvas")
     assert "computed by the server" in page.text_content("[data-bound]")
 
 
@@ -96,23 +96,25 @@ def test_numbers_of_the_server_are_those_of_the_recording(opened: Opened) -> Non
         assert next(found, None) is None
 
 
-def test_a_long_head_settles(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until its pass is done, a long head is drawn from some queries, and the page says so."""
-    monkeypatch.setattr(zooming, "NORMALIZED", 2**16)
-    monkeypatch.setattr("intently.show.page.serving.answers.AT_ONCE", 0)
-    step, gate = zooming.ZoomedHead.steps, threading.Event()
+def test_a_long_head_is_sampled_first(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until all is read, a long head is drawn from some queries, and the page says so."""
+    monkeypatch.setattr(answers, "LONG", 2**16)
+    monkeypatch.setattr(answers, "SAMPLE", 2**16)
+    gate, give_way = threading.Event(), Worker.give_way
 
-    def steps(head: Any) -> Iterator[None]:
-        for done in step(head):
-            yield done
-            gate.wait(20)
+    def waiting(worker: Worker) -> None:
+        while not gate.is_set():
+            give_way(worker)
+            time.sleep(0.01)
+        give_way(worker)
 
-    monkeypatch.setattr(zooming.ZoomedHead, "steps", steps)
+    monkeypatch.setattr(answers, "STRIP", 2**16)
+    monkeypatch.setattr(Worker, "give_way", waiting)
     x = made(2048, 16)
     matrix = it.attend(x, x, mask=it.causal())
     with running(items_of({"long": matrix})) as server:
         page = opened(server.address, "#view=head")
-        until(page, "document.querySelector('.matrix-note').textContent.includes('one query in')")
+        until(page, "document.querySelector('.matrix-note').textContent.startsWith('Sampled')")
         gate.set()
         until(page, "document.querySelector('.matrix-note').textContent === ''")
         found = asked(
@@ -172,11 +174,11 @@ from pathlib import Path
 import torch
 from intently.cli import explore as explore_cli
 from intently.cli import serving as serving_cli
-from intently.show.page.serving.answers import Served
+from intently.show.page.serving import answers
 
 begun = threading.Semaphore(0)
 
-def busy(self, name, given):
+def busy(served, given):
     begun.release()
     x = torch.randn(3, requires_grad=True)
     x.register_hook(lambda gradient: time.sleep(0.01))
@@ -190,18 +192,17 @@ def asking(address):
 
     for _ in range(2):
         threading.Thread(target=question, daemon=True).start()
-    for _ in range(2):
-        begun.acquire()
+    begun.acquire()
     os.kill(os.getpid(), signal.SIGINT)
 
 def printed(line="", **_):
     if line.startswith("http"):
         threading.Thread(target=asking, args=(line,), daemon=True).start()
 
-Served.answer, serving_cli.print = busy, printed
+answers.QUESTIONS["open"], serving_cli.print = (busy, ()), printed
 explore_cli.explore(Path(sys.argv[1]))
 """
-"""Ctrl-C while two answers are within PyTorch, and stay there."""
+"""Ctrl-C while an answer is within PyTorch and stays there, and another waits."""
 
 
 def test_ctrl_c_ends_whatever_is_under_way(recorded: Path) -> None:
@@ -235,15 +236,17 @@ def test_what_is_no_recording(tmp_path: Path) -> None:
 def test_a_served_page_has_rollout_differences_find_and_tables(
     story: Server, opened: Opened
 ) -> None:
-    page = opened(story.address, "#view=head&entry=1&heads=rollout&against=1.0&row=2&column=1")
-    until(page, "() => document.querySelector('.against-reading').textContent.includes('there')")
+    page = opened(story.address, "#view=head&entry=1&heads=rollout&pin=0.1.0&row=2&column=1")
+    until(
+        page, "() => /A [^,]+, B/.test(document.querySelector('.difference-reading').textContent)"
+    )
     assert page.input_value("[data-pick=heads]") == "rollout"
     page.fill("[data-find]", "road")
     until(page, "() => document.querySelector('[data-found]').textContent === '1 of 1'")
     page.click("[data-do=save]")
-    with page.expect_download() as told:
+    with page.expect_download() as waiting:
         page.click("[data-do=json]")
-    saved = json.loads(Path(told.value.path()).read_text(encoding="utf-8"))
+    saved = json.loads(Path(waiting.value.path()).read_text(encoding="utf-8"))
     layers = [translation()[f"encoder.{n}.self_attention"][0] for n in range(2)]
     wanted = it.matrix.rollout(layers).numpy()
     assert np.abs(np.array(saved["weights"]) - wanted).max() < 1e-4

@@ -37,24 +37,6 @@ def generation(tmp_path_factory: Any) -> Path:
     return save_page(causal(PIECES, written=True), path, sides=[Text(PIECES, produced=5)])
 
 
-def test_every_head_at_one_word(story: Path, opened: Opened) -> None:
-    page, read = opened(story, "#view=text&entry=1&heads=0&row=7"), Page.read(story)
-    words, w = words_of(read), read.weights(1)
-    page.wait_for_selector(".strips button")
-    told = page.locator(".strips button").evaluate_all("all => all.map(one => one.ariaLabel)")
-    best = w[:, 7].argmax(-1)
-    assert told == [
-        f"Head {head}: most at {words[best[head]]} {w[head, 7, best[head]]:.2f}"
-        for head in range(len(w))
-    ]
-    page.locator(".strips button").nth(2).click(modifiers=["Shift"])
-    until(page, "location.hash.includes('heads=0%2C2')")
-    mean = w[[0, 2], 7].mean(0)
-    status(page, f"key ‘{words[mean.argmax()]}’: {mean.max():.2f}")
-    until(page, "document.querySelectorAll('.strips [aria-pressed=true]').length === 2")
-    assert page.evaluate("document.activeElement.matches('.strips button:nth-child(3)')")
-
-
 def test_without_a_word_it_shows_what_is_looked_at(story: Path, opened: Opened) -> None:
     page, read = opened(story, "#view=text&entry=1&heads=1"), Page.read(story)
     received = read.weights(1)[1].sum(0)
@@ -73,7 +55,7 @@ def test_without_a_word_it_shows_what_is_looked_at(story: Path, opened: Opened) 
 
 
 def test_two_readings_in_numbers(story: Path, opened: Opened) -> None:
-    page = opened(story, "#view=text&entry=1&heads=0&row=7&other=0.1.2.at.7")
+    page = opened(story, "#view=text&entry=1&heads=0&row=7&pin=0.1.2.at.7")
     read = Page.read(story)
     until(page, "!document.querySelector('.apart').hidden")
     p, q = read.weights(1)[2, 7], read.weights(1)[0, 7]
@@ -86,8 +68,8 @@ def test_two_readings_in_numbers(story: Path, opened: Opened) -> None:
     assert f"most apart: ‘{words[far]}’ {p[far]:.2f} → {q[far]:.2f}" in said
     page.get_by_role("button", name="Swap").click()
     until(page, "location.hash.includes('heads=2')")
-    until(page, "location.hash.includes('other=0.1.0.at.7')")
-    page.get_by_role("button", name="Close").click()
+    until(page, "location.hash.includes('pin=0.1.0.at.7')")
+    page.get_by_role("button", name="Unpin A").click()
     page.wait_for_selector(".card.held", state="hidden")
 
 
@@ -133,7 +115,7 @@ def test_all_that_was_written_is_marked(opened: Opened, tmp_path: Path) -> None:
 
 def test_right_to_left(opened: Opened, tmp_path: Path) -> None:
     page = opened(save_page(causal(HEBREW), tmp_path / "rtl.html"), "#view=text&heads=0&row=5")
-    page.wait_for_selector(".strips.mirrored button")
+    page.wait_for_selector(".top button")
     assert page.locator("section[data-view=text] .words").get_attribute("dir") == "rtl"
     lefts = page.locator("section[data-view=text] .word").evaluate_all(
         "all => all.map(one => one.getBoundingClientRect().left)"

@@ -20,7 +20,7 @@ from intently.corpora import language
 from intently.decoding import SearchOptions
 from intently.models import Transformer, TransformerOptions
 from intently.play import save_play
-from intently.show.page.script import ENGINE, joined
+from intently.show.page.script import joined
 from intently.text import Tokenizer
 from intently.translation import Translator
 
@@ -88,7 +88,7 @@ class Browser:
     def __init__(self, chromium: Any, path: Path) -> None:
         self.page = chromium.new_page()
         self.page.goto(path.as_uri())
-        modules = joined([name for name in ENGINE if name != "worker"])
+        modules = joined(["data", "translator"])
         self.code = f'async asked => {{ "use strict";\n{modules}\n{LOADED}\n{ASKED}\n}}'
 
     def translate(

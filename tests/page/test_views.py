@@ -172,22 +172,35 @@ def test_a_word_shows_what_it_looks_at(story: Path, opened: Opened) -> None:
 
 def test_two_readings_are_compared(story: Path, opened: Opened) -> None:
     page = opened(story, "#view=text&entry=1&heads=0&row=7")
-    page.get_by_role("button", name="Hold to compare").click()
+    page.get_by_role("button", name="Pin A").click()
     page.keyboard.press("]")
     page.wait_for_selector(".card.held", state="visible")
     until(page, "!document.querySelector('.apart').hidden")
-    until(page, "location.hash.includes('other=')")
+    until(page, "location.hash.includes('pin=0.1.0.at.7')")
     assert page.locator(".card h2:visible").count() == 2
 
 
-def test_lines_of_a_short_text(story: Path, opened: Opened) -> None:
-    page = opened(story, "#view=lines&entry=5&heads=0")
-    page.wait_for_selector("section[data-view=lines] .between canvas", state="attached")
-    until(page, PAINTED, "section[data-view=lines] .between canvas:first-of-type")
-    words = page.locator("section[data-view=lines] .word")
-    assert words.count() == 16 + 13
-    words.nth(3).click()
-    status(page, "query ‘", "→ key ‘")
+def test_a_pinned_head_reads_the_word_that_is_read(story: Path, opened: Opened) -> None:
+    page = opened(story, "#view=text&entry=1&heads=0&pin=0.1.2")
+    page.locator(".card:not(.held) .word").nth(7).click()
+    until(page, "document.querySelector('.held h2').textContent === '‘it’ looks at'")
+    until(page, "!document.querySelector('.apart').hidden")
+
+
+@pytest.mark.parametrize("hash", ["entry=5&heads=0", "entry=1&heads=0&row=7"])
+def test_threads_join_words_and_are_saved(
+    story: Path, opened: Opened, hash: str, tmp_path: Path
+) -> None:
+    """Those of all words of two texts, or of the word that is chosen."""
+    page = opened(story, f"#view=text&{hash}")
+    until(page, PAINTED, ".card:not(.held) .threads")
+    page.click("[data-do=save]")
+    with page.expect_download() as waiting:
+        page.click("[data-do=svg]")
+    waiting.value.save_as(tmp_path / "threads.svg")
+    root = ET.fromstring((tmp_path / "threads.svg").read_text(encoding="utf-8"))
+    lines = [one for one in root.iter() if one.get("stroke-width") and one.get("stroke")]
+    assert len(lines) > (13 if "entry=5" in hash else 0)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +209,7 @@ def test_lines_of_a_short_text(story: Path, opened: Opened) -> None:
         "#view=head&entry=3&heads=2&row=4&column=5&r0=2&r1=9&c0=1&c1=8&scale=log",
         "#view=text&entry=1&heads=mean&row=7&looks=at",
         "#view=overview&sort=entropy&filter=layer+1",
-        "#view=lines&entry=5&heads=1&theme=dark",
+        "#view=text&entry=5&heads=1&theme=dark",
     ],
 )
 def test_the_address_holds_the_whole_state(story: Path, opened: Opened, hash: str) -> None:
@@ -219,7 +232,7 @@ def test_back_and_forward(story: Path, opened: Opened) -> None:
     page = opened(story)
     for go, view in (
         (page.get_by_role("button", name="Matrix", exact=True).click, "head"),
-        (page.get_by_role("button", name="Text", exact=True).click, "text"),
+        (page.get_by_role("button", name="Words", exact=True).click, "text"),
         (page.go_back, "head"),
         (page.go_back, "overview"),
         (page.go_forward, "head"),
@@ -233,8 +246,8 @@ def test_back_and_forward(story: Path, opened: Opened) -> None:
     [
         "#view=head&entry=99&heads=77&row=1e9&column=-4&r0=NaN&r1=Infinity",
         "#view=<img src=x onerror=alert(1)>&theme=__proto__&item=-1",
-        "#other=0.0.0.at.99999&view=text&row=12345678901234567890",
-        "#other=0.0.all.at.3&view=text&row=2",
+        "#pin=0.0.0.at.99999&view=text&row=12345678901234567890",
+        "#pin=0.0.all.at.3&view=text&row=2",
         "#" + "a" * 5000,
         "#%E0%A4%A",
     ],
@@ -246,27 +259,21 @@ def test_addresses_are_not_believed(story: Path, opened: Opened, hash: str) -> N
     assert {found: page.locator(found).count() for found in counts} == counts
 
 
-@pytest.mark.parametrize("view", ["overview", "head", "text", "lines"])
+@pytest.mark.parametrize("view", ["overview", "head", "text"])
 def test_what_is_seen_is_saved(story: Path, opened: Opened, view: str, tmp_path: Path) -> None:
     page = opened(story, f"#view={view}&entry=1&heads=1")
     page.wait_for_timeout(500)
-    for name, kind in (("Picture (PNG)", "png"), ("Drawing (SVG)", "svg")):
-        page.get_by_role("button", name="Save", exact=True).click()
-        with page.expect_download() as waiting:
-            page.get_by_role("button", name=name).click()
-        saved = tmp_path / f"{view}.{kind}"
-        waiting.value.save_as(saved)
-        assert waiting.value.suggested_filename.endswith(f".{kind}")
-        if kind == "png":
-            image = np.asarray(Image.open(saved).convert("RGB"))
-            assert min(image.shape[:2]) > 100
-            assert len(np.unique(image.astype(int) @ [1, 256, 65536])) > 50
-        else:
-            root = ET.fromstring(saved.read_text(encoding="utf-8"))
-            assert root.tag == "{http://www.w3.org/2000/svg}svg"
-            names = {element.tag.split("}")[1] for element in root.iter()}
-            assert not names & {"script", "foreignObject"}
-            assert len(list(root.iter())) > 5
+    page.get_by_role("button", name="Save", exact=True).click()
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name="Drawing (SVG)").click()
+    saved = tmp_path / f"{view}.svg"
+    waiting.value.save_as(saved)
+    assert waiting.value.suggested_filename.endswith(".svg")
+    root = ET.fromstring(saved.read_text(encoding="utf-8"))
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    names = {element.tag.split("}")[1] for element in root.iter()}
+    assert not names & {"script", "foreignObject"}
+    assert len(list(root.iter())) > 5
 
 
 def test_dark_and_light(story: Path, opened: Opened) -> None:
@@ -288,15 +295,14 @@ def test_dark_and_light(story: Path, opened: Opened) -> None:
     until(light, "location.hash.includes('theme=dark')")
 
 
-@pytest.mark.parametrize("view", ["overview", "head", "text", "lines"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_narrow_screen(story: Path, opened: Opened, view: str, scheme: str) -> None:
+@pytest.mark.parametrize("view", ["overview", "head", "text"])
+def test_a_narrow_screen(story: Path, opened: Opened, view: str) -> None:
     page = opened(
         story,
         f"#view={view}&entry=5&heads=1",
         width=390,
         height=844,
-        color_scheme=scheme,
+        color_scheme="dark",
         device_scale_factor=2,
         has_touch=True,
     )
@@ -314,7 +320,7 @@ def test_a_narrow_screen(story: Path, opened: Opened, view: str, scheme: str) ->
     assert page.evaluate(f"Math.min(...{least}.map(x => x.getBoundingClientRect().height))") >= 24
 
 
-@pytest.mark.parametrize("view", ["overview", "head", "text", "lines"])
+@pytest.mark.parametrize("view", ["overview", "head", "text"])
 def test_everything_has_a_name_and_a_visible_focus(story: Path, opened: Opened, view: str) -> None:
     page = opened(story, f"#view={view}&entry=1&heads=1")
     page.wait_for_timeout(300)

@@ -23,7 +23,7 @@ import torch
 from intently.errors import ArgumentError, KindError
 from intently.models import RecurrentOptions, Transformer, TransformerOptions
 from intently.models.kinds import new_model
-from intently.play import LARGEST, packed, parts, save_play
+from intently.play import LARGEST, packed, save_play, whole
 from intently.recipes.origin import Files
 from intently.text import Tokenizer
 from intently.translation import Translator
@@ -114,7 +114,7 @@ def asked(
 
 
 def test_the_command_serves_the_page_at_the_printed_address_alone(served: tuple[int, str]) -> None:
-    page = "".join(parts(packed(Translator.load()))).encode()
+    page = whole(packed(Translator.load()))
     status, body, headers = asked(served)
     assert (status, body) == (200, page)
     assert headers["X-Frame-Options"] == "DENY" and headers["Cache-Control"] == "no-store"

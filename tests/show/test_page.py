@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import re
+import shutil
 import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
@@ -16,8 +17,7 @@ import pytest
 import torch
 
 import intently as it
-from intently.errors import ArgumentError, DataError, KindError, MemoryRefused
-from intently.examiner.report import page as examination
+from intently.errors import ArgumentError, KindError, MemoryRefused
 from intently.matrix import LazyMatrix
 from intently.show.page import Highlight, Text, packed, save_page, script, writing
 from intently.show.page.items import items_of
@@ -94,9 +94,9 @@ def test_the_policy_allows_one_script_and_one_style_sheet_and_no_connection(tmp_
 def test_the_script_stands_before_the_blocks_and_ends_nowhere_early(tmp_path: Path) -> None:
     html = save_page(matrix(), tmp_path / "out.html").read_text(encoding="utf-8")
     about = html.index('id="intently-page"')
-    script = html.index("<script>\n(() => {")
-    assert about < script < html.index("data-block=")
-    code = writing.script()
+    begins = html.index("<script>\n(() => {")
+    assert about < begins < html.index("data-block=")
+    code = script.joined(["start"])
     assert "</script" not in code and "<!--" not in code and "\r" not in code
     assert not re.search(r"^(import|export) ", code, re.M)
     assert html.endswith("</script>\n</body>\n</html>\n")
@@ -126,7 +126,7 @@ def test_equal_in_equal_out_and_an_old_page_survives_a_failure(
     path = save_page(A, tmp_path / "out.html")
     before = path.read_bytes()
     assert save_page(A, tmp_path / "again.html").read_bytes() == before
-    monkeypatch.setattr(writing, "text", lambda _: (_ for _ in ()).throw(OSError("full")))
+    monkeypatch.setattr(writing, "scripts", lambda *_: (_ for _ in ()).throw(OSError("full")))
     with pytest.raises(OSError, match="full"):
         save_page(matrix(), path)
     assert path.read_bytes() == before
@@ -288,15 +288,17 @@ def test_a_dense_bias_is_refused_where_it_is_large(monkeypatch: pytest.MonkeyPat
 # --- modules joined -------------------------------------------------------------------------------
 
 
-def joined(monkeypatch: pytest.MonkeyPatch, **modules: str) -> str:
-    monkeypatch.setattr(script, "source", lambda name: modules[name.removesuffix(".js")])
-    return script.joined(tuple(modules))
+def bundled(folder: Path, **modules: str) -> str:
+    for name, code in modules.items():
+        (folder / f"{name}.js").write_text(code)
+    return script.bundle([name], folder)
 
 
-def test_modules_lose_imports_and_exports_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = joined(
-        monkeypatch,
+def test_modules_come_after_their_imports_and_lose_these_alone(tmp_path: Path) -> None:
+    found = bundled(
+        tmp_path,
         a="export const one = 1;\nexport class Two {}\nexport async function three() {}\n",
+        unused="export const one = 2;\n",
         b='import { one, Two } from "./a.js";\n\nfunction four() { return "export const x"; }\n',
     )
     assert found == (
@@ -309,29 +311,30 @@ def test_modules_lose_imports_and_exports_alone(monkeypatch: pytest.MonkeyPatch)
     ("code", "message"),
     [
         ('import { two } from "./a.js";', r'b.js:1: expected import \{ a, b \} from "./x.js"'),
-        ('import { one } from "./c.js";', "of what an earlier module has; got import"),
         ('import { one as x } from "./a.js";', "b.js:1"),
         ('import x from "./a.js";', "b.js:1"),
         ('import "https://example.org/x.js";', "b.js:1"),
+        ('import { four } from "./b.js";', "b.js imports itself"),
         ("export default 3;", "b.js:1: expected export before a function, a class or a const"),
         ("export let x = 1;", "export before a function"),
-        ("const one = 2;", "b.js: expected names that no other module has; got one. A.js has it"),
+        ('import { one } from "./a.js";\nconst one = 2;', "b.js: one is a name of a.js, too"),
     ],
 )
-def test_other_forms_are_refused(monkeypatch: pytest.MonkeyPatch, code: str, message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        joined(monkeypatch, a="export const one = 1;", b=code)
+def test_other_forms_are_refused(tmp_path: Path, code: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        bundled(tmp_path, a="export const one = 1;", b=code)
 
 
-def test_the_modules_of_the_package_are_all_joined() -> None:
-    folder = Path(str(script.__file__)).parent / "modules"
-    assert {path.stem for path in folder.glob("*.js")} == {
-        *writing.SCRIPT,
-        *examination.SCRIPT,
-        *script.PLAY,
-        *script.ENGINE,
-        "widget",
-    }
+def test_every_module_of_the_package_is_in_a_bundle_and_changes_are_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(script.MODULES, tmp_path, dirs_exist_ok=True)
+    monkeypatch.setattr(script, "MODULES", tmp_path)
+    bundles = "".join(script.joined([entry]) for entry in script.ENTRIES)
+    assert all(f"// {path.name}\n" in bundles for path in tmp_path.glob("*.js"))
+    assert script.joined(["start"]) is script.joined(["start"])
+    (tmp_path / "words.js").write_text((tmp_path / "words.js").read_text() + "const added = 1;\n")
+    assert "const added = 1;" in script.joined(["start"])
 
 
 def test_files_of_the_page_are_part_of_the_package() -> None:

@@ -46,10 +46,7 @@ def test_results_come_in_order_and_empty_lines_stay_empty(translator: Translator
         ("Does Zxqv drink milk?", "Est-ce que Zxqv boit du lait ?"),
     ],
 )
-def test_unknown_words_are_copied(
-    translator: Translator, sentence: str, expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(translator, "familiar", None)
+def test_unknown_words_are_copied(translator: Translator, sentence: str, expected: str) -> None:
     with pytest.warns(TranslationWarning, match=r"line 1: not in the model's vocabulary: Zxqv"):
         (made,) = translator.translate([sentence])
     assert made.text == expected

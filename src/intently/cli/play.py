@@ -35,7 +35,7 @@ def play(
     this machine until Ctrl-C, at the printed address, which holds a random token, and opened in
     the browser; with --out it is only written.
     """
-    from intently.play import packed, parts, save_play
+    from intently.play import packed, save_play, whole
     from intently.recipes.origin import example
     from intently.show.page.writing import destination
     from intently.translation import Translator
@@ -50,5 +50,4 @@ def play(
         return
     from intently.show.page.serving.server import Server
 
-    page = "".join(parts(packed(translator, text))).encode()
-    until_interrupted(Server(page, port), opened)
+    until_interrupted(Server(whole(packed(translator, text)), port), opened)

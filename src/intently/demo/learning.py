@@ -39,7 +39,6 @@ from intently.translation.evaluation import (
     evaluate_pairs,
     forced,
 )
-from intently.translation.familiar import Familiar
 from intently.translation.pronouns import flips, noun_choices, telling_choices
 from intently.translation.runs import Run, fit
 from intently.translation.translator import AlignmentHead, Translator
@@ -202,8 +201,6 @@ def run(size: Size, out: Path, console: Console, *, resume: bool = False) -> dic
             )
         if done.history.stopped == "interrupted":
             return None
-        held_out = [pair.source for pair in sample("validation", 600)]
-        done.translator.familiar = Familiar.of(text.sources, tokenizers[0], held_out)
         del text
         console.print("[bold]3[/] evaluating on sentences it has never seen")
         result = evaluate(done, size)

@@ -106,7 +106,7 @@ def page(translator: Translator, path: Path, it: dict[str, Any] | None = None) -
             items += items_of(found.seen, pair.source, note=found.told[0])
     entry = [each.name for each in items[0].layers].index(head.layer)
     first, second = (_row_of("it", item, entry) for item in items)
-    other = f"0.{entry}.{head.head}.at.{first}"
+    pin = f"0.{entry}.{head.head}.at.{first}"
     where = {"view": "text", "item": 1, "entry": entry, "heads": str(head.head)}
     said = "; ".join([TAUGHT, *([] if it is None else _said(it)[:1])])
     save_page(
@@ -114,7 +114,7 @@ def page(translator: Translator, path: Path, it: dict[str, Any] | None = None) -
         path,
         title="What does it look at?",
         highlights=[Highlight(n, *head, said) for n in range(len(items))],
-        start={**where, "row": second, "other": other},
+        start={**where, "row": second, "pin": pin},
     )
 
 

@@ -6,8 +6,8 @@
 
 from intently.foundation.on_demand import listed
 from intently.play.contents import LARGEST, Contents, packed
-from intently.play.writing import parts, save_play
+from intently.play.writing import save_play, whole
 
-__all__ = ["LARGEST", "Contents", "packed", "parts", "save_play"]
+__all__ = ["LARGEST", "Contents", "packed", "save_play", "whole"]
 
 __dir__ = listed(__name__)

@@ -75,7 +75,7 @@ def packed(translator: Translator, text: str | None = None, title: str | None = 
     blocks = Blocks()
     weights = {name: blocks.add(x, _dtype(x)) for name, x in tensors.items()}
     embedded = _is_embedded(translator)
-    opening = text if text is not None else SENTENCE if embedded else _example(translator)
+    opening = text if text is not None else SENTENCE if embedded else ""
     about = {
         "format": FORMAT,
         "title": title or "Intently: a translator in this page",
@@ -87,9 +87,6 @@ def packed(translator: Translator, text: str | None = None, title: str | None = 
         "guided": translator.guided,
         "source": _tokenizer(translator.source_tokenizer),
         "target": _tokenizer(translator.target_tokenizer),
-        "familiar": None
-        if translator.familiar is None
-        else {**vars(translator.familiar), "rows": sorted(translator.familiar.rows)},
         "weights": weights,
         "blocks": blocks.kinds,
     }
@@ -112,11 +109,6 @@ def _is_embedded(translator: Translator) -> bool:
     if own.keys() != other.keys():
         return False
     return all(own[n].shape == other[n].shape and own[n].equal(other[n]) for n in own)
-
-
-def _example(translator: Translator) -> str:
-    """Return a sentence of the training text, where the translator keeps some."""
-    return translator.familiar.examples[0] if translator.familiar is not None else ""
 
 
 def _tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 from intently.foundation import files
 from intently.play.contents import Contents, packed
-from intently.show.page.numbers.packing import text as as_text
-from intently.show.page.script import ENGINE, PLAY, joined, source, strict
-from intently.show.page.writing import described, destination, head, style
+from intently.show.page.script import joined, source, strict
+from intently.show.page.writing import described, destination, head, scripts, style
 from intently.translation import Translator
 
 
@@ -36,19 +34,21 @@ def save_play(
     contents = packed(translator, text, title)
     files.make_folder(final.parent)
     with files.replacing(final) as file:
-        file.writelines(part.encode() for part in parts(contents))
+        file.write(whole(contents))
     return final
 
 
-def parts(contents: Contents) -> Iterator[str]:
-    """Yield the parts of the page in order; equal contents give equal bytes."""
+def whole(contents: Contents) -> bytes:
+    """Return the page; equal contents give equal bytes."""
     about, blocks = contents
-    code, worker = strict(joined(PLAY)), strict(joined(ENGINE))
-    yield head(about["title"], style("live"), code, workers="blob:")
-    yield f"<body>\n{source('body.html').strip()}\n"
-    yield f'<script type="application/json" id="intently-translator">{described(about)}</script>\n'
-    yield f"<script>{code}</script>\n"
-    yield f'<script type="text/plain" id="intently-worker">{worker}</script>\n'
-    for n, block in enumerate(blocks):
-        yield f'<script type="text/plain" data-block="{n}">{as_text(block)}</script>\n'
-    yield "</body>\n</html>\n"
+    code, worker = strict(joined(["play"])), strict(joined(["worker"]))
+    parts = (
+        head(about["title"], style("live"), code, workers="blob:"),
+        f"<body>\n{source('body.html').strip()}\n",
+        f'<script type="application/json" id="intently-translator">{described(about)}</script>\n',
+        f"<script>{code}</script>\n",
+        f'<script type="text/plain" id="intently-worker">{worker}</script>\n',
+        *scripts(blocks, range(len(blocks))),
+        "</body>\n</html>\n",
+    )
+    return "".join(parts).encode()

@@ -89,7 +89,7 @@ def evaluate(
 def evaluate_pairs(translator: Translator, pairs: Sequence[Pair]) -> Scores:
     """Score greedy translations of built-in pairs, including their pronouns."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", TranslationWarning)  # novel sentences are unlike the others
+        warnings.simplefilter("ignore", TranslationWarning)
         scores, texts = evaluate(
             translator, [pair.source for pair in pairs], [pair.target for pair in pairs]
         )

@@ -136,14 +136,6 @@ def tokenizer(path: Path, check: str | None) -> Tokenizer:
     return found
 
 
-def values(path: Path, check: str, shape: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the plain values of this shape in a file whose SHA-256 is ``check``."""
-    stored = file(path)
-    content = stored.read()
-    _check(stored, content, check)
-    return stored.json(shape, content)
-
-
 def model(path: Path, check: str | None, make: Callable[[], M], layers: int) -> M:
     """Return the model from ``make``, with the weights in a file whose SHA-256 is ``check``.
 

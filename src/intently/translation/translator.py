@@ -31,13 +31,10 @@ from intently.models.kinds import (
 from intently.models.weights import weights
 from intently.text import UNK, Tokenizer, word_spans, words
 from intently.translation import model_folder
-from intently.translation.familiar import Familiar
-from intently.translation.reading import Line, read_line
-from intently.translation.states import Side, States
+from intently.translation.states import Line, Side, States, read_line
 
 KIND = "intently translator"
 ABOUT, TOKENIZERS = "translator.json", ("source.json", "target.json")
-FAMILIAR = "familiar.json"
 FORMAT_1 = {
     "kind": {KIND},
     "architecture?": str,
@@ -63,7 +60,7 @@ CHUNK = 256
 
 
 class TranslationWarning(UserWarning):
-    """A line was cut, has unknown words, or is unlike what the model learned from."""
+    """A line was cut, or has words that the model does not know."""
 
 
 class AlignmentHead(NamedTuple):
@@ -79,8 +76,7 @@ class Translation:
 
     ``score`` is the log-probability in nats under the length penalty, ``alternatives`` are the
     other translations of an n-best search, and ``notes`` are the warnings: a cut line, words that
-    the model does not know, a sentence unlike those it learned from. ``read`` is the line as the
-    model read it, with the capital and the end mark that its training text has.
+    the model does not know. ``read`` is the line as the model read it: stripped, and cut.
     """
 
     source: str
@@ -157,9 +153,6 @@ class Translator:
     >>> translator = Translator.load()
     >>> print(translator.translate(["The road was too wide."])[0].text)
     La route était trop large.
-
-    ``familiar`` knows the sentences it learned from (see `Familiar.of`); with it, lines are read
-    with their capital and end mark, and a line unlike them is noted. None: lines are read as given.
     """
 
     def __init__(
@@ -171,7 +164,6 @@ class Translator:
         alignment_head: AlignmentHead | None = None,
         guided: AlignmentHead | None = None,
         max_length: int = 128,
-        familiar: Familiar | None = None,
     ) -> None:
         if max_length < 1:
             raise build(ArgumentError, "max_length", "an int ≥ 1", max_length)
@@ -179,7 +171,6 @@ class Translator:
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
         self.alignment_head, self.guided = alignment_head, guided
         self.max_length = max_length
-        self.familiar = familiar
 
     # --- folders -------------------------------------------------------------------------------
 
@@ -216,11 +207,7 @@ class Translator:
             if head and not 0 <= head.head < of(options).get(head.layer, 0):
                 kind = name.removesuffix("_head")
                 raise described.damaged(f"no {kind} head {head.layer}, {head.head}")
-        familiar = None
-        if FAMILIAR in checks:
-            familiar = Familiar.load(path / FAMILIAR, checks[FAMILIAR], tokenizers[0].size)
-        most = about["max_length"]
-        return cls(model, *tokenizers, **heads, max_length=most, familiar=familiar)
+        return cls(model, *tokenizers, **heads, max_length=about["max_length"])
 
     @classmethod
     def recurrent(cls, attention: Literal["additive", "general"]) -> Translator:
@@ -259,8 +246,6 @@ class Translator:
             "guided": self.guided,
         }
         contents = {model_folder.WEIGHTS: save(tensors), **dict(zip(TOKENIZERS, both))}
-        if self.familiar is not None:
-            contents[FAMILIAR] = self.familiar.content()
         model_folder.write(path, ABOUT, about, contents)
         return path
 
@@ -272,8 +257,8 @@ class Translator:
         """Translate sentences; results keep the order given, empty sentences stay empty.
 
         Lines with more than ``max_length`` tokens are cut, and unknown words are copied where the
-        model writes an unknown token; in both cases, and for a line unlike those that it is
-        ``familiar`` with, a `TranslationWarning` names the line and ``notes`` holds the text.
+        model writes an unknown token; in both cases a `TranslationWarning` names the line and
+        ``notes`` holds the text.
 
         Raises `KindError` for anything but a list of strings, `ArgumentError` for a string that is
         not Unicode text.
@@ -353,11 +338,9 @@ class Translator:
 
     def _read(self, lines: Sequence[str], name: str, done: int, stacklevel: int) -> list[Line]:
         """Return lines ``done``, … of an argument as they are read, and warn of each note."""
-        tokenizer, familiar = self.source_tokenizer, self.familiar
-        if name == "output":
-            tokenizer, familiar = self.target_tokenizer, None
+        tokenizer = self.target_tokenizer if name == "output" else self.source_tokenizer
         found = [
-            read_line(line, f"{name}[{i}]", tokenizer, self.max_length, familiar)
+            read_line(line, f"{name}[{i}]", tokenizer, self.max_length)
             for i, line in enumerate(lines, done)
         ]
         for i, line in enumerate(found, done + 1):

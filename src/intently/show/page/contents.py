@@ -148,8 +148,8 @@ class _Page:
             "entropy": [add(head, "float32") for head in found.entropy],
             "received": [add(head, "float32") for head in found.received],
             "overview": overview,
-            "overview_max": _plain(found.largest),
-            "statistics": {name: _plain(value) for name, value in found.statistics.items()},
+            "overview_max": plain(found.largest),
+            "statistics": {name: plain(value) for name, value in found.statistics.items()},
         }
 
 
@@ -179,7 +179,7 @@ def described(layer: Layer) -> dict[str, Any]:
     }
 
 
-def _plain(numbers: Tensor) -> list[float | None]:
+def plain(numbers: Tensor) -> list[float | None]:
     """Return numbers for JSON, None for those that are not finite."""
     return [x if math.isfinite(x) else None for x in numbers.tolist()]
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from intently.matrix import LazyMatrix
+from intently.matrix import Dense, LazyMatrix
 from intently.matrix.patterns import measure
 from intently.show.page.contents import Highlight
 from intently.show.page.items import Item
@@ -79,11 +79,12 @@ def telling(item: Item) -> Telling | None:
     for entry, layer in enumerate(item.layers):
         if min(layer.matrix.shape[-2:]) < 3:
             continue
-        found = {name: x.value().reshape(-1) for name, x in measure(layer.matrix).items()}
+        held = Dense(layer.matrix.dense())
+        found = measure(held)
         cross = layer.rows != layer.columns
-        plain = [shared := most_looked_at(layer.matrix).reshape(-1)]
-        plain += [] if cross else [found[n] for n in ("self", "previous")]
-        confidence = found["confidence"].nan_to_num(0)
+        plain = [shared := most_looked_at(held).reshape(-1)]
+        plain += [] if cross else [found[n].value().reshape(-1) for n in ("self", "previous")]
+        confidence = found["confidence"].value().reshape(-1).nan_to_num(0)
         score = confidence - torch.stack(plain).nan_to_num(0).amax(0)
         score = torch.where(confidence >= CLEAR, score * (1 + cross), -1.0)
         head = int(score.argmax())
@@ -144,5 +145,5 @@ def _compared(entry: int, head: int, row: int) -> dict[str, Any]:
         "entry": entry,
         "heads": str(head),
         "row": row,
-        "other": f"0.{entry}.{head}.at.{row}",
+        "pin": f"0.{entry}.{head}.at.{row}",
     }

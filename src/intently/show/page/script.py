@@ -1,55 +1,26 @@
 """The JavaScript modules of the page as one script, without their imports and exports.
 
-Only ``import { a, b } from "./x.js";`` on one line and ``export`` before a function, a class or a
-const are allowed, so that neither a parser nor a build step is needed.
+A module comes after those that it imports. Only ``import { a, b } from "./x.js";`` on one line and
+``export`` before a function, a class or a const are allowed, so that no parser is needed.
+``setup.py`` bundles the `ENTRIES` when a wheel is built, and runs this file alone to do so; in a
+checkout they are bundled once, and again when a module has changed.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
-from functools import cache
-from importlib.resources import files
+from functools import cache, lru_cache
+from pathlib import Path
 
-from intently.errors import DataError, build
+HERE = Path(__file__).parent
+MODULES, BUNDLES = HERE / "modules", HERE / "bundles"
 
-MODULES = (
-    *(
-        "colours",
-        "words",
-        "data",
-        "weighing",
-        "sweeping",
-        "rollout",
-        "attention",
-        "remote",
-        "state",
-    ),
-    *("readings", "keys", "scales", "choosing", "painter", "frame", "shading", "exact"),
-    *(
-        "margins",
-        "drawing",
-        "crosshair",
-        "strokes",
-        "gestures",
-        "looking",
-        "adjusting",
-        "beside",
-        "save",
-    ),
-    *("snapshot", "tokens", "picture", "cards", "compare", "every", "text", "stubs", "lines"),
-    *("matrix", "difference", "marks", "overview", "find", "tables", "app"),
-)
-"""In an order in which each module imports only from earlier ones."""
-
-ENGINE = (
-    *("words", "data", "tokenizer", "familiar", "layers", "changes", "transformer", "search"),
-    *("translator", "worker"),
-)
-"""The modules of a worker in which a translator runs."""
-
-PLAY = (*MODULES, "translated", "interventions", "hand", "moments", "live", "play")
-"""The modules of the page around it."""
+ENTRIES = ("start", "widget", "play", "worker", "examination")
+"""The modules that scripts begin with: a page, its form in a notebook, a live one and its worker,
+and the page of an examination.
+"""
 
 IMPORT = re.compile(r'import \{ ((?:\w+, )*\w+),? \} from "\./(\w+)\.js";')
 EXPORT = re.compile(r"export (?=(?:async )?function\b|const\b|class\b)")
@@ -58,36 +29,17 @@ TOP = re.compile(r"(?:export )?(?:async )?(?:function\*?|const|let|class) (\w+)"
 
 @cache
 def source(name: str) -> str:
-    """Return the text of a file of the page, such as ``app.js``."""
-    folder = files("intently.show.page")
-    place = folder / "modules" / name if name.endswith(".js") else folder / name
-    return place.read_text(encoding="utf-8")
+    """Return the text of a file of the page that is no module, such as ``body.html``."""
+    return (HERE / name).read_text(encoding="utf-8")
 
 
 def joined(modules: Sequence[str]) -> str:
-    """Return modules as one script, in order, without imports and exports.
+    """Return modules, and those that they import, as one script without imports and exports.
 
-    Raises `DataError` for an import that no earlier module exports, for other forms of import or
-    export, and for a top-level name that two modules share.
+    The last one names the bundle of an installed package.
     """
-    known: dict[str, str] = {}
-    parts = []
-    for name in modules:
-        lines = source(f"{name}.js").splitlines()
-        parts.append(f"// {name}.js\n" + "\n".join(_plain(name, lines, known)).strip())
-        for line in lines:
-            found = TOP.match(line)
-            if found is not None and found[1] in known:
-                raise build(
-                    DataError,
-                    f"{name}.js",
-                    "names that no other module has",
-                    found[1],
-                    f"{known[found[1]]}.js has it, too",
-                )
-            if found is not None:
-                known[found[1]] = name
-    return "\n\n".join(parts) + "\n"
+    built = BUNDLES / f"{modules[-1]}.js"
+    return _text(built) if built.exists() else _bundled(tuple(modules), _newest())
 
 
 def strict(code: str) -> str:
@@ -95,24 +47,67 @@ def strict(code: str) -> str:
     return f'\n(() => {{\n"use strict";\n\n{code}\n}})();\n'
 
 
+@cache
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def _newest() -> int:
+    """Return when a module was changed last, in nanoseconds."""
+    with os.scandir(MODULES) as entries:
+        return max([entry.stat().st_mtime_ns for entry in entries])
+
+
+@lru_cache(maxsize=8)
+def _bundled(modules: tuple[str, ...], newest: int) -> str:
+    del newest  # it only tells bundles of other times apart
+    return bundle(modules, MODULES)
+
+
+def bundle(modules: Sequence[str], folder: Path) -> str:
+    """Return modules of a folder as one script, each after those that it imports.
+
+    Raises `ValueError` for an import that its module does not export, for a circle, for other forms
+    of import or export, and for a top-level name that two modules share.
+    """
+    parts: dict[str, str] = {}
+    known: dict[str, str] = {}
+    for name in modules:
+        _add(name, folder, parts, known, ())
+    return "\n\n".join(parts.values()) + "\n"
+
+
+def _add(
+    name: str, folder: Path, parts: dict[str, str], known: dict[str, str], by: tuple[str, ...]
+) -> None:
+    """Add a module after its imports; ``by`` are the modules that wait for it."""
+    if name in parts:
+        return
+    if name in by:
+        raise ValueError(f"{name}.js imports itself by way of {' → '.join(by)}")
+    lines = (folder / f"{name}.js").read_text(encoding="utf-8").splitlines()
+    for line in lines:
+        found = IMPORT.fullmatch(line)
+        if found is not None:
+            _add(found[2], folder, parts, known, (*by, name))
+    plain = "\n".join(_plain(name, lines, known)).strip()
+    for line in lines:
+        found = TOP.match(line)
+        if found is not None and known.setdefault(found[1], name) != name:
+            raise ValueError(f"{name}.js: {found[1]} is a name of {known[found[1]]}.js, too")
+    parts[name] = f"// {name}.js\n{plain}"
+
+
 def _plain(name: str, lines: Sequence[str], known: dict[str, str]) -> Iterator[str]:
     for number, line in enumerate(lines, 1):
         if line.startswith("import "):
             found = IMPORT.fullmatch(line)
             if found is None or any(known.get(x) != found[2] for x in found[1].split(", ")):
-                raise build(
-                    DataError,
-                    f"{name}.js:{number}",
-                    'import { a, b } from "./x.js"; of what an earlier module has',
-                    line,
-                )
+                known_form = 'import { a, b } from "./x.js"; of what that module has'
+                raise ValueError(f"{name}.js:{number}: expected {known_form}; got {line}")
             continue
         plain = EXPORT.sub("", line, count=1) if line.startswith("export ") else line
         if plain.startswith("export "):
-            raise build(
-                DataError,
-                f"{name}.js:{number}",
-                "export before a function, a class or a const",
-                line,
-            )
+            known_form = "export before a function, a class or a const"
+            raise ValueError(f"{name}.js:{number}: expected {known_form}; got {line}")
         yield plain

@@ -69,10 +69,10 @@ def _kind() -> type[AnyWidget]:
             "an environment without it",
             fix="run pip install 'intently[notebook]', or use show.save_page",
         ) from None
-    from intently.show.page.script import MODULES, joined
+    from intently.show.page.script import joined
 
     class Page(anywidget.AnyWidget):
-        _esm = joined((*MODULES, "widget")) + "\nexport default { render: renderWidget };\n"
+        _esm = joined(["widget"]) + "\nexport default { render: renderWidget };\n"
         meta = traitlets.Unicode().tag(sync=True)
         body = traitlets.Unicode().tag(sync=True)
         style = traitlets.Unicode().tag(sync=True)

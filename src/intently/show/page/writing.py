@@ -11,17 +11,14 @@ import hashlib
 import html
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from intently.foundation import files
 from intently.show.labels import visible
 from intently.show.page.contents import Packed
-from intently.show.page.numbers.packing import text
-from intently.show.page.script import MODULES, joined, source, strict
-
-SCRIPT = (*MODULES, "start")
+from intently.show.page.script import joined, source, strict
 
 
 def destination(path: str | os.PathLike[str]) -> Path:
@@ -40,35 +37,38 @@ def write(packed: Packed, path: str | os.PathLike[str]) -> Path:
     final = Path(path)
     files.make_folder(final.parent)
     with files.replacing(final) as file:
-        file.writelines(part.encode() for part in parts(packed))
+        file.write(whole(packed))
     return final
 
 
-def parts(packed: Packed, connect: str = "'none'") -> Iterator[str]:
-    """Yield the parts of the page in order; equal contents give equal bytes.
+def whole(packed: Packed, connect: str = "'none'") -> bytes:
+    """Return the page; equal contents give equal bytes.
 
     ``connect`` says where the page may fetch from.
     """
-    code = script()
-    yield head(packed.meta["title"], style(), code, connect)
-    yield f"<body>\n{source('body.html').strip()}\n"
-    yield f'<script type="application/json" id="intently-page">{described(packed.meta)}</script>\n'
-    yield f"<script>{code}</script>\n"
+    code = strict(joined(["start"]))
     later = [n for n in range(len(packed.blocks)) if n not in packed.first]
-    for n in (*sorted(packed.first), *later):
-        yield f'<script type="text/plain" data-block="{n}">{text(packed.blocks[n])}</script>\n'
-    yield "</body>\n</html>\n"
+    parts = (
+        head(packed.meta["title"], style(), code, connect),
+        f"<body>\n{source('body.html').strip()}\n",
+        f'<script type="application/json" id="intently-page">{described(packed.meta)}</script>\n',
+        f"<script>{code}</script>\n",
+        *scripts(packed.blocks, (*sorted(packed.first), *later)),
+        "</body>\n</html>\n",
+    )
+    return "".join(parts).encode()
+
+
+def scripts(blocks: Sequence[bytes], order: Iterable[int]) -> list[str]:
+    """Return blocks in an order, each as base64 in an element that runs nothing."""
+    begin, end = '<script type="text/plain" data-block="', "</script>\n"
+    return [f'{begin}{n}">{base64.b64encode(blocks[n]).decode()}{end}' for n in order]
 
 
 def style(*more: str) -> str:
     """Return the one style sheet: the shell, its views, narrow screens, print, and ``more``."""
     parts = ("style", "text", "pictures", "views", "narrow", "print", *more)
-    return "".join(source(f"{part}.css") for part in parts)
-
-
-def script() -> str:
-    """Return the one script: strict, and without global names."""
-    return strict(joined(SCRIPT))
+    return "".join([source(f"{part}.css") for part in parts])
 
 
 def head(title: str, css: str, code: str, connect: str = "'none'", workers: str = "") -> str:

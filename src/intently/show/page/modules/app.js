@@ -4,12 +4,11 @@ import { repaint } from "./colours.js";
 import { differenceView } from "./difference.js";
 import { keyTable, listenToKeys } from "./keys.js";
 import { finding } from "./find.js";
-import { linesView } from "./lines.js";
 import { matrixView } from "./matrix.js";
 import { overviewView } from "./overview.js";
-import { bothSides, headChoices } from "./readings.js";
-import { savePNG, saveSVG } from "./save.js";
-import { createStore } from "./state.js";
+import { bothSides, headChoices, pinned } from "./readings.js";
+import { saveSVG } from "./save.js";
+import { createStore, pinOf } from "./state.js";
 import { saveTable } from "./tables.js";
 import { textView } from "./text.js";
 import { announce, element, superscript, visible } from "./words.js";
@@ -17,8 +16,7 @@ import { announce, element, superscript, visible } from "./words.js";
 const VIEWS = [
   ["overview", "Heads"],
   ["head", "Matrix"],
-  ["text", "Text"],
-  ["lines", "Lines"],
+  ["text", "Words"],
 ];
 const LOOKS = [
   ["at", "looks at"],
@@ -137,28 +135,37 @@ export function mount(root, page, source, address, keys) {
     };
   }
 
+  /** What is pinned as A is seen instead, and what was seen is pinned. */
+  function swap() {
+    const state = store.get();
+    const a = pinOf(meta, state.pin);
+    if (!a) return;
+    const { item, entry, heads, looks, token } = a;
+    const chosen = token === null ? {} : { looks, ...(looks === "at" ? { row: token, column: null } : { row: null, column: token }) };
+    store.set({ item, entry, heads, ...chosen, pin: pinned(state) }, { push: true });
+  }
+
   /** @type {Record<string, () => void>} */
   const doings = {
     overview: () => choose("view", "overview"),
     matrix: () => choose("view", "head"),
     text: () => choose("view", "text"),
-    lines: () => !find('[data-value="lines"]').hidden && choose("view", "lines"),
     "entry-": () => walk("entry", -1),
     "entry+": () => walk("entry", 1),
     "head-": () => walk("heads", -1),
     "head+": () => walk("heads", 1),
     flip: () => turnTo(store.get().looks === "at" ? "from" : "at"),
-    hold: () => root.querySelector("section:not([hidden]) [data-do=hold]")?.dispatchEvent(new MouseEvent("click")),
+    pin: () => store.set({ pin: store.get().pin ? null : pinned(store.get()) }),
+    swap,
     filter() {
       choose("view", "overview");
       /** @type {HTMLElement | null} */ (root.querySelector(".overview-filter"))?.focus();
     },
     save() {
       openMenu(true);
-      find("[data-do=png]").focus();
+      find("[data-do=svg]").focus();
     },
     find: () => /** @type {HTMLElement} */ (find("[data-find]")).focus(),
-    png: () => void saved(savePNG),
     svg: () => void saved(saveSVG),
     csv: () => void saved(() => saveTable(page, store.get(), source, "csv")),
     json: () => void saved(() => saveTable(page, store.get(), source, "json")),
@@ -202,7 +209,7 @@ export function mount(root, page, source, address, keys) {
     const doing = button?.getAttribute("data-do") ?? "";
     if (doing === "save") openMenu(find("[data-save]").hasAttribute("hidden"));
     else if (!(event.target instanceof Element && event.target.closest("[data-save]"))) openMenu(false);
-    if (doing !== "save" && doing !== "hold") doings[doing]?.();
+    if (doing !== "save") doings[doing]?.();
   });
   find(".menu").addEventListener("keydown", (event) => {
     if (event.key !== "Escape" || find("[data-save]").hidden) return;
@@ -251,25 +258,23 @@ export function mount(root, page, source, address, keys) {
     find("[data-title]").textContent = visible(title || "Attention", 120);
     const pictured = item.sides.some(({ kind }) => kind === "picture");
     const { view } = state;
-    if (pictured && view === "lines") {
-      store.set({ view: "text" });
-      return;
-    }
     const beside = view === "head" && wide.matches && !pictured;
     for (const name of VIEWS.map(([value]) => value)) section(name).hidden = name !== view && !(beside && name === "text");
     find("main").classList.toggle("two", beside);
-    find('[data-value="lines"]').hidden = pictured;
-    find('[data-value="text"]').textContent = pictured ? "Picture" : "Text";
+    find('[data-value="text"]').textContent = pictured ? "Picture" : "Words";
     const shows = {
       item: meta.items.length > 1,
       entry: view !== "overview",
       heads: view !== "overview",
       find: view !== "overview",
-      looks: view === "text" || view === "lines",
+      looks: view === "text",
+      pin: view !== "overview",
       scale: view !== "overview",
       sink: view !== "overview",
     };
     for (const [name, shown] of Object.entries(shows)) find(`[data-for="${name}"]`).hidden = !shown;
+    find("[data-do=pin]").textContent = state.pin ? "Unpin A" : "Pin A";
+    find("[data-do=pin]").setAttribute("aria-pressed", String(state.pin !== null));
     fill(pick("entry"), item.entries.map(({ name }) => visible(name, 40)));
     const heads = headChoices(item.entries, state.entry);
     if (!heads.includes(state.heads)) heads.push(state.heads);
@@ -295,7 +300,7 @@ export function mount(root, page, source, address, keys) {
   }
 
   store.subscribe((_, changed) => {
-    if (["item", "entry", "heads", "view", "looks", "scale", "sink"].some((key) => changed.has(key))) showControls();
+    if (["item", "entry", "heads", "view", "looks", "pin", "scale", "sink"].some((key) => changed.has(key))) showControls();
     if (changed.has("theme")) dress();
   });
   finding(/** @type {HTMLInputElement} */ (find("[data-find]")), find("[data-found]"), page, store);
@@ -306,7 +311,6 @@ export function mount(root, page, source, address, keys) {
   matrixView(section("head"), page, store, source);
   differenceView(section("head"), page, store, source);
   textView(section("text"), page, store, source);
-  linesView(section("lines"), page, store, source);
   return store;
 }
 

@@ -23,7 +23,7 @@ import { copying, visibility, weighing } from "./weighing.js";
  *   entropy: (signal?: AbortSignal) => Promise<Float32Array>,
  *   received: (signal?: AbortSignal) => Promise<Float32Array>,
  *   masked?: (r0: number, r1: number, c0: number, c1: number, h: number, w: number, signal?: AbortSignal) => Promise<Uint8Array>,
- *   local?: Local, settled?: Promise<void>, exactness?: () => string
+ *   local?: Local, whenExact?: (then: () => void) => void, exactness?: () => string
  * }} Head
  */
 /**

@@ -5,6 +5,7 @@ import { errorOf } from "./data.js";
 import { bothSides, headsName, readingWeights, stretchOf, wordName } from "./readings.js";
 import { picturePanel } from "./picture.js";
 import { scaleOf, shareOf, ticksOf } from "./scales.js";
+import { threadsUnder } from "./threads.js";
 import { tokenPanel } from "./tokens.js";
 import { digitsOf, element, format, refill, visible } from "./words.js";
 
@@ -20,7 +21,7 @@ import { digitsOf, element, format, refill, visible } from "./words.js";
  * @typedef {{log: boolean, hideSink: boolean, partner: number | null, pinned: boolean}} Look
  * @typedef {{place: Place, both: import("./readings.js").Both, weights: Float32Array, name: string}} Shown
  * @typedef {{
- *   root: HTMLElement, buttons: HTMLElement, below: HTMLElement, aside: HTMLElement,
+ *   root: HTMLElement, buttons: HTMLElement,
  *   read: (place: Place, look: Look) => Promise<Shown | null>,
  *   rest: (item: number, entry: number, heads: string, look: Look) => Promise<void>,
  *   repaint: () => void
@@ -30,6 +31,12 @@ import { digitsOf, element, format, refill, visible } from "./words.js";
 const TOPMOST = 8;
 /** A row of which more than this is missing has a sink, which is no key. */
 const WHOLE = 0.02;
+/** Threads of one word; texts of more words have none, and of more on a side none but those of one word. */
+const THREADS = 40;
+const THREADED = 400;
+const ALL_THREADS = 80;
+/** Threads that take less of the scale are left out. */
+const LEAST_SHARE = 0.02;
 /** In texts of more words, those of the list have their position, from 0, beside them. */
 const COUNTED_FROM = 48;
 
@@ -44,14 +51,14 @@ export function readingCard(page, source, hears) {
   const under = element("p", { class: "under" });
   const measured = element("p", { class: "measured", hidden: true });
   const panels = element("div", { class: "panels" });
+  const threads = threadsUnder(panels);
   const listed = element("ol", { class: "top", "aria-label": "Largest weights" });
   const numbers = element("p", { class: "numbers" });
   const legend = element("div", { class: "legend", "aria-hidden": "true" });
   const aside = element("aside", {}, listed, numbers, legend);
   const buttons = element("div", { class: "buttons" });
   const heading = element("div", { class: "heading" }, element("div", {}, title, under, measured), buttons);
-  const below = element("div", { class: "below" }, panels);
-  const root = element("article", { class: "card" }, heading, element("div", { class: "body" }, below, aside));
+  const root = element("article", { class: "card" }, heading, element("div", { class: "body" }, panels, aside));
 
   const error = errorOf(page.meta);
   let key = "";
@@ -120,7 +127,7 @@ export function readingCard(page, source, hears) {
         }
       }
     }
-    panels.replaceChildren();
+    panels.replaceChildren(threads.root);
     panels.classList.toggle("two", !both.same);
     if (both.same) panels.append(keysPanel.root);
     else {
@@ -146,12 +153,34 @@ export function readingCard(page, source, hears) {
     if (!both.same) queriesPanel.paint(null, () => 0);
     const scale = scaleOf(unsunk(weights, look.hideSink), look.log, error);
     keysPanel.paint(weights, (w) => shareOf(scale, w));
+    threads.show([]);
+    void allThreads(head, look, turn);
     const each = both.keys.side.kind === "picture" ? "patch" : "word";
     title.textContent = `How much each ${each} is looked at`;
     listAgain = () => list(weights, both.keys, scale, { ...look, partner: null }, false);
     listAgain();
     const how = `Point at a ${each} to see what it looks at; a click, or the arrow keys and Enter, hold it.`;
     numbers.replaceChildren("summed over all queries. ", element("span", { class: "how" }, how));
+  }
+
+  /**
+   * Every thread between two short texts, while no word is chosen.
+   *
+   * @param {import("./attention.js").Head} head
+   * @param {Look} look
+   * @param {number} turn
+   */
+  async function allThreads({ t, s, tile }, look, turn) {
+    if (both.same || Math.max(t, s) > ALL_THREADS || panels.querySelector(".picture")) return;
+    const weights = await tile(0, t, 0, s);
+    if (turn !== asked) return;
+    const kept = weights.map((w, n) => (look.hideSink && n % s === 0 ? 0 : w));
+    const scale = scaleOf(kept, look.log, error);
+    threads.show(
+      Array.from(kept, (w, n) => threadOf(queriesPanel, Math.floor(n / s) + both.queries.shift, keysPanel, (n % s) + both.keys.shift, shareOf(scale, w)))
+        .flatMap((thread) => thread ?? []),
+      0.7,
+    );
   }
 
   /** @type {Card["read"]} */
@@ -171,6 +200,10 @@ export function readingCard(page, source, hears) {
     toPanel.paint(weights, (w) => shareOf(scale, w));
     unmark();
     fromPanel.mark(look.pinned ? "pinned" : "anchor", stretch.map((n) => n + from.shift));
+    const middle = stretch[Math.floor(stretch.length / 2)] + from.shift;
+    const long = Math.max(from.units.length, to.units.length) > THREADED;
+    const most = long ? [] : largest(unsunk(weights, look.hideSink && looks === "at"), THREADS);
+    threads.show(most.flatMap((n) => threadOf(fromPanel, middle, toPanel, n, shareOf(scale, weights[n])) ?? []));
     if (look.partner !== null) toPanel.mark("partner", [look.partner + to.shift]);
     const next = token + from.shift + 1;
     if (looks === "at" && from.writes && from.units[next] === from.writes[token]) {
@@ -291,15 +324,27 @@ export function readingCard(page, source, hears) {
   return {
     root,
     buttons,
-    below,
-    aside,
     read,
     rest,
     repaint() {
       for (const panel of new Set([keysPanel, queriesPanel])) panel?.repaint();
+      threads.draw();
       listAgain();
     },
   };
+}
+
+/**
+ * @param {Panel} fromPanel
+ * @param {number} from
+ * @param {Panel} toPanel
+ * @param {number} to
+ * @param {number} share
+ * @returns {import("./threads.js").Thread | null}
+ */
+function threadOf(fromPanel, from, toPanel, to, share) {
+  const words = [fromPanel.wordAt(from), toPanel.wordAt(to)];
+  return share >= LEAST_SHARE && words[0] && words[1] && words[0] !== words[1] ? { from: words[0], to: words[1], share } : null;
 }
 
 /**

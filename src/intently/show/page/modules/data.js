@@ -26,7 +26,7 @@
 /** @typedef {{name: string, note?: string | null, sides: Side[], entries: Entry[]}} Item */
 /**
  * @typedef {{
- *   format: string, title: string, precision: string, source: "file" | "server" | "live",
+ *   format: string, title: string, precision: string, source: "file" | "server" | "live", sampled?: boolean,
  *   bound?: {weights: number | null, nan: boolean} | null, blocks: BlockMeta[], items: Item[],
  *   statistics: string[], state?: Record<string, unknown> | null,
  *   highlights?: {item: number, entry: number, head: number, text: string}[]

@@ -1,10 +1,11 @@
-/** A second head beside the one that is seen, and the difference of the two. */
+/** What is pinned as A beside the head that is seen, B, and the difference of their weights. */
 
 import { ramp } from "./colours.js";
 import { errorOf, namesOf } from "./data.js";
 import { layout, paintNames, widestOf } from "./frame.js";
 import { canvasPainter } from "./painter.js";
-import { headChoices, headsName } from "./readings.js";
+import { headsName } from "./readings.js";
+import { pinOf } from "./state.js";
 import { element, format, named, orSay, rowName, visible } from "./words.js";
 
 /** Most rows and columns of cells; larger matrices are pooled by their mean. */
@@ -14,88 +15,72 @@ const HIGHEST = 560;
 const APART_FROM = 720;
 
 /**
- * Show what the state names as `against` below the matrix: "entry.heads" of the same size.
+ * Show A and B − A below the matrix, where both are of one size.
  * @param {HTMLElement} root
  * @param {import("./data.js").Page} page
  * @param {import("./state.js").Store} store
  * @param {import("./attention.js").HeadSource} source
  */
 export function differenceView(root, page, store, source) {
-  const pick = /** @type {HTMLSelectElement} */ (element("select", { "aria-label": "Compare with another head" }));
-  const label = element("label", { class: "against-pick" }, element("span", {}, "Compare with"), pick);
-  const [other, apart] = [figure(), figure()];
-  const reading = element("p", { class: "against-reading", role: "status" });
-  const both = element("div", { class: "against" }, other.root, apart.root);
-  root.append(element("div", { class: "against-whole" }, label, both, reading));
+  const [first, apart] = [figure(), figure()];
+  const reading = element("p", { class: "difference-reading", role: "status" });
+  const both = element("div", { class: "difference" }, first.root, apart.root);
+  const swap = element("button", { type: "button", class: "toggle", "data-do": "swap", title: "See A, and pin B" }, "Swap A, B");
+  const whole = element("div", { class: "difference-whole", hidden: true }, both, reading, swap);
+  root.append(whole);
   const error = errorOf(page.meta);
   let asked = 0;
-  let filled = "";
 
   function figure() {
     const canvas = /** @type {HTMLCanvasElement} */ (element("canvas", { role: "img" }));
     const caption = element("figcaption");
-    const legend = element("p", { class: "against-legend" });
+    const legend = element("p", { class: "difference-legend" });
     return { root: element("figure", {}, caption, canvas, legend), canvas, caption, legend };
   }
 
-  /** @param {number} entry @param {string} heads */
-  const titleOf = (entry, heads) =>
-    `${visible(page.meta.items[store.get().item].entries[entry].name, 60)} · ${headsName(page, store.get().item, entry, heads)}`;
-
-  /** Offer every head of the same size but the one that is seen. */
-  function offer() {
-    const { item, entry, heads, against } = store.get();
-    const { entries } = page.meta.items[item];
-    const own = entries[entry];
-    const alike = entries.flatMap(({ t, s }, n) => {
-      if (t !== own.t || s !== own.s) return [];
-      return headChoices(entries, n).map((head) => `${n}.${head}`).filter((value) => value !== `${entry}.${heads}`);
-    });
-    const key = [page.edition, item, ...alike].join();
-    if (key !== filled) {
-      filled = key;
-      const options = alike.map((value) => element("option", { value }, titleOf(...partsOf(value))));
-      pick.replaceChildren(element("option", { value: "" }, "no other head"), ...options);
-    }
-    label.hidden = !alike.length;
-    pick.value = against ?? "";
-  }
+  /** @param {{item: number, entry: number, heads: string}} of */
+  const titleOf = ({ item, entry, heads }) =>
+    `${visible(page.meta.items[item].entries[entry].name, 60)} · ${headsName(page, item, entry, heads)}`;
 
   async function show() {
     const turn = ++asked;
-    offer();
-    const { item, entry, heads, against, r0, r1, c0, c1 } = store.get();
-    both.hidden = reading.hidden = !against;
-    if (!against || !root.clientWidth) return;
-    const [otherEntry, otherHeads] = partsOf(against);
-    const [here, there] = await Promise.all([source.open(item, entry, heads), source.open(item, otherEntry, otherHeads)]);
+    const state = store.get();
+    const a = pinOf(page.meta, state.pin);
+    whole.hidden = !a;
+    if (!a || !root.clientWidth) return;
+    const { item, entry, heads, row, column, r0, r1, c0, c1 } = state;
+    const [here, there] = await Promise.all([source.open(item, entry, heads), source.open(a.item, a.entry, a.heads)]);
+    if (turn !== asked) return;
+    both.hidden = here.t !== there.t || here.s !== there.s;
+    if (both.hidden) {
+      reading.textContent = `A, ${titleOf(a)}, has ${there.t} × ${there.s} weights, B ${here.t} × ${here.s}: compare them by their words.`;
+      return;
+    }
     const size = { high: Math.min(CELLS_SHOWN, Math.ceil(r1 - r0)), wide: Math.min(CELLS_SHOWN, Math.ceil(c1 - c0)) };
     const window = /** @type {const} */ ([Math.floor(r0), Math.ceil(r1), Math.floor(c0), Math.ceil(c1), size.high, size.wide]);
-    const [a, b] = await Promise.all([here.pooled(...window), there.pooled(...window)]);
+    const [b, old] = await Promise.all([here.pooled(...window), there.pooled(...window)]);
     if (turn !== asked) return;
     const span = { r0: window[0], r1: window[1], c0: window[2], c1: window[3] };
     const names = namesOf(page.meta, item, entry);
-    const title = titleOf(otherEntry, otherHeads);
-    const most = Math.max(1e-9, ...Array.from(b, (w) => (w > 0 ? w : 0)));
+    const most = Math.max(1e-9, ...Array.from(old, (w) => (w > 0 ? w : 0)));
     const { rgb } = ramp(root);
-    draw(other.canvas, span, names, size, (n) => {
-      const level = 3 * Math.round(255 * Math.max(0, Math.min(1, b[n] / most)));
+    draw(first.canvas, span, namesOf(page.meta, a.item, a.entry), size, (n) => {
+      const level = 3 * Math.round(255 * Math.max(0, Math.min(1, old[n] / most)));
       return [rgb[level], rgb[level + 1], rgb[level + 2]];
     });
-    other.caption.textContent = title;
-    other.canvas.setAttribute("aria-label", `Weights of ${title}`);
-    other.legend.textContent = `0 (light) to ${format(most, error)} (dark)`;
-    const far = Math.max(1e-9, ...Array.from(a, (w, n) => Math.abs(w - b[n]) || 0));
+    first.caption.textContent = `A: ${titleOf(a)}`;
+    first.canvas.setAttribute("aria-label", `Weights of ${first.caption.textContent}`);
+    first.legend.textContent = `0 (light) to ${format(most, error)} (dark)`;
+    const far = Math.max(1e-9, ...Array.from(b, (w, n) => Math.abs(w - old[n]) || 0));
     const [more, less, none] = ["blue", "accent", "paper"].map((name) => partsOfColour(root, name));
     draw(apart.canvas, span, names, size, (n) => {
-      const share = (a[n] - b[n]) / far || 0;
+      const share = (b[n] - old[n]) / far || 0;
       const [to, by] = [share > 0 ? more : less, Math.abs(share)];
       return none.map((from, i) => Math.round(from + by * (to[i] - from)));
     });
-    apart.caption.textContent = `difference: ${titleOf(entry, heads)}, less ${title}`;
+    apart.caption.textContent = `B − A: ${titleOf(state)}, less A`;
     apart.canvas.setAttribute("aria-label", apart.caption.textContent);
-    apart.legend.textContent = `white 0; full blue ${format(far, error)} more than there, full orange ${format(far, error)} less`;
-    const { row, column } = store.get();
+    apart.legend.textContent = `white 0; full blue ${format(far, error)} more than in A, full orange ${format(far, error)} less`;
     if (row === null || column === null) {
       reading.textContent = "Choose a cell to read both weights and their difference.";
       return;
@@ -105,7 +90,7 @@ export function differenceView(root, page, store, source) {
     const by = one[column] - two[column];
     const cell = `‘${rowName(names.rows[row], names.writes?.[row])}’ → ‘${named(names.columns[column])}’`;
     reading.textContent =
-      `${cell}: ${format(one[column], error)} here, ${format(two[column], error)} there, ` +
+      `${cell}: A ${format(two[column], error)}, B ${format(one[column], error)}, ` +
       `difference ${by < 0 ? "−" : "+"}${format(Math.abs(by), error)}`;
   }
 
@@ -138,17 +123,10 @@ export function differenceView(root, page, store, source) {
     paintNames(painter, sheet, span, names, ramp(root));
   }
 
-  pick.addEventListener("change", () => store.set({ against: pick.value || null }, { push: true }));
   const again = () => root.clientWidth && void orSay(root, show());
   store.subscribe(again);
   root.closest(".intently")?.addEventListener("colours", again);
   new ResizeObserver(again).observe(root);
-}
-
-/** An entry and its heads, of "3.mean". @param {string} against @returns {[number, string]} */
-function partsOf(against) {
-  const at = against.indexOf(".");
-  return [Number(against.slice(0, at)), against.slice(at + 1)];
 }
 
 /** Red, green and blue of a colour of the style. @param {Element} root @param {string} name */

@@ -8,8 +8,7 @@ import { element } from "./words.js";
 const BINDINGS = [
   { keys: ["o"], says: "all heads", do: "overview" },
   { keys: ["m"], says: "the matrix", do: "matrix" },
-  { keys: ["t"], says: "the text", do: "text" },
-  { keys: ["l"], says: "lines", do: "lines" },
+  { keys: ["t"], says: "the words", do: "text" },
   { keys: ["[", "]"], says: "head before, next head", do: "head" },
   { keys: ["{", "}"], says: "layer before, next layer", do: "entry" },
   { keys: ["←", "→", "↑", "↓"], says: "move among words, heads or weights" },
@@ -17,7 +16,7 @@ const BINDINGS = [
   { keys: ["+", "−"], says: "zoom" },
   { keys: ["0"], says: "the whole matrix" },
   { keys: ["f"], says: "what a word looks at, or who looks at it", do: "flip" },
-  { keys: ["h"], says: "hold this reading to compare", do: "hold" },
+  { keys: ["p"], says: "pin what is seen as A, to compare; unpin", do: "pin" },
   { keys: ["/"], says: "filter heads", do: "filter" },
   { keys: ["g"], says: "find a token, go to a position", do: "find" },
   { keys: ["s"], says: "save what is seen", do: "save" },

@@ -167,6 +167,7 @@ export function live(root, about, worker, base) {
     );
     const output = element("p", { class: "live-output", lang: about.embedded ? "fr" : null, "aria-live": "polite" });
     const told = element("p", { class: "live-told" });
+    const read = element("p", { class: "live-read", hidden: true });
     const beams = /** @type {HTMLSelectElement} */ (element("select", { "aria-label": "Search" }));
     for (const count of BEAMS) beams.append(element("option", { value: count }, count === 1 ? "greedy" : `${count} beams`));
     const steps = toggle("Word by word", () => become({ upto: now.upto === null ? 1 : null }));
@@ -188,7 +189,7 @@ export function live(root, about, worker, base) {
       "section",
       { class: "live", "aria-label": "Translate" },
       element("div", { class: "live-sides" },
-        element("div", { class: "live-side" }, element("label", { for: "live-text" }, "Type a sentence"), field),
+        element("div", { class: "live-side" }, element("label", { for: "live-text" }, "Type a sentence"), field, read),
         element("div", { class: "live-side" }, element("h2", { class: "live-name" }, "Translation, as you type"), output, told),
       ),
       changing,
@@ -269,6 +270,8 @@ export function live(root, about, worker, base) {
       output.replaceChildren(...parts);
       if (!words.length) output.textContent = now.text.trim() ? "…" : "Write a sentence on the left.";
       told.textContent = tell(result, before, forced, milliseconds);
+      read.hidden = !result.unknown.length;
+      read.replaceChildren(...marked(result));
       const last = result.written.length;
       stepping.hidden = likely.hidden = now.upto === null;
       steps.setAttribute("aria-pressed", String(now.upto !== null));
@@ -323,6 +326,13 @@ export function tell(result, before, forced, milliseconds) {
   const which = result.text === before.text ? "The translation stays" : `Unchanged, the model writes “${before.text}”`;
   const change = `its probability goes from ${percent(Math.exp(before.logProbability))} to ${percent(after)}`;
   return `${which}; ${change} · ${time}`;
+}
+
+/** The line as it was read, its unknown words marked. @param {Result} result */
+function marked({ read, unknown }) {
+  const ends = [0, ...unknown.map(({ end }) => end)];
+  const parts = unknown.flatMap(({ start, end }, n) => [read.slice(ends[n], start), element("mark", {}, read.slice(start, end))]);
+  return [...parts, read.slice(ends[unknown.length]), element("span", {}, " · marked: not in the model's vocabulary")];
 }
 
 /** @param {number} share */

@@ -158,12 +158,12 @@ export function matrixView(root, page, store, heads) {
       const opened = await heads.open(item, entry, chosen);
       if (shown !== key) return;
       head = opened;
-      opened.settled?.then(() => {
+      opened.whenExact?.(() => {
         if (shown !== key) return;
         seen.renew();
         refresh();
       });
-      const known = !opened.local || opened.local.entropy;
+      const known = opened.local?.entropy;
       const sides = known ? statistics(opened) : null;
       await refresh();
       say();

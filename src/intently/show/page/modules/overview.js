@@ -394,7 +394,8 @@ function pooledTo({ meta }, entries) {
     return [t / h, s / w];
   }));
   const cells = most > 1 ? `; a cell is the mean of up to ${Math.ceil(most)} × ${Math.ceil(most)} weights` : "";
-  return `Each picture is shaded by the square root of its weights, scaled to its own largest cell${cells}.`;
+  const some = meta.sampled ? "; of long texts, queries are sampled" : "";
+  return `Each picture is shaded by the square root of its weights, scaled to its own largest cell${cells}${some}.`;
 }
 
 /** The end of a name that tells layers apart. @param {Entry} about */

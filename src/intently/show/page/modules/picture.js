@@ -136,6 +136,7 @@ export function picturePanel(words, label, hears) {
   return {
     root,
     list: frame,
+    wordAt: () => null,
     repaint() {
       this.paint(...last);
     },

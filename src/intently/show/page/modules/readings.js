@@ -81,29 +81,14 @@ export function readingOf(state) {
 }
 
 /**
- * A reading as it stands in the address.
+ * What is seen as a pin: the heads, and the token that is chosen.
  *
- * @param {Place} place
+ * @param {State} state
  */
-export function written({ item, entry, heads, looks, token }) {
-  return [item, entry, heads, looks, token].join(".");
-}
-
-/**
- * What `written` wrote, null where the page has no such reading.
- *
- * @param {Page} page
- * @param {string | null} text
- * @returns {Place | null}
- */
-export function readBack(page, text) {
-  const found = /^(\d{1,6})\.(\d{1,6})\.([\w,]{1,999})\.(at|from)\.(\d{1,9})$/.exec(text ?? "");
-  if (!found) return null;
-  const [item, entry, token] = [found[1], found[2], found[5]].map(Number);
-  const about = page.meta.items[item]?.entries[entry];
-  const looks = found[4] === "from" ? "from" : "at";
-  if (!about || token >= (looks === "at" ? about.t : about.s)) return null;
-  return { item, entry, heads: found[3], looks, token };
+export function pinned(state) {
+  const { item, entry, heads } = state;
+  const reading = readingOf(state);
+  return [item, entry, heads, ...(reading ? [reading.looks, reading.token] : [])].join(".");
 }
 
 /**

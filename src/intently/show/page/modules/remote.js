@@ -12,8 +12,9 @@ import { headSource } from "./attention.js";
 /** @typedef {import("./attention.js").HeadSource} HeadSource */
 /** @typedef {Record<string, string | number>} Question */
 
-/** Rows and columns of a head that are kept. */
+/** Rows and columns of a head that are kept, and exact pictures of it. */
 const LINES = 64;
+const PICTURES = 8;
 
 /** @type {Set<(answers: boolean) => void>} */
 const HEARERS = new Set();
@@ -48,22 +49,18 @@ export function servedHeads(page) {
 }
 
 /**
- * Fill the statistics of all heads into META as the server knows them, and tell of each news.
+ * Fill the statistics of all heads into META, layer by layer, and tell of each.
  * @param {Page} page
  * @param {() => void} changed
  */
 export async function followStatistics({ meta }, changed) {
   const entries = meta.items.flatMap((item) => item.entries);
-  for (let known = 0; known < entries.length; ) {
+  for (let n = 0; n < entries.length; ) {
     try {
-      const told = await (await ask("statistics", { known })).json();
-      if (told.known > known) {
-        told.entries.forEach((/** @type {Record<string, (number | null)[]>} */ found, /** @type {number} */ n) => {
-          Object.assign(entries[n].statistics, found);
-        });
-        changed();
-      }
-      known = told.known;
+      const answer = await fetched("statistics", { n });
+      if (answer.ok) Object.assign(entries[n].statistics, await answer.json());
+      n++;
+      changed();
     } catch {
       await new Promise((resolve) => setTimeout(resolve, LATER));
     }
@@ -85,17 +82,12 @@ async function openServed(page, item, entry, heads) {
   }
   const { t, s } = about;
   const head = { item, entry, heads: heads.join(",") };
-  let nearness = "";
-  let done = (await (await ask("open", { ...head, done: 0 })).json()).done;
-  const settled = done < t ? follow() : Promise.resolve();
-  settled.catch(() => {});
+  let sampled = "";
   /** @type {Map<string, Promise<Float32Array>>} */
   const lines = new Map();
-
-  /** Ask how far the server is until it is done. */
-  async function follow() {
-    while (done < t) done = (await (await ask("open", { ...head, done: Math.max(1, done) })).json()).done;
-  }
+  /** Pictures that were sampled first, once they are exact. @type {Map<string, Float32Array>} */
+  const exact = new Map();
+  let hear = () => {};
 
   /**
    * @param {string} name
@@ -104,8 +96,30 @@ async function openServed(page, item, entry, heads) {
    */
   async function numbers(name, more, signal) {
     const answer = await ask(name, { ...head, ...more }, signal);
-    if (name === "pooled") nearness = answer.headers.get("Intently-Nearness") ?? "";
+    if (name === "pooled") sampled = answer.headers.get("Intently-Sampled") ?? "";
     return new Float32Array(await answer.arrayBuffer());
+  }
+
+  /** @type {Head["pooled"]} */
+  async function pooled(r0, r1, c0, c1, h, w, how = "mean", signal) {
+    const question = { r0, r1, c0, c1, h, w, how };
+    const key = Object.values(question).join();
+    const known = exact.get(key);
+    if (known) {
+      sampled = "";
+      return known;
+    }
+    const found = await numbers("pooled", { ...question, exact: 0 }, signal);
+    if (sampled) {
+      ask("pooled", { ...head, ...question, exact: 1 }, signal)
+        .then(async (answer) => {
+          exact.set(key, new Float32Array(await answer.arrayBuffer()));
+          if (exact.size > PICTURES) exact.delete([...exact.keys()][0]);
+          hear();
+        })
+        .catch(() => {}); // the picture stays a sample, and says so
+    }
+    return found;
   }
 
   /** @type {Head["tile"]} */
@@ -132,16 +146,18 @@ async function openServed(page, item, entry, heads) {
     s,
     tile,
     row: (i) => line(`row ${i}`, () => tile(i, i + 1, 0, s)),
-    column: (j) => line(`column ${j}`, () => settled.then(() => tile(0, t, j, j + 1))),
-    pooled: (r0, r1, c0, c1, h, w, how = "mean", signal) => numbers("pooled", { r0, r1, c0, c1, h, w, how }, signal),
-    entropy: (signal) => settled.then(() => numbers("entropy", {}, signal)),
-    received: (signal) => settled.then(() => numbers("received", {}, signal)),
+    column: (j) => line(`column ${j}`, () => tile(0, t, j, j + 1)),
+    pooled,
+    entropy: (signal) => numbers("entropy", {}, signal),
+    received: (signal) => numbers("received", {}, signal),
     async masked(r0, r1, c0, c1, h, w, signal) {
       const answer = await ask("masked", { ...head, r0, r1, c0, c1, h, w }, signal);
       return new Uint8Array(await answer.arrayBuffer());
     },
-    settled,
-    exactness: () => nearness && `This picture ${nearness}; single weights are exact.`,
+    whenExact(then) {
+      hear = then;
+    },
+    exactness: () => sampled && `Sampled: this picture shows ${sampled} until all are read; single weights are exact.`,
   };
 }
 
@@ -152,17 +168,25 @@ async function openServed(page, item, entry, heads) {
  * @param {AbortSignal} [signal]
  */
 async function ask(name, question, signal) {
+  const answer = await fetched(name, question, signal);
+  if (!answer.ok) throw new Error((await answer.text()).slice(0, 500) || `the server says ${answer.status}`);
+  return answer;
+}
+
+/**
+ * @param {string} name
+ * @param {Question} question
+ * @param {AbortSignal} [signal]
+ */
+async function fetched(name, question, signal) {
   const words = new URLSearchParams(Object.entries(question).map(([key, value]) => [key, String(value)]));
-  /** @type {Response} */
-  let answer;
   try {
-    answer = await fetch(`${name}?${words}`, { signal, cache: "no-store", credentials: "omit" });
+    const answer = await fetch(`${name}?${words}`, { signal, cache: "no-store", credentials: "omit" });
+    for (const hear of HEARERS) hear(true);
+    return answer;
   } catch (error) {
     signal?.throwIfAborted();
     for (const hear of HEARERS) hear(false);
     throw new Error("the server does not answer; is `intently explore` still running?", { cause: error });
   }
-  for (const hear of HEARERS) hear(true);
-  if (!answer.ok) throw new Error((await answer.text()).slice(0, 500) || `the server says ${answer.status}`);
-  return answer;
 }

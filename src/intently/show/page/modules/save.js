@@ -1,7 +1,7 @@
 /** What is seen, as a file: a view offers its picture, and it is painted again at its best. */
 
 import { textWidth } from "./frame.js";
-import { canvasPainter, lowered, svgPainter } from "./painter.js";
+import { lowered, svgPainter } from "./painter.js";
 import { visible } from "./words.js";
 
 /** @typedef {import("./painter.js").Painter} Painter */
@@ -15,10 +15,6 @@ import { visible } from "./words.js";
 const TITLED = 50;
 const AROUND = 12;
 const BOLD = 1.2;
-
-/** Pixels of a saved picture for one CSS pixel, and the most that browsers can hold on a side. */
-const SHARP = 3;
-const LARGEST = 8192;
 
 /** Letters of a description. */
 const TOLD = 1000;
@@ -68,37 +64,14 @@ function shortened(text, room) {
   return visible(text, letters);
 }
 
-/** @param {Element} root @returns {Promise<Picture>} */
-async function pictureOf(root) {
-  const make = offers.get(root);
-  if (!make) throw new Error("this view has no picture to save");
-  return make();
-}
-
-/**
- * Save what a view shows as a PNG, three pixels for each.
- * @param {Element} root the element of the view
- */
-export async function savePNG(root) {
-  const { width, height, name, detail, paint } = await pictureOf(root);
-  const sharp = Math.min(SHARP, LARGEST / Math.max(width, height));
-  const canvas = document.createElement("canvas");
-  canvas.width = Math.round(width * sharp);
-  canvas.height = Math.round(height * sharp);
-  const context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
-  context.scale(sharp, sharp);
-  paint(canvasPainter(context));
-  const blob = await new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
-  if (!(blob instanceof Blob)) throw new Error("the browser could not write the picture");
-  download(blob, `${fileName(name, detail)}.png`);
-}
-
 /**
  * Save what a view shows as an SVG: text stays text.
  * @param {Element} root the element of the view
  */
 export async function saveSVG(root) {
-  const { width, height, name, detail, says, paint } = await pictureOf(root);
+  const make = offers.get(root);
+  if (!make) throw new Error("this view has no picture to save");
+  const { width, height, name, detail, says, paint } = await make();
   const painter = svgPainter(width, height);
   paint(painter);
   const title = visible(`${name}: ${detail}`, TOLD);

@@ -11,10 +11,14 @@ import { stackOf } from "./rollout.js";
 /**
  * @typedef {{
  *   item: number, entry: number, heads: string, view: string, sort: string, filter: string,
- *   row: number | null, column: number | null, through: number | null, other: string | null, against: string | null, looks: string,
+ *   row: number | null, column: number | null, through: number | null, pin: string | null, looks: string,
  *   r0: number, r1: number, c0: number, c1: number,
  *   scale: string, sink: string, cells: string, range: string, theme: string
  * }} State
+ */
+/**
+ * Heads that are pinned to compare with, and the token whose reading they are pinned at, if any.
+ * @typedef {{item: number, entry: number, heads: string, looks: "at" | "from", token: number | null}} Pin
  */
 /**
  * @typedef {{
@@ -32,7 +36,7 @@ import { stackOf } from "./rollout.js";
 
 /** @type {Record<string, string[]>} */
 const CHOICES = {
-  view: ["overview", "head", "text", "lines"],
+  view: ["overview", "head", "text"],
   looks: ["at", "from"],
   scale: ["linear", "log"],
   sink: ["show", "hide"],
@@ -57,8 +61,7 @@ const PLAIN = {
   row: null,
   column: null,
   through: null,
-  other: null,
-  against: null,
+  pin: null,
   looks: "at",
   r0: 0,
   r1: Infinity,
@@ -172,9 +175,7 @@ function understood(given) {
       if (value !== "" && value !== null && Number(value) >= 0) found[key] = Number(value);
     } else if (key === "heads") {
       if (/^(mean|rollout|\d{1,6}(,\d{1,6}){0,255})$/.test(String(value))) found[key] = String(value);
-    } else if (key === "against") {
-      if (value === null || /^\d{1,6}\.(mean|rollout|\d{1,6}(,\d{1,6}){0,255})$/.test(String(value))) found[key] = value;
-    } else if (key === "other") {
+    } else if (key === "pin") {
       if (value === null || typeof value === "string") found[key] = value;
     } else if (key === "sort" || key === "filter") {
       if (typeof value === "string") found[key] = value.slice(0, ENOUGH);
@@ -211,27 +212,12 @@ function settled({ meta }, state) {
     row: state.row !== null && state.row < t ? state.row : null,
     column: state.column !== null && state.column < s ? state.column : null,
     through: state.through !== null && state.through < (state.looks === "at" ? t : s) ? state.through : null,
-    against: state.against && comparable(entries, entry, state.against) ? state.against : null,
-    other: state.other && stands(meta, state.other) ? state.other : null,
+    pin: pinOf(meta, state.pin) ? state.pin : null,
     r0,
     r1,
     c0,
     c1,
   };
-}
-
-/**
- * Whether "entry.heads" stands here, in the size of the matrix that is seen.
- * @param {Entry[]} entries
- * @param {number} entry
- * @param {string} against
- */
-function comparable(entries, entry, against) {
-  const [other, heads] = [Number(against.split(".")[0]), against.slice(against.indexOf(".") + 1)];
-  const [here, there] = [entries[entry], entries[other]];
-  if (!here || !there || here.t !== there.t || here.s !== there.s) return false;
-  if (heads === "rollout") return stackOf(entries, other) !== null;
-  return heads === "mean" || heads.split(",").every((head) => Number(head) < there.heads);
 }
 
 /** @param {string} heads @param {number} count @param {boolean} rolls whether there is a rollout */
@@ -253,18 +239,21 @@ function span(from, to, n) {
 }
 
 /**
- * Whether "item.entry.heads.looks.token", a reading that is held, stands in this page.
+ * What "item.entry.heads", and perhaps ".looks.token", pins; null where this page has no such thing.
  * @param {import("./data.js").Meta} meta
- * @param {string} text
+ * @param {string | null} text
+ * @returns {Pin | null}
  */
-function stands(meta, text) {
-  const parts = /^(\d{1,6})\.(\d{1,6})\.(mean|rollout|[\d,]{1,999})\.(at|from)\.(\d{1,9})$/.exec(text);
-  const about = parts && meta.items[Number(parts[1])]?.entries[Number(parts[2])];
-  if (!about) return false;
-  if (parts[3] === "rollout" && !stackOf(meta.items[Number(parts[1])].entries, Number(parts[2]))) return false;
-  const [, , , heads, looks, token] = parts;
-  const numbered = heads.split(",").every((head) => head !== "" && Number(head) < about.heads);
-  return (heads === "mean" || heads === "rollout" || numbered) && Number(token) < (looks === "at" ? about.t : about.s);
+export function pinOf(meta, text) {
+  const parts = /^(\d{1,6})\.(\d{1,6})\.(mean|rollout|\d[\d,]{0,998})(?:\.(at|from)\.(\d{1,9}))?$/.exec(text ?? "");
+  if (!parts) return null;
+  const [item, entry, heads] = [Number(parts[1]), Number(parts[2]), parts[3]];
+  const entries = meta.items[item]?.entries ?? [];
+  const about = entries[entry];
+  if (!about || possible(heads, about.heads, stackOf(entries, entry) !== null) !== heads) return null;
+  const looks = parts[4] === "from" ? "from" : "at";
+  const token = parts[5] === undefined ? null : Number(parts[5]);
+  return token === null || token < (looks === "at" ? about.t : about.s) ? { item, entry, heads, looks, token } : null;
 }
 
 /** @param {string} text @returns {Record<string, unknown>} */

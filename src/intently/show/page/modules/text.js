@@ -3,17 +3,14 @@
 import { largest, readingCard } from "./cards.js";
 import { compared } from "./compare.js";
 import { errorOf } from "./data.js";
-import { everyHead } from "./every.js";
-import { headsName, readBack, readingOf, wordName, written } from "./readings.js";
+import { headsName, readingOf, wordName } from "./readings.js";
 import { offerPicture } from "./save.js";
 import { seenOf } from "./snapshot.js";
+import { pinOf } from "./state.js";
 import { announce, element, format, orSay } from "./words.js";
 
 /** What a reading depends on. */
-const READ = ["view", "item", "entry", "heads", "looks", "row", "column", "scale", "sink", "other", "through"];
-
-/** Beside texts of more words, not below them, stands what every head looks at. */
-const LONG = 400;
+const READ = ["view", "item", "entry", "heads", "looks", "row", "column", "scale", "sink", "pin", "through"];
 
 /**
  * @param {HTMLElement} section
@@ -59,32 +56,10 @@ export function textView(section, page, store, source) {
   });
   const held = readingCard(page, source, null);
   held.root.classList.add("held");
-  const hold = element("button", { type: "button", "data-do": "hold", "aria-keyshortcuts": "h" }, "Hold to compare");
-  now.buttons.append(hold);
-  const every = everyHead(page, source, (heads) => store.set({ heads }, { push: true }));
-  const swap = element("button", { type: "button" }, "Swap");
-  const release = element("button", { type: "button" }, "Close");
-  held.buttons.append(swap, release);
   const apart = element("p", { class: "apart", hidden: true });
+  held.buttons.append(element("button", { type: "button", "data-do": "swap", title: "See A, and pin B" }, "Swap"));
   const cards = element("div", { class: "cards" }, held.root, now.root);
   section.append(cards, apart);
-
-  hold.addEventListener("click", () => {
-    const reading = readingOf(store.get());
-    if (reading) store.set({ other: written(reading) });
-  });
-  release.addEventListener("click", () => {
-    store.set({ other: null });
-    hold.focus();
-  });
-  swap.addEventListener("click", () => {
-    const state = store.get();
-    const [before, after] = [readBack(page, state.other), readingOf(state)];
-    if (!before || !after) return;
-    const { item, entry, heads, looks, token } = before;
-    const at = looks === "at" ? { row: token, column: null } : { row: null, column: token };
-    store.set({ item, entry, heads, looks, ...at, other: written(after) }, { push: true });
-  });
 
   /** @type {import("./cards.js").Shown | null} */
   let heldShown = null;
@@ -96,7 +71,6 @@ export function textView(section, page, store, source) {
     now.root.dataset.looks = state.looks;
     const reading = pointed ?? readingOf(state);
     const partner = pointed ? null : state.looks === "at" ? state.column : state.row;
-    hold.toggleAttribute("disabled", !readingOf(state));
     const look = { log: state.scale === "log", hideSink: state.sink === "hide", partner, pinned: !pointed };
     if (reading) {
       const shown = await now.read(reading, look);
@@ -107,23 +81,24 @@ export function textView(section, page, store, source) {
       nowShown = null;
       await now.rest(state.item, state.entry, state.heads, look);
     }
-    showApart();
-    if (pointed) return;
-    const { t, s } = page.meta.items[state.item].entries[state.entry];
-    const home = Math.max(t, s) > LONG ? now.aside : now.below;
-    if (every.root.parentElement !== home) home.append(every.root);
-    void orSay(section, every.show(state.other || state.through !== null ? null : reading, look));
+    if (pinOf(page.meta, state.pin)?.token === null) await showHeld();
+    else showApart();
   }
 
+  /** What is pinned as A: its own word or, of pinned heads, the one that is read in B. */
   async function showHeld() {
     const state = store.get();
-    const reading = readBack(page, state.other);
-    held.root.hidden = !reading;
-    cards.classList.toggle("pair", !!reading);
+    const pin = pinOf(page.meta, state.pin);
+    held.root.hidden = !pin;
+    cards.classList.toggle("pair", !!pin);
     heldShown = null;
-    if (reading) {
-      const look = { log: state.scale === "log", hideSink: state.sink === "hide" };
-      heldShown = await held.read(reading, { ...look, partner: null, pinned: true });
+    if (pin) {
+      const look = { log: state.scale === "log", hideSink: state.sink === "hide", partner: null, pinned: true };
+      const reading = pin.token === null ? (pointed ?? readingOf(state)) : { ...pin, token: pin.token };
+      const { item, entry, heads } = pin;
+      const { t, s } = page.meta.items[item].entries[entry];
+      if (!reading || reading.token >= (reading.looks === "at" ? t : s)) await held.rest(item, entry, heads, look);
+      else heldShown = await held.read({ ...reading, item, entry, heads }, look);
     }
     showApart();
   }
@@ -151,7 +126,7 @@ export function textView(section, page, store, source) {
   store.subscribe((_, changed) => {
     if (!drawn()) return;
     if (["item", "entry"].some((key) => changed.has(key))) pointed = null;
-    if (["view", "other", "scale", "sink"].some((key) => changed.has(key))) void orSay(section, showHeld());
+    if (["view", "pin", "scale", "sink"].some((key) => changed.has(key))) void orSay(section, showHeld());
     if (READ.some((key) => changed.has(key))) void orSay(section, showNow());
   });
   section.closest(".intently")?.addEventListener("colours", () => {

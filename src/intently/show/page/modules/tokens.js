@@ -2,7 +2,7 @@
  * A text whose words are shaded by weights: a list with one word to choose.
  *
  * @typedef {{
- *   root: HTMLElement, list: HTMLElement,
+ *   root: HTMLElement, list: HTMLElement, wordAt: (unit: number) => HTMLElement | null,
  *   paint: (weights: Float32Array | null, share: (weight: number) => number) => void,
  *   repaint: () => void,
  *   mark: (kind: string, units: number[]) => void
@@ -250,6 +250,7 @@ export function tokenPanel(words, label, hears) {
   return {
     root: list,
     list,
+    wordAt: (unit) => spans[unit] ?? null,
     paint(weights, share) {
       for (let n = 0; n < spans.length; n++) {
         const weight = weights ? weights[n] : NaN;

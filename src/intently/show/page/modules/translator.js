@@ -1,20 +1,27 @@
 /** The translator of `intently.translation`: a text in, its translation and every weight out. */
 
-import { familiarOf, readLine } from "./familiar.js";
 import { forcedOf, search } from "./search.js";
-import { EOS_ID, UNK_ID, tokenizerOf, wordSpans } from "./tokenizer.js";
+import { EOS_ID, UNK_ID, tokenizerOf, wordSpans, wordsIn } from "./tokenizer.js";
 import { transformerOf } from "./transformer.js";
+import { visible } from "./words.js";
 
 /** @typedef {import("./changes.js").Change} Change */
-/** @typedef {import("./familiar.js").Line} Line */
+/**
+ * A line as it was read: its tokens, its words with the positions of their tokens, where words stand
+ * that the model does not know, and notes.
+ * @typedef {{
+ *   text: string, ids: number[], words: string[], groups: number[][], unknown: TextSpan[], notes: string[]
+ * }} Line
+ */
 /** @typedef {import("./transformer.js").Attended} Attended */
+/** @typedef {import("./tokenizer.js").TextSpan} TextSpan */
 /** @typedef {import("./tokenizer.js").TokenizerMeta} TokenizerMeta */
 /**
  * What the file says of a translator. `weights` names the block of each parameter.
  * @typedef {{
  *   format: string, options: import("./transformer.js").ModelOptions, max_length: number,
  *   alignment_head: [string, number] | null, source: TokenizerMeta, target: TokenizerMeta,
- *   familiar: import("./familiar.js").FamiliarMeta | null, weights: Record<string, number>,
+ *   weights: Record<string, number>,
  *   blocks: import("./data.js").BlockMeta[]
  * }} Description
  */
@@ -23,7 +30,8 @@ import { transformerOf } from "./transformer.js";
  * nats; `likely` are the likeliest tokens at each step.
  * @typedef {{
  *   text: string, source: string[], written: string[], ids: number[], logProbabilities: number[],
- *   logProbability: number, score: number, ended: boolean, notes: string[], read: string,
+ *   logProbability: number, score: number, ended: boolean, notes: string[],
+ *   read: string, unknown: TextSpan[],
  *   layers: {name: string, heads: number, t: number, s: number, rows: string[], columns: string[], weights: Float32Array}[],
  *   likely: {token: string, logProbability: number}[][]
  * }} Result
@@ -38,7 +46,7 @@ import { transformerOf } from "./transformer.js";
 /** @type {Result} */
 const NOTHING = {
   ...{ text: "", source: [], written: [], ids: [], logProbabilities: [], logProbability: 0 },
-  ...{ score: 0, ended: true, notes: [], read: "", layers: [], likely: [] },
+  ...{ score: 0, ended: true, notes: [], read: "", unknown: [], layers: [], likely: [] },
 };
 
 /**
@@ -49,7 +57,6 @@ export function createTranslator(description, numbers) {
   const { options, max_length, alignment_head } = description;
   const model = transformerOf(options, numbers);
   const [source, target] = [tokenizerOf(description.source), tokenizerOf(description.target)];
-  const familiar = description.familiar ? familiarOf(description.familiar, source) : null;
   const forbid = target.complete ? [UNK_ID] : [];
   /** @type {{key: string, result: Result} | null} */
   let latest = null;
@@ -80,6 +87,7 @@ export function createTranslator(description, numbers) {
       ended: found.ended,
       notes: line.notes,
       read: line.text,
+      unknown: line.unknown,
       layers: attended.map((layer) => ({
         ...layer,
         heads: model.heads,
@@ -136,8 +144,8 @@ export function createTranslator(description, numbers) {
      * @returns {Translated}
      */
     translate({ text, beams, changes }) {
-      const line = readLine(text, source, max_length, familiar);
-      if (!line.ids.length) return { now: { ...NOTHING, notes: line.notes, read: line.text }, before: null, forced: null };
+      const line = readLine(text, source, max_length);
+      if (!line.ids.length) return { now: { ...NOTHING, notes: line.notes, read: line.text, unknown: line.unknown }, before: null, forced: null };
       const ids = [...line.ids, EOS_ID];
       const key = `${beams} ${text}`;
       const plain = latest?.key === key ? latest.result : written(line, model.encode(ids, []), beams, []);
@@ -148,4 +156,39 @@ export function createTranslator(description, numbers) {
       return { now, before: plain, forced: forcedOf(model, encoding, plain.ids, changes) };
     },
   };
+}
+
+const EDGES = /^[\s\u001c-\u001f\u0085]+|[\s\u001c-\u001f\u0085]+$/g;
+/** Unknown words that a note names. */
+const NAMED_WORDS = 8;
+
+/**
+ * Read a line, cut after `most` tokens, as `intently.translation.states.read_line` does.
+ * @param {string} line
+ * @param {import("./tokenizer.js").TextTokenizer} tokenizer
+ * @param {number} most
+ * @returns {Line}
+ */
+function readLine(line, tokenizer, most) {
+  let text = line.replace(EDGES, "");
+  const notes = [];
+  let read = tokenizer.encode(text);
+  if (read.ids.length > most) {
+    notes.push(`${read.ids.length.toLocaleString("en-US")} tokens, cut after ${most}`);
+    let end = most;
+    while (end && read.spans[end].start < read.spans[end - 1].end) end--; // bytes of one character
+    text = end ? text.slice(0, read.spans[end - 1].end) : "";
+    read = tokenizer.encode(text);
+  }
+  const strange = tokenizer.unknown(text);
+  const unknown = wordSpans(text).filter(({ start, end }) => strange.includes(text.slice(start, end)));
+  if (strange.length) {
+    const named = strange.slice(0, NAMED_WORDS).map((word) => visible(word));
+    if (strange.length > NAMED_WORDS) named.push("…");
+    notes.push(`not in the model's vocabulary: ${named.join(", ")}`);
+  }
+  const ids = read.ids.slice(0, most);
+  const groups = read.groups.map((group) => group.filter((i) => i < ids.length));
+  const words = wordsIn(text).filter((_, n) => groups[n]?.length);
+  return { text, ids, words, groups: groups.filter((group) => group.length), unknown, notes };
 }

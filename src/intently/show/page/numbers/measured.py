@@ -18,6 +18,9 @@ CELLS = 64
 AT_ONCE = 2**28
 """Most bytes of weights held in memory, so that they are computed once for all measures."""
 
+FEW = 2**20
+"""Most weights whose statistics are those of the held weights; more are measured by the kernel."""
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -44,9 +47,10 @@ def measured(matrix: LazyMatrix, tokens: Sequence[int] | None) -> Measured:
     h = lead[-1] if lead else 1
     with torch.no_grad():
         lse = matrix.lse.reshape(h, t) if isinstance(matrix, Attention) else None
-        statistics = measure(matrix, tokens)
         fits = h * t * s * 8 <= AT_ONCE
         held = Dense(matrix.dense()) if fits and not isinstance(matrix, Dense) else matrix
+        few = tokens is None and h * t * s <= FEW  # with tokens, the mask tells which are padding
+        statistics = measure(held if few else matrix, tokens)
         pooled = held.pool(min(CELLS, t), min(CELLS, s)).reshape(h, min(CELLS, t), min(CELLS, s))
         largest = pooled.flatten(1).amax(-1) if t * s else torch.zeros(h)
         shares = (pooled / largest.clamp_min(1e-300)[:, None, None]).clamp(0, 1).nan_to_num(0)

@@ -1,15 +1,15 @@
-"""Answers to a page's questions, from lazy matrices: numbers within fixed bounds only."""
+"""Answers to a page's questions, from lazy matrices: numbers within fixed bounds only.
+
+What takes long is sampled first, and gives way to newer questions between its strips.
+"""
 
 from __future__ import annotations
 
 import json
 import math
-import threading
 import zlib
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,41 +21,26 @@ from intently.foundation.arrays import Numbers
 from intently.matrix import LazyMatrix
 from intently.matrix.lazy import Derived
 from intently.matrix.patterns import STATISTICS, measure
-from intently.show.page.contents import FORMAT, described
+from intently.show.page.contents import FORMAT, described, plain
 from intently.show.page.items import Item, Layer
 from intently.show.page.numbers.measured import CELLS
 from intently.show.page.numbers.packing import shuffled, text
-from intently.show.page.serving.background import Background
-from intently.show.page.serving.cells import How
-from intently.show.page.serving.zooming import ZoomedHead
+from intently.show.page.serving.worker import Answer, Refused, Worker
+from intently.show.reading import edges
 
 LARGEST = 2**20
 """Most numbers of one answer."""
 
-AT_ONCE = 2**22
-"""Heads of up to so many weights are read completely when they are opened."""
+LONG = 2**30
+"""Weights, with those that their rows are normalised by, from which an answer takes long: about
+30,000 queries of as many keys. It gives way to newer questions, and is sampled first.
+"""
 
-MEMORY = 2**30
-"""Most bytes of cached heads; the least recently used are evicted."""
+SAMPLE = 2**24
+"""Weights of a sample."""
 
-PATIENCE = 20.0
-"""Seconds that a question about progress waits for news at most."""
-
-
-class Refused(Exception):  # noqa: N818 - it is a refusal
-    """A refused question: its HTTP status and a message."""
-
-    def __init__(self, status: int, why: str) -> None:
-        super().__init__(why)
-        self.status = status
-
-
-class Answer(NamedTuple):
-    """Bytes, their content type, and their precision."""
-
-    body: bytes
-    kind: str = "application/octet-stream"
-    nearness: str = ""
+STRIP = 2**22
+"""Weights between two moments in which long work gives way."""
 
 
 class Served:
@@ -63,168 +48,136 @@ class Served:
 
     def __init__(self, items: Sequence[Item], title: str | None = None) -> None:
         self.items = items
-        self.background = Background()
+        self.worker = Worker()
         self._layers = [layer for item in items for layer in item.layers]
-        self._heads: OrderedDict[tuple[int, ...], ZoomedHead] = OrderedDict()
-        self._opening = threading.Lock()
-        self._blocks = [_overview(layer) for layer in self._layers]
-        self._statistics: list[dict[str, list[float | None]] | None] = [None for _ in self._layers]
+        self._statistics: dict[int, Answer] = {}
         self.meta = self._described(title or items[0].name)
-        for number in reversed(range(len(self._layers))):
-            self.background.add(_statistics(number), self._measure(number), rank=0)
 
-    def answer(self, name: str, given: Mapping[str, str]) -> Answer:
+    def answer(
+        self, name: str, given: Mapping[str, str], gone: Callable[[], bool] = lambda: False
+    ) -> Answer:
         """Answer one question; raise `Refused` for anything else.
 
         ``name`` is one of `QUESTIONS`, ``given`` its numbers as words of the address.
         """
-        question = QUESTIONS.get(name)
-        if question is None:
+        if name not in QUESTIONS:
             raise Refused(404, "no such question")
-        if set(given) != set(question.takes):
-            raise Refused(400, f"{name} takes {', '.join(question.takes) or 'nothing'}")
+        question, takes = QUESTIONS[name]
+        if set(given) != set(takes):
+            raise Refused(400, f"{name} takes {', '.join(takes)}")
         try:
-            with nullcontext() if question.waits else self.background.answering():
-                return question.answer(self, _Given(given))
+            return self.worker.ask(lambda: question(self, _Given(given)), gone)
         except IntentlyError as error:
             raise Refused(409, str(error)) from None
-
-    def close(self, seconds: float | None = None) -> None:
-        """End the work in the background; wait at most so many seconds for its step."""
-        self.background.close(seconds)
 
     # --- questions ------------------------------------------------------------------------------
 
     def block(self, given: _Given) -> Answer:
         """The overview of one layer: bytes (h, n, m), each head on its own scale."""
-        number = given.number("n", len(self._layers))
-        layer = self._layers[number]
-        h, n, m = self._blocks[number]["shape"]
-        found = np.zeros((h, n, m), np.uint8)
-        for head in range(h):
-            part = ZoomedHead(_chosen(layer.matrix, [head]))
-            picture = part.pooled(0, part.t, 0, part.s, n, m, at_once=h).picture.nan_to_num(0)
-            largest = float(picture.max()) or 1.0
-            found[head] = (255 * (picture / largest).clamp(0, 1).sqrt()).round().numpy()
-        return Answer(text(zlib.compress(shuffled(found), 1)).encode(), "text/plain")
-
-    def open(self, given: _Given) -> Answer:
-        """Open a head: wait for progress of its pass, and return how far it has come."""
-        head, name = self._head(given)
-        before = given.number("done", head.t + 1)
-        if not head.settled:
-            wanted = head.t if before else 1
-            failed = self.background.failures
-            self.background.wait(lambda: head.done >= wanted or name in failed, PATIENCE)
-            if name in failed:
-                raise Refused(409, failed[name])
-        return _told({"done": head.done, "t": head.t})
+        layer = self._layers[given.number("n", len(self._layers))]
+        t, s = layer.matrix.shape[-2:]
+        n, m = min(CELLS, t), min(CELLS, s)
+        if _is_long(layer.matrix, t):
+            heads = [_chosen(layer.matrix, [head]) for head in range(layer.heads)]
+            found = torch.stack([_sampled(head, (0, t, 0, s), n, m, "mean")[0] for head in heads])
+        else:
+            found = layer.matrix.pool(n, m).reshape(layer.heads, n, m)
+        found = found.float().nan_to_num(0)
+        shares = found / found.flatten(1).amax(-1).clamp_min(1e-30)[:, None, None]
+        pixels = (255 * shares.clamp(0, 1).sqrt()).round().to(torch.uint8).numpy()
+        return Answer(text(zlib.compress(shuffled(pixels), 1)).encode(), "text/plain")
 
     def tile(self, given: _Given) -> Answer:
         """Exact weights of a window."""
-        head, _ = self._head(given)
+        head = given.head(self)
         r0, r1, c0, c1 = given.window(head)
         _bounded((r1 - r0) * (c1 - c0))
-        if r1 > head.done and (r1 - r0) * head.s > LARGEST * 16:
-            raise Refused(409, "the head is still being read; ask open first")
-        return Answer(_bytes(head.tile(r0, r1, c0, c1)))
+        return Answer(_bytes(torch.cat(list(self._strips(head, (r0, r1, c0, c1))))))
 
     def pooled(self, given: _Given) -> Answer:
-        """The mean or the largest weight of each cell of a window."""
-        head, _ = self._head(given)
-        h, w = given.cells()
-        found = head.pooled(*given.window(head), h, w, given.how())
-        return Answer(_bytes(found.picture), nearness=found.nearness)
+        """The mean or the largest weight of each cell of a window; a sample unless ``exact``."""
+        head, (h, w), how = given.head(self), given.cells(), given.how()
+        window, exact = given.window(head), given.number("exact", 2)
+        r0, r1, c0, c1 = window
+        if _is_long(head, r1 - r0) and not exact:
+            found, every = _sampled(head, window, h, w, how)
+            return Answer(_bytes(found), sampled=f"one query in {every:,}")
+        if (r0, c0, r1, c1) == (0, 0, *head.shape[-2:]) and not _is_long(head, r1):
+            return Answer(_bytes(head.pool(h, w, how)))
+        down, across = edges(r0, r1, h), edges(c0, c1, w)
+        out = np.zeros((len(down) - 1, c1 - c0), np.float32)
+        start = r0
+        for strip in self._strips(head, window):
+            at = np.searchsorted(down, np.arange(start, start + len(strip)), "right") - 1
+            cuts = np.flatnonzero(np.diff(at, prepend=-1))
+            join = np.maximum if how == "max" else np.add
+            out[at[cuts]] = join(out[at[cuts]], join.reduceat(strip.float().numpy(), cuts))
+            start += len(strip)
+        return Answer(_bytes(_across(out, across, np.diff(down), how)))
 
     def masked(self, given: _Given) -> Answer:
-        """Which cells of a window are masked completely."""
-        head, _ = self._head(given)
-        found = head.masked(*given.window(head), *given.cells())
-        return Answer(found.to(torch.uint8).numpy().tobytes())
+        """Which cells of a window are masked completely.
+
+        A long window whose mask has no closed form counts as seen.
+        """
+        head, (h, w) = given.head(self, mean=False), given.cells()
+        r0, r1, c0, c1 = given.window(head)
+        down, across = edges(r0, r1, h), edges(c0, c1, w)
+        found = _seen(head, down, across)
+        return Answer((~found).astype(np.uint8).tobytes())
 
     def entropy(self, given: _Given) -> Answer:
         """The entropy of every query."""
-        return Answer(_bytes(self._settled(given).kept.entropy))
+        return Answer(_bytes(self._eased(given.head(self)).entropy()))
 
     def received(self, given: _Given) -> Answer:
         """The attention that every key receives."""
-        return Answer(_bytes(self._settled(given).kept.received))
+        return Answer(_bytes(self._eased(given.head(self)).received()))
 
     def statistics(self, given: _Given) -> Answer:
-        """The statistics of all layers measured so far; waits for news.
-
-        A layer whose statistics fail counts as measured, with none.
-        """
-        before = given.number("known", len(self._layers) + 1)
-        failed = self.background.failures
-
-        def known() -> int:
-            return sum(
-                found is not None or _statistics(number) in failed
-                for number, found in enumerate(self._statistics)
-            )
-
-        self.background.wait(lambda: known() > before or known() == len(self._layers), PATIENCE)
-        entries = [found or {} for found in self._statistics]
-        return _told({"known": known(), "of": len(self._layers), "entries": entries})
+        """The statistics of the heads of one layer by name."""
+        number = given.number("n", len(self._layers))
+        if number not in self._statistics:
+            layer = self._layers[number]
+            found = measure(self._eased(layer.matrix), layer.tokens)
+            values = {name: plain(average.value().reshape(-1)) for name, average in found.items()}
+            body = json.dumps(values, allow_nan=False).encode()
+            self._statistics[number] = Answer(body, "application/json")
+        return self._statistics[number]
 
     # --- how ------------------------------------------------------------------------------------
 
-    def _head(self, given: _Given) -> tuple[ZoomedHead, str]:
-        """Return the requested head, or mean of heads, with its pass begun, and the pass's name."""
-        item = given.number("item", len(self.items))
-        entry = given.number("entry", len(self.items[item].layers))
-        matrix = self.items[item].layers[entry].matrix
-        heads = given.heads(matrix.shape[-3] if matrix.ndim > 2 else 1)
-        key = (item, entry, *heads)
-        with self._opening:
-            found = self._heads.pop(key, None)
-            if found is None:
-                found = ZoomedHead(_chosen(matrix, heads))
-                if found.n * found.t * found.s <= AT_ONCE:
-                    for _ in found.steps():
-                        pass
-            self._heads[key] = found
-            while len(self._heads) > 1 and sum(x.bytes for x in self._heads.values()) > MEMORY:
-                self.background.drop(_pass(*self._heads.popitem(last=False)))
-        name = _pass(key, found)
-        if not found.settled:
-            self.background.add(name, found.steps())
-        return found, name
+    def _strips(self, head: LazyMatrix, window: tuple[int, int, int, int]) -> Any:
+        """Yield the weights of a window in strips of rows, and give way between them."""
+        r0, r1, c0, c1 = window
+        cols = torch.arange(c0, c1)
+        step = max(1, STRIP // (head.shape[-1] * _heads(head)))
+        for rows in torch.arange(r0, r1).split(step):
+            if int(rows[0]) > r0:
+                self.worker.give_way()
+            yield head.tile(rows, cols)
 
-    def _settled(self, given: _Given) -> ZoomedHead:
-        head, _ = self._head(given)
-        if not head.settled:
-            raise Refused(409, "the head is still being read; ask open first")
-        return head
-
-    def _measure(self, number: int) -> Iterator[None]:
-        """Measure the statistics of a layer, as a job."""
-        layer = self._layers[number]
-        found = measure(_Patient(layer.matrix, self.background), layer.tokens)
-        self._statistics[number] = {
-            name: [x if math.isfinite(x) else None for x in average.value().reshape(-1).tolist()]
-            for name, average in found.items()
-        }
-        return
-        yield
+    def _eased(self, matrix: LazyMatrix) -> LazyMatrix:
+        """Return a matrix that gives way between its tiles where all of them take long."""
+        return _Eased(matrix, self.worker) if _is_long(matrix, matrix.shape[-2]) else matrix
 
     def _described(self, title: str) -> dict[str, Any]:
         """Return META of a page that asks a server for its numbers."""
-        entries = iter(range(len(self._layers)))
+        blocks = iter(range(len(self._layers)))
         return {
             "format": FORMAT,
             "title": title,
             "precision": "full",
             "source": "server",
             "bound": None,
-            "blocks": self._blocks,
+            "sampled": any(_is_long(one.matrix, one.matrix.shape[-2]) for one in self._layers),
+            "blocks": [_overview(layer) for layer in self._layers],
             "items": [
                 {
                     "name": item.name,
                     "note": item.note,
                     "sides": [side.described() for side in item.sides],
-                    "entries": [_entry(layer, next(entries)) for layer in item.layers],
+                    "entries": [_entry(layer, next(blocks)) for layer in item.layers],
                 }
                 for item in self.items
             ],
@@ -247,18 +200,22 @@ class _Given:
             raise Refused(400, f"{name}: expected a number from 0 to {stop - 1}")
         return int(word)
 
-    def heads(self, count: int) -> list[int]:
-        """Return indices of heads, each once."""
-        words = self.words["heads"].split(",")
-        found = [_Given({"heads": word}).number("heads", count) for word in words[: count + 1]]
-        if len(set(found)) != len(words):
+    def head(self, served: Served, mean: bool = True) -> LazyMatrix:
+        """Return a head, or the mean of some, as (t, s); without ``mean``, some as (n, t, s)."""
+        item = served.items[self.number("item", len(served.items))]
+        layer = item.layers[self.number("entry", len(item.layers))]
+        words = self.words["heads"].split(",")[: layer.heads + 1]
+        heads = [_Given({"heads": word}).number("heads", layer.heads) for word in words]
+        if len(set(heads)) != len(words):
             raise Refused(400, "heads: expected each head once")
-        return found
+        chosen = _chosen(layer.matrix, heads)
+        return chosen.mean_heads() if mean and len(heads) > 1 else chosen
 
-    def window(self, head: ZoomedHead) -> tuple[int, int, int, int]:
+    def window(self, head: LazyMatrix) -> tuple[int, int, int, int]:
         """Return rows r0 … r1 − 1 and columns c0 … c1 − 1, at least one of each."""
-        r0, c0 = self.number("r0", head.t), self.number("c0", head.s)
-        r1, c1 = self.number("r1", head.t + 1), self.number("c1", head.s + 1)
+        t, s = head.shape[-2:]
+        r0, c0 = self.number("r0", t), self.number("c0", s)
+        r1, c1 = self.number("r1", t + 1), self.number("c1", s + 1)
         if r1 <= r0 or c1 <= c0:
             raise Refused(400, "window: expected r0 < r1 and c0 < c1")
         return r0, r1, c0, c1
@@ -271,22 +228,22 @@ class _Given:
         _bounded(h * w)
         return h, w
 
-    def how(self) -> How:
+    def how(self) -> str:
         """Return what a cell shows of its weights."""
         if self.words["how"] not in ("mean", "max"):
             raise Refused(400, "how: expected mean or max")
-        return "max" if self.words["how"] == "max" else "mean"
+        return self.words["how"]
 
 
-class _Patient(Derived):
-    """A matrix whose tiles wait for more urgent work."""
+class _Eased(Derived):
+    """A matrix that gives way between its tiles."""
 
-    def __init__(self, matrix: LazyMatrix, background: Background) -> None:
+    def __init__(self, matrix: LazyMatrix, worker: Worker) -> None:
         super().__init__(matrix)
-        self._background = background
+        self._worker = worker
 
     def tile(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor:
-        self._background.yielding()
+        self._worker.give_way()
         return self.matrix.tile(rows, cols)
 
     def matmul(self, v: Tensor | Numbers) -> Tensor:
@@ -296,37 +253,103 @@ class _Patient(Derived):
         return self.matrix._viewers()
 
 
-class _Question(NamedTuple):
-    """Who answers a question, the arguments it takes, and whether it waits for jobs."""
-
-    answer: Any
-    takes: tuple[str, ...]
-    waits: bool = False
-
-
 _HEAD = ("item", "entry", "heads")
 _WINDOW = (*_HEAD, "r0", "r1", "c0", "c1")
-QUESTIONS = {
-    "block": _Question(Served.block, ("n",)),
-    "open": _Question(Served.open, (*_HEAD, "done"), waits=True),
-    "tile": _Question(Served.tile, _WINDOW),
-    "pooled": _Question(Served.pooled, (*_WINDOW, "h", "w", "how")),
-    "masked": _Question(Served.masked, (*_WINDOW, "h", "w")),
-    "entropy": _Question(Served.entropy, _HEAD),
-    "received": _Question(Served.received, _HEAD),
-    "statistics": _Question(Served.statistics, ("known",), waits=True),
+QUESTIONS: dict[str, tuple[Callable[[Served, _Given], Answer], tuple[str, ...]]] = {
+    "block": (Served.block, ("n",)),
+    "tile": (Served.tile, _WINDOW),
+    "pooled": (Served.pooled, (*_WINDOW, "h", "w", "how", "exact")),
+    "masked": (Served.masked, (*_WINDOW, "h", "w")),
+    "entropy": (Served.entropy, _HEAD),
+    "received": (Served.received, _HEAD),
+    "statistics": (Served.statistics, ("n",)),
 }
-"""All questions by their name in an address."""
+"""All questions by their name in an address, and what they take."""
 
 
-def _statistics(number: int) -> str:
-    """The name of the job that measures a layer."""
-    return f"statistics {number}"
+def _chosen(matrix: LazyMatrix, heads: Sequence[int]) -> LazyMatrix:
+    """Return some heads of one item as (n, t, s), or one as (t, s)."""
+    if matrix.ndim > 3:
+        matrix = matrix[0]
+    if matrix.ndim > 2:
+        matrix = matrix[heads[0]] if len(heads) == 1 else matrix[torch.tensor(heads)]
+    return matrix
 
 
-def _pass(key: tuple[int, ...], head: ZoomedHead) -> str:
-    """The name of the job that passes over a head."""
-    return f"head {'.'.join(map(str, key))} {id(head)}"
+def _heads(matrix: LazyMatrix) -> int:
+    """Return how many weights stand behind one: those of the heads that are averaged, say."""
+    while isinstance(matrix, Derived):
+        matrix = matrix.matrix
+    return max(1, math.prod(matrix.shape[:-2]))
+
+
+def _is_long(matrix: LazyMatrix, rows: int) -> bool:
+    """Return whether so many rows of a matrix take long."""
+    return rows * matrix.shape[-1] * _heads(matrix) > LONG
+
+
+def _sampled(
+    head: LazyMatrix, window: tuple[int, int, int, int], h: int, w: int, how: str
+) -> tuple[Tensor, int]:
+    """Return cells of one query for each row of cells, or every few, and how many it stands for."""
+    r0, r1, c0, c1 = window
+    down, across = edges(r0, r1, h), edges(c0, c1, w)
+    count = min(len(down) - 1, max(1, SAMPLE // (head.shape[-1] * _heads(head))))
+    coarse = edges(r0, r1, count)
+    rows = torch.from_numpy((coarse[:-1] + coarse[1:] - 1) // 2)
+    weights = head.tile(rows, torch.arange(c0, c1)).float().numpy()
+    cells = _across(weights, across, np.ones(count), how)
+    of = torch.from_numpy(np.searchsorted(coarse, down[:-1], "right") - 1)
+    return cells[of], max(1, round((r1 - r0) / count))
+
+
+def _across(sums: np.ndarray, across: np.ndarray, rows: np.ndarray, how: str) -> Tensor:
+    """Pool sums over ``rows`` rows each, or maxima, over columns; the first of them is c0."""
+    starts = across[:-1] - across[0]
+    if how == "max":
+        return torch.from_numpy(np.maximum.reduceat(sums, starts, axis=1))
+    total = np.add.reduceat(sums, starts, axis=1)
+    return torch.from_numpy(total / rows[:, None] / np.diff(across)).float()
+
+
+def _seen(head: LazyMatrix, down: np.ndarray, across: np.ndarray) -> np.ndarray:
+    """Return which cells hold a pair that some head may see."""
+    shape = len(down) - 1, len(across) - 1
+    mask = head.problem.mask if isinstance(head, Attention) else None
+    if mask is None:
+        return np.ones(shape, bool)
+    assert isinstance(head, Attention)
+    p = head.problem.ready()
+    runs = mask.queries(p.geometry)
+    if runs is not None and all(run.step == 1 for run in runs):
+        return _seen_in_runs(runs, down, across)
+    r0, r1, c0, c1 = int(down[0]), int(down[-1]), int(across[0]), int(across[-1])
+    if (r1 - r0) * (c1 - c0) * _heads(head) > SAMPLE:
+        return np.ones(shape, bool)
+    allow = p.allow(slice(r0, r1), slice(c0, c1))
+    assert allow is not None
+    seen = allow.reshape(-1, *allow.shape[-2:]).any(0).expand(r1 - r0, c1 - c0).numpy()
+    seen = np.logical_or.reduceat(seen, down[:-1] - r0, axis=0)
+    return np.logical_or.reduceat(seen, across[:-1] - c0, axis=1)
+
+
+def _seen_in_runs(runs: Any, down: np.ndarray, across: np.ndarray) -> np.ndarray:
+    """Return which cells hold a visible pair, from the closed form of each key's queries."""
+    keys = slice(int(across[0]), int(across[-1]))
+    begun = np.zeros((len(down), len(across) - 1), np.int64)
+    column = np.searchsorted(across, np.arange(keys.start, keys.stop), "right") - 1
+    for run in runs:
+        first, last = (
+            x[..., keys].reshape(-1, keys.stop - keys.start).numpy()
+            for x in torch.broadcast_tensors(run.first, run.last)
+        )
+        first, last = np.maximum(first, down[0]), np.minimum(last, down[-1] - 1)
+        some = first <= last
+        columns = np.broadcast_to(column, some.shape)[some]
+        for rows, sign in ((first[some], 1), (last[some], -1)):
+            cell = np.searchsorted(down, rows, "right") - (sign == 1)
+            np.add.at(begun, (cell, columns), sign)
+    return begun[:-1].cumsum(0) > 0
 
 
 def _overview(layer: Layer) -> dict[str, Any]:
@@ -347,16 +370,6 @@ def _entry(layer: Layer, block: int) -> dict[str, Any]:
     }
 
 
-def _chosen(matrix: LazyMatrix, heads: Sequence[int]) -> Attention:
-    """Return some heads of one item as (n, t, s), or (t, s) where there is no axis of heads."""
-    if matrix.ndim > 3:
-        matrix = matrix[0]
-    if matrix.ndim > 2:
-        matrix = matrix[heads[0]] if len(heads) == 1 else matrix[torch.tensor(heads)]
-    assert isinstance(matrix, Attention)
-    return matrix
-
-
 def _bounded(count: int) -> None:
     if count > LARGEST:
         raise Refused(413, f"an answer has at most {LARGEST:,} numbers")
@@ -364,7 +377,3 @@ def _bounded(count: int) -> None:
 
 def _bytes(numbers: Tensor) -> bytes:
     return np.ascontiguousarray(numbers.detach().float().numpy(), "<f4").tobytes()
-
-
-def _told(values: dict[str, Any]) -> Answer:
-    return Answer(json.dumps(values, allow_nan=False).encode(), "application/json")

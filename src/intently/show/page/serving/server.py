@@ -8,14 +8,12 @@ a file: requests are a name from a table and some integers.
 from __future__ import annotations
 
 import hmac
-import io
-import math
 import secrets
+import select
 import socket
+import sys
 import threading
-import time
 from collections.abc import Sequence
-from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl
@@ -23,25 +21,23 @@ from urllib.parse import parse_qsl
 from intently.errors import WriteError, build
 from intently.show.page.contents import Packed
 from intently.show.page.items import Item
-from intently.show.page.serving.answers import Answer, Refused, Served
-from intently.show.page.writing import parts
+from intently.show.page.serving.answers import Served
+from intently.show.page.serving.worker import Answer, Refused
+from intently.show.page.writing import whole
 
 HOST = "127.0.0.1"
 
 LONGEST = 2048
 """Most characters of an address."""
 
-ASKING = 5.0
-"""Seconds that a connection has to send the head of a request, idle time included."""
-
-TAKING = 30.0
-"""Seconds that a connection has to receive an answer."""
+PATIENCE = 10.0
+"""Seconds that a connection may be silent."""
 
 GRACE = 2.0
-"""Seconds that pending answers have when the server ends."""
+"""Seconds that pending work has when the server ends."""
 
 CONNECTIONS = 64
-"""Most simultaneous connections."""
+"""Most simultaneous connections; further ones are closed."""
 
 SAFE = {
     "Cache-Control": "no-store",
@@ -59,16 +55,13 @@ class Server(ThreadingHTTPServer):
     Raises `WriteError` if the given port is taken.
     """
 
-    allow_reuse_address = True
-    request_queue_size = CONNECTIONS
+    block_on_close = False
+    daemon_threads = True
 
     def __init__(self, page: bytes, port: int = 0, served: Served | None = None) -> None:
         self.page, self.served = page, served
         self.token = secrets.token_urlsafe(24)
-        self._handlers: dict[threading.Thread, socket.socket] = {}
-        self._places: set[socket.socket] = set()
-        self._asking: dict[socket.socket, None] = {}  # longest first
-        self._placing = threading.Lock()
+        self._places = threading.BoundedSemaphore(CONNECTIONS)
         try:
             super().__init__((HOST, port), _Handler)
         except OSError as error:
@@ -95,70 +88,31 @@ class Server(ThreadingHTTPServer):
 
     @property
     def working(self) -> bool:
-        """Whether some thread is still alive."""
-        threads = any(thread.is_alive() for thread in self._handlers)
-        return threads or (self.served is not None and self.served.background.working)
+        """Whether an answer is still computed."""
+        return self.served is not None and self.served.worker.thread.is_alive()
 
     def server_close(self) -> None:
-        """Close the port and its connections; pending work has `GRACE` to end."""
-        until = time.monotonic() + GRACE
+        """Close the port; pending work has `GRACE` to end."""
         super().server_close()
         if self.served is not None:
-            self.served.close(GRACE)
-        answering = [(one, at) for one, at in self._handlers.items() if one.is_alive()]
-        for _, connection in answering:
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-        for thread, _ in answering:
-            thread.join(max(0.0, until - time.monotonic()))
+            self.served.worker.close(GRACE)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a new thread; at the limit, the connection that asks longest is closed.
-
-        Connections being answered stay open; if all are busy, the new connection is closed.
-        """
-        with self._placing:
-            if len(self._places) >= CONNECTIONS:
-                slowest = next(iter(self._asking), None)
-                if slowest is None:
-                    self.shutdown_request(request)
-                    return
-                self._leave(slowest)
-                with suppress(OSError):
-                    slowest.shutdown(socket.SHUT_RDWR)
-            self._places.add(request)
-            self._asking[request] = None
-        thread = threading.Thread(
-            target=self.process_request_thread, args=(request, client_address), daemon=True
-        )
-        alive = {one: at for one, at in self._handlers.items() if one.is_alive()}
-        self._handlers = {**alive, thread: request}
-        thread.start()
+        """Answer in a new thread, if there is a place."""
+        if self._places.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answer, then free the place."""
         try:
             super().process_request_thread(request, client_address)
         finally:
-            with self._placing:
-                self._leave(request)
-
-    def _leave(self, connection: socket.socket) -> None:
-        self._places.discard(connection)
-        self._asking.pop(connection, None)
-
-    def asks(self, connection: socket.socket, asking: bool) -> None:
-        """Record whether a connection is still sending its request or is being answered."""
-        with self._placing:
-            if not asking:
-                self._asking.pop(connection, None)
-            elif connection in self._places:
-                self._asking.setdefault(connection)
+            self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore broken connections; bugs show their traceback."""
-        import sys
-
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 
@@ -167,29 +121,11 @@ def explorer(items: Sequence[Item], title: str | None = None, port: int = 0) -> 
     """Return a server of the page of some items, which asks for its numbers."""
     served = Served(items, title)
     try:
-        packed = Packed(served.meta, [], frozenset())
-        return Server("".join(parts(packed, "'self'")).encode(), port, served)
+        page = whole(Packed(served.meta, [], frozenset()), "'self'")
+        return Server(page, port, served)
     except BaseException:
-        served.close()
+        served.worker.close()
         raise
-
-
-class _Asked(io.RawIOBase):
-    """The bytes of a connection until a deadline, in pieces of any size."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self.deadline = math.inf
-        self._connection = connection
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        left = self.deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        self._connection.settimeout(left)
-        return self._connection.recv_into(buffer)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -198,28 +134,17 @@ class _Handler(BaseHTTPRequestHandler):
     server: Server  # pyright: ignore[reportIncompatibleVariableOverride]
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-
-    def setup(self) -> None:
-        """Read under a deadline."""
-        super().setup()
-        self.rfile.close()
-        self._asked = _Asked(self.connection)
-        self.rfile = io.BufferedReader(self._asked)
-
-    def handle_one_request(self) -> None:
-        """Answer one request, which must arrive in time."""
-        self._asked.deadline = time.monotonic() + ASKING
-        self.server.asks(self.connection, True)
-        super().handle_one_request()
+    timeout = PATIENCE
 
     def do_GET(self) -> None:
         """Answer, or refuse with a message."""
-        self.server.asks(self.connection, False)
         try:
             self._check()
             answer = self._answer()
         except Refused as refused:
             self.close_connection = True
+            if refused.status == 503:  # the server ends, or nobody waits
+                return
             self._send(refused.status, Answer(str(refused).encode(), "text/plain; charset=utf-8"))
         else:
             self._send(200, answer)
@@ -263,10 +188,17 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refused(400, "the address cannot be read") from None
         if len(dict(words)) != len(words):
             raise Refused(400, "a number was given twice")
-        return self.server.served.answer(parts[2], dict(words))
+        return self.server.served.answer(parts[2], dict(words), self._gone)
+
+    def _gone(self) -> bool:
+        """Return whether the client has closed the connection."""
+        try:
+            heard, _, _ = select.select([self.connection], [], [], 0)
+            return bool(heard) and not self.connection.recv(1, socket.MSG_PEEK)
+        except (OSError, ValueError):
+            return True
 
     def _send(self, status: int, answer: Answer) -> None:
-        self.connection.settimeout(TAKING)
         self.send_response(status)
         self.send_header("Content-Type", answer.kind)
         self.send_header("Content-Length", str(len(answer.body)))
@@ -274,8 +206,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         if answer.kind.startswith("text/html"):
             self.send_header("Content-Security-Policy", "frame-ancestors 'none'")
-        if answer.nearness:
-            self.send_header("Intently-Nearness", answer.nearness)
+        if answer.sampled:
+            self.send_header("Intently-Sampled", answer.sampled)
         if self.close_connection:
             self.send_header("Connection", "close")
         self.end_headers()
