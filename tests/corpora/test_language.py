@@ -226,6 +226,12 @@ def test_links_join_the_right_words(train: list[Pair]) -> None:
             forms.setdefault(english, set()).add(french)
     for adjective in ADJECTIVE.values():
         forms.setdefault(adjective.name, set()).update({*adjective.forms, adjective.before_vowel})
+    forms["student"].add("étudiante")
+    forms["students"].add("étudiantes")
+    forms["teacher"].add("professeure")
+    forms["teachers"].add("professeures")
+    forms["bank"].add("berge")
+    forms["banks"].add("berges")
     for pair in train[:20_000]:
         joined: dict[int, set[str]] = {}
         for i, j in pair.alignment.sure:
@@ -288,7 +294,7 @@ def test_sizes(train: list[Pair]) -> None:
     assert sum(len(pair.source_words) for pair in train) / len(train) <= 9
     english, french = vocabulary()
     assert 400 <= len({w.lower() for w in english}) <= 600
-    assert len({w.lower() for w in french}) <= 880
+    assert len({w.lower() for w in french}) <= 900
     assert english == sorted(set(english)) and french == sorted(set(french))
 
 
@@ -370,6 +376,10 @@ She found the books and read them. | Elle a trouvé les livres et les a lus.
 # giving
 Mary gave Susan a book. | Mary a donné un livre à Susan.
 Susan gave Mary a book. | Susan a donné un livre à Mary.
+Mary gave roses to Susan. | Mary a donné des roses à Susan.
+Mary gave Susan roses. | Mary a donné des roses à Susan.
+The king gave roses to the queen. | Le roi a donné des roses à la reine.
+The queen didn't give the king any roses. | La reine n'a pas donné de roses au roi.
 He gave a coat to the boy. | Il a donné un manteau au garçon.
 I showed the women my keys. | J'ai montré mes clés aux femmes.
 # questions
@@ -397,6 +407,29 @@ This is my sister. | C'est ma sœur.
 How old is your sister? | Quel âge a votre sœur ?
 I am ten years old. | J'ai dix ans.
 I love you. | Je t'aime.
+# roles, and what is said to somebody
+You are a wizard, Harry. | Vous êtes un sorcier, Harry.
+Harry, you are a wizard! | Harry, vous êtes un sorcier !
+He is a wizard. | C'est un sorcier.
+They aren't kings. | Ce ne sont pas des rois.
+Mary is a student. | Mary est étudiante.
+She is a good student. | C'est une bonne étudiante.
+The girls were students. | Les filles étaient étudiantes.
+I am a queen. | Je suis une reine.
+You were tired, Mary. | Vous étiez fatiguée, Mary.
+Open the door, Paul. | Ouvrez la porte, Paul.
+I lost Harry's book. | J'ai perdu le livre de Harry.
+# activities, compounds, whole kinds
+Building AI models is cool. | Construire des modèles d'IA est cool.
+Reading books isn't hard. | Lire des livres n'est pas dur.
+I don't like building models. | Je n'aime pas construire des modèles.
+We trained an AI model. | Nous avons entraîné un modèle d'IA.
+AI is cool. | L'IA est cool.
+Roses are red. | Les roses sont rouges.
+Mary saw the world. | Mary a vu le monde.
+He went to the bank. | Il est allé à la banque.
+She sat on the river bank. | Elle s'est assise sur la berge de la rivière.
+The students swam in the pool. | Les étudiants ont nagé dans la piscine.
 # there is, commands
 There is a cat on the table. | Il y a un chat sur la table.
 There isn't any milk in the kitchen. | Il n'y a pas de lait dans la cuisine.

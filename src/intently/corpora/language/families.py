@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from intently.corpora.language.because import because, sake
+from intently.corpora.language.being import activity, being_somebody, calling, likes_doing
 from intently.corpora.language.greetings import (
     answer,
     being_well,
@@ -53,7 +54,7 @@ GREETING = "greeting"
 
 # Kind, family, weight.
 FAMILIES: tuple[tuple[str, Family, int], ...] = (
-    ("because", because, 155),
+    ("because", because, 165),
     ("reason", sake, 50),
     ("statement", partial(said, frames=GENERAL), 190),
     ("partitive", partial(said, frames=FOOD), 70),
@@ -67,6 +68,10 @@ FAMILIES: tuple[tuple[str, Family, int], ...] = (
     ("there", there_is, 25),
     ("doing", doing, 130),
     ("command", command, 15),
+    ("role", being_somebody, 24),
+    ("calling", calling, 24),
+    ("activity", activity, 24),
+    ("activity", likes_doing, 8),
     ("question", whether, 30),
     ("question", whether_it_is, 15),
     ("question", where_is, 8),

@@ -9,10 +9,8 @@ from __future__ import annotations
 from intently.corpora.language.pair import Draft
 from intently.corpora.language.phrases import HE, NOTHING, SHE, Phrase, Slot, phrase, phrases
 from intently.corpora.language.sentences import Choose
-from intently.corpora.language.slots import ASK, KIN, NAMES, PRONOUNS, STOP
+from intently.corpora.language.slots import ASK, BANG, COMMA, KIN, NAMES, PRONOUNS, STOP
 from intently.corpora.language.words import NUMBERS, nouns, rows
-
-BANG, COMMA = phrase("!", "!"), phrase(",", ",")
 
 
 def table(text: str) -> tuple[Phrase, ...]:

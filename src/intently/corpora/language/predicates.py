@@ -73,7 +73,7 @@ DEGREES = ((("", ""),), (("", ""),), (("very", "très"), ("too", "trop")))
 PLAIN = ((("", ""),),)
 # Said without degree (a red hat is not very red), or without "too" (nobody is too good).
 ABSOLUTE = adjectives("red white black green new crowded")
-WELCOME = adjectives("beautiful good happy brave fresh comfortable big")
+WELCOME = adjectives("beautiful good happy brave fresh comfortable big cool fun important")
 VERY = ((("", ""),), (("", ""),), (("very", "très"),))
 
 
@@ -125,6 +125,7 @@ STATE_SUBJECTS: Slot = (
     *(PRONOUNS, PRONOUNS, SPEAKERS, NAMES, PEOPLE, PEOPLE),
     *(phrases(ALL_THINGS, "the"),) * 5,
     phrases(ALL_THINGS, "this these"),
+    phrases(ALL_THINGS, "generic"),
     phrases(OWN_THINGS, "possessive genitive"),
     *SOME_ANIMAL[:2],
     *SOME_ANIMAL[3:5],
@@ -212,7 +213,9 @@ def there_is(choose: Choose) -> Draft:
 
 
 SWIMMING: Slot = (
-    tuple(after_preposition("in", "dans", noun_phrase(n, "the", False)) for n in nouns("stream")),
+    tuple(
+        after_preposition("in", "dans", noun_phrase(n, "the", False)) for n in nouns("stream basin")
+    ),
 )
 SURFACES: Slot = (ON, ON, UNDER, NEAR)
 ENTERED: Slot = filled(

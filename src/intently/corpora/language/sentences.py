@@ -75,13 +75,14 @@ def frame(verb: str, subjects: Slot, classes: str, objects: Slot | None = None) 
     )
 
 
+WORLD: Slot = (phrases(nouns("sphere"), "the"), phrases(nouns("sphere"), "the", adjectives=True))
 GENERAL = (
     frame("cross", SOMEONE, "way stream bridge land"),
     frame("cross", SOMEONE, "way stream"),
     frame("cross", SOMEONE, "way stream"),
     frame("climb", SOMEONE, "height"),
     frame("see", SOMEONE, "plant flying building"),
-    frame("see", SOMEONE, "beast vehicle building plant height"),
+    frame("see", SOMEONE, "beast vehicle building plant height shore basin"),
     frame("have", SOMEONE, "kept thing vehicle clothes"),
     frame("buy", SOMEONE, "thing clothes vehicle print"),
     frame("sell", SOMEONE, "thing clothes vehicle"),
@@ -91,6 +92,10 @@ GENERAL = (
     frame("take", SOMEONE, "vehicle"),
     frame("open", SOMEONE, "opening container"),
     frame("close", SOMEONE, "opening container"),
+    frame("build", SOMEONE, "building bridge basin"),
+    frame("build", SOMEONE, "artefact"),
+    frame("train", SOMEONE, "artefact"),
+    frame("see", SOMEONE, "sphere", WORLD),
     frame("read", SOMEONE, "text"),
     frame("write", SOMEONE, "tale written", things("tale written", ownable=False)),
     frame("look_for", SOMEONE, "small_thing pet clothes"),
@@ -102,6 +107,7 @@ FOOD = (
     frame("eat", ANYONE, "count_food"),
     frame("drink", SOMEONE, "drink"),
     frame("like", SOMEONE, "food drink tale"),
+    frame("like", SOMEONE, "food drink blossom science artefact"),
     *(frame(verb, SOMEONE, "food drink") for verb in ("buy", "want", "sell")),
 )
 PERSONAL = tuple(
@@ -151,7 +157,8 @@ def gifts(classes: str) -> Slot:
     return (
         phrases(chosen, "the a this"),
         phrases(chosen, "my his her"),
-        phrases(chosen, "two three four five six seven eight - some"),
+        phrases(chosen, "- some"),
+        phrases(chosen, "two three four five six seven eight"),
         phrases(chosen, "a the", adjectives=True),
     )
 

@@ -22,7 +22,7 @@ from intently.corpora.language.phrases import (
 )
 from intently.corpora.language.words import NAME, listed, nouns
 
-STOP, ASK = phrase(".", "."), phrase("?", "?")
+STOP, ASK, BANG, COMMA = (phrase(mark, mark) for mark in ".?!,")
 
 PRONOUNS = tuple(
     Phrase((english,), (french,), None, agreement)

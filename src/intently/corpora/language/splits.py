@@ -21,7 +21,10 @@ SPLITS = ("train", "validation", "test", "novel", "deeper")
 
 NOVEL_BECAUSE = 0.35
 
-KEPT_BACK = frozenset(pair.source for pair in SHOWN)
+ARTICLES = ("You are a wizard, Harry.", "Building AI models is cool.", "Mary gave roses to Susan.")
+"""Sentences that articles about attention use: in the grammar, but in no split."""
+
+KEPT_BACK = frozenset((*ARTICLES, *(pair.source for pair in SHOWN)))
 
 # Of a hundred sentences, by the checksum of the English side: 0-2 validation, 3-6 test.
 RESERVED = {"validation": range(0, 3), "test": range(3, 7), "train": range(7, 100)}
