@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from intently.corpora.language.pair import Draft
-from intently.corpora.language.phrases import (
+from .pair import Draft
+from .phrases import (
     FEMININE,
     HE,
     NOTHING,
@@ -21,30 +21,11 @@ from intently.corpora.language.phrases import (
     noun_phrase,
     phrases,
 )
-from intently.corpora.language.predicates import (
-    BE,
-    BE_MODES,
-    SWIMMING,
-    command,
-    degrees,
-    described,
-    quality,
-)
-from intently.corpora.language.sentences import Choose, MismatchError, Mode, without_future
-from intently.corpora.language.slots import (
-    BANG,
-    COMMA,
-    IN,
-    KIN,
-    NAMES,
-    PEOPLE,
-    PRONOUNS,
-    SOMEONE,
-    SPEAKERS,
-    STOP,
-)
-from intently.corpora.language.verbs import VERB, Verb
-from intently.corpora.language.words import ADJECTIVE, Noun, adjectives, held_out, nouns
+from .predicates import BE, BE_MODES, SWIMMING, command, degrees, described, quality
+from .sentences import Choose, MismatchError, Mode, without_future
+from .slots import BANG, COMMA, IN, KIN, NAMES, PEOPLE, PRONOUNS, SOMEONE, SPEAKERS, STOP
+from .verbs import VERB, Verb
+from .words import ADJECTIVE, Noun, adjectives, held_out, nouns
 
 # --- roles --------------------------------------------------------------------------------------
 

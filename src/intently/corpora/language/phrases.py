@@ -5,16 +5,7 @@ from __future__ import annotations
 from functools import cache
 from itertools import product
 
-from intently.corpora.language.words import (
-    ADJECTIVE,
-    NAME,
-    NUMBERS,
-    Adjective,
-    Name,
-    Noun,
-    held_out,
-    starts_with_vowel,
-)
+from .words import ADJECTIVE, NAME, NUMBERS, Adjective, Name, Noun, held_out, starts_with_vowel
 
 # Who the subject is, as the French verb needs to know it.
 JE, WE, YOU, HE, SHE, THEY_M, THEY_F = range(7)

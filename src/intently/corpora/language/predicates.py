@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from intently.corpora.language.pair import Draft
-from intently.corpora.language.phrases import (
+from .pair import Draft
+from .phrases import (
     FEMININE,
     HE,
     NOTHING,
@@ -20,7 +20,7 @@ from intently.corpora.language.phrases import (
     noun_phrase,
     phrases,
 )
-from intently.corpora.language.sentences import (
+from .sentences import (
     FOOD,
     GENERAL,
     PERSONAL,
@@ -32,7 +32,7 @@ from intently.corpora.language.sentences import (
     modes,
     without_future,
 )
-from intently.corpora.language.slots import (
+from .slots import (
     ANYONE,
     AT,
     HOMES,
@@ -56,8 +56,8 @@ from intently.corpora.language.slots import (
     filled,
     when,
 )
-from intently.corpora.language.verbs import VERB, be_words
-from intently.corpora.language.words import NOUN, Adjective, Noun, adjectives, held_out, nouns
+from .verbs import VERB, be_words
+from .words import NOUN, Adjective, Noun, adjectives, held_out, nouns
 
 BE = VERB["be"]
 BE_MODES = (

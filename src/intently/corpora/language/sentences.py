@@ -10,20 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from intently.corpora.language.pair import Draft
-from intently.corpora.language.phrases import (
-    JE,
-    WE,
-    YOU,
-    Phrase,
-    Slot,
-    after_preposition,
-    phrase,
-    phrases,
-)
-from intently.corpora.language.slots import ANYONE, NAMED, SOMEONE, STOP, WHOM, things, when
-from intently.corpora.language.verbs import ANTECEDENT, DATIVE, DIRECT, VERB, ObjectPronoun, Verb
-from intently.corpora.language.words import NUMBERS, Name, Noun, held_out, nouns
+from .pair import Draft
+from .phrases import JE, WE, YOU, Phrase, Slot, after_preposition, phrase, phrases
+from .slots import ANYONE, NAMED, SOMEONE, STOP, WHOM, things, when
+from .verbs import ANTECEDENT, DATIVE, DIRECT, VERB, ObjectPronoun, Verb
+from .words import NUMBERS, Name, Noun, held_out, nouns
 
 Choose = Callable[[Any], Any]
 

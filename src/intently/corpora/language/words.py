@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from zlib import crc32
 
-from intently.corpora.language.lexicon import ADJECTIVES, NAMES, NOUNS
+from .lexicon import ADJECTIVES, NAMES, NOUNS
 
 NUMBERS = {
     "two": "deux",
