@@ -114,7 +114,7 @@ def attached(text: str) -> str:
 def english_side(draft: Draft) -> tuple[str, list[str]]:
     """Return the English sentence and its words.
 
-    >>> from intently.corpora.language.phrases import phrase
+    >>> from .phrases import phrase
     >>> english_side(Draft((phrase("milk", "lait"), phrase(".", "."))))
     ('Milk.', ['Milk', '.'])
     """
@@ -127,7 +127,7 @@ def english_side(draft: Draft) -> tuple[str, list[str]]:
 def french_side(draft: Draft) -> tuple[str, list[str]]:
     """Return the French sentence and its words, elided.
 
-    >>> from intently.corpora.language.phrases import phrase
+    >>> from .phrases import phrase
     >>> french_side(Draft((phrase("the", "le"), phrase("tree", "arbre"), phrase("?", "?"))))
     ("L'arbre ?", ["L'", 'arbre', '?'])
     """

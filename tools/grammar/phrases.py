@@ -139,7 +139,7 @@ def noun_phrase(
     `determiner` is English ("the", "a", "" for none, "some", "my", "two", "Mary's"), or
     "generic", which is none in English and the definite article in French (I like milk).
 
-    >>> from intently.corpora.language.words import NOUN
+    >>> from .words import NOUN
     >>> noun_phrase(NOUN["tree"], "this", False, ADJECTIVE["beautiful"]).french
     ('ce', 'bel', 'arbre')
     """
@@ -225,7 +225,7 @@ CONTRACTED = {("à", "le"): "au", ("à", "les"): "aux", ("de", "le"): "du", ("de
 def after_preposition(english: str, french: str, object_: Phrase) -> Phrase:
     """Return preposition and noun phrase; à and de contract with le and les.
 
-    >>> from intently.corpora.language.words import NOUN
+    >>> from .words import NOUN
     >>> after_preposition("to", "à", noun_phrase(NOUN["garden"], "the", False)).french
     ('au', 'jardin')
     """
@@ -271,7 +271,7 @@ def phrases(
     A determiner stands with the numbers that it allows; "-" is the bare noun. "numbers",
     "possessive" and "genitive" stand for all of these.
 
-    >>> from intently.corpora.language.words import NOUN
+    >>> from .words import NOUN
     >>> [" ".join(p.french) for p in phrases((NOUN["key"],), "the -")]
     ['la clé', 'les clés', 'des clés']
     """

@@ -81,8 +81,8 @@ VERY = ((("", ""),), (("", ""),), (("very", "très"),))
 def quality(adjective: Adjective, agreement: int, english: str = "", french: str = "") -> Phrase:
     """Return the adjective as a predicate that agrees, perhaps with its degree.
 
-    >>> from intently.corpora.language.phrases import SHE
-    >>> from intently.corpora.language.words import ADJECTIVE
+    >>> from .phrases import SHE
+    >>> from .words import ADJECTIVE
     >>> quality(ADJECTIVE["wide"], SHE, "too", "trop").french
     ('trop', 'large')
     """
