@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from intently.corpora.language import sample
+from intently.corpora import sample
 from intently.text import Tokenizer
 from intently.text.tokenizers import READY
 

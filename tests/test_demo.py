@@ -181,7 +181,7 @@ def test_a_figure_that_chance_reaches_is_no_achievement() -> None:
 def test_the_grammar_teaches_what_it_stands_for() -> None:
     size = demo.Size("quick", pairs=400, steps=1, sentences=1)
     text, _ = learning.corpus(size)
-    pairs = list(itertools.islice(language("train", 0), 400))
+    pairs = list(itertools.islice(language("train"), 400))
     assert text.guides is not None and len(text.guides) == 400
     taught = [(pair.pronoun, guide) for pair, guide in zip(pairs, text.guides) if guide]
     assert len(taught) == sum(pair.pronoun is not None for pair in pairs) > 10

@@ -53,6 +53,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "intently.show",
     ): "a recording writes pages and shows itself",
     ("intently.observe.recording.recording", "intently.observe.saving"): "a recording saves itself",
+    ("intently.corpora.built_in", "intently.text"): "a pair is cut into words",
     ("intently.masks.mask", "intently.masks.picture"): "a mask shows itself in notebooks",
     ("intently.matrix.lazy", "intently.show"): "a matrix shows itself in notebooks",
     ("intently.biases.bias", "intently.show"): "a bias shows itself in notebooks",

@@ -19,8 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks import measure
-from intently.corpora import read_parallel
-from intently.corpora.language import sample
+from intently.corpora import read_parallel, sample
 from intently.decoding import SearchOptions, search
 from intently.models import Transformer, TransformerOptions
 from intently.positions import sinusoidal

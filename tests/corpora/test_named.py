@@ -22,7 +22,7 @@ def test_the_names() -> None:
 class TestLanguage:
     def test_its_parts(self, built_in: Corpus) -> None:
         assert (built_in.name, built_in.source, built_in.target) == ("language", "en", "fr")
-        assert len(built_in.train) == named.TRAIN_PAIRS
+        assert len(built_in.train) == 100_000
         assert list(built_in.tests) == ["test", "novel", "deeper"]
         assert {len(text) for text in built_in.tests.values()} == {named.TEST_PAIRS}
         assert len(built_in.dev) == named.DEV_PAIRS
@@ -35,7 +35,7 @@ class TestLanguage:
             assert not trained & set(text.sources)
             assert len(set(text.sources)) == len(text)
 
-    def test_is_made_once(self, built_in: Corpus) -> None:
+    def test_is_read_once(self, built_in: Corpus) -> None:
         assert load_corpus("language", "en", "fr").train is built_in.train
 
     def test_is_in_no_folder(self, built_in: Corpus) -> None:
@@ -57,7 +57,8 @@ class TestLanguage:
         (("language", "fr", "en"), "source: expected one of en in language; got 'fr'."),
         (
             ("language", "en", "fr", "anywhere"),
-            "data_dir: expected none; got 'anywhere'. The built-in language is made on the spot.",
+            "data_dir: expected none; got 'anywhere'. "
+            "The built-in language comes with the package.",
         ),
     ],
 )

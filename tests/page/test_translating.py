@@ -139,9 +139,7 @@ def embedded(browsers: Any) -> tuple[Translator, Browser]:
 
 def sentences(count: int) -> list[str]:
     """Return sentences of every split of the built-in language."""
-    each = [
-        islice(language(split, 3), count // 4) for split in ("train", "test", "novel", "deeper")
-    ]
+    each = [islice(language(split), count // 4) for split in ("train", "test", "novel", "deeper")]
     return [pair.source for pairs in each for pair in pairs]
 
 

@@ -18,7 +18,7 @@ from intently.corpora import language
 from intently.errors import ArgumentError, KindError
 from intently.text import EOS, KINDS, PAD, SOS, SPECIALS, UNK, Tokenizer, words
 
-CORPUS = [text for pair in islice(language("train", 3), 400) for text in (pair.source, pair.target)]
+CORPUS = [text for pair in islice(language("train"), 400) for text in (pair.source, pair.target)]
 SUBWORD = Tokenizer.train(CORPUS, size=600)
 WORD = Tokenizer.train(CORPUS, kind="word")
 CHARACTER = Tokenizer.train(CORPUS, kind="character")

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from itertools import islice
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from intently.corpora import language
 from intently.text import word_spans, words
 from intently.text.words import WORD
 
@@ -77,12 +74,6 @@ def test_words_are_the_pieces_of_the_tokenizers_library(sentence: str) -> None:
 
 def _white(piece: str) -> bool:
     return not words(piece)
-
-
-def test_the_built_in_language_has_the_same_words() -> None:
-    for pair in islice(language("train", 5), 2000):
-        assert words(pair.source) == list(pair.source_words)
-        assert words(pair.target) == list(pair.target_words)
 
 
 def test_a_word_without_end_takes_no_time_without_end() -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from intently.corpora.alignment import Alignment, alignment_error_rate
+from intently.corpora.built_in import SHOWN, SPLITS, Pair, Pronoun, language, sample, vocabulary
 from intently.corpora.files import ParallelText, read_parallel
-from intently.corpora.language.pair import Pair, Pronoun
-from intently.corpora.language.shown import SHOWN
-from intently.corpora.language.splits import SPLITS, language, sample, vocabulary
 from intently.corpora.named import CORPORA, Corpus, load_corpus
 from intently.corpora.stories import stories
 from intently.foundation.on_demand import listed

@@ -6,17 +6,14 @@ import difflib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 from intently.corpora import multi30k, tatoeba
+from intently.corpora.built_in import Pair, language, sample
 from intently.corpora.files import ParallelText
-from intently.corpora.language.pair import Pair
-from intently.corpora.language.splits import language, sample
 from intently.errors import ArgumentError, build
 
-TRAIN_PAIRS = 100_000
 DEV_PAIRS = 500
 TEST_PAIRS = 1_000
 
@@ -26,7 +23,7 @@ class Corpus:
     """A corpus in one direction: ``train`` and ``dev`` pairs, and ``tests`` by name.
 
     ``credit`` names source and licence in one line; ``data_dir`` is the folder it was read from
-    (None: the folder of downloads, or generated).
+    (None: the folder of downloads, or the package).
     """
 
     name: str
@@ -53,7 +50,7 @@ class _Known(NamedTuple):
 
 @cache
 def _built_in() -> Parts:
-    """Return pairs of the built-in language, cached, as generating them takes seconds."""
+    """Return pairs of the built-in language, read once."""
 
     def text(split: str, pairs: Iterable[Pair]) -> ParallelText:
         sides = [(pair.source, pair.target) for pair in pairs]
@@ -61,7 +58,7 @@ def _built_in() -> Parts:
         return ParallelText([s for s, _ in sides], [t for _, t in sides], report)
 
     return (
-        text("train", islice(language("train"), TRAIN_PAIRS)),
+        text("train", language("train")),
         text("validation", sample("validation", DEV_PAIRS)),
         {name: text(name, sample(name, TEST_PAIRS)) for name in ("test", "novel", "deeper")},
     )
@@ -72,7 +69,7 @@ _KNOWN = {
         ("en",),
         ("fr",),
         lambda source, target, data_dir: _built_in(),
-        "the built-in language of Intently: made on this machine, free for every use",
+        "the built-in language of Intently: written by a grammar, free for every use",
     ),
     "multi30k": _Known(
         multi30k.LANGUAGES, multi30k.LANGUAGES, multi30k.read_multi30k, multi30k.CREDIT
@@ -86,8 +83,8 @@ CORPORA = tuple(_KNOWN)
 def load_corpus(name: str, source: str, target: str, data_dir: Path | str | None = None) -> Corpus:
     """Return a corpus by its name, from one of its languages to another.
 
-    ``language`` is generated; ``multi30k`` (en, de, fr) and ``tatoeba`` (en, fr) are downloaded
-    once into the user's cache (see `download.cache_folder`) and verified, or read from
+    ``language`` is part of the package; ``multi30k`` (en, de, fr) and ``tatoeba`` (en, fr) are
+    downloaded once into the user's cache (see `download.cache_folder`) and verified, or read from
     ``data_dir``, a folder with copies of their files.
 
     Raises ArgumentError for an unknown name or language, and for a ``data_dir`` with ``language``;
@@ -112,7 +109,7 @@ def load_corpus(name: str, source: str, target: str, data_dir: Path | str | None
         raise build(ArgumentError, "target", expected, repr(target))
     folder = None if data_dir is None else Path(data_dir)
     if name == "language" and folder is not None:
-        cause = "the built-in language is made on the spot"
+        cause = "the built-in language comes with the package"
         raise build(ArgumentError, "data_dir", "none", repr(str(folder)), cause)
     train, dev, tests = known.read(source, target, folder)
     absolute = None if folder is None else folder.absolute()

@@ -125,7 +125,7 @@ def corpus(size: Size, seed: int = 0) -> tuple[ParallelText, tuple[Tokenizer, To
     sides: list[tuple[str, str]] = []
     plain: list[tuple[str, str]] = []
     guides: list[dict[tuple[int, int], float]] = []
-    for pair in itertools.islice(language("train", seed), size.pairs):
+    for pair in itertools.islice(language("train"), size.pairs):
         source, target = pair[:2]
         if len(plain) < VOCABULARY_FROM:
             plain.append((source, target))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from intently.corpora.language.pair import Draft
-from intently.corpora.language.phrases import (
+from .pair import Draft
+from .phrases import (
     FEMININE,
     HE,
     NOTHING,
@@ -20,7 +20,7 @@ from intently.corpora.language.phrases import (
     noun_phrase,
     phrases,
 )
-from intently.corpora.language.sentences import (
+from .sentences import (
     FOOD,
     GENERAL,
     PERSONAL,
@@ -32,7 +32,7 @@ from intently.corpora.language.sentences import (
     modes,
     without_future,
 )
-from intently.corpora.language.slots import (
+from .slots import (
     ANYONE,
     AT,
     HOMES,
@@ -56,8 +56,8 @@ from intently.corpora.language.slots import (
     filled,
     when,
 )
-from intently.corpora.language.verbs import VERB, be_words
-from intently.corpora.language.words import NOUN, Adjective, Noun, adjectives, held_out, nouns
+from .verbs import VERB, be_words
+from .words import NOUN, Adjective, Noun, adjectives, held_out, nouns
 
 BE = VERB["be"]
 BE_MODES = (
@@ -73,7 +73,7 @@ DEGREES = ((("", ""),), (("", ""),), (("very", "très"), ("too", "trop")))
 PLAIN = ((("", ""),),)
 # Said without degree (a red hat is not very red), or without "too" (nobody is too good).
 ABSOLUTE = adjectives("red white black green new crowded")
-WELCOME = adjectives("beautiful good happy brave fresh comfortable big")
+WELCOME = adjectives("beautiful good happy brave fresh comfortable big cool fun important")
 VERY = ((("", ""),), (("", ""),), (("very", "très"),))
 
 
@@ -81,8 +81,8 @@ VERY = ((("", ""),), (("", ""),), (("very", "très"),))
 def quality(adjective: Adjective, agreement: int, english: str = "", french: str = "") -> Phrase:
     """Return the adjective as a predicate that agrees, perhaps with its degree.
 
-    >>> from intently.corpora.language.phrases import SHE
-    >>> from intently.corpora.language.words import ADJECTIVE
+    >>> from .phrases import SHE
+    >>> from .words import ADJECTIVE
     >>> quality(ADJECTIVE["wide"], SHE, "too", "trop").french
     ('trop', 'large')
     """
@@ -125,6 +125,7 @@ STATE_SUBJECTS: Slot = (
     *(PRONOUNS, PRONOUNS, SPEAKERS, NAMES, PEOPLE, PEOPLE),
     *(phrases(ALL_THINGS, "the"),) * 5,
     phrases(ALL_THINGS, "this these"),
+    phrases(ALL_THINGS, "generic"),
     phrases(OWN_THINGS, "possessive genitive"),
     *SOME_ANIMAL[:2],
     *SOME_ANIMAL[3:5],
@@ -212,7 +213,9 @@ def there_is(choose: Choose) -> Draft:
 
 
 SWIMMING: Slot = (
-    tuple(after_preposition("in", "dans", noun_phrase(n, "the", False)) for n in nouns("stream")),
+    tuple(
+        after_preposition("in", "dans", noun_phrase(n, "the", False)) for n in nouns("stream basin")
+    ),
 )
 SURFACES: Slot = (ON, ON, UNDER, NEAR)
 ENTERED: Slot = filled(

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from intently.corpora.language.families import DEEPER, FAMILIES, Family
-from intently.corpora.language.pair import Draft, Pair, english_side, realise
-from intently.corpora.language.phrases import Phrase
-from intently.corpora.language.sentences import MismatchError
-from intently.corpora.language.verbs import ObjectPronoun, Verb
-from intently.corpora.language.words import Adjective
 from intently.text import words as cut
+
+from .families import DEEPER, FAMILIES, Family
+from .pair import Draft, Pair, english_side, realise
+from .phrases import Phrase
+from .sentences import MismatchError
+from .verbs import ObjectPronoun, Verb
+from .words import Adjective
 
 Runs = frozenset[tuple[str, ...]]
 

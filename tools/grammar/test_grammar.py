@@ -8,21 +8,26 @@ import subprocess
 import sys
 from collections import Counter
 from itertools import islice, pairwise
+from pathlib import Path
 from zlib import crc32
 
 import pytest
 
-from intently.corpora import SHOWN, SPLITS, Pair, language, sample, vocabulary
-from intently.corpora.language.greetings import ANSWERS, GREETINGS, QUESTIONS, WELL
-from intently.corpora.language.pair import Draft, english_side
-from intently.corpora.language.phrases import phrase
-from intently.corpora.language.sentences import COUNTS, FOOD, GENERAL
-from intently.corpora.language.slots import when
-from intently.corpora.language.verbs import VERB
-from intently.corpora.language.words import ADJECTIVE, NAME, NOUN, Name, held_out
+from intently.corpora import SPLITS, built_in
 
+from .__main__ import SIZES, pairs, row
+from .greetings import ANSWERS, GREETINGS, QUESTIONS, WELL
+from .pair import Draft, Pair, english_side
 from .parsing import translations
+from .phrases import phrase
+from .sentences import COUNTS, FOOD, GENERAL
+from .shown import SHOWN
+from .slots import when
+from .splits import language, sample
+from .verbs import VERB
+from .words import ADJECTIVE, NAME, NOUN, Name, held_out
 
+ROOT = Path(__file__).resolve().parents[2]
 WORDS = re.compile(
     r"""[^\W\d_]*n['’]t\b
       | \w+(?:-\w+)*['’](?=\w)(?!(?:s|m|re|ve|ll|d|t)\b)
@@ -60,13 +65,13 @@ def test_the_same_seed_gives_the_same_stream(split: str) -> None:
 
 def test_other_processes_see_the_same_stream() -> None:
     code = (
-        "from itertools import islice, pairwise; from intently.corpora import language;"
+        "from itertools import islice; from tools.grammar.splits import language;"
         "print([p.source for s in ('train', 'novel') for p in islice(language(s, 1), 30)])"
     )
     runs = [
         subprocess.run(
             [sys.executable, "-c", code],
-            env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join([str(ROOT), *sys.path])},
             capture_output=True,
             text=True,
             check=True,
@@ -78,10 +83,10 @@ def test_other_processes_see_the_same_stream() -> None:
 
 
 def test_one_english_side_has_one_french_side() -> None:
-    """A million pairs; only checksums are kept, 64 bits a pair."""
+    """Half a million pairs; only checksums are kept, 64 bits a pair."""
     french: dict[int, int] = {}
     counts = {
-        "train": 960_000,
+        "train": 460_000,
         "validation": 10_000,
         "test": 10_000,
         "novel": 5_000,
@@ -95,9 +100,12 @@ def test_one_english_side_has_one_french_side() -> None:
             assert french.setdefault(key, target) == target, pair.source
 
 
-def test_an_unknown_split_is_refused_at_once() -> None:
-    with pytest.raises(ValueError, match=r"split: expected one of \"train\", .*'dev'"):
-        language("dev")
+@pytest.mark.parametrize("split", SPLITS)
+def test_the_package_holds_what_the_grammar_writes(split: str, train: list[Pair]) -> None:
+    written = train if split == "train" else pairs(split, SIZES[split])
+    for pair, held in zip(written, built_in.language(split), strict=True):
+        assert row(pair) == held
+    assert tuple(map(row, SHOWN)) == built_in.SHOWN
 
 
 # --- the splits ---------------------------------------------------------------------------------
@@ -203,8 +211,8 @@ def test_deeper_has_a_clause_more(train: list[Pair], novel: list[Pair], deeper: 
 
 def test_words_are_those_of_the_text(train: list[Pair]) -> None:
     for pair in train[:20_000]:
-        assert tuple(WORDS.findall(pair.source)) == pair.source_words
-        assert tuple(WORDS.findall(pair.target)) == pair.target_words
+        assert tuple(WORDS.findall(pair.source)) == pair.source_words == row(pair).source_words
+        assert tuple(WORDS.findall(pair.target)) == pair.target_words == row(pair).target_words
 
 
 def test_every_word_is_linked(train: list[Pair], novel: list[Pair], deeper: list[Pair]) -> None:
@@ -226,6 +234,12 @@ def test_links_join_the_right_words(train: list[Pair]) -> None:
             forms.setdefault(english, set()).add(french)
     for adjective in ADJECTIVE.values():
         forms.setdefault(adjective.name, set()).update({*adjective.forms, adjective.before_vowel})
+    forms["student"].add("étudiante")
+    forms["students"].add("étudiantes")
+    forms["teacher"].add("professeure")
+    forms["teachers"].add("professeures")
+    forms["bank"].add("berge")
+    forms["banks"].add("berges")
     for pair in train[:20_000]:
         joined: dict[int, set[str]] = {}
         for i, j in pair.alignment.sure:
@@ -286,10 +300,8 @@ def size() -> int:
 def test_sizes(train: list[Pair]) -> None:
     assert size() > 290 * 10**6
     assert sum(len(pair.source_words) for pair in train) / len(train) <= 9
-    english, french = vocabulary()
-    assert 400 <= len({w.lower() for w in english}) <= 600
-    assert len({w.lower() for w in french}) <= 880
-    assert english == sorted(set(english)) and french == sorted(set(french))
+    assert 400 <= len({w.lower() for pair in train for w in pair.source_words}) <= 600
+    assert len({w.lower() for pair in train for w in pair.target_words}) <= 900
 
 
 def test_il_and_elle_are_balanced(train: list[Pair]) -> None:
@@ -370,6 +382,10 @@ She found the books and read them. | Elle a trouvé les livres et les a lus.
 # giving
 Mary gave Susan a book. | Mary a donné un livre à Susan.
 Susan gave Mary a book. | Susan a donné un livre à Mary.
+Mary gave roses to Susan. | Mary a donné des roses à Susan.
+Mary gave Susan roses. | Mary a donné des roses à Susan.
+The king gave roses to the queen. | Le roi a donné des roses à la reine.
+The queen didn't give the king any roses. | La reine n'a pas donné de roses au roi.
 He gave a coat to the boy. | Il a donné un manteau au garçon.
 I showed the women my keys. | J'ai montré mes clés aux femmes.
 # questions
@@ -397,6 +413,29 @@ This is my sister. | C'est ma sœur.
 How old is your sister? | Quel âge a votre sœur ?
 I am ten years old. | J'ai dix ans.
 I love you. | Je t'aime.
+# roles, and what is said to somebody
+You are a wizard, Harry. | Vous êtes un sorcier, Harry.
+Harry, you are a wizard! | Harry, vous êtes un sorcier !
+He is a wizard. | C'est un sorcier.
+They aren't kings. | Ce ne sont pas des rois.
+Mary is a student. | Mary est étudiante.
+She is a good student. | C'est une bonne étudiante.
+The girls were students. | Les filles étaient étudiantes.
+I am a queen. | Je suis une reine.
+You were tired, Mary. | Vous étiez fatiguée, Mary.
+Open the door, Paul. | Ouvrez la porte, Paul.
+I lost Harry's book. | J'ai perdu le livre de Harry.
+# activities, compounds, whole kinds
+Building AI models is cool. | Construire des modèles d'IA est cool.
+Reading books isn't hard. | Lire des livres n'est pas dur.
+I don't like building models. | Je n'aime pas construire des modèles.
+We trained an AI model. | Nous avons entraîné un modèle d'IA.
+AI is cool. | L'IA est cool.
+Roses are red. | Les roses sont rouges.
+Mary saw the world. | Mary a vu le monde.
+He went to the bank. | Il est allé à la banque.
+She sat on the river bank. | Elle s'est assise sur la berge de la rivière.
+The students swam in the pool. | Les étudiants ont nagé dans la piscine.
 # there is, commands
 There is a cat on the table. | Il y a un chat sur la table.
 There isn't any milk in the kitchen. | Il n'y a pas de lait dans la cuisine.
@@ -430,6 +469,6 @@ def test_the_table_is_long_enough() -> None:
     assert len(ROWS) >= 60
 
 
-@pytest.mark.parametrize(("source", "target"), ROWS)
-def test_french(source: str, target: str) -> None:
-    assert [pair.target for pair in translations(source)] == [target]
+def test_french() -> None:
+    for source, target in ROWS:
+        assert [pair.target for pair in translations(source)] == [target], source

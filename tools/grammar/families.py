@@ -5,27 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from intently.corpora.language.because import because, sake
-from intently.corpora.language.greetings import (
-    answer,
-    being_well,
-    greeting,
-    introduction,
-    question_of,
-    small_question,
-)
-from intently.corpora.language.pair import Draft
-from intently.corpora.language.predicates import being_somewhere, command, doing, state, there_is
-from intently.corpora.language.questions import (
-    how_many,
-    what,
-    where_is,
-    where_when_why,
-    whether,
-    whether_it_is,
-    who,
-)
-from intently.corpora.language.relative import (
+from .because import because, sake
+from .being import activity, being_somebody, calling, likes_doing
+from .greetings import answer, being_well, greeting, introduction, question_of, small_question
+from .pair import Draft
+from .predicates import being_somewhere, command, doing, state, there_is
+from .questions import how_many, what, where_is, where_when_why, whether, whether_it_is, who
+from .relative import (
     because_because,
     because_that,
     knows_who,
@@ -34,7 +20,7 @@ from intently.corpora.language.relative import (
     that_was,
     who_did,
 )
-from intently.corpora.language.sentences import (
+from .sentences import (
     FOOD,
     GENERAL,
     PERSONAL,
@@ -53,7 +39,7 @@ GREETING = "greeting"
 
 # Kind, family, weight.
 FAMILIES: tuple[tuple[str, Family, int], ...] = (
-    ("because", because, 155),
+    ("because", because, 165),
     ("reason", sake, 50),
     ("statement", partial(said, frames=GENERAL), 190),
     ("partitive", partial(said, frames=FOOD), 70),
@@ -67,6 +53,10 @@ FAMILIES: tuple[tuple[str, Family, int], ...] = (
     ("there", there_is, 25),
     ("doing", doing, 130),
     ("command", command, 15),
+    ("role", being_somebody, 24),
+    ("calling", calling, 24),
+    ("activity", activity, 24),
+    ("activity", likes_doing, 8),
     ("question", whether, 30),
     ("question", whether_it_is, 15),
     ("question", where_is, 8),

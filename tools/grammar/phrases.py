@@ -5,16 +5,7 @@ from __future__ import annotations
 from functools import cache
 from itertools import product
 
-from intently.corpora.language.words import (
-    ADJECTIVE,
-    NAME,
-    NUMBERS,
-    Adjective,
-    Name,
-    Noun,
-    held_out,
-    starts_with_vowel,
-)
+from .words import ADJECTIVE, NAME, NUMBERS, Adjective, Name, Noun, held_out, starts_with_vowel
 
 # Who the subject is, as the French verb needs to know it.
 JE, WE, YOU, HE, SHE, THEY_M, THEY_F = range(7)
@@ -135,7 +126,7 @@ def indefinite_article(following: str) -> str:
     >>> indefinite_article("owl")
     'an'
     """
-    return "an" if following[0] in "aeio" else "a"
+    return "an" if following[0].lower() in "aeio" else "a"
 
 
 @cache
@@ -144,17 +135,18 @@ def noun_phrase(
 ) -> Phrase:
     """Return the noun with its determiner and perhaps an adjective, every word agreeing.
 
+    Of a compound, the words before the English noun are linked to those after the French one.
     `determiner` is English ("the", "a", "" for none, "some", "my", "two", "Mary's"), or
     "generic", which is none in English and the definite article in French (I like milk).
 
-    >>> from intently.corpora.language.words import NOUN
+    >>> from .words import NOUN
     >>> noun_phrase(NOUN["tree"], "this", False, ADJECTIVE["beautiful"]).french
     ('ce', 'bel', 'arbre')
     """
     owner = NAME[determiner.removesuffix("'s")] if determiner.endswith("'s") else None
     adjective_first = adjective is not None and adjective.before_noun
-    english_nouns: Words = (noun.english[plural],)
-    french_nouns: Words = (noun.french[plural],)
+    *front, _ = english_nouns = tuple(noun.english[plural].split("_"))
+    _, *tail = french_nouns = tuple(noun.french[plural].split("_"))
     if adjective is not None:
         form = adjective.form(noun.feminine, plural)
         if adjective_first and not noun.feminine and not plural:
@@ -179,9 +171,12 @@ def noun_phrase(
 
     e, f = len(english_start), len(french_start)
     head = e + len(english_nouns) - 1
-    links: list[Link] = [(head, f + adjective_first, SURE)]
+    at = f + adjective_first
+    links: list[Link] = [(head, at, SURE)]
     if adjective is not None:
-        links.append((e, f + (not adjective_first), SURE))
+        links.append((e, f if adjective_first else at + len(tail) + 1, SURE))
+    for i in range(head - len(front), head):
+        links += [(i, at + j, j == len(tail)) for j in range(1, len(tail) + 1)]
     french = french_start + french_nouns
     if owner:
         french += ("de", owner.name)
@@ -230,7 +225,7 @@ CONTRACTED = {("à", "le"): "au", ("à", "les"): "aux", ("de", "le"): "du", ("de
 def after_preposition(english: str, french: str, object_: Phrase) -> Phrase:
     """Return preposition and noun phrase; à and de contract with le and les.
 
-    >>> from intently.corpora.language.words import NOUN
+    >>> from .words import NOUN
     >>> after_preposition("to", "à", noun_phrase(NOUN["garden"], "the", False)).french
     ('au', 'jardin')
     """
@@ -276,7 +271,7 @@ def phrases(
     A determiner stands with the numbers that it allows; "-" is the bare noun. "numbers",
     "possessive" and "genitive" stand for all of these.
 
-    >>> from intently.corpora.language.words import NOUN
+    >>> from .words import NOUN
     >>> [" ".join(p.french) for p in phrases((NOUN["key"],), "the -")]
     ['la clé', 'les clés', 'des clés']
     """

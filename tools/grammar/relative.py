@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from intently.corpora.language.because import BECAUSE, OTHERS, SELF, resolved
-from intently.corpora.language.pair import Draft
-from intently.corpora.language.phrases import Phrase, phrase, phrases
-from intently.corpora.language.predicates import BE, described, quality
-from intently.corpora.language.sentences import (
-    FOOD,
-    GENERAL,
-    PERSONAL,
-    Choose,
-    Frame,
-    MismatchError,
-    Mode,
-    check_apart,
-)
-from intently.corpora.language.slots import NAMES, PEOPLE, PRONOUNS, SOMEONE, STOP
-from intently.corpora.language.verbs import VERB, Verb
-from intently.corpora.language.words import Noun, adjectives, held_out, nouns
+from .because import BECAUSE, OTHERS, SELF, resolved
+from .pair import Draft
+from .phrases import Phrase, phrase, phrases
+from .predicates import BE, described, quality
+from .sentences import FOOD, GENERAL, PERSONAL, Choose, Frame, MismatchError, Mode, check_apart
+from .slots import NAMES, PEOPLE, PRONOUNS, SOMEONE, STOP
+from .verbs import VERB, Verb
+from .words import Noun, adjectives, held_out, nouns
 
 WHO, THAT = phrase("who", "qui"), phrase("that", "que")
 RELATED = tuple(f for f in (*GENERAL, *FOOD) if f.verb.name not in ("climb", "cross"))

@@ -6,13 +6,11 @@ none in the other splits (see `splits`).
 
 from __future__ import annotations
 
-from intently.corpora.language.pair import Draft
-from intently.corpora.language.phrases import HE, NOTHING, SHE, Phrase, Slot, phrase, phrases
-from intently.corpora.language.sentences import Choose
-from intently.corpora.language.slots import ASK, KIN, NAMES, PRONOUNS, STOP
-from intently.corpora.language.words import NUMBERS, nouns, rows
-
-BANG, COMMA = phrase("!", "!"), phrase(",", ",")
+from .pair import Draft
+from .phrases import HE, NOTHING, SHE, Phrase, Slot, phrase, phrases
+from .sentences import Choose
+from .slots import ASK, BANG, COMMA, KIN, NAMES, PRONOUNS, STOP
+from .words import NUMBERS, nouns, rows
 
 
 def table(text: str) -> tuple[Phrase, ...]:

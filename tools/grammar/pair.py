@@ -7,28 +7,13 @@ from itertools import accumulate, chain
 from typing import NamedTuple
 
 from intently.corpora.alignment import Alignment
-from intently.corpora.language.phrases import HE, SHE, THEY_F, THEY_M, Phrase
-from intently.corpora.language.words import starts_with_vowel
+from intently.corpora.built_in import Pronoun
+
+from .phrases import HE, SHE, THEY_F, THEY_M, Phrase
+from .words import starts_with_vowel
 
 THIRD = {HE: "il", SHE: "elle", THEY_M: "ils", THEY_F: "elles"}
 """The French pronoun of a thing, by its agreement."""
-
-
-class Pronoun(NamedTuple):
-    """Which noun a pronoun stands for, as word indices of the pair.
-
-    `source` is the index of it or they among the source words, `target` that of the French
-    pronoun among the target words; `right` and `wrong` are the source indices of the noun it
-    stands for and of the other one; `expected` is il, elle, ils or elles, `other` what would stand
-    for the wrong noun, the same word where both are of one gender.
-    """
-
-    source: int
-    target: int
-    right: int
-    wrong: int
-    expected: str
-    other: str
 
 
 # A link between words of different phrases: English phrase, word; French phrase, word; sure.
@@ -53,7 +38,7 @@ class Draft(NamedTuple):
 class Pair(NamedTuple):
     """A sentence in English and in French, its words, and how they are aligned.
 
-    >>> from intently.corpora import SHOWN
+    >>> from .shown import SHOWN
     >>> SHOWN[0].source, SHOWN[0].target_words
     ('I drink milk.', ('Je', 'bois', 'du', 'lait', '.'))
     >>> sorted(SHOWN[0].alignment.possible - SHOWN[0].alignment.sure)  # milk, du
@@ -129,7 +114,7 @@ def attached(text: str) -> str:
 def english_side(draft: Draft) -> tuple[str, list[str]]:
     """Return the English sentence and its words.
 
-    >>> from intently.corpora.language.phrases import phrase
+    >>> from .phrases import phrase
     >>> english_side(Draft((phrase("milk", "lait"), phrase(".", "."))))
     ('Milk.', ['Milk', '.'])
     """
@@ -142,7 +127,7 @@ def english_side(draft: Draft) -> tuple[str, list[str]]:
 def french_side(draft: Draft) -> tuple[str, list[str]]:
     """Return the French sentence and its words, elided.
 
-    >>> from intently.corpora.language.phrases import phrase
+    >>> from .phrases import phrase
     >>> french_side(Draft((phrase("the", "le"), phrase("tree", "arbre"), phrase("?", "?"))))
     ("L'arbre ?", ["L'", 'arbre', '?'])
     """

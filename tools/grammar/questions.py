@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-from intently.corpora.language.pair import Draft, FarLink
-from intently.corpora.language.phrases import (
-    HE,
-    POSSIBLE,
-    SHE,
-    SURE,
-    THEY_M,
-    WE,
-    YOU,
-    Phrase,
-    Slot,
-    phrase,
-    phrases,
-)
-from intently.corpora.language.predicates import BE, LOCATED, STATE_SUBJECTS, described
-from intently.corpora.language.sentences import FOOD, GENERAL, PERSONAL, Choose, Frame, check_apart
-from intently.corpora.language.slots import ASK, KIN, NAMES, PEOPLE, PRONOUNS, when
-from intently.corpora.language.verbs import VERB, Verb, be_words
-from intently.corpora.language.words import held_out, nouns
+from .pair import Draft, FarLink
+from .phrases import HE, POSSIBLE, SHE, SURE, THEY_M, WE, YOU, Phrase, Slot, phrase, phrases
+from .predicates import BE, LOCATED, STATE_SUBJECTS, described
+from .sentences import FOOD, GENERAL, PERSONAL, Choose, Frame, check_apart
+from .slots import ASK, KIN, NAMES, PEOPLE, PRONOUNS, when
+from .verbs import VERB, Verb, be_words
+from .words import held_out, nouns
 
 THEY_AND_YOU = tuple(p for p in PRONOUNS if p.agreement in (YOU, THEY_M))
 ASKED: Slot = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from intently.corpora.language.phrases import (
+from .phrases import (
     HE,
     JE,
     NOTHING,
@@ -20,9 +20,9 @@ from intently.corpora.language.phrases import (
     phrase,
     phrases,
 )
-from intently.corpora.language.words import NAME, listed, nouns
+from .words import NAME, listed, nouns
 
-STOP, ASK = phrase(".", "."), phrase("?", "?")
+STOP, ASK, BANG, COMMA = (phrase(mark, mark) for mark in ".?!,")
 
 PRONOUNS = tuple(
     Phrase((english,), (french,), None, agreement)

@@ -3,7 +3,8 @@
 
 A row is a word. A dash means "no such form". The last column of a noun names its classes and the
 last of an adjective the noun classes that it may stand with; the frames of `sentences` select by
-the same names. Removing a row removes the word, provided that no frame names it.
+the same names. Removing a row removes the word, provided that no frame names it. The parts of a compound are joined
+by "_": the last English and the first French word is the noun ("AI_model", "modèle_de_IA").
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ king        kings       | roi          rois           m | person adult
 queen       queens      | reine        reines         f | person adult
 teacher     teachers    | professeur   professeurs    m | person adult
 doctor      doctors     | médecin      médecins       m | person adult
+student     students    | étudiant     étudiants      m | person adult
+wizard      wizards     | sorcier      sorciers       m | person adult
 friend      friends     | ami          amis           m | kin ally
 brother     brothers    | frère        frères         m | kin
 sister      sisters     | sœur         sœurs          f | kin
@@ -50,18 +53,22 @@ field       fields      | champ        champs         m | land in
 valley      valleys     | vallée       vallées        f | land in
 hill        hills       | colline      collines       f | height on_foot
 mountain    mountains   | montagne     montagnes      f | height on_foot
+river_bank  river_banks | berge_de_la_rivière berges_de_la_rivière f | shore on near
 wall        walls       | mur          murs           m | height barrier behind
 rock        rocks       | rocher       rochers        m | height barrier behind
 
 house       houses      | maison       maisons        f | building in near behind goal kept
 school      schools     | école        écoles         f | building in near goal
 church      churches    | église       églises        f | building room in near goal
+bank        banks       | banque       banques        f | building in near goal
 museum      museums     | musée        musées         m | building room in near goal
 station     stations    | gare         gares          f | building in near goal
 hotel       hotels      | hôtel        hôtels         m | building room in near goal
 kitchen     kitchens    | cuisine      cuisines       f | room in
 garden      gardens     | jardin       jardins        m | in goal
 cave        caves       | grotte       grottes        f | hollow in
+pool        pools       | piscine      piscines       f | basin near behind goal
+world       worlds      | monde        mondes         m | sphere
 tree        trees       | arbre        arbres         m | plant near behind under
 
 bread       -           | pain         -              m | food dry_food perishable
@@ -108,23 +115,28 @@ coat        coats       | manteau      manteaux       m | thing clothes fitting
 shirt       shirts      | chemise      chemises       f | thing clothes
 dress       dresses     | robe         robes          f | thing clothes fitting
 flower      flowers     | fleur        fleurs         f | small_thing reddish blossom
+rose        roses       | rose         roses          f | small_thing reddish blossom
 gift        gifts       | cadeau       cadeaux        m | thing small_thing fitting
 lamp        lamps       | lampe        lampes         f | thing fitting
 car         cars        | voiture      voitures       f | vehicle thing
 truck       trucks      | camion       camions        m | vehicle
 bus         buses       | bus          bus            m | vehicle
 plane       planes      | avion        avions         m | vehicle flying
+
+AI          -           | IA           -              f | science
+model       models      | modèle       modèles        m | artefact
+AI_model    AI_models   | modèle_de_IA modèles_de_IA  m | artefact
 """
 
 #  english     | masculine  feminine  plurals          before a vowel | place  | noun classes
 ADJECTIVES = """
-big            | grand grande grands grandes                | before | large building plant thing
-small          | petit petite petits petites | before | beast building plant thing count_food
-beautiful      | beau belle beaux belles bel | before | building plant clothes tale beast blossom flying
-new            | nouveau nouvelle nouveaux nouvelles nouvel | before | thing clothes vehicle text building ally
+big            | grand grande grands grandes                | before | large building plant thing basin sphere
+small          | petit petite petits petites | before | beast building plant thing count_food basin sphere
+beautiful      | beau belle beaux belles bel | before | building plant clothes tale beast blossom flying shore sphere
+new            | nouveau nouvelle nouveaux nouvelles nouvel | before | thing clothes vehicle text building ally artefact
 old            | vieux vieille vieux vieilles vieil | before | adult beast thing vehicle building kin
 young          | jeune jeune jeunes jeunes                  | before | person
-good           | bon bonne bons bonnes                      | before | food drink text tale ally
+good           | bon bonne bons bonnes                      | before | food drink text tale ally artefact
 red            | rouge rouge rouges rouges                  | after  | clothes vehicle reddish
 white          | blanc blanche blancs blanches | after | clothes vehicle colored blossom
 black          | noir noire noirs noires                    | after  | clothes vehicle colored
@@ -141,8 +153,8 @@ greedy         | gourmand gourmande gourmands gourmandes    | after  | person be
 wide           | large large larges larges                  | after  | way stream land
 narrow         | étroit étroite étroits étroites            | after  | way bridge hollow
 long           | long longue longs longues                  | before | tale text bridge
-slippery       | glissant glissante glissants glissantes    | after  | way
-deep           | profond profonde profonds profondes        | after  | stream hollow
+slippery       | glissant glissante glissants glissantes    | after  | way shore
+deep           | profond profonde profonds profondes        | after  | stream hollow basin
 high           | haut haute hauts hautes                    | before | height
 steep          | raide raide raides raides                  | after  | height
 low            | bas basse bas basses                       | after  | barrier
@@ -158,8 +170,12 @@ hard           | dur dure durs dures                        | after  | furniture
 comfortable    | confortable confortable confortables confortables | after | furniture
 expensive      | cher chère chers chères                    | after  | clothes vehicle furniture
 heavy          | lourd lourde lourds lourdes                | after  | container
-slow           | lent lente lents lentes                    | after  | vehicle
+slow           | lent lente lents lentes                    | after  | vehicle artefact
 crowded        | bondé bondée bondés bondées                | after  | room
+cool           | cool cool cool cool                        | after  | person tale print vehicle clothes artefact science
+important      | important importante importants importantes | after  | person text artefact science
+easy           | facile facile faciles faciles              | after  | activity
+fun            | amusant amusante amusants amusantes        | after  | activity
 """
 
 #  english forms               | tenses | french: infinitive, then where it is irregular the
@@ -183,6 +199,8 @@ lose      loses      lost       | df    | perdre perds perd perdons perdez perde
 take      takes      took       | pdfic | prendre prends prend prenons prenez prennent; pris; prendr
 open      opens      opened     | pdfic | ouvrir ouvre ouvre ouvrons ouvrez ouvrent; ouvert; ouvrir
 close     closes     closed     | pdfic | fermer
+build     builds     built      | pdfic | construire construis construit construisons construisez construisent; construit; construir
+train     trains     trained    | pdfic | entraîner
 read      reads      read       | dfic  | lire lis lit lisons lisez lisent; lu; lir
 write     writes     wrote      | pdfi  | écrire écris écrit écrivons écrivez écrivent; écrit; écrir
 look_for  looks_for  looked_for | pdfc  | chercher
@@ -221,4 +239,5 @@ Paul   | m
 David  | m
 Thomas | m
 Lucas  | m
+Harry  | m
 """

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from intently.corpora.language.pair import Draft, Pair, realise
-from intently.corpora.language.phrases import SHE, Phrase, phrase
+from .pair import Draft, Pair, realise
+from .phrases import SHE, Phrase, phrase
 
 
 def _phrase(english: str, french: str, links: str = "", head: int = 0) -> Phrase:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from intently.corpora.language.lexicon import VERBS
-from intently.corpora.language.phrases import (
+from .lexicon import VERBS
+from .phrases import (
     FEMININE,
     HE,
     JE,
@@ -28,7 +28,7 @@ from intently.corpora.language.phrases import (
     Phrase,
     Words,
 )
-from intently.corpora.language.words import rows
+from .words import rows
 
 # Rows of a conjugation table (je, il, nous, vous, ils) by who the subject is.
 ROW = {JE: 0, HE: 1, SHE: 1, WE: 2, YOU: 3, THEY_M: 4, THEY_F: 4}

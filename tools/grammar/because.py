@@ -9,23 +9,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from intently.corpora.language.pair import Draft
-from intently.corpora.language.phrases import (
-    HE,
-    NOTHING,
-    SHE,
-    THEY_F,
-    THEY_M,
-    Phrase,
-    Slot,
-    noun_phrase,
-    phrase,
-)
-from intently.corpora.language.predicates import BE, quality
-from intently.corpora.language.sentences import Choose, Mode, check_apart, without_future
-from intently.corpora.language.slots import AT, IN, NAMES, PEOPLE, PRONOUNS, SOMEONE, STOP, TO, WITH
-from intently.corpora.language.verbs import VERB, Verb
-from intently.corpora.language.words import Adjective, Noun, adjectives, held_out, listed
+from .pair import Draft
+from .phrases import HE, NOTHING, SHE, THEY_F, THEY_M, Phrase, Slot, noun_phrase, phrase
+from .predicates import BE, quality
+from .sentences import Choose, Mode, check_apart, without_future
+from .slots import AT, IN, NAMES, PEOPLE, PRONOUNS, SOMEONE, STOP, TO, WITH
+from .verbs import VERB, Verb
+from .words import Adjective, Noun, adjectives, held_out, listed
 
 BECAUSE = phrase("because", "parce que")
 IT = {

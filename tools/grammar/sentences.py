@@ -10,20 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from intently.corpora.language.pair import Draft
-from intently.corpora.language.phrases import (
-    JE,
-    WE,
-    YOU,
-    Phrase,
-    Slot,
-    after_preposition,
-    phrase,
-    phrases,
-)
-from intently.corpora.language.slots import ANYONE, NAMED, SOMEONE, STOP, WHOM, things, when
-from intently.corpora.language.verbs import ANTECEDENT, DATIVE, DIRECT, VERB, ObjectPronoun, Verb
-from intently.corpora.language.words import NUMBERS, Name, Noun, held_out, nouns
+from .pair import Draft
+from .phrases import JE, WE, YOU, Phrase, Slot, after_preposition, phrase, phrases
+from .slots import ANYONE, NAMED, SOMEONE, STOP, WHOM, things, when
+from .verbs import ANTECEDENT, DATIVE, DIRECT, VERB, ObjectPronoun, Verb
+from .words import NUMBERS, Name, Noun, held_out, nouns
 
 Choose = Callable[[Any], Any]
 
@@ -75,13 +66,14 @@ def frame(verb: str, subjects: Slot, classes: str, objects: Slot | None = None) 
     )
 
 
+WORLD: Slot = (phrases(nouns("sphere"), "the"), phrases(nouns("sphere"), "the", adjectives=True))
 GENERAL = (
     frame("cross", SOMEONE, "way stream bridge land"),
     frame("cross", SOMEONE, "way stream"),
     frame("cross", SOMEONE, "way stream"),
     frame("climb", SOMEONE, "height"),
     frame("see", SOMEONE, "plant flying building"),
-    frame("see", SOMEONE, "beast vehicle building plant height"),
+    frame("see", SOMEONE, "beast vehicle building plant height shore basin"),
     frame("have", SOMEONE, "kept thing vehicle clothes"),
     frame("buy", SOMEONE, "thing clothes vehicle print"),
     frame("sell", SOMEONE, "thing clothes vehicle"),
@@ -91,6 +83,10 @@ GENERAL = (
     frame("take", SOMEONE, "vehicle"),
     frame("open", SOMEONE, "opening container"),
     frame("close", SOMEONE, "opening container"),
+    frame("build", SOMEONE, "building bridge basin"),
+    frame("build", SOMEONE, "artefact"),
+    frame("train", SOMEONE, "artefact"),
+    frame("see", SOMEONE, "sphere", WORLD),
     frame("read", SOMEONE, "text"),
     frame("write", SOMEONE, "tale written", things("tale written", ownable=False)),
     frame("look_for", SOMEONE, "small_thing pet clothes"),
@@ -102,6 +98,7 @@ FOOD = (
     frame("eat", ANYONE, "count_food"),
     frame("drink", SOMEONE, "drink"),
     frame("like", SOMEONE, "food drink tale"),
+    frame("like", SOMEONE, "food drink blossom science artefact"),
     *(frame(verb, SOMEONE, "food drink") for verb in ("buy", "want", "sell")),
 )
 PERSONAL = tuple(
@@ -151,7 +148,8 @@ def gifts(classes: str) -> Slot:
     return (
         phrases(chosen, "the a this"),
         phrases(chosen, "my his her"),
-        phrases(chosen, "two three four five six seven eight - some"),
+        phrases(chosen, "- some"),
+        phrases(chosen, "two three four five six seven eight"),
         phrases(chosen, "a the", adjectives=True),
     )
 

@@ -1,0 +1,1 @@
+"""The grammar of the built-in language: English and French sentences, with their alignment."""
