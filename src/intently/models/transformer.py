@@ -21,7 +21,6 @@ from intently.attention_matrix import Attention
 from intently.errors import ArgumentError, build
 from intently.foundation.checks import check_word, divisor, probability, whole_number
 from intently.foundation.field_names import answered
-from intently.foundation.parts import Part
 from intently.masks import causal, padding
 from intently.models.seq2seq import (
     EncoderCache,
@@ -37,7 +36,6 @@ from intently.models.seq2seq import (
     kept,
     rows_read,
 )
-from intently.models.trees import transformer_tree
 from intently.modules.attended import attended, attention_blocks
 from intently.modules.blocks import DecoderLayer, EncoderLayer
 from intently.modules.caches.cache import AsBefore
@@ -316,10 +314,6 @@ class Transformer(Seq2Seq):
     def replays(self) -> dict[str, Replay]:
         """Return the settings of every attention, named as in `attentions`."""
         return {name: Replay.of(block) for name, block in self.attention_blocks()}
-
-    def tree(self) -> Part:
-        """Return the tree of its parts, for `intently.show.architecture`."""
-        return transformer_tree(self)
 
     def attention_blocks(self) -> list[tuple[str, Any]]:
         """Return the modules that attend, named as in `attentions`."""
