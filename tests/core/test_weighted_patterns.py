@@ -10,7 +10,7 @@ from torch import Tensor
 
 import intently as it
 from intently.errors import ArgumentError, IntentlyError, KindError
-from intently.kernels.streamed import Block
+from intently.kernels.walk import Block
 from intently.matrix import patterns
 from intently.matrix.lazy import LazyMatrix
 
