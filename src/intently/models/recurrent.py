@@ -35,10 +35,10 @@ from intently.models.seq2seq import (
     rows_read,
 )
 from intently.models.transformer import SHARES
+from intently.modules.attended import Replay
 from intently.modules.caches.rows import Rows, picked
 from intently.modules.linear import Linear, xavier
 from intently.modules.recurrent import AdditiveAttention, LuongAttention, Remembered
-from intently.modules.replay import Replay
 
 ATTENTIONS = ("none", "additive", "dot", "general", "concat")
 

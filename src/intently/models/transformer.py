@@ -36,7 +36,7 @@ from intently.models.seq2seq import (
     kept,
     rows_read,
 )
-from intently.modules.attended import attended, attention_blocks
+from intently.modules.attended import Replay, attended, attention_blocks
 from intently.modules.blocks import DecoderLayer, EncoderLayer
 from intently.modules.caches.cache import AsBefore
 from intently.modules.caches.key_value import FixedCache, KeyValueCache
@@ -44,7 +44,6 @@ from intently.modules.caches.rows import Padded
 from intently.modules.feed_forward import FeedForward, GatedFeedForward
 from intently.modules.multi_head import MultiHeadAttention
 from intently.modules.options import AttentionOptions
-from intently.modules.replay import Replay
 from intently.positions import Rotary, sinusoidal
 
 SHARES = ("output", "all")

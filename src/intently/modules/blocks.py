@@ -17,11 +17,10 @@ from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.checks import check_kind, check_word, probability, whole_number
 from intently.foundation.field_names import answered
 from intently.masks import Geometry, Mask, as_mask
-from intently.modules.batch_axis import batch_optional
 from intently.modules.caches.cache import undone
 from intently.modules.caches.key_value import FixedCache, KeyValueCache, WindowCache
 from intently.modules.caches.masks import side_by_side
-from intently.modules.checks import check_call, check_steps
+from intently.modules.checks import batch_optional, check_call, check_steps
 from intently.modules.feed_forward import FeedForward
 from intently.modules.multi_head import MultiHeadAttention
 from intently.modules.weights.loading import AllOrNothing

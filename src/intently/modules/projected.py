@@ -22,11 +22,10 @@ from intently.foundation.field_names import answered
 from intently.foundation.values import Value
 from intently.kernels.operands import problem_of
 from intently.masks import Geometry, Mask, as_mask
-from intently.modules.batch_axis import batch_optional
 from intently.modules.caches.cache import undone
 from intently.modules.caches.key_value import FixedCache
 from intently.modules.caches.rotary import by_length, turned
-from intently.modules.checks import Cache, check_call
+from intently.modules.checks import Cache, batch_optional, check_call
 from intently.modules.linear import linear
 from intently.modules.options import AttentionOptions
 from intently.modules.weights.loading import AllOrNothing, restore, wrong_shapes

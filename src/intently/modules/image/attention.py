@@ -20,9 +20,8 @@ from intently.foundation.field_names import answered
 from intently.masks import Mask
 from intently.matrix import LazyMatrix
 from intently.modules.attended import attended, attention_blocks
-from intently.modules.batch_axis import batch_optional
 from intently.modules.blocks import DecoderLayer, EncoderLayer, made_norm
-from intently.modules.checks import check_steps
+from intently.modules.checks import batch_optional, check_steps
 from intently.modules.feed_forward import GatedFeedForward
 from intently.modules.image.pixels import (
     LATENT_NORM,
