@@ -218,6 +218,8 @@ def figures() -> None:
 
 def diagrams() -> None:
     """Models as boxes and arrows, drawn from the modules that are there."""
+    import torch
+
     from intently import show
     from intently.models import RecurrentOptions, RecurrentSeq2Seq, Transformer, TransformerOptions
     from intently.modules import ImageAttention
@@ -233,9 +235,11 @@ def diagrams() -> None:
         share="all",
     )
     recurrent = RecurrentSeq2Seq(RecurrentOptions(8_000, 9_000, width=256))
-    show.architecture(Transformer(base), save=HERE / "transformer.svg")
-    show.architecture(recurrent, save=HERE / "recurrent.svg")
-    show.architecture(ImageAttention(32, heads=4), save=HERE / "image-attention.svg")
+    source, target = torch.arange(12)[None], torch.arange(10)[None]
+    image = torch.randn(1, 32, 16, 16)
+    show.architecture(Transformer(base), source, target, save=HERE / "transformer.svg")
+    show.architecture(recurrent, source, target, save=HERE / "recurrent.svg")
+    show.architecture(ImageAttention(32, heads=4), image, save=HERE / "image-attention.svg")
 
 
 def tables() -> None:

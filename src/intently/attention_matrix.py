@@ -18,11 +18,11 @@ from intently.biases import Bias
 from intently.errors import StaleError, build, shape_of
 from intently.foundation.arrays import Numbers, as_tensor, valued
 from intently.foundation.field_names import check_names_of, plain_signature
-from intently.kernels import differentiated, eager, streamed
+from intently.kernels import differentiated, eager, walk
 from intently.kernels.modes import no_autocast
 from intently.kernels.operands import problem_of, tensors, usual, values_of
 from intently.kernels.problem import Problem
-from intently.kernels.streamed import Block
+from intently.kernels.walk import Block
 from intently.masks import Mask, is_plain_causal
 from intently.matrix import LazyMatrix, statistics
 from intently.matrix.indexing import named, split, take
@@ -223,7 +223,7 @@ class Attention(LazyMatrix):
         if differentiated(self.problem.tensors()):
             yield from super()._blocks(size)
             return
-        found = streamed.blocks(self.problem, size or statistics.BLOCK, size is not None)
+        found = walk.weight_blocks(self.problem, size or statistics.BLOCK, size is not None)
         while True:
             with no_autocast(self.device):
                 block = next(found, None)
@@ -242,7 +242,7 @@ class Attention(LazyMatrix):
 
     def _viewers(self) -> Tensor:
         known = all(map(valued, self.problem.tensors()))
-        return streamed.viewers(self.problem) if known else super()._viewers()
+        return walk.viewers(self.problem) if known else super()._viewers()
 
     def _measured(self, *names: str, **options: Any) -> dict[str, Tensor] | None:
         self._check_fresh()

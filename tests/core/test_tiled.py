@@ -11,7 +11,7 @@ from torch import Tensor
 
 import intently as it
 from intently.kernels import walk
-from intently.kernels.dropping import Dropping, drawn
+from intently.kernels.eager import Dropping, drawn
 
 from ..combinations import each
 from .formula import multiply, random

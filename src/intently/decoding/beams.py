@@ -29,7 +29,7 @@ from intently.decoding.hypothesis import Hypothesis, Trace
 from intently.decoding.options import EOS, PAD, SOS, SearchOptions
 from intently.errors import ArgumentError, build
 from intently.models import stepping
-from intently.modules.replay import Replay
+from intently.modules.attended import Replay
 
 
 class Model(Protocol):

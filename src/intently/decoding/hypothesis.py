@@ -19,7 +19,7 @@ from torch import Tensor
 
 from intently.errors import ArgumentError, build
 from intently.matrix import LazyMatrix
-from intently.modules.replay import Replay
+from intently.modules.attended import Replay
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,12 @@ from torch import Tensor
 from intently.errors import KernelError, build
 from intently.foundation.checks import check_word
 from intently.foundation.on_demand import listed
-from intently.kernels import eager, tiled
+from intently.kernels import eager, native, tiled
 from intently.kernels.eager import Eager
 from intently.kernels.flex import Flex
-from intently.kernels.kernel import Kernel
 from intently.kernels.modes import differentiated, opaque, recording
 from intently.kernels.native import Native, measuring, unserved
-from intently.kernels.native import quick as native_quick
-from intently.kernels.problem import Problem
+from intently.kernels.problem import Kernel, Problem
 from intently.kernels.tiled import Tiled
 from intently.kernels.torch_fused import TorchFused
 from intently.masks import Mask
@@ -113,8 +111,9 @@ def choose(problem: Problem, v: Tensor) -> Kernel:
     if forced is None:
         if recording():
             return _KERNELS[-1]
-        for kernel in _for(problem):
-            if kernel.serves(problem, v):
+        device = problem.q.device.type
+        for kernel in _KERNELS:
+            if kernel.device in (None, device) and kernel.serves(problem, v):
                 return kernel
     kernel = next(kernel for kernel in _KERNELS if kernel.name == forced)
     reason = kernel.refuses(problem, v)
@@ -127,13 +126,6 @@ def choose(problem: Problem, v: Tensor) -> Kernel:
             fix="leave the `with it.kernels.use(…)` block, or change the call",
         )
     return kernel
-
-
-def _for(problem: Problem) -> Iterator[Kernel]:
-    """The kernels made for the device of the problem."""
-    for kernel in _KERNELS:
-        if kernel.device in (None, problem.q.device.type):
-            yield kernel
 
 
 def lse(problem: Problem) -> Tensor:
@@ -153,7 +145,7 @@ def quick(q: Any, k: Any, v: Any, scale: float | None, mask: Any) -> Tensor | No
     """
     if _asked_for() is not None:
         return None
-    return native_quick.product(q, k, v, scale, True if isinstance(mask, Mask) else mask)
+    return native.quick(q, k, v, scale, True if isinstance(mask, Mask) else mask)
 
 
 def measures(problem: Problem) -> bool:
@@ -168,9 +160,11 @@ def plan(problem: Problem, v: Tensor) -> Plan:
     """Describe the choice of `choose` and why it passed over faster kernels."""
     kernel = choose(problem, v)
     refused: dict[str, str] = {}
-    for faster in _for(problem):
+    for faster in _KERNELS:
         if faster is kernel:
             break
+        if faster.device not in (None, problem.q.device.type):
+            continue
         reason = faster.refuses(problem, v) or faster.yields(problem, v)
         refused[faster.name] = reason or "another kernel was asked for"
     writes = kernel.writes(problem, v)

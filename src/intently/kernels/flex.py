@@ -29,8 +29,7 @@ import torch
 from torch import Tensor
 
 from intently.foundation.values import Value, freeze, thaw
-from intently.kernels.kernel import Kernel
-from intently.kernels.problem import Problem, four_axes
+from intently.kernels.problem import Kernel, Problem, four_axes
 from intently.masks import FULL, PARTIAL, Geometry, Mask
 from intently.masks.over import Rule
 from intently.scores import Dot

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from intently.biases import Bias, TensorBias
-from intently.kernels.dropping import Dropping
+from intently.kernels.eager import Dropping
 from intently.kernels.problem import Problem, cut_lead, cut_rows, positions, taken
 from intently.kernels.walk import TILE, Rows, Run, walk
 from intently.scores import Dot

@@ -37,6 +37,14 @@ def forward_mode(tensors: Iterable[Tensor]) -> bool:
     return any(forward_ad.unpack_dual(x).tangent is not None for x in tensors)
 
 
+def needs_gradients(tensors: Iterable[Tensor]) -> bool:
+    """Whether gradients of one of the tensors are wanted."""
+    for x in tensors:  # noqa: SIM110 - a generator costs a small call a microsecond
+        if x.requires_grad:
+            return True
+    return False
+
+
 def differentiated(tensors: Iterable[Tensor]) -> bool:
     """Whether results computed from the tensors will be differentiated, are being traced, or have
     no numbers yet.
@@ -66,10 +74,11 @@ def opaque(tensors: Iterable[Tensor]) -> bool:
         return True
     if torch._C._is_tracing():
         return True
-    return any(
-        type(x) not in _PLAIN and getattr(type(x), "__torch_dispatch__", None) is not _NONE
-        for x in tensors
-    )
+    for x in tensors:
+        kind = type(x)
+        if kind not in _PLAIN and getattr(kind, "__torch_dispatch__", None) is not _NONE:
+            return True
+    return False
 
 
 _PLAIN = (Tensor, torch.nn.Parameter)

@@ -78,8 +78,8 @@ def problem_of(
     problem = Problem(q, k, score, rule, added, scale, softcap, sinks, dropout, lead)
     if rule is not None:
         rule.check(problem.geometry)
-        if rule.parts and settled(rule) is not rule:
-            problem = problem.replaced(mask=settled(rule))
+        if rule.parts and (plain_rule := settled(rule)) is not rule:
+            problem = problem.replaced(mask=plain_rule)
     if added is not None:
         added.check(problem.geometry)
     if sinks is not None:
@@ -129,6 +129,8 @@ _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 def usual(x: Any) -> TypeGuard[Tensor]:
     """Whether x is a tensor of a dtype in which attention is computed."""
+    if type(x) is Tensor:  # the rest is that of `plain`
+        return x.dtype in _DTYPES and x.layout is torch.strided and not x.is_nested
     return isinstance(x, Tensor) and x.dtype in _DTYPES and plain(x)
 
 

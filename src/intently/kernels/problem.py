@@ -1,4 +1,4 @@
-"""The operands of one attention matrix, in the form that every kernel reads.
+"""The operands of one attention matrix, in the form that every kernel reads; and what a kernel is.
 
 z = softcap(scale · score(q, k)) + bias, −∞ where masked; weights = exp z / (Σ exp z + exp sink).
 """
@@ -6,7 +6,7 @@ z = softcap(scale · score(q, k)) + bias, −∞ where masked; weights = exp z /
 from __future__ import annotations
 
 import math
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ class Problem:
     """q (…, h, t, d), k (…, g, s, d) and everything that turns them into weights."""
 
     __slots__ = (
+        "_tensors",
         "bias",
         "dropout",
         "geometry",
@@ -51,7 +52,7 @@ class Problem:
     ) -> None:
         self.q, self.k, self.score = q, k, score
         self.bias, self.scale, self.softcap, self.sinks = bias, scale, softcap, sinks
-        self.dropout = dropout
+        self.dropout, self._tensors = dropout, None
         self.geometry = Geometry(lead, q.shape[-2], k.shape[-2], q.device)
         self.mask = None if mask is None or mask.allows_all(self.geometry) else mask
 
@@ -116,6 +117,7 @@ class Problem:
         other = object.__new__(Problem)
         for name in Problem.__slots__:
             setattr(other, name, changed.get(name, getattr(self, name)))
+        other._tensors = None
         return other
 
     def shared_by(self, v: Tensor) -> Problem:
@@ -285,12 +287,51 @@ class Problem:
 
     def tensors(self) -> tuple[Tensor, ...]:
         """Every tensor the matrix depends on."""
-        own = [self.q, self.k]
-        own += [x for x in (self.sinks, self.scale) if isinstance(x, Tensor)]
-        for value in (self.score, self.mask, self.bias):
-            if value is not None and value.parts:
-                own += value.tensors()
-        return tuple(own)
+        if self._tensors is None:
+            own = [self.q, self.k]
+            for x in (self.sinks, self.scale):
+                if isinstance(x, Tensor):
+                    own.append(x)
+            for value in (self.score, self.mask, self.bias):
+                if value is not None and value.parts:
+                    own += value.tensors()
+            self._tensors = tuple(own)
+        return self._tensors
+
+
+class Kernel:
+    """One way to compute weights @ v; ``name``, ``note``, ``memory``, ``multiply`` are its own."""
+
+    name: ClassVar[str]
+    note: ClassVar[str]
+    """Which derivatives and transforms it can, and what they cost."""
+    device: ClassVar[str | None] = None
+    """The kind of device it runs on, None for every kind."""
+
+    def present(self) -> bool:
+        """Whether this machine can run it."""
+        return self.device is None or getattr(torch, self.device).is_available()
+
+    def refuses(self, problem: Problem, v: Tensor) -> str | None:
+        """Why it cannot run the call; None if it can."""
+
+    def yields(self, problem: Problem, v: Tensor) -> str | None:
+        """Why a later kernel is the better choice; None if this one is."""
+
+    def serves(self, problem: Problem, v: Tensor) -> bool:
+        """Whether it can run the call and no later kernel is better."""
+        return self.refuses(problem, v) is None and self.yields(problem, v) is None
+
+    def writes(self, problem: Problem, v: Tensor) -> str | None:
+        """What it materialises at size t × s; None if nothing."""
+
+    def memory(self, problem: Problem, v: Tensor) -> int:
+        """Bytes it needs beside its inputs."""
+        raise NotImplementedError
+
+    def multiply(self, problem: Problem, v: Tensor) -> Tensor:
+        """The product (…, t, e) in the dtype of q."""
+        raise NotImplementedError
 
 
 def positions(span: Span, size: int, device: torch.device) -> Tensor:

@@ -19,11 +19,10 @@ from torch import Tensor
 
 from intently.foundation.values import freeze, thaw
 from intently.kernels import eager
-from intently.kernels.dropping import Dropping, drawn
+from intently.kernels.eager import Dropping, drawn
 from intently.kernels.gradients import gradients
-from intently.kernels.kernel import Kernel
 from intently.kernels.modes import batched, forward_mode, recording, transformed
-from intently.kernels.problem import Problem, taken
+from intently.kernels.problem import Kernel, Problem, taken
 from intently.kernels.walk import TILE, Rows, walk
 
 

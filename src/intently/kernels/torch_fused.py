@@ -20,9 +20,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from intently.errors import KernelError, build
 from intently.foundation.arrays import valued
 from intently.kernels import walk
-from intently.kernels.kernel import Kernel
 from intently.kernels.modes import forward_mode, recording, transformed
-from intently.kernels.problem import Problem, four_axes
+from intently.kernels.problem import Kernel, Problem, four_axes
 from intently.scores import Dot
 
 SMALL = 512 * 512

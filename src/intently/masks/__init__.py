@@ -24,12 +24,11 @@ In a notebook a mask shows itself as a picture.
 """
 
 from intently.foundation.on_demand import listed
-from intently.masks.by_position import causal, dilated, is_plain_causal, window
+from intently.masks.by_position import causal, dilated, grid, is_plain_causal, window
 from intently.masks.by_segment import segments
 from intently.masks.closed_forms import EMPTY, FULL, PARTIAL
 from intently.masks.first_keys import padding, prefix
 from intently.masks.geometry import Geometry, check_broadcast
-from intently.masks.image_grid import grid
 from intently.masks.mask import Mask, allowed, as_mask
 from intently.masks.over import indexed
 

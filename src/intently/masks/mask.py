@@ -350,8 +350,10 @@ def settled(mask: Mask) -> Mask:
     """Return a mask that fits its matrix with what was `Bare` as `Allowed`: it is (t, s)."""
     if type(mask) is Bare:
         return Allowed(mask.tensor)
-    parts = [settled(part) if isinstance(part, Mask) else part for part in mask.parts]
-    same = all(part is before for part, before in zip(parts, mask.parts))
+    parts, same = [], True
+    for part in mask.parts:
+        parts.append(settled(part) if isinstance(part, Mask) else part)
+        same = same and parts[-1] is part
     return mask if same else type(mask)(*parts)
 
 

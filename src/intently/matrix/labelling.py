@@ -14,9 +14,9 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from intently.attention_matrix import Attention
 from intently.biases import Bias
 from intently.biases.bias import TensorBias
+from intently.kernels.problem import Problem
 from intently.masks import Geometry, Mask, is_plain_causal
 from intently.masks.mask import Both
 from intently.matrix import LazyMatrix
@@ -183,10 +183,11 @@ def looks_back(matrix: LazyMatrix) -> bool:
 
     A mask and the tensor of a bias can hide keys. False if only weights are known.
     """
-    if not isinstance(matrix, Attention):
+    problem: Problem | None = getattr(matrix, "problem", None)  # that of an `Attention`
+    if problem is None:
         return False
     t, s = matrix.shape[-2:]
-    g, mask, bias = matrix.problem.geometry, matrix.mask, matrix.problem.bias
+    g, mask, bias = problem.geometry, problem.mask, problem.bias
     hidden = list(tensors(bias))
     if t < 2 or not s or (mask is None and not hidden):
         return False

@@ -15,7 +15,7 @@ from intently.foundation.arrays import Kind
 from intently.foundation.checks import check_word, whole_number
 from intently.kernels.modes import differentiated, transformed
 from intently.kernels.native.measuring import MOST
-from intently.kernels.streamed import Block
+from intently.kernels.walk import Block
 from intently.masks import Mask
 from intently.masks.geometry import copied
 from intently.matrix.indexing import positions

@@ -22,11 +22,9 @@ from intently.attention_matrix import Attention
 from intently.errors import ArgumentError, KindError, build
 from intently.foundation.checks import divisor, whole_number
 from intently.foundation.field_names import answered
-from intently.foundation.parts import Part
 from intently.masks import as_mask, causal
 from intently.models.layers import FOURFOLD, Factory, check_options
 from intently.models.seq2seq import States, check_cache, check_ids, kept
-from intently.models.trees import language_tree
 from intently.modules.attended import attended, attention_blocks
 from intently.modules.blocks import EncoderLayer
 from intently.modules.caches.cache import AsBefore
@@ -260,10 +258,6 @@ class LanguageModel(AllOrNothing):
         reads ``ids[:, i]`` and predicts the next token.
         """
         return attended(attention_blocks(decoder=self.decoder), lambda: self.hidden(ids))
-
-    def tree(self) -> Part:
-        """Return the tree of its parts, for `intently.show.architecture`."""
-        return language_tree(self)
 
     def _embed(self, ids: Tensor, offset: int | Tensor, keep: States | None) -> Tensor:
         check_ids(ids, "ids", self.options.vocabulary)

@@ -20,7 +20,6 @@ from intently.attention_matrix import Attention, attend
 from intently.errors import ArgumentError, build
 from intently.foundation.checks import check_kind, check_word, probability, whole_number
 from intently.foundation.field_names import answered
-from intently.foundation.parts import Part
 from intently.models.recurrent_steps import CELLS, Attentional, Carried, Fixed, Searching, Steps
 from intently.models.seq2seq import (
     EncoderCache,
@@ -36,11 +35,10 @@ from intently.models.seq2seq import (
     rows_read,
 )
 from intently.models.transformer import SHARES
-from intently.models.trees import recurrent_tree
+from intently.modules.attended import Replay
 from intently.modules.caches.rows import Rows, picked
 from intently.modules.linear import Linear, xavier
 from intently.modules.recurrent import AdditiveAttention, LuongAttention, Remembered
-from intently.modules.replay import Replay
 
 ATTENTIONS = ("none", "additive", "dot", "general", "concat")
 
@@ -306,10 +304,6 @@ class RecurrentSeq2Seq(Seq2Seq):
         score = None if score is None else score.replaced(lambda x: x.detach().clone())
         how = {"score": score, "sinks": None, "scale": 1.0, "softcap": None}
         return {self.options.cross: Replay(None, None, None, how)}
-
-    def tree(self) -> Part:
-        """Return the tree of its parts, for `intently.show.architecture`."""
-        return recurrent_tree(self)
 
     def attention_blocks(self) -> list[tuple[str, Any]]:
         """Return the module that attends, named as in `attentions`; [] without attention."""

@@ -17,9 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules import module as hooks
 
-from intently import kernels
 from intently.attention_matrix import replaced
-from intently.kernels import _asked_for
+from intently.kernels import _asked_for, native
 from intently.kernels.modes import forward_mode, in_autocast, transformed
 from intently.models.transformer import Memory, Transformer
 from intently.modules.blocks import DecoderLayer, EncoderLayer
@@ -63,22 +62,30 @@ def serves(model: object) -> TypeGuard[Transformer]:
         return False
     if not torch.backends.cuda.flash_sdp_enabled():
         return False
-    parts = list(model.modules())
-    weights = [x for part in parts for x in part._parameters.values() if x is not None]
+    weights = list(model.parameters())
     kind, device = weights[0].dtype, weights[0].device
     if device.type != "cpu" or kind not in (torch.float32, torch.float64) or in_autocast(device):
         return False
-    same = all(x.dtype is kind and x.device == device for x in weights)
-    if not same or any(type(x) is not nn.Parameter for x in weights) or forward_mode(weights):
+    for x in weights:
+        if x.dtype is not kind or x.device != device or type(x) is not nn.Parameter:
+            return False
+    if forward_mode(weights):
         return False
-    return all((x is model or type(x) in PARTS) and _plain(x) for x in parts)
+    for part in model.modules():  # noqa: SIM110 - every search asks, and generators cost
+        if not ((part is model or type(part) in PARTS) and _plain(part)):
+            return False
+    return True
+
+
+REPLACED = ("forward", "hidden", "decode", "_step", "attend")
+"""Methods that an object may have replaced by its own."""
 
 
 def _plain(part: nn.Module) -> bool:
     """Whether a part behaves as its class does, with the options that `Steps` supports."""
     if part.training or part._forward_hooks or part._forward_pre_hooks:
         return False
-    if not vars(part).keys().isdisjoint(("forward", "hidden", "decode", "_step", "attend")):
+    if not vars(part).keys().isdisjoint(REPLACED):
         return False
     if isinstance(part, nn.Embedding):
         return part.max_norm is None
@@ -86,7 +93,7 @@ def _plain(part: nn.Module) -> bool:
         return True
     how, turns = part.attention, part._turns or part.attention.positions is None
     rest = (how.score, how.mask, how.bias, how.softcap, how.qk_norm, how.scale, how.sinks)
-    return all(x is None for x in rest) and part.fused and part.d == part.e and turns
+    return rest == (None,) * len(rest) and part.fused and part.d == part.e and turns
 
 
 class Steps:
@@ -250,7 +257,7 @@ class _Layer:
         return x if pre else norm(x, *third)[0]
 
     def _attended(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        y = kernels.quick(q, k, v, self._scale, mask)
+        y = native.quick(q, k, v, self._scale, mask)
         if y is not None:
             return y
         return F.scaled_dot_product_attention(

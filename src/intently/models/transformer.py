@@ -21,7 +21,6 @@ from intently.attention_matrix import Attention
 from intently.errors import ArgumentError, build
 from intently.foundation.checks import check_word, divisor, probability, whole_number
 from intently.foundation.field_names import answered
-from intently.foundation.parts import Part
 from intently.masks import causal, padding
 from intently.models.seq2seq import (
     EncoderCache,
@@ -37,8 +36,7 @@ from intently.models.seq2seq import (
     kept,
     rows_read,
 )
-from intently.models.trees import transformer_tree
-from intently.modules.attended import attended, attention_blocks
+from intently.modules.attended import Replay, attended, attention_blocks
 from intently.modules.blocks import DecoderLayer, EncoderLayer
 from intently.modules.caches.cache import AsBefore
 from intently.modules.caches.key_value import FixedCache, KeyValueCache
@@ -46,7 +44,6 @@ from intently.modules.caches.rows import Padded
 from intently.modules.feed_forward import FeedForward, GatedFeedForward
 from intently.modules.multi_head import MultiHeadAttention
 from intently.modules.options import AttentionOptions
-from intently.modules.replay import Replay
 from intently.positions import Rotary, sinusoidal
 
 SHARES = ("output", "all")
@@ -316,10 +313,6 @@ class Transformer(Seq2Seq):
     def replays(self) -> dict[str, Replay]:
         """Return the settings of every attention, named as in `attentions`."""
         return {name: Replay.of(block) for name, block in self.attention_blocks()}
-
-    def tree(self) -> Part:
-        """Return the tree of its parts, for `intently.show.architecture`."""
-        return transformer_tree(self)
 
     def attention_blocks(self) -> list[tuple[str, Any]]:
         """Return the modules that attend, named as in `attentions`."""

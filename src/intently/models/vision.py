@@ -18,10 +18,8 @@ from intently.errors import ArgumentError, build, shape_of
 from intently.foundation.arrays import check_floats
 from intently.foundation.checks import divisor, whole_number
 from intently.foundation.field_names import answered
-from intently.foundation.parts import Part
 from intently.models.layers import FOURFOLD, Factory, check_options
 from intently.models.seq2seq import States, kept
-from intently.models.trees import vision_tree
 from intently.modules.attended import attended, attention_blocks
 from intently.modules.blocks import EncoderLayer
 from intently.modules.checks import check_dtype
@@ -162,10 +160,6 @@ class VisionTransformer(AllOrNothing):
         class token; the patches follow, row after row.
         """
         return attended(attention_blocks(encoder=self.encoder), lambda: self.hidden(images))
-
-    def tree(self) -> Part:
-        """Return the tree of its parts, for `intently.show.architecture`."""
-        return vision_tree(self)
 
     def _embed(self, images: Tensor, keep: States | None) -> Tensor:
         o = self.options

@@ -4,7 +4,6 @@ from intently.foundation.on_demand import listed
 from intently.modules.blocks import DecoderLayer, EncoderLayer
 from intently.modules.caches.key_value import FixedCache, KeyValueCache, WindowCache
 from intently.modules.feed_forward import FeedForward, GatedFeedForward
-from intently.modules.head import AttentionHead
 from intently.modules.image.attention import (
     ChannelNorm,
     ImageAttention,
@@ -13,7 +12,7 @@ from intently.modules.image.attention import (
 )
 from intently.modules.image.convolution import ConvolutionAsAttention, convolution_as_attention
 from intently.modules.learned import AdditiveScore, GeneralScore, RelativeBias, Sinks
-from intently.modules.multi_head import MultiHeadAttention
+from intently.modules.multi_head import AttentionHead, MultiHeadAttention
 from intently.modules.options import AttentionOptions
 from intently.modules.projected import Projections
 from intently.modules.recurrent import (

@@ -16,16 +16,13 @@ from torch import Tensor, nn
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.checks import check_kind, check_word, probability, whole_number
 from intently.foundation.field_names import answered
-from intently.foundation.parts import Part, Place
 from intently.masks import Geometry, Mask, as_mask
-from intently.modules.batch_axis import batch_optional
 from intently.modules.caches.cache import undone
 from intently.modules.caches.key_value import FixedCache, KeyValueCache, WindowCache
 from intently.modules.caches.masks import side_by_side
-from intently.modules.checks import check_call, check_steps
+from intently.modules.checks import batch_optional, check_call, check_steps
 from intently.modules.feed_forward import FeedForward
 from intently.modules.multi_head import MultiHeadAttention
-from intently.modules.trees import layer_tree
 from intently.modules.weights.loading import AllOrNothing, copied, copied_norm
 
 Norm = Literal["pre", "post"]
@@ -45,10 +42,6 @@ class _Residual(AllOrNothing):
         if self.norm == "pre":
             return x + self._dropped(f(layer_norm(x)))
         return layer_norm(x + self._dropped(f(x)))
-
-    def tree(self, place: Place = Place()) -> Part:
-        """Return the tree of its parts, for `intently.show.architecture`."""
-        return layer_tree(self, place)
 
     def _dropped(self, y: Tensor) -> Tensor:
         return F.dropout(y, self.dropout) if self.training and self.dropout else y

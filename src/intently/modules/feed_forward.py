@@ -13,10 +13,8 @@ from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.arrays import check_floats
 from intently.foundation.checks import probability, whole_number
 from intently.foundation.field_names import answered
-from intently.foundation.parts import Part, Place
 from intently.modules.checks import check_dtype
 from intently.modules.linear import Linear, xavier
-from intently.modules.trees import feed_forward_tree
 from intently.modules.weights.loading import AllOrNothing, Map, filled, tensors
 from intently.modules.weights.reading import (
     Weight,
@@ -66,10 +64,6 @@ class _Maps(AllOrNothing):
         weight = getattr(first, "weight", None)
         if isinstance(weight, Tensor):  # may be replaced, by a quantised layer for example
             check_dtype(x, "x", weight)
-
-    def tree(self, place: Place = Place()) -> Part:
-        """Return the tree of its parts, for `intently.show.architecture`."""
-        return feed_forward_tree(self, place)
 
     def _down(self, inner: Tensor) -> Tensor:
         return self.down(F.dropout(inner, self.dropout) if self.training else inner)

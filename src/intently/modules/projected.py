@@ -19,18 +19,15 @@ from intently.biases import as_bias
 from intently.errors import ArgumentError, build
 from intently.foundation.checks import check_kind, probability, whole_number
 from intently.foundation.field_names import answered
-from intently.foundation.parts import Part, Place
 from intently.foundation.values import Value
 from intently.kernels.operands import problem_of
 from intently.masks import Geometry, Mask, as_mask
-from intently.modules.batch_axis import batch_optional
 from intently.modules.caches.cache import undone
 from intently.modules.caches.key_value import FixedCache
 from intently.modules.caches.rotary import by_length, turned
-from intently.modules.checks import Cache, check_call
+from intently.modules.checks import Cache, batch_optional, check_call
 from intently.modules.linear import linear
 from intently.modules.options import AttentionOptions
-from intently.modules.trees import attention_tree
 from intently.modules.weights.loading import AllOrNothing, restore, wrong_shapes
 
 
@@ -195,10 +192,6 @@ class Projected(AllOrNothing):
         behind the matrix, which then refuses to answer. Call only one of the two per step.
         """
         return self._of_heads(self._matrix_and_values(x, context, mask, cache)[0].settled())
-
-    def tree(self, place: Place = Place()) -> Part:
-        """Return the tree of its parts, for `intently.show.architecture`."""
-        return attention_tree(self, place)
 
     def _output(self, y: Tensor) -> Tensor:
         """Return the output (b, t, o) from the products (b, h, t, e) of all heads."""

@@ -47,32 +47,22 @@ def unknown_mask(mask: Mask | None, g: Geometry) -> str | None:
     """Why a mask has no program; None if it has one. Looks at types and shapes only."""
     if mask is None:
         return None
-    steps, depth = _size(mask)
-    if steps > STEPS or depth > DEPTH:
-        return "the mask joins too many rules"
-    return _unknown(mask, g)
+    steps, depth, reason = _size(mask, g)
+    return "the mask joins too many rules" if steps > STEPS or depth > DEPTH else reason
 
 
-def _size(mask: Mask) -> tuple[int, int]:
-    """Steps and depth of the program of a mask."""
+def _size(mask: Mask, g: Geometry) -> tuple[int, int, str | None]:
+    """Steps and depth of the program of a mask, and why it has none."""
     if isinstance(mask, (Both, Either)):
-        (a, deep), (b, deeper) = _size(mask.left), _size(mask.right)
-        return a + b + 1, max(deep, deeper + 1)
+        (a, deep, reason), (b, deeper, other) = _size(mask.left, g), _size(mask.right, g)
+        return a + b + 1, max(deep, deeper + 1), reason or other
     if isinstance(mask, Not):
-        steps, depth = _size(mask.inner)
-        return steps + 1, depth
-    return 1, 1
-
-
-def _unknown(mask: Mask, g: Geometry) -> str | None:
-    if isinstance(mask, (Both, Either)):
-        return _unknown(mask.left, g) or _unknown(mask.right, g)
-    if isinstance(mask, Not):
-        return _unknown(mask.inner, g)
+        steps, depth, reason = _size(mask.inner, g)
+        return steps + 1, depth, reason
     if isinstance(mask, (Band, First, Segments, Dilated, Allowed)):
-        return None
-    size = math.prod(mask.lead()) * g.t * g.s
-    return f"it has no description of {type(mask).__name__}" if size > WRITTEN else None
+        return 1, 1, None
+    large = math.prod(mask.lead()) * g.t * g.s > WRITTEN
+    return 1, 1, f"it has no description of {type(mask).__name__}" if large else None
 
 
 def program(mask: Mask | None, g: Geometry) -> tuple[Step, ...]:
@@ -113,6 +103,8 @@ def _number(n: int | Tensor) -> tuple[int, Tensor | None]:
 
 def unknown_bias(bias: Bias | None, g: Geometry) -> str | None:
     """Why a bias has no description; None if it has one."""
+    if bias is None:
+        return None
     parts = list(_parts(bias))
     if sum(not isinstance(part, ByDistance) for part in parts) > BIASES:
         return f"the bias is a sum of more than {BIASES} tensors"

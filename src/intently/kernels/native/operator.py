@@ -8,19 +8,22 @@ Source: Dao 2023, "FlashAttention-2", algorithms 1 and 2.
 
 from __future__ import annotations
 
+import importlib
 import math
+import os
+from types import ModuleType
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from intently.biases import Bias, TensorBias
+from intently.foundation import forks
 from intently.kernels import eager
-from intently.kernels.dropping import Dropping, drawn
+from intently.kernels.eager import Dropping, drawn
 from intently.kernels.gradients import differentiable
-from intently.kernels.modes import batched, opaque
+from intently.kernels.modes import batched, needs_gradients, opaque
 from intently.kernels.native import describing
-from intently.kernels.native.loading import library
 from intently.kernels.problem import Problem
 from intently.kernels.tiled import (
     ARGUMENTS,
@@ -35,6 +38,43 @@ from intently.kernels.tiled import (
 )
 from intently.masks import Mask
 from intently.scores import DOT
+
+
+class Loaded(NamedTuple):
+    """The module, or the reason why there is none."""
+
+    module: ModuleType | None
+    reason: str | None
+
+
+def _load() -> Loaded:
+    if os.environ.get("INTENTLY_NATIVE") == "off":
+        return Loaded(None, "INTENTLY_NATIVE=off is set")
+    try:
+        module = importlib.import_module("intently.kernels.native._native")
+    except ModuleNotFoundError:
+        return Loaded(None, "it was not built: no C++ compiler was found, or it failed")
+    except ImportError as error:
+        return Loaded(None, f"it does not load: {error}")
+    if forks.is_fork:  # of a process that may have used PyTorch's threads
+        module.forked()
+    return Loaded(module, None)
+
+
+loaded = _load()
+"""Read when the package is imported; ``INTENTLY_NATIVE`` names an instruction set, or ``off``."""
+
+
+def library() -> Any:
+    """Return the module; only called where `loaded` has one."""
+    assert loaded.module is not None
+    return loaded.module
+
+
+def instructions() -> str | None:
+    """Return the instruction set in use, such as ``"avx512"``; None without the module."""
+    return None if loaded.module is None else library().instructions()
+
 
 PRODUCT, BACKWARD, BIAS_BACKWARD, MEASURE, RECEIVE, PICTURE, HEADS = 0, 2, 3, 4, 5, 6, 7
 """The jobs of the compiled module."""
@@ -104,7 +144,11 @@ class Operands(NamedTuple):
         if self.dropping is not None and "v" in others:
             given["rate"] = self.dropping.rate
             given["drop_rows"], given["drop_cols"] = self.dropping.rows, self.dropping.cols
-        given = {name: _written(x) for name, x in given.items()}
+        for name, x in given.items():
+            if isinstance(x, tuple) or (
+                isinstance(x, Tensor) and (x.is_neg() or x._is_zerotensor())
+            ):
+                given[name] = _written(x)
         library().run(job, torch.get_num_threads(), self.lead, self.groups, given)
 
     def empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -113,8 +157,11 @@ class Operands(NamedTuple):
 
     def tensors(self) -> list[Tensor]:
         """Those that may need a gradient, in the order of `gradients`."""
-        optional = [x for x in (self.sinks, self.scale) if isinstance(x, Tensor)]
-        return [self.q, self.k, self.v, *optional, *self.biases, *self.profiles]
+        found = [self.q, self.k, self.v]
+        for x in (self.sinks, self.scale):
+            if isinstance(x, Tensor):
+                found.append(x)
+        return [*found, *self.biases, *self.profiles]
 
     def read_by_mask(self) -> list[Tensor]:
         """The tensors that the mask holds, and those that its program reads."""
@@ -135,7 +182,10 @@ class Operands(NamedTuple):
 def _written(x: Any) -> Any:
     """A tensor, or a tuple of them, whose memory holds its numbers."""
     if isinstance(x, tuple):
-        return tuple(map(_written, x))
+        found = []
+        for part in x:
+            found.append(_written(part) if isinstance(part, (tuple, Tensor)) else part)
+        return tuple(found)
     if isinstance(x, Tensor) and (x.is_neg() or x._is_zerotensor()):
         return x.resolve_neg().clone()
     return x
@@ -306,9 +356,9 @@ def product(p: Problem, v: Tensor) -> Tensor:
         return _native(*arguments(p, v))[0].to(p.q.dtype)
     o = operands(p, v, Dropping(*drawn(p), p.dropout) if p.dropout else None)
     tensors = o.tensors()
-    if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+    if torch.is_grad_enabled() and needs_gradients(tensors):
         return cast(Tensor, _Product.apply(o, *tensors))
-    y = o.empty(*o.lead, o.t, v.shape[-1], dtype=p.q.dtype)
+    y = p.q.new_empty((*o.lead, p.geometry.t, v.shape[-1]))
     forward(o, y)
     return y
 

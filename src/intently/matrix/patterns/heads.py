@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from intently.errors import ArgumentError, build
-from intently.kernels.streamed import Block
+from intently.kernels.walk import Block
 from intently.matrix import statistics
 from intently.matrix.lazy import LazyMatrix
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from intently.errors import ArgumentError, build, shape_of
 from intently.foundation.checks import check_kind
-from intently.kernels.streamed import Block
+from intently.kernels.walk import Block
 from intently.masks import Geometry, Mask, causal, segments, window
 from intently.masks.geometry import integers
 from intently.matrix.lazy import LazyMatrix

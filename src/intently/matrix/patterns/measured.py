@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from intently.errors import ArgumentError, build, shape_of
-from intently.kernels.streamed import Block
+from intently.kernels.walk import Block
 from intently.masks import Geometry, Mask
 from intently.masks.geometry import integers
 from intently.matrix.lazy import LazyMatrix

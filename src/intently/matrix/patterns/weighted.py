@@ -10,7 +10,7 @@ from torch import Tensor
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.arrays import Numbers
 from intently.kernels.modes import no_autocast
-from intently.kernels.streamed import Block
+from intently.kernels.walk import Block
 from intently.matrix.indexing import positions
 from intently.matrix.lazy import Derived, LazyMatrix
 

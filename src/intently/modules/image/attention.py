@@ -17,13 +17,11 @@ from intently.attention_matrix import Attention
 from intently.errors import ArgumentError, build, shape_of
 from intently.foundation.checks import whole_number
 from intently.foundation.field_names import answered
-from intently.foundation.parts import Part, Place
 from intently.masks import Mask
 from intently.matrix import LazyMatrix
 from intently.modules.attended import attended, attention_blocks
-from intently.modules.batch_axis import batch_optional
 from intently.modules.blocks import DecoderLayer, EncoderLayer, made_norm
-from intently.modules.checks import check_steps
+from intently.modules.checks import batch_optional, check_steps
 from intently.modules.feed_forward import GatedFeedForward
 from intently.modules.image.pixels import (
     LATENT_NORM,
@@ -39,7 +37,6 @@ from intently.modules.linear import Linear
 from intently.modules.multi_head import MultiHeadAttention
 from intently.modules.options import AttentionOptions
 from intently.modules.projected import Projections
-from intently.modules.trees import alone, image_tree, linear, named, of_module
 from intently.modules.weights.loading import AllOrNothing, copied, copied_norm, filled, tensors
 from intently.modules.weights.reading import Stored, Weight, Weights, read_map, sizes
 
@@ -173,13 +170,6 @@ class ImageAttention(AllOrNothing):
         """
         return self.attention.attend(self._pixels(x), context, mask=mask)
 
-    def tree(self) -> Part:
-        """Return the tree of its parts, for `intently.show.architecture`."""
-        attention = self.attention.tree(Place("pixels")).under("attention")
-        out = len(self.attention.out_weight)
-        role = "cross" if attention.reads else "self"
-        return image_tree(self, [named(attention, role)], out, self.residual)
-
     def _pixels(self, x: Tensor) -> Tensor:
         check_image(x, self.channels, self.attention.out_weight)
         return as_pixels(self.norm(x))
@@ -305,19 +295,6 @@ class SpatialTransformer(AllOrNothing):
         """
         blocks = attention_blocks(layers=self.layers)
         return attended(blocks, lambda: self(x, context, mask=mask, context_mask=context_mask))
-
-    def tree(self) -> Part:
-        """Return the tree of its parts, for `intently.show.architecture`."""
-        pixels = "pixels"
-        first = linear(self.project_in, "Projection in", "project_in", "b", pixels)
-        last = linear(self.project_out, "Projection out", "project_out", "b", pixels)
-        where = Place(pixels, reads=("context", "s"))
-        layers = [
-            alone(part)
-            for i, layer in enumerate(self.layers)
-            for part in of_module(layer, f"layers.{i}", first.gives, where)
-        ]
-        return image_tree(self, [first, *layers, last], self.channels, True)
 
     def _check(self, x: Tensor, context: Tensor | None) -> None:
         check_image(x, self.channels, self.project_in.weight)

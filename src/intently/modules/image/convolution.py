@@ -24,8 +24,7 @@ from intently.foundation.checks import check_kind
 from intently.masks import Geometry, Mask
 from intently.masks.closed_forms import Edges, edges, image_edges, states, unless_all
 from intently.masks.geometry import pick
-from intently.modules.batch_axis import batch_optional
-from intently.modules.checks import check_dtype
+from intently.modules.checks import batch_optional, check_dtype
 from intently.modules.weights.loading import AllOrNothing
 
 Axis = tuple[int, int, int, int, int, int]

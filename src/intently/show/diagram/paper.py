@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from intently.foundation.parts import Part
+from intently.show.diagram.walk import Part
 from intently.show.labels import visible
 from intently.show.sheet import HEADING, NOTES, Sheet, height_of, width_of, wrapped
 from intently.show.style import BELOW, FRAME, GRID, INK, WEIGHTS
@@ -30,13 +30,9 @@ MARGIN = 0.14
 
 FILLS = {
     "attention": WEIGHTS[3],
-    "weights": WEIGHTS[3],
-    "product": WEIGHTS[3],
     "cell": WEIGHTS[3],
     "feed-forward": WEIGHTS[2],
-    "activation": WEIGHTS[1],
     "norm": BELOW[3],
-    "reshape": PAPER,
     "module": PAPER,
 }
 """The fill of a box by the kind of its part; grey for the others."""
@@ -176,7 +172,7 @@ def box_height(part: Part, width: float) -> float:
 def _below(part: Part, room: float) -> list[str]:
     """The small lines of a box: its notes and the number of its parameters."""
     tied = (f"tied to the {part.tied.replace('_', ' ')}",) if part.tied else ()
-    own = (f"{part.total:,}",) if part.total else ()
+    own = (f"{part.parameters:,}",) if part.parameters else ()
     text = " · ".join((*part.notes, *tied, *own))
     return wrapped(text, room / 72, SMALL).split("\n") if text else []
 

@@ -1,15 +1,18 @@
-"""A model as a diagram: the parts that are there, their shapes and how they are joined."""
+"""A model as a diagram: its modules, in the order in which they run, and the shapes between."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
 
 from intently.errors import KindError, build
-from intently.foundation.parts import HasTree, Part
-from intently.show.diagram.column import EDGE, GAP, Column
+from intently.show.diagram.column import EDGE, GAP, WIDE, Column
 from intently.show.diagram.paper import Paper
-from intently.show.diagram.unrolled import unrolled
+from intently.show.diagram.walk import Part, columns, title_of
 from intently.show.files import destination, finish
 from intently.show.labels import titled
 from intently.show.style import LINES, QUIET, style
@@ -19,90 +22,93 @@ if TYPE_CHECKING:
 
 
 def architecture(
-    model: HasTree | Part, *, title: str | None = None, save: str | os.PathLike[str] | None = None
+    model: nn.Module,
+    *inputs: Any,
+    title: str | None = None,
+    save: str | os.PathLike[str] | None = None,
 ) -> Figure:
-    """Draw a model or block as boxes and arrows, from the input at the bottom to the output.
+    """Draw any ``torch.nn.Module`` as boxes and arrows, from its input at the bottom to its output.
 
-    ``model`` has a method ``tree`` that returns its `Part`, as every model and block of the
-    library does, or is such a tree. Shapes stand at the arrows where they change, parameters in the
-    boxes; layers that differ in nothing are drawn once. Circles with a plus add a residual. A
-    recurrent encoder–decoder is unrolled over its steps; attention alone is drawn from queries,
-    keys and values to its output. Returns the figure, written to ``save``.
+    ``inputs`` are the arguments of one call, or one mapping of them by name; one run without
+    gradients and dropout tells the order of the modules, what each reads, the shapes at the arrows
+    and where one output is added to another (a circle with a plus). Without inputs nothing runs:
+    the modules stand in the order of their definition. Parameters stand in the boxes; layers that
+    differ in nothing are drawn once. A second input that enters on its own starts a second column,
+    as in Vaswani et al. 2017, "Attention Is All You Need", figure 1. Returns the figure, written to
+    ``save``. Raises KindError for what is no module.
 
-    Raises KindError for what has no tree. The pictures are those of Vaswani et al. 2017, "Attention
-    Is All You Need", figures 1 and 2, and Bahdanau et al. 2015, "Neural Machine Translation by
-    Jointly Learning to Align and Translate", figure 1.
-
-    >>> from intently.modules import MultiHeadAttention
-    >>> figure = architecture(MultiHeadAttention(16, 4, kv_heads=2))
-    >>> "(b, 2, t, 4)" in [text.get_text() for text in figure.axes[0].texts]
-    True
+    >>> import torch
+    >>> from intently.modules import EncoderLayer
+    >>> figure = architecture(EncoderLayer(16, 4, 64), torch.zeros(1, 9, 16))
+    >>> [text.get_text() for text in figure.axes[0].texts][:3]
+    ['x (1, 9, 16)', 'Layer norm', '32']
     """
     path = destination(save)
-    tree = model.tree() if isinstance(model, HasTree) and not isinstance(model, type) else model
-    if not isinstance(tree, Part):
-        expected = "a model or block with a tree of its parts"
-        fix = "our models and blocks have one: model.tree()"
-        raise build(KindError, "model", expected, type(model).__name__, fix=fix)
+    if not isinstance(model, nn.Module):
+        raise build(KindError, "model", "a torch.nn.Module", type(model).__name__)
+    stacks = columns(model, inputs)
     with style():
-        heading = titled(title) or tree.title
+        heading = titled(title) or title_of(model)
         paper = Paper.new()
-        if any(part.kind == "cell" for part in tree.walk()):
-            unrolled(paper, *tree.parts)
-        elif [part.kind for part in tree.parts] == ["stack", "stack"]:
-            _both(paper, *tree.parts)
-        else:
-            _one(paper, tree)
-        return finish(paper.finish(heading, _notes(tree)), path, _described(tree))
+        _draw(paper, stacks)
+        total = sum(p.numel() for p in model.parameters())
+        notes = _notes(stacks, total, bool(inputs))
+        return finish(paper.finish(heading, notes), path, _described(heading, stacks, total))
 
 
-def _one(paper: Paper, tree: Part) -> None:
-    composite = [part for part in tree.walk() if part.kind in ("attention", "feed-forward")]
-    expand = len(composite) == 1
-    column = Column(paper, 0, 1)
-    column.start("", tree.takes)
-    column.draw(tree.parts if tree.kind in ("model", "layer", "stack") else [tree], expand)
-    column.end("")
-    for name, shape, (x, y) in column.waiting:
-        paper.arrow((x - 40, y), (x, y), ink=LINES[0])
-        paper.text(x - 44, y, f"{name}\n{shape}", ink=QUIET, ha="right")
-
-
-def _both(paper: Paper, encoder: Part, decoder: Part) -> None:
-    """The encoder on the left, the decoder on the right, and what it reads between them."""
+def _draw(paper: Paper, stacks: Sequence[Part]) -> None:
+    """The columns from left to right, and what one reads of another between them."""
     apart = 2 * EDGE + 58
-    left, right = Column(paper, 0, -1), Column(paper, apart, 1)
-    for column, stack, name in ((left, encoder, "source"), (right, decoder, "target")):
-        column.start(name, stack.takes)
+    drawn = [Column(paper, n * apart, -1 if stacks[n + 1 :] else 1) for n in range(len(stacks))]
+    homes = {part.name: n for n, stack in enumerate(stacks) for part in stack.walk()}
+    for column, stack in zip(drawn, stacks, strict=True):
+        column.start(stack.title, stack.takes)
         column.draw(stack.parts)
-    right.end("logits")
-    between = apart / 2
-    top = left.y + GAP
-    for n, (_, shape, (x, y)) in enumerate(right.waiting):
-        points = (0, left.y), (0, top), (between, top), (between, y), (x, y)
-        paper.arrow(*(points if n == 0 else points[2:]), ink=LINES[0], lw=1.1)
-        if n == 0:
-            paper.text(between - 5, top + 7, f"memory {shape}", ink=LINES[0], ha="right")
+    read = {name for column in drawn for name, _, _ in column.waiting}
+    for column, stack in zip(drawn, stacks, strict=True):
+        last = ""
+        for name, shape, (x, y) in column.waiting:
+            if name not in homes:
+                paper.arrow((x - 40, y), (x, y), ink=LINES[0])
+                paper.text(x - 44, y, f"{name}\n{shape}", ink=QUIET, ha="right")
+                continue
+            n = homes[name]
+            left, between = drawn[n], column.x - apart / 2
+            start, label = [(left.x, left.y), (left.x, left.y + GAP)], between - 5
+            if name != stacks[n].parts[-1].name and name in left.boxes:
+                start, label = [(left.x + WIDE / 2, left.boxes[name])], between + 44
+            top = start[-1][1]
+            points = (*start, (between, top), (between, y), (x, y))
+            paper.arrow(*(points if name != last else points[-2:]), ink=LINES[0], lw=1.1)
+            if name != last:
+                paper.text(label, top + 7, f"memory {shape}", ink=LINES[0], ha="right")
+            last = name
+        if stack.parts[-1].name not in read:
+            column.end("")
 
 
-def _described(part: Part, depth: int = 0) -> str:
-    """The tree in words, a line for each part: for readers who do not see the picture."""
-    shapes = f": {part.takes} → {part.gives}" if part.takes else ""
-    own = f", {part.total:,} parameters" if part.total else ""
-    reads = "".join(f", reads {name} {shape}" for name, shape in part.reads)
-    line = f"{'  ' * depth}{part.title}{shapes}{own}{reads}"
-    return "\n".join((line, *(_described(each, depth + 1) for each in part.parts)))
+def _described(heading: str, stacks: Sequence[Part], total: int) -> str:
+    """The model in words, a line for each part: for readers who do not see the picture."""
+
+    def lines(part: Part, depth: int) -> list[str]:
+        shapes = f": {part.takes} → {part.gives}" if part.takes else ""
+        own = f", {part.parameters:,} parameters" if part.parameters else ""
+        reads = "".join(f", reads {name} {shape}" for name, shape in part.reads)
+        title = part.title or part.kind.capitalize()
+        inner = [line for each in part.parts for line in lines(each, depth + 1)]
+        return [f"{'  ' * depth}{title}{shapes}{own}{reads}", *inner]
+
+    whole = [line for stack in stacks for line in lines(stack, 1)]
+    return "\n".join((f"{heading}, {total:,} parameters", *whole))
 
 
-def _notes(tree: Part) -> str:
-    attends = any(part.kind == "attention" for part in tree.walk())
+def _notes(stacks: Sequence[Part], total: int, ran: bool) -> str:
     folded = any(
-        one.like(other)
-        for part in tree.walk()
-        for one, other in zip(part.parts, part.parts[1:], strict=False)
-        if one.kind == "layer"
+        one.kind == "layer" and one.like(other)
+        for stack in stacks
+        for part in stack.walk()
+        for one, other in pairwise(part.parts)
     )
-    folded = " Layers that differ in nothing are drawn once." if folded else ""
-    cells = any(part.kind == "cell" for part in tree.walk())
-    step = " Attention is drawn for step 2; every step attends." if cells and attends else ""
-    return f"Plain numbers count parameters: {tree.total:,} in all.{folded}{step}"
+    said = f"Plain numbers count parameters: {total:,} in all."
+    said += " Layers that differ in nothing are drawn once." if folded else ""
+    return said if ran else f"{said} In the order of definition: without inputs, nothing ran."
