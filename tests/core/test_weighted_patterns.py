@@ -14,7 +14,7 @@ from intently.matrix import patterns
 from intently.matrix.lazy import LazyMatrix
 
 from ..messages import Refusals, raises
-from .formula import random
+from .formula import Largest, random
 from .test_patterns import B, H, S, T
 
 
@@ -99,7 +99,7 @@ def test_gradient_of_a_long_sequence_is_never_dense(monkeypatch: pytest.MonkeyPa
     found = patterns.by_gradient(it.attend(q, q, mask=it.causal()), v, dy)
     with Largest() as made:
         received = found.received()
-    assert 0 < made.numbers <= 60_000
+    assert 0 < made.numbers <= 200_000  # of 1,620,000 weights
     torch.testing.assert_close(received, found.dense().sum(-2), atol=1e-4, rtol=1e-4)
 
 
