@@ -270,10 +270,10 @@ class Walk:
                 parts.append((i, made))
             if after is None or call.wrote is None:
                 continue
-            start = next((n for x, n in reversed(sums) if _adds(x, call.wrote, after)), None)
+            start = next((n for x, n in sums if _adds(x, call.wrote, after)), None)
             if start == i and call.kind == "embedding":
                 parts[-1] = (i, replace(made, kind="positions"))
-            elif start is not None:
+            elif start is not None and start <= parts[-1][0]:
                 within = tuple(part for n, part in parts if n >= start)
                 parts = [(n, part) for n, part in parts if n < start]
                 ends = within[0].takes, _shape(after)
@@ -435,10 +435,9 @@ def _shape(x: Tensor) -> str:
 
 def _same(call: Call, other: Call) -> bool:
     """Whether two modules read one tensor, neither what the other gave."""
-    if not call.given or not other.given or not other.gave:
+    if call.read is None or other.read is None or call.read.shape != other.read.shape:
         return False
-    place = _place(call.given[0])
-    return place == _place(other.given[0]) and place != _place(other.gave[0])
+    return _place(call.given[0]) != _place(other.gave[0]) and torch.equal(call.read, other.read)
 
 
 def _adds(x: Tensor, y: Tensor, total: Tensor) -> bool:
