@@ -179,9 +179,29 @@ def test_residuals_are_where_the_numbers_add_up():
         assert sum(part.kind == "residual" for part in found) == 10
     inside = {part.parts[0].kind for part in pre if part.kind == "residual"}
     assert inside == {"norm"}
-    assert {part.kind for part in parts(ByHand(), X)} >= {"residual", "parallel"}
+    hand = parts(ByHand(), X)
+    assert [part.kind for part in hand if part.parts] == ["stack", "residual", "parallel"]
     alone = ImageAttention(16, 4, residual=False)
     assert not any(part.kind == "residual" for part in parts(alone, IMAGE))
+
+
+def test_sums_in_place_are_sums():
+    class InPlace(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 16)
+
+        def forward(self, x):
+            x = x.clone()
+            x += self.first(x)
+            x += self.second(x)
+            return x
+
+    assert [part.kind for part in parts(InPlace(), X) if part.parts] == [
+        "stack",
+        "residual",
+        "residual",
+    ]
 
 
 def test_layers_alike_are_drawn_once():

@@ -89,6 +89,9 @@ class Call:
     gave: list[Tensor] = field(default_factory=list)
     named: list[tuple[str, Tensor]] = field(default_factory=list)
     """The inputs of a model by name."""
+    read: Tensor | None = None
+    wrote: Tensor | None = None
+    """Copies of the first numbers in and out, as later modules may change them in place."""
     masked: bool = False
     inside: list[Call] = field(default_factory=list)
 
@@ -100,10 +103,7 @@ class Call:
 
 
 def columns(model: nn.Module, inputs: Sequence[Any]) -> list[Part]:
-    """Return a part of kind "stack" for each stream through the model: one, or source and target.
-
-    Its title is the name of the input that starts it.
-    """
+    """Return a "stack" for each stream through the model, titled by the input that starts it."""
     root = run(model, inputs) if inputs else declared(model, "")
     return Walk(root).columns()
 
@@ -117,6 +117,7 @@ def run(model: nn.Module, inputs: Sequence[Any]) -> Call:
     def before(module: nn.Module, args: Any, options: Any) -> None:
         call = root if module is model else Call(module, names[module])
         call.given = [*tensors(args), *tensors(options)]
+        call.read = _copy(call.given)
         masks = options.get("mask"), getattr(module, "mask", None)
         call.masked = any(repr(mask).startswith("causal()") for mask in masks)
         if call is root:
@@ -128,7 +129,9 @@ def run(model: nn.Module, inputs: Sequence[Any]) -> Call:
         open_calls.append(call)
 
     def after(module: nn.Module, args: Any, output: Any) -> None:
-        open_calls.pop().gave = list(tensors(output))
+        call = open_calls.pop()
+        call.gave = list(tensors(output))
+        call.wrote = _copy(call.gave)
 
     training = [module for module in names if module.training]
     hooks = [module.register_forward_pre_hook(before, with_kwargs=True) for module in names]
@@ -184,36 +187,34 @@ class Walk:
 
     def columns(self) -> list[Part]:
         """Return a stack for each column."""
-        root, names = self.root, self.inputs
-        steps = list(self._steps(root)) or [root]
+        found: list[Part] = []
+        streams = self._streams()
+        for n, calls in enumerate(streams):
+            out = self.root.wrote if n == len(streams) - 1 else None
+            parts = self._with_positions(self._parts(calls, calls[0].read, out, n), n)
+            parts += self._output(calls[-1], out)
+            title, ends = self._reads_input(calls[0]), (parts[0].takes, parts[-1].gives)
+            found.append(Part("stack", title, "", *ends, parts=tuple(parts)))
+        return found
+
+    def _streams(self) -> list[list[Call]]:
+        """Return the calls of each column; an input that nobody has read before starts one."""
         streams: list[list[Call]] = []
-        titles = [""]
-        for call in steps:
-            first, column = next(iter(call.given), None), len(streams) - 1
-            known = None if first is None else self.origins.get(_place(first))
-            title = None if first is None else names.get(_place(first))
-            if column < 0 or (title not in (None, *titles) and known is None):
+        started: set[str] = set()
+        for call in list(self._steps(self.root)) or [self.root]:
+            side = self._reads_input(call)
+            place = _place(call.given[0]) if call.given else (0, 0)
+            _, column = self.origins.get(place, ("", -1))
+            if not streams or (column < 0 and side and side not in started):
                 streams.append([])
-                titles = [*titles, title or ""] if streams[1:] else [title or ""]
-                column += 1
-            elif known is not None:
-                column = known[1]
+            started.add(side)
+            column = column if column >= 0 else len(streams) - 1
             streams[column].append(call)
             for tensor in call.gave:
                 self.origins.setdefault(_place(tensor), (call.name, column))
-        for place, name in names.items():
+        for place, name in self.inputs.items():
             self.origins.setdefault(place, (name, -1))
-        found = []
-        for n, (title, calls) in enumerate(zip(titles, streams, strict=False)):
-            last = n == len(streams) - 1
-            out = root.gave[0] if last and root.gave else None
-            parts = self._parts(calls, calls[0].given[:1], out, n)
-            parts = self._with_positions(parts, n)
-            parts += self._output(calls[-1], out)
-            first = next((part.takes for part in parts), "")
-            gives = parts[-1].gives
-            found.append(Part("stack", title, takes=first, gives=gives, parts=tuple(parts)))
-        return found
+        return streams
 
     def _reads_input(self, call: Call) -> str:
         """The name of the model's input that a module reads, or nothing."""
@@ -234,8 +235,8 @@ class Walk:
 
     def _boxed(self, call: Call) -> bool:
         """Whether a module belongs to attention that is a box of its own."""
-        above = self.modules.get(call.name.rpartition(".")[0])
-        return above not in (None, self.root.module) and Call(above, "").kind == "attention"
+        above = self._above(call)
+        return above is not self.root.module and Call(above, "").kind == "attention"
 
     def _opened(self, call: Call) -> bool:
         """Whether what is inside is worth drawing."""
@@ -245,37 +246,38 @@ class Walk:
         )
 
     def _is_layer(self, call: Call) -> bool:
-        above = self.modules.get(call.name.rpartition(".")[0])
-        return isinstance(above, LISTS) and self._opened(call)
+        return isinstance(self._above(call), LISTS) and self._opened(call)
+
+    def _above(self, call: Call) -> nn.Module:
+        return self.modules[call.name.rpartition(".")[0]]
 
     def _parts(
-        self, calls: Sequence[Call], given: Sequence[Tensor], out: Tensor | None, column: int
+        self, calls: Sequence[Call], given: Tensor | None, out: Tensor | None, column: int
     ) -> list[Part]:
         """Return the parts of calls in a row; those that add what an earlier one read are sums."""
         parts: list[tuple[int, Part]] = []
-        sums = [(x, 0) for x in given]
+        sums = [] if given is None else [(given, 0)]
         for i, call in enumerate(calls):
             made = self._part(call, column)
-            read = next(iter(calls[i + 1].given), None) if i + 1 < len(calls) else out
-            sees = (x for x in (read, *call.gave) if x is not None and x.is_floating_point())
-            after = next(sees, None)
+            after = calls[i + 1].read if i + 1 < len(calls) else out
+            after = call.wrote if after is None else after
             if i and call.kind == "projection" and _same(call, calls[i - 1]):
                 start, before = parts.pop()
                 group = before.parts if before.kind == "parallel" else (before,)
-                ends = {"takes": made.takes, "gives": made.gives}
-                parts.append((start, Part("parallel", parts=(*group, made), **ends)))
+                made = Part("parallel", "", "", made.takes, made.gives, parts=(*group, made))
+                parts.append((start, made))
             else:
                 parts.append((i, made))
-            if after is None or not call.gave:
+            if after is None or call.wrote is None:
                 continue
-            start = next((n for x, n in reversed(sums) if _adds(x, call.gave[0], after)), None)
+            start = next((n for x, n in sums if _adds(x, call.wrote, after)), None)
             if start == i and call.kind == "embedding":
                 parts[-1] = (i, replace(made, kind="positions"))
-            elif start is not None:
+            elif start is not None and start <= parts[-1][0]:
                 within = tuple(part for n, part in parts if n >= start)
                 parts = [(n, part) for n, part in parts if n < start]
-                ends = {"takes": within[0].takes, "gives": _shape(after)}
-                parts.append((start, Part("residual", "Residual", parts=within, **ends)))
+                ends = within[0].takes, _shape(after)
+                parts.append((start, Part("residual", "Residual", "", *ends, parts=within)))
             sums.append((after, i + 1))
         return [part for _, part in parts]
 
@@ -284,14 +286,13 @@ class Walk:
         module, kind = call.module, call.kind
         takes, gives = (_shape(x[0]) if x else "" for x in (call.given, call.gave))
         if self._is_layer(call):
-            out = call.gave[0] if call.gave else None
-            inner = self._parts(list(self._steps(call)), call.given[:1], out, column)
+            inner = self._parts(list(self._steps(call)), call.read, call.wrote, column)
             title = re.sub("^(Encoder|Decoder) l", "L", title_of(module))
             own, _ = self._count(module.named_parameters(recurse=False), call.name)
             return Part("layer", title, call.name, takes, gives, own, parts=tuple(inner))
         name = self._named(call)
         parameters, tied = self._count(module.named_parameters(), name)
-        reads = tuple(self._reads(call, column)) if kind == "attention" else ()
+        reads = self._reads(call, column) if kind == "attention" else ()
         title, notes = self._title(call, bool(reads)), tuple(_notes(module, kind))
         return Part(kind, title, name, takes, gives, parameters, notes, reads, tied)
 
@@ -303,15 +304,14 @@ class Walk:
         self.counted.update((id(p), name) for p in new)
         return sum(p.numel() for p in new), tied
 
-    def _reads(self, call: Call, column: int) -> Iterator[tuple[str, str]]:
+    def _reads(self, call: Call, column: int) -> tuple[tuple[str, str], ...]:
         """(name, shape) of the states that come from another column or input."""
-        seen = {_place(x) for x in call.given[:1]}
+        own = _place(call.given[0]) if call.given else None
         for x in call.given[1:]:
             name, where = self.origins.get(_place(x), ("", column))
-            if where != column and x.is_floating_point() and x.ndim > 2 and _place(x) not in seen:
-                seen.add(_place(x))
-                yield name, _shape(x)
-                return
+            if where != column and x.is_floating_point() and x.ndim > 2 and _place(x) != own:
+                return ((name, _shape(x)),)
+        return ()
 
     def _named(self, call: Call) -> str:
         """The name of a module; of several names, the one that speaks of the input it reads."""
@@ -351,14 +351,13 @@ class Walk:
 
     def _output(self, call: Call, out: Tensor | None) -> list[Part]:
         """The product with an embedding, which has no module of its own."""
-        if out is None or not call.gave or not out.is_floating_point():
+        last = call.wrote
+        if out is None or last is None:
             return []
-        last = call.gave[0]
         for name, module in self.modules.items():
             shape = tuple(module.weight.shape) if isinstance(module, nn.Embedding) else ()
             if shape == (out.shape[-1], last.shape[-1]) and out.shape[:-1] == last.shape[:-1]:
-                ends = {"takes": _shape(last), "gives": _shape(out)}
-                return [Part("projection", "Output", tied=name, **ends)] if out is not last else []
+                return [Part("projection", "Output", "", _shape(last), _shape(out), tied=name)]
         return []
 
 
@@ -420,6 +419,11 @@ def _varied(x: Tensor) -> Tensor:
     return torch.linspace(-1, 1, x.numel(), dtype=x.dtype, device=x.device).view(x.shape)
 
 
+def _copy(given: Sequence[Tensor]) -> Tensor | None:
+    """The numbers of the first tensor, if they are floating-point."""
+    return given[0].clone() if given and given[0].is_floating_point() else None
+
+
 def _place(x: Tensor) -> tuple[int, int]:
     """Where a tensor lies in memory: all are kept while the walk goes on."""
     return x.data_ptr(), x.numel()
@@ -431,15 +435,14 @@ def _shape(x: Tensor) -> str:
 
 def _same(call: Call, other: Call) -> bool:
     """Whether two modules read one tensor, neither what the other gave."""
-    if not call.given or not other.given or not other.gave:
+    if call.read is None or other.read is None or call.read.shape != other.read.shape:
         return False
-    place = _place(call.given[0])
-    return place == _place(other.given[0]) and place != _place(other.gave[0])
+    return _place(call.given[0]) != _place(other.gave[0]) and torch.equal(call.read, other.read)
 
 
 def _adds(x: Tensor, y: Tensor, total: Tensor) -> bool:
     """Whether ``total`` is x + y; y may be the sequence of the pixels of an image."""
-    if x.shape != total.shape or x.numel() != y.numel() or not x.is_floating_point():
+    if x.shape != total.shape or x.numel() != y.numel():
         return False
     if y.shape != x.shape:
         y = y.mT.reshape(x.shape)
