@@ -20,8 +20,8 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
-MODULE = "intently.kernels.native._native"
-SOURCE = Path("src/intently/kernels/native/source")
+MODULE = "intently.core.kernels.native._native"
+SOURCE = Path("src/intently/core/kernels/native/source")
 FLAGS = ["-O2", "-g0", "-std=c++17", "-fvisibility=hidden", "-fno-math-errno", "-ffp-contract=fast"]
 SETS = {
     "portable": [],

@@ -20,8 +20,8 @@ from mistakes_beside import SHOWN
 from torch import Tensor, nn
 
 import intently as it
-from intently.examiner.catalogue import CHAPTERS, Entry
-from intently.examiner.report.finding import Example
+from intently.checker.catalogue import CHAPTERS, Entry
+from intently.checker.report.finding import Example
 from intently.show.cells import count_steps, paint, rule
 from intently.show.files import finish
 from intently.show.sheet import Sheet

@@ -159,8 +159,8 @@ def shoot(opened: Any, page: Path, state: str, name: str, **options: Any) -> Non
 
 def screenshots() -> None:
     """The page of one text in several states, that of two texts, and a live one."""
-    from intently.play import save_play
-    from intently.translation import Translator
+    from intently.tasks.play import save_play
+    from intently.tasks.translation import Translator
 
     with tempfile.TemporaryDirectory() as folder, browser() as opened:
         one = look(Path(folder) / "one.html", WIDE)
@@ -191,9 +191,9 @@ def figures() -> None:
     """What `intently.show` draws of one translation, of masks and of positions."""
     import intently as it
     from intently import show
-    from intently.corpora import SHOWN
-    from intently.runners.watched import translated
-    from intently.translation.translator import Translator
+    from intently.tasks.corpora import SHOWN
+    from intently.tasks.runners.watched import translated
+    from intently.tasks.translation.translator import Translator
 
     seen = translated(Translator.load(), WIDE).seen
     cross = seen["decoder.1.cross_attention"][0]
@@ -221,8 +221,13 @@ def diagrams() -> None:
     import torch
 
     from intently import show
-    from intently.models import RecurrentOptions, RecurrentSeq2Seq, Transformer, TransformerOptions
-    from intently.modules import ImageAttention
+    from intently.nn import ImageAttention
+    from intently.nn.models import (
+        RecurrentOptions,
+        RecurrentSeq2Seq,
+        Transformer,
+        TransformerOptions,
+    )
 
     base = TransformerOptions(
         *(37_000, 37_000),
@@ -281,7 +286,7 @@ def words_and_picture() -> None:
 
     import intently as it
     from intently import show
-    from intently.translation.translator import Translator
+    from intently.tasks.translation.translator import Translator
 
     translator = Translator.load()
     tokenizer = translator.source_tokenizer

@@ -7,12 +7,28 @@ from pathlib import Path
 from types import ModuleType
 
 PACKAGES = (
-    *("intently", "intently.masks", "intently.biases", "intently.scores", "intently.positions"),
-    *("intently.matrix", "intently.matrix.patterns", "intently.kernels", "intently.reference"),
-    *("intently.modules", "intently.models", "intently.text", "intently.corpora"),
-    *("intently.language", "intently.decoding", "intently.training", "intently.translation"),
-    *("intently.recipes", "intently.observe", "intently.edits", "intently.examiner"),
-    *("intently.show", "intently.show.animate", "intently.show.page", "intently.play"),
+    *(
+        "intently",
+        "intently.core.masks",
+        "intently.core.biases",
+        "intently.core.scores",
+        "intently.core.positions",
+    ),
+    *(
+        "intently.core.matrix",
+        "intently.core.matrix.patterns",
+        "intently.core.kernels",
+        "intently.reference",
+    ),
+    *("intently.nn", "intently.nn.models", "intently.tasks.text", "intently.tasks.corpora"),
+    *(
+        "intently.tasks.language",
+        "intently.tasks.decoding",
+        "intently.tasks.training",
+        "intently.tasks.translation",
+    ),
+    *("intently.tasks.recipes", "intently.observe", "intently.observe.edits", "intently.checker"),
+    *("intently.show", "intently.show.animate", "intently.show.page", "intently.tasks.play"),
     *("intently.interop.torch", "intently.interop.transformers", "intently.interop.diffusers"),
     *("intently.interop.keras", "intently.errors"),
 )

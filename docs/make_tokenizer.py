@@ -15,9 +15,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from intently.corpora import sample
-from intently.text import Tokenizer
-from intently.text.tokenizers import READY
+from intently.tasks.corpora import sample
+from intently.tasks.text import Tokenizer
+from intently.tasks.text.tokenizers import READY
 
 ROOT = Path(__file__).resolve().parents[1]
 SIZE = 9000

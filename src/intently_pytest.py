@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from intently.examiner import Report
+    from intently.checker import Report
 
 
 @pytest.fixture
@@ -26,8 +26,8 @@ def examine() -> Callable[..., Report]:
 
     def examined(subject: Any, **intent: Any) -> Report:
         __tracebackhide__ = True
+        from intently.checker import check
         from intently.errors import IntentlyError
-        from intently.examiner import check
 
         try:
             report = check(subject, **intent)

@@ -35,7 +35,7 @@ CHECKED = [
 ]
 CHECKER = "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
 if os.environ.get("INTENTLY_ANNOTATIONS"):
-    # tenfold slower calls: .ci/run does it for tests/core, tests/modules and tests/models
+    # tenfold slower calls: .ci/run does it for tests/core, tests/nn and tests/nn/models
     install_import_hook([f"intently.{name}" for name in CHECKED], CHECKER)
 
 SMALL_TENSORS = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from intently.corpora import Corpus, ParallelText, sample
+from intently.tasks.corpora import Corpus, ParallelText, sample
 
 
 def parallel(split: str, count: int) -> ParallelText:

@@ -19,18 +19,19 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from intently import demo, show
-from intently.corpora import SHOWN, language
-from intently.demo import learning
+from intently import show
 from intently.errors import ArgumentError
-from intently.training import progress
-from intently.training.progress import Event, Stepped
-from intently.translation.translator import Translator
+from intently.tasks import demo
+from intently.tasks.corpora import SHOWN, language
+from intently.tasks.demo import learning
+from intently.tasks.training import progress
+from intently.tasks.training.progress import Event, Stepped
+from intently.tasks.translation.translator import Translator
 
 SIZE = demo.Size("quick", pairs=600, steps=40, sentences=25, batch_tokens=300)
 
 pytestmark = pytest.mark.filterwarnings(
-    "ignore::intently.translation.translator.TranslationWarning"
+    "ignore::intently.tasks.translation.translator.TranslationWarning"
 )
 
 

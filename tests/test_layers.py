@@ -1,4 +1,4 @@
-"""A layer imports only from layers above it, and `import intently` stays light."""
+"""A room imports only from rooms above it, and `import intently` stays light."""
 
 from __future__ import annotations
 
@@ -18,45 +18,24 @@ import intently.show
 TESTS = Path(__file__).resolve().parent
 SOURCE = TESTS.parent / "src" / "intently"
 
-LAYERS = {
-    "base": ("errors", "foundation"),
-    "L0": (
-        *("scores", "masks", "biases", "positions", "kernels", "matrix", "attention_matrix"),
-        *("drop_in", "reference"),
-    ),
-    "L1": ("modules",),
-    "L2": ("models",),
-    "L3a": ("text", "corpora", "decoding", "edits"),
-    "L3b": ("training", "observe", "show", "interop"),
-    "L4": ("examiner", "translation", "language", "recipes", "runners", "play", "demo"),
-    "L5": ("cli", "__main__"),
-}
-SEES = {
-    "base": {"base"},
-    "L0": {"base", "L0"},
-    "L1": {"base", "L0", "L1"},
-    "L2": {"base", "L0", "L1", "L2"},
-    "text": {"base", "L0"},
-    "corpora": {"base", "L0"},
-    "decoding": {"base", "L0", "L1", "L2"},
-    "edits": {"base", "L0"},
-    "training": {"base", "L0", "L1", "L2", "L3a"},
-    "observe": {"base", "L0", "L1", "L2", "L3a"},
-    "show": {"base", "L0"},
-    "interop": {"base", "L0", "L1", "L2", "L3a"},
-    "L4": {*LAYERS} - {"L5"},
-    "L5": {*LAYERS},
-}
+ROOMS = (
+    *("errors", "foundation", "core", "reference", "nn", "observe", "show", "interop", "checker"),
+    *("tasks", "cli", "__main__"),
+)
+"""A room imports only from those before it."""
+
+STRANGERS = {"observe", "show"}
+"""Do not know each other: they meet in the lazy matrix."""
+
 EXCEPTIONS: dict[tuple[str, str], str] = {
     (
         "intently.observe.recording.recording",
         "intently.show",
     ): "a recording writes pages and shows itself",
     ("intently.observe.recording.recording", "intently.observe.saving"): "a recording saves itself",
-    ("intently.corpora.built_in", "intently.text"): "a pair is cut into words",
-    ("intently.masks.mask", "intently.masks.picture"): "a mask shows itself in notebooks",
-    ("intently.matrix.lazy", "intently.show"): "a matrix shows itself in notebooks",
-    ("intently.biases.bias", "intently.show"): "a bias shows itself in notebooks",
+    ("intently.core.masks.mask", "intently.core.masks.picture"): "a mask shows itself in notebooks",
+    ("intently.core.matrix.lazy", "intently.show"): "a matrix shows itself in notebooks",
+    ("intently.core.biases.bias", "intently.show"): "a bias shows itself in notebooks",
 }
 """(module that imports, part imported): why. Keep it short."""
 
@@ -101,25 +80,17 @@ def part_of(name: str) -> str:
     return name.split(".")[1] if "." in name else ""
 
 
-def layer_of(part: str) -> str:
-    for layer, parts in LAYERS.items():
-        if part in parts:
-            return layer
-    return ""
-
-
 def misplaced(importer: str, imported: str) -> bool:
-    part, other = part_of(importer), part_of(imported)
-    if not part or not other or part == other or "__" in (part[:2], other[:2]):
+    room, other = part_of(importer), part_of(imported)
+    if not room or room == other or other not in ROOMS:  # a name of the map itself
         return False
-    sees = SEES.get(part, SEES.get(layer_of(part), set()))
-    return layer_of(other) not in sees
+    return ROOMS.index(other) > ROOMS.index(room) or {room, other} == STRANGERS
 
 
-def test_every_module_has_a_layer() -> None:
-    named = {part for parts in LAYERS.values() for part in parts}
-    found = {part_of(dotted(path)) for path in modules()} - {"", "__main__", "embedded"}
-    assert found <= named, f"give {sorted(found - named)} a layer in LAYERS"
+def test_every_module_has_a_room() -> None:
+    found = {part_of(dotted(path)) for path in modules()} - {""}
+    assert found == {*ROOMS}
+    assert sum((SOURCE / room).is_dir() for room in ROOMS) <= 10
 
 
 def test_imports_point_upward() -> None:
@@ -174,19 +145,15 @@ def test_no_exception_is_left_over() -> None:
 @pytest.mark.parametrize(
     ("importer", "imported", "wrong"),
     [
-        ("intently.masks", "intently.modules", True),
-        ("intently.masks", "intently.errors", False),
-        ("intently.models.transformer", "intently.modules.blocks", False),
-        ("intently.models.transformer", "intently.decoding", True),
-        ("intently.text.words", "intently.corpora", True),
-        ("intently.decoding.search", "intently.text", True),
-        ("intently.decoding.search", "intently.models", False),
-        ("intently.training.trainer", "intently.decoding", False),
-        ("intently.training.trainer", "intently.show", True),
-        ("intently.show.cells", "intently.corpora", True),
-        ("intently.show.cells", "intently.models", True),
+        ("intently.core.masks", "intently.nn", True),
+        ("intently.core.masks", "intently.errors", False),
+        ("intently.nn.models.transformer", "intently.nn.blocks", False),
+        ("intently.nn.models.transformer", "intently.tasks.decoding", True),
+        ("intently.show.labels", "intently.observe", True),
+        ("intently.observe.watching", "intently.show", True),
+        ("intently.tasks.training.trainer", "intently.tasks.decoding", False),
+        ("intently.tasks.training.trainer", "intently.cli", True),
         ("intently.cli.app", "intently.show", False),
-        ("intently.show.cells", "intently.translation.translator", True),
     ],
 )
 def test_the_walk_can_fail(importer: str, imported: str, wrong: bool) -> None:
@@ -198,11 +165,11 @@ def test_the_walk_sees_every_way_to_import() -> None:
         "import intently.cli.app\nfrom intently import show\n"
         "def f():\n    from ..text import words\n"
     )
-    found = set(imports(ast.parse(code), "intently.models.transformer", False))
-    assert found == {"intently.cli.app", "intently.show", "intently.text"}
+    found = set(imports(ast.parse(code), "intently.nn.models.transformer", False))
+    assert found == {"intently.cli.app", "intently.show", "intently.tasks.text"}
     inside = ast.parse("from . import a\nfrom .b import c\nfrom ..text import d")
-    expected = {"intently.models", "intently.models.b", "intently.text"}
-    assert set(imports(inside, "intently.models", True)) == expected
+    expected = {"intently.nn.models", "intently.nn.models.b", "intently.tasks.text"}
+    assert set(imports(inside, "intently.nn.models", True)) == expected
 
 
 def test_names_are_found_where_they_are_declared() -> None:
@@ -235,13 +202,6 @@ def test_what_the_docs_name_is_there() -> None:
     cited = {n for text in texts for n in re.findall(r"[Cc]ontracts? (\d)", text)}
     assert numbers == set("123456789") and {"3", "7"} <= cited <= numbers
 
-
-OTHERS_CHANGE = (
-    *("corpora", "files", "interop", "modules/test_blocks_from_weights.py"),
-    *("models/test_stepping.py", "page", "show"),
-    *("training", "translation", "test_demo.py", "test_recipes.py"),
-)
-"""Tests that still use private names; empty this list."""
 
 STORAGE = "observe/test_mmap_pool.py", "observe/test_stores.py"
 """Ask the storage itself: free pages can be seen nowhere else, and a full disk is stood in for."""
@@ -285,9 +245,7 @@ def test_tests_use_no_private_name() -> None:
         for path in TESTS.rglob("*.py")
         if (uses := set(uses_of(names, ast.parse(path.read_text("utf-8")))))
     }
-    assert not {
-        x: uses for x, uses in found.items() if not x.startswith((*OTHERS_CHANGE, *STORAGE))
-    }
+    assert not {x: uses for x, uses in found.items() if not x.startswith(STORAGE)}
     code = "from intently.a import _b\nx._b\npatch.setattr('intently.a._b', 1)\ny._c"
     assert list(uses_of({"_b"}, ast.parse(code))) == ["_b", "_b", "_b"]
 
@@ -299,7 +257,7 @@ def test_import_intently_is_light() -> None:
         "intently.attend, intently.scaled_dot_product_attention\n"
         f"print([name for name in {FOREIGN} if name in sys.modules])\n"
         "print([m for m in sys.modules if m.startswith('intently.')\n"
-        f"       and m.split('.')[1] not in {LAYERS['base'] + LAYERS['L0']}])\n"
+        f"       and m.split('.')[1] not in {ROOMS[:4]}])\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],

@@ -16,7 +16,7 @@ import intently
 from intently.show.page import script
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCE = Path("src/intently/kernels/native/source")
+SOURCE = Path("src/intently/core/kernels/native/source")
 pytestmark = [
     pytest.mark.skipif(os.name != "posix", reason="compilers are stood in for by scripts")
 ]

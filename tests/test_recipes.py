@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from intently.cli.train import parameters
-from intently.corpora.named import CORPORA
 from intently.errors import ArgumentError, DataError
-from intently.recipes import recipe, recipe_file, recipe_text, recipes
-from intently.recipes.origin import FILE, Origin
+from intently.tasks.corpora.named import CORPORA
+from intently.tasks.recipes import recipe, recipe_file, recipe_text, recipes
+from intently.tasks.recipes.origin import FILE, Origin
 
 from .messages import raises, refused
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks import measure
-from intently.modules import MultiHeadAttention
+from intently.nn import MultiHeadAttention
 
 os.environ["KERAS_BACKEND"] = "torch"
 

@@ -59,7 +59,7 @@ def tasks(given: Any) -> Iterator[tuple[dict[str, Any], Callable[[], dict[str, A
 
 def examined(mutant: Mutant) -> dict[str, Any]:
     """Examine a mutant and its base."""
-    from intently.examiner import check
+    from intently.checker import check
 
     row: dict[str, Any] = {"equivalent": mutant.equivalent, "unseen": mutant.unseen}
     for name, make in (("found", mutant.make), ("false", mutant.correct)):

@@ -22,8 +22,8 @@ def tasks(given: Any) -> Iterator[tuple[dict[str, Any], Callable[[], dict[str, A
 
 def examined(case: Case) -> dict[str, Any]:
     """Examine a case: what was understood and computed, and what was found."""
+    from intently.checker import check
     from intently.errors import ArgumentError
-    from intently.examiner import check
 
     made = case.make()
     start = time.perf_counter()

@@ -13,7 +13,7 @@ from torch import Tensor
 import intently as it
 from benchmarks import measure
 from benchmarks.report import NONE, Section, Settings, reached, table
-from intently.matrix import patterns
+from intently.core.matrix import patterns
 
 SHORT = (16, 32, 64)
 

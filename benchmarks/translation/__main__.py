@@ -34,7 +34,7 @@ from benchmarks.report import (
 )
 from benchmarks.translation import models
 from benchmarks.translation.models import Rates, Shape, Side, Writers
-from intently.training.batches import Batch
+from intently.tasks.training.batches import Batch
 
 SMALL = Shape(64, 16, 2, 1, 32, 64, 40)
 AGREED = 4

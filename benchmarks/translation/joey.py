@@ -19,9 +19,9 @@ from benchmarks.translation.models import (
     translate,
     unending,
 )
-from intently.models import Transformer
-from intently.text import PAD
-from intently.training.batches import Batch
+from intently.nn.models import Transformer
+from intently.tasks.text import PAD
+from intently.tasks.training.batches import Batch
 
 PARTS = {
     "encoder": {"self_attention": "src_src_att", "self_norm": "layer_norm"},

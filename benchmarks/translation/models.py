@@ -19,16 +19,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks import measure
-from intently.corpora import read_parallel, sample
-from intently.decoding import SearchOptions, search
-from intently.models import Transformer, TransformerOptions
-from intently.positions import sinusoidal
-from intently.text import EOS, PAD, SOS
-from intently.text.words import words
-from intently.training.batches import Batch, Pairs, epoch
-from intently.training.loss import batch_loss
-from intently.training.optimiser import Optimiser
-from intently.training.options import OptimiserOptions
+from intently.core.positions import sinusoidal
+from intently.nn.models import Transformer, TransformerOptions
+from intently.tasks.corpora import read_parallel, sample
+from intently.tasks.decoding import SearchOptions, search
+from intently.tasks.text import EOS, PAD, SOS
+from intently.tasks.text.words import words
+from intently.tasks.training.batches import Batch, Pairs, epoch
+from intently.tasks.training.loss import batch_loss
+from intently.tasks.training.optimiser import Optimiser
+from intently.tasks.training.options import OptimiserOptions
 
 RATE, CLIP = 5e-4, 1.0
 SPECIALS = 4

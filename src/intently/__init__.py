@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 from intently.foundation.on_demand import listed, names
 
 if TYPE_CHECKING:
-    from intently import edits, errors, kernels, positions, reference, scores, show
-    from intently.attention_matrix import Attention, attend, attention
-    from intently.biases import Bias, alibi, relative_buckets
-    from intently.drop_in import scaled_dot_product_attention
-    from intently.examiner import check
-    from intently.masks import (
+    from intently import errors, reference, show
+    from intently.checker import check
+    from intently.core import kernels, positions, scores
+    from intently.core.attention import Attention, attend, attention
+    from intently.core.biases import Bias, alibi, relative_buckets
+    from intently.core.drop_in import scaled_dot_product_attention
+    from intently.core.masks import (
         Mask,
         allowed,
         causal,
@@ -28,10 +29,10 @@ if TYPE_CHECKING:
         segments,
         window,
     )
-    from intently.matrix import Dense, LazyMatrix, Merged, rollout, stack_rows
-    from intently.observe import edit, effects, load_recording, path_effects, watch
-    from intently.positions import Learned, Rotary, sinusoidal
-    from intently.scores import Additive, Cosine, Dot, General, Score, concat
+    from intently.core.matrix import Dense, LazyMatrix, Merged, rollout, stack_rows
+    from intently.core.positions import Learned, Rotary, sinusoidal
+    from intently.core.scores import Additive, Cosine, Dot, General, Score, concat
+    from intently.observe import edit, edits, effects, load_recording, path_effects, watch
 
 __version__ = "0.1.0"
 
@@ -82,27 +83,25 @@ __all__ = [  # noqa: RUF022 - in the order of learning
 ]
 
 _HOMES = {
-    "attention_matrix": ("attend", "attention", "Attention"),
-    "drop_in": ("scaled_dot_product_attention",),
-    "matrix": ("LazyMatrix", "Dense", "Merged", "stack_rows", "rollout"),
-    "masks": (
+    "core": ("kernels", "positions", "scores"),
+    "core.attention": ("attend", "attention", "Attention"),
+    "core.drop_in": ("scaled_dot_product_attention",),
+    "core.matrix": ("LazyMatrix", "Dense", "Merged", "stack_rows", "rollout"),
+    "core.masks": (
         *("Mask", "causal", "padding", "window", "prefix", "segments", "dilated", "grid"),
         "allowed",
     ),
-    "scores": ("Score", "Dot", "Additive", "concat", "General", "Cosine"),
-    "biases": ("Bias", "alibi", "relative_buckets"),
-    "positions": ("sinusoidal", "Learned", "Rotary"),
-    "observe": ("watch", "load_recording", "edit", "effects", "path_effects"),
-    "examiner": ("check",),
+    "core.scores": ("Score", "Dot", "Additive", "concat", "General", "Cosine"),
+    "core.biases": ("Bias", "alibi", "relative_buckets"),
+    "core.positions": ("sinusoidal", "Learned", "Rotary"),
+    "observe": ("watch", "load_recording", "edit", "effects", "path_effects", "edits"),
+    "checker": ("check",),
 }
 """Module: what it holds of the names above."""
 
 __getattr__ = names(__name__, _HOMES)
 
-_PACKAGES = (
-    *("corpora", "decoding", "interop", "language", "matrix", "models", "modules"),
-    *("play", "recipes", "text", "training", "translation"),
-)
-"""What is imported from a package of its own."""
+_PACKAGES = ("core", "nn", "observe", "show", "interop", "checker", "tasks")
+"""The rooms, in the order of the map."""
 
 __dir__ = listed(__name__, "__version__", *_PACKAGES)

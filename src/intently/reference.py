@@ -254,7 +254,7 @@ def _array(x: ArrayLike, name: str, axes: int = 0) -> Array:
 
 def _scored(score: Score, q: Array, k: Array) -> Array:
     """Return score(q, k); raise a readable error if shapes do not fit."""
-    from intently.scores import Score as Value
+    from intently.core.scores import Score as Value
 
     if not callable(score) or isinstance(score, Value):
         raise build(
@@ -262,7 +262,7 @@ def _scored(score: Score, q: Array, k: Array) -> Array:
             "score",
             "a function (q, k) → (…, t, s): dot, cosine, general(W), additive(…)",
             type(score).__name__,
-            fix="scores of intently.scores are for tensors",
+            fix="scores of intently.core.scores are for tensors",
         )
     try:
         return score(q, k)
@@ -280,7 +280,7 @@ def _scored(score: Score, q: Array, k: Array) -> Array:
 
 def _over(value: Any, z: Array, name: str) -> Array:
     """Return a bias or a scale as an array that broadcasts to z (…, t, s)."""
-    from intently.biases import Bias
+    from intently.core.biases import Bias
 
     if isinstance(value, Bias):
         return _written(value, z)
@@ -291,7 +291,7 @@ def _over(value: Any, z: Array, name: str) -> Array:
 
 def _mask(mask: Any, z: Array) -> Any:
     """Return a boolean array that broadcasts to z (…, t, s), True means attend."""
-    from intently.masks import Mask
+    from intently.core.masks import Mask
 
     if isinstance(mask, Mask):
         return _written(mask, z)
@@ -312,7 +312,7 @@ def _written(rule: Any, z: Array) -> Any:
     """Return one of our masks or biases as an array over z (…, t, s)."""
     import torch
 
-    from intently.masks import Geometry, Mask
+    from intently.core.masks import Geometry, Mask
 
     t, s = z.shape[-2:]
     g = Geometry(z.shape[:-2], t, s, torch.device("cpu"))

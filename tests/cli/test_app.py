@@ -16,12 +16,12 @@ import torch
 
 import intently as it
 from intently.cli.app import COMMANDS
-from intently.corpora import sample
-from intently.models.kinds import new_model
-from intently.models.transformer import Transformer, TransformerOptions
-from intently.text import Tokenizer
-from intently.training import TrainingOptions
-from intently.translation.translator import Translator
+from intently.nn.models.kinds import new_model
+from intently.nn.models.transformer import Transformer, TransformerOptions
+from intently.tasks.corpora import sample
+from intently.tasks.text import Tokenizer
+from intently.tasks.training import TrainingOptions
+from intently.tasks.translation.translator import Translator
 
 from ..command_line import Command, refused
 

@@ -58,7 +58,7 @@ HOSTILE = """
 import os, signal, sys
 import torch
 import near
-from intently.examiner import Report
+from intently.checker import Report
 from torch.nn.functional import scaled_dot_product_attention as right
 
 calls = 0

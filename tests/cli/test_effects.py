@@ -11,12 +11,12 @@ import torch
 
 import intently as it
 from intently import edits
-from intently.decoding import SearchOptions
-from intently.language.settings import language_options
-from intently.language.text_model import TextModel, Variant, new_model
-from intently.runners.outputs import output
-from intently.text import Tokenizer
-from intently.translation.translator import Translator
+from intently.tasks.decoding import SearchOptions
+from intently.tasks.language.settings import language_options
+from intently.tasks.language.text_model import TextModel, Variant, new_model
+from intently.tasks.runners.outputs import output
+from intently.tasks.text import Tokenizer
+from intently.tasks.translation.translator import Translator
 
 from ..command_line import Command, refused
 

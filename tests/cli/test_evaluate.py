@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from intently.cli.evaluate import described
-from intently.corpora import ParallelText
-from intently.models.kinds import new_model
-from intently.recipes.origin import Files, Origin
-from intently.text import Tokenizer
-from intently.training import TrainingOptions
-from intently.training.metrics import bleu, chrf, suitable
-from intently.translation.evaluation import Scores
-from intently.translation.translator import Translator
+from intently.nn.models.kinds import new_model
+from intently.tasks.corpora import ParallelText
+from intently.tasks.recipes.origin import Files, Origin
+from intently.tasks.text import Tokenizer
+from intently.tasks.training import TrainingOptions
+from intently.tasks.training.metrics import bleu, chrf, suitable
+from intently.tasks.translation.evaluation import Scores
+from intently.tasks.translation.translator import Translator
 
 from ..command_line import Command, refused
 from ..samples import parallel, write_pairs

@@ -11,9 +11,9 @@ import pytest
 import torch
 from PIL import Image
 
-from intently.models import RecurrentOptions, RecurrentSeq2Seq
-from intently.text import Tokenizer
-from intently.translation.translator import Translator
+from intently.nn.models import RecurrentOptions, RecurrentSeq2Seq
+from intently.tasks.text import Tokenizer
+from intently.tasks.translation.translator import Translator
 
 from ..command_line import Command, refused
 from ..show.page_reader import Page

@@ -16,17 +16,17 @@ from typing import Any
 import pytest
 
 from intently.cli import train_lm
-from intently.corpora import Corpus
-from intently.language.settings import language_flags
-from intently.models.kinds import cross_heads
-from intently.recipes import recipe, recipe_text, recipes
-from intently.recipes.origin import Origin
-from intently.training import Stepped, TrainingOptions, progress
-from intently.training.options import Flag
-from intently.training.processes import Processes
-from intently.training.writer import sole_writer
-from intently.translation.runs import WRITES
-from intently.translation.translator import Translator
+from intently.nn.models.kinds import cross_heads
+from intently.tasks.corpora import Corpus
+from intently.tasks.language.settings import language_flags
+from intently.tasks.recipes import recipe, recipe_text, recipes
+from intently.tasks.recipes.origin import Origin
+from intently.tasks.training import Stepped, TrainingOptions, progress
+from intently.tasks.training.options import Flag
+from intently.tasks.training.processes import Processes
+from intently.tasks.training.writer import sole_writer
+from intently.tasks.translation.runs import WRITES
+from intently.tasks.translation.translator import Translator
 
 from ..command_line import Command, refused
 from ..samples import parallel, write_pairs
@@ -109,7 +109,7 @@ def test_what_was_measured_before_is_printed(
     told = re.sub(
         'result = ".*"', 'result = "BLEU 28 on the test"', recipes_module.recipe_file(RECIPE)
     )
-    monkeypatch.setattr("intently.recipes.recipe_file", lambda name: told)
+    monkeypatch.setattr("intently.tasks.recipes.recipe_file", lambda name: told)
     outcome = intently("train", "--recipe", RECIPE, "--out", "run", *TINY)
     assert f"expected of {RECIPE} with its own options: BLEU 28 on the test\n" in outcome.out
 
@@ -147,7 +147,7 @@ def test_a_run_that_another_corpus_was_refused_for_stays_as_it_was(
     pairs = parallel("train", 30)
     changed = Corpus("", "", "", pairs, pairs, {"test": pairs}, "")
     with monkeypatch.context() as patch:
-        patch.setattr("intently.recipes.origin.load_corpus", lambda *asked: changed)
+        patch.setattr("intently.tasks.recipes.origin.load_corpus", lambda *asked: changed)
         outcome = intently("train", "--out", "run", "--resume", "--data-dir", "changed")
         assert outcome.status == 2 and "data: expected the data the run began" in outcome.err
     assert Origin.load("run") == kept
@@ -390,7 +390,7 @@ def test_the_folder_of_a_run_is_read_by_the_first_process_alone(
                 return make()
 
     monkeypatch.chdir("second")
-    monkeypatch.setattr("intently.training.processes.current", lambda: Second(rank=1))
+    monkeypatch.setattr("intently.tasks.training.processes.current", lambda: Second(rank=1))
     outcome = intently("train", "--out", "run", "--resume")
     assert outcome == (0, "", "")
     assert not Path("run").exists()

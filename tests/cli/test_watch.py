@@ -15,17 +15,17 @@ import pytest
 import torch
 
 import intently as it
-from intently.decoding import SearchOptions
-from intently.language.settings import language_options
-from intently.language.text_model import TextModel, Variant, new_model
-from intently.models import RecurrentOptions, RecurrentSeq2Seq, Transformer, TransformerOptions
+from intently.nn.models import RecurrentOptions, RecurrentSeq2Seq, Transformer, TransformerOptions
 from intently.observe.recording.recording import Entry, Recording, Whole
 from intently.observe.saving import files
 from intently.observe.storage.stores import Held, KeptSpec
 from intently.observe.watching.call import AttentionSpec
-from intently.runners.watched import translated
-from intently.text import Tokenizer
-from intently.translation.translator import Translator
+from intently.tasks.decoding import SearchOptions
+from intently.tasks.language.settings import language_options
+from intently.tasks.language.text_model import TextModel, Variant, new_model
+from intently.tasks.runners.watched import translated
+from intently.tasks.text import Tokenizer
+from intently.tasks.translation.translator import Translator
 
 from ..command_line import Command, refused
 

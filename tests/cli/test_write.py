@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from intently.language.settings import language_options
-from intently.language.text_model import TextModel, new_model
-from intently.text import Tokenizer
-from intently.translation.translator import Translator
+from intently.tasks.language.settings import language_options
+from intently.tasks.language.text_model import TextModel, new_model
+from intently.tasks.text import Tokenizer
+from intently.tasks.translation.translator import Translator
 
 from ..command_line import Command, refused
 

@@ -49,7 +49,7 @@ CASES: Refusals = {
         "Convert one of them with .to(…), an array with .astype(…).": lambda: it.attend(
             x(2, 3), x(2, 3).double()
         ),
-        "score: expected a score such as intently.scores.Dot(); got str.": lambda: it.attend(
+        "score: expected a score such as intently.core.scores.Dot(); got str.": lambda: it.attend(
             x(2, 3), x(2, 3), score="dot"
         ),
         "bias: expected real numbers: a tensor, a NumPy array or a list of them; got dtype "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from intently.biases import TensorBias, alibi, as_bias, relative_buckets
+from intently.core.biases import TensorBias, alibi, as_bias, relative_buckets
 from intently.errors import ArgumentError, KindError
 
 from ..messages import Refusals, raises

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from intently.biases import Bias, TensorBias, alibi, as_bias, relative_buckets
+from intently.core.biases import Bias, TensorBias, alibi, as_bias, relative_buckets
+from intently.core.masks import indexed
+from intently.core.masks.geometry import Geometry
 from intently.foundation.values import freeze, thaw
-from intently.masks import indexed
-from intently.masks.geometry import Geometry
 
 from ..combinations import each
 from .formula import random

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import intently as it
+from intently.core.masks import EMPTY, FULL, PARTIAL, Geometry, indexed
+from intently.core.masks.closed_forms import MOST
+from intently.core.masks.mask import Mask, seen_exactly
 from intently.foundation.values import freeze, thaw
-from intently.masks import EMPTY, FULL, PARTIAL, Geometry, indexed
-from intently.masks.closed_forms import MOST
-from intently.masks.mask import Mask, seen_exactly
 
 from ..combinations import each
 from .formula import families, knows_its_entries
@@ -307,7 +307,7 @@ def test_seen_of_more_rows_of_queries_than_are_followed() -> None:
 
 
 def test_seen_asks_a_large_tensor_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("intently.masks.mask.step_within", lambda size, memory: 2)
+    monkeypatch.setattr("intently.core.masks.mask.step_within", lambda size, memory: 2)
     mask, g = it.allowed(torch.rand(2, 1, 7, 5) > 0.8), Geometry((2, 3), 7, 5, CPU)
     expected = mask.dense(g).any(-2)
     assert torch.equal(seen_exactly(mask, g), expected)  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ from torch import Tensor
 
 import intently as it
 from intently import reference
-from intently.scores import Additive, Cosine, General, concat
+from intently.core.scores import Additive, Cosine, General, concat
 
 from .formula import IN_FLOAT64
 

@@ -152,7 +152,7 @@ def test_inductor() -> None:
 
 
 def test_a_module_of_ours() -> None:
-    from intently.modules import MultiHeadAttention
+    from intently.nn import MultiHeadAttention
 
     layer = MultiHeadAttention(16, 4)
     x = random(2, 30, 16).float()

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from intently.drop_in import scaled_dot_product_attention
+from intently.core.drop_in import scaled_dot_product_attention
 
 from ..combinations import each, pairs
 from .formula import EPS, random

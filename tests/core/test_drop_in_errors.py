@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from intently.drop_in import scaled_dot_product_attention
+from intently.core.drop_in import scaled_dot_product_attention
 from intently.errors import ArgumentError, IntentlyError, KindError
 
 from .formula import random

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import intently as it
-from intently.drop_in import scaled_dot_product_attention
-from intently.scores import Additive, Cosine, General, concat
+from intently.core.drop_in import scaled_dot_product_attention
+from intently.core.scores import Additive, Cosine, General, concat
 
 from ..combinations import pairs
 from .formula import random, serving

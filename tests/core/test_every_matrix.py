@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import intently as it
-from intently.matrix import Transposed
+from intently.core.matrix import Transposed
 
 from .cases import Case, Floats, attentions, cases
 
@@ -26,8 +26,8 @@ def close(found: Tensor, expected: Floats) -> None:
 def sizes(draw: st.DrawFn) -> dict[str, int]:
     """Draw how much goes into a block of a statistic, and into one of a kernel."""
     return {
-        "intently.matrix.statistics.BLOCK": draw(st.sampled_from([2**22, 20])),
-        "intently.kernels.walk.GRAIN": draw(st.sampled_from([128, 2])),
+        "intently.core.matrix.statistics.BLOCK": draw(st.sampled_from([2**22, 20])),
+        "intently.core.kernels.walk.GRAIN": draw(st.sampled_from([128, 2])),
     }
 
 

@@ -12,8 +12,7 @@ import torch
 
 import intently as it
 from intently.errors import KindError
-from intently.models.transformer import TransformerOptions
-from intently.modules import (
+from intently.nn import (
     AdditiveAttention,
     AttentionHead,
     AttentionOptions,
@@ -24,6 +23,7 @@ from intently.modules import (
     MultiHeadAttention,
     Projections,
 )
+from intently.nn.models.transformer import TransformerOptions
 
 pytestmark = pytest.mark.skipif(
     "INTENTLY_ANNOTATIONS" in os.environ, reason="the checks of annotations answer first"

@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.nn.attention import flex_attention as theirs
 
 import intently as it
-from intently.biases import alibi, relative_buckets
-from intently.kernels import Kernel, flex
-from intently.kernels.problem import Problem
-from intently.masks import Geometry
-from intently.scores import Cosine
+from intently.core.biases import alibi, relative_buckets
+from intently.core.kernels import Kernel, flex
+from intently.core.kernels.problem import Problem
+from intently.core.masks import Geometry
+from intently.core.scores import Cosine
 
 from ..combinations import each
 from .formula import families, multiply, plain, random

@@ -19,8 +19,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 
 import intently as it
-from intently.models import Transformer, TransformerOptions
-from intently.modules import EncoderLayer, MultiHeadAttention
+from intently.nn import EncoderLayer, MultiHeadAttention
+from intently.nn.models import Transformer, TransformerOptions
 
 KERNELS = [name for name in it.kernels.available() if name != "flex"]
 B, H, T, D = 2, 2, 40, 16

@@ -141,7 +141,7 @@ def test_parts_answer_like_the_whole(family: str, extra: str) -> None:
 @pytest.mark.parametrize("g", [2, 4])
 def test_gradients_through_a_part_of_a_part(g: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sinks, one for each head, become one for each head of each row."""
-    monkeypatch.setattr("intently.kernels.walk.GRAIN", 2)
+    monkeypatch.setattr("intently.core.kernels.walk.GRAIN", 2)
     q, k = random(3, H, T, 3).requires_grad_(), random(3, g, S, 3, seed=1).requires_grad_()
     sinks, scale = random(H, seed=2).requires_grad_(), random(H, 1, 1, seed=3).requires_grad_()
     A = it.attend(q, k, sinks=sinks, scale=scale, mask=it.padding([7, 4, 2]), bias=it.alibi())
@@ -234,7 +234,7 @@ def test_columns_of_a_large_matrix_are_taken_block_by_block(
 ) -> None:
     A = matrix("causal & padding", "bias")
     dense, lse = A.dense(), A.lse
-    monkeypatch.setattr("intently.matrix.statistics.BLOCK", 60)
+    monkeypatch.setattr("intently.core.matrix.statistics.BLOCK", 60)
     torch.testing.assert_close(A[..., [3, 0]], dense[..., [3, 0]], atol=1e-14, rtol=1e-13)
     torch.testing.assert_close(
         A[..., [4, 1, 1], 2], dense[..., [4, 1, 1], 2], atol=1e-14, rtol=1e-13

@@ -11,8 +11,8 @@ from torch import nn
 
 import intently as it
 from intently import show
-from intently.matrix import Dense
-from intently.matrix.labelling import crosses, looks_back
+from intently.core.matrix import Dense
+from intently.core.matrix.labelling import crosses, looks_back
 from intently.observe import load_recording
 from intently.show.page import Text, items_of
 

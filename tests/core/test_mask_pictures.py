@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import intently as it
-from intently.masks import Geometry, indexed
+from intently.core.masks import Geometry, indexed
 
 from .test_blocks import CPU
 

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import intently as it
+from intently.core.masks import Geometry
 from intently.errors import ArgumentError, KindError
-from intently.masks import Geometry
 
 from ..combinations import each
 from ..messages import raises
@@ -342,7 +342,7 @@ def test_what_is_no_padding_is_answered() -> None:
 @pytest.mark.parametrize("lead", [(4,), (4, 3)])
 def test_booleans_of_texts_are_not_read_as_those_of_queries(lead: tuple[int, ...]) -> None:
     x, seen = torch.randn(*lead, 4, 8), torch.ones(4, 4).tril().bool()
-    layer = it.modules.MultiHeadAttention(8, 2)
+    layer = it.nn.MultiHeadAttention(8, 2)
     calls = [
         lambda m: it.attend(x, x, mask=m).dense(),
         lambda m: it.attend(x, x, mask=it.causal() & m).dense(),

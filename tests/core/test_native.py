@@ -22,8 +22,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import intently as it
-from intently.kernels import native
-from intently.kernels.native import operator
+from intently.core.kernels import native
+from intently.core.kernels.native import operator
 
 from ..combinations import each
 from .cases import extras, rules
@@ -600,12 +600,12 @@ for m, n in ((A.entropy(), B.entropy()), (A.received(), B.received()), (A.pool(9
              (A.top(4)[0], B.top(4)[0]), (A.distance() / 100, B.distance() / 100)):
     assert (m - n).abs().max() < 1e-5
 tokens = torch.arange(170) % 50
-from intently.matrix import patterns
+from intently.core.matrix import patterns
 both = [patterns.measure(m, tokens) for m in (A, B)]
 for name in both[0]:
     m, n = (found[name].value() for found in both)
     assert (m - n).abs().max() <= 1e-5 * n.abs().max(), name
-from intently.kernels.native import instructions
+from intently.core.kernels.native import instructions
 print(instructions())
 """
 
@@ -692,7 +692,7 @@ def test_ctrl_c_ends_a_long_call(backward: bool) -> None:
     """A signal after an eighth of the work, in processor time, ends it before the half."""
     code = f"""
 import signal, time, torch, intently as it
-from intently.kernels.native import operator
+from intently.core.kernels.native import operator
 n = 40_000
 q = torch.randn(1, n, 64)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCE = ROOT / "src/intently/kernels/native/source"
+SOURCE = ROOT / "src/intently/core/kernels/native/source"
 INTEL = platform.machine() in ("x86_64", "AMD64")
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 SETS = {

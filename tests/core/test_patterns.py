@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 import intently as it
-from intently.matrix import patterns
-from intently.matrix.lazy import LazyMatrix
-from intently.matrix.patterns.heads import blocks_of_heads
+from intently.core.matrix import patterns
+from intently.core.matrix.lazy import LazyMatrix
+from intently.core.matrix.patterns.heads import blocks_of_heads
 
 from ..combinations import each
 from .formula import families, random
@@ -26,8 +26,8 @@ SMALL = 60
 
 @pytest.fixture(params=[2**20, SMALL], ids=["whole", "in pieces"], autouse=True)
 def _blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("intently.matrix.statistics.BLOCK", 4 * request.param)
-    monkeypatch.setattr("intently.matrix.patterns.measured.SIZE", request.param)
+    monkeypatch.setattr("intently.core.matrix.statistics.BLOCK", 4 * request.param)
+    monkeypatch.setattr("intently.core.matrix.patterns.measured.SIZE", request.param)
 
 
 def matrices() -> dict[str, LazyMatrix]:

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from intently.errors import ArgumentError, KindError
-from intently.positions import (
+from intently.core.positions import (
     DynamicNTK,
     Learned,
     Linear,
@@ -24,6 +23,7 @@ from intently.positions import (
     YaRN,
     sinusoidal,
 )
+from intently.errors import ArgumentError, KindError
 
 from ..combinations import each
 from ..messages import Refusals, raises

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from intently.positions import DynamicNTK, Linear, Llama3, LongRope, Rotary, Scaling, YaRN
+from intently.core.positions import DynamicNTK, Linear, Llama3, LongRope, Rotary, Scaling, YaRN
 
 from ..combinations import pairs
 from .formula import plain, random

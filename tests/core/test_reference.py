@@ -9,7 +9,7 @@ import torch
 import intently as it
 from intently import reference as R
 from intently.errors import ArgumentError, KindError
-from intently.modules import MultiHeadAttention, Projections
+from intently.nn import MultiHeadAttention, Projections
 
 from ..messages import raises
 
@@ -151,7 +151,7 @@ test_what_does_not_fit_is_refused = raises(
             "requires": lambda: R.weights(torch.ones(1, 4, requires_grad=True), X),
             "k: expected an array of numbers": lambda: R.weights(X, [[1], [1, 2]]),
             "score: expected a function (q, k) → (…, t, s): dot, cosine, general(W), additive(…); "
-            "got Cosine. Scores of intently.scores are for tensors.": lambda: R.weights(
+            "got Cosine. Scores of intently.core.scores are for tensors.": lambda: R.weights(
                 X, X, score=it.Cosine()
             ),
         },

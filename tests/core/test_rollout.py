@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 import intently as it
+from intently.core.matrix import Dense, LazyMatrix
+from intently.core.matrix.rollout import rollout
 from intently.errors import ArgumentError, KindError, MemoryRefused, RangeError
-from intently.matrix import Dense, LazyMatrix
-from intently.matrix.rollout import rollout
 
 from ..messages import Refusals, raises
 from .formula import random

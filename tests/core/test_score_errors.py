@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 import intently as it
+from intently.core.scores import Additive, Cosine, Dot, General, Score, concat
 from intently.errors import ArgumentError, KindError
-from intently.scores import Additive, Cosine, Dot, General, Score, concat
 
 from ..messages import Refusals, raises
 

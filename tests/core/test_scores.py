@@ -14,9 +14,9 @@ from torch import Tensor
 
 import intently as it
 from intently import reference, scores
+from intently.core.masks.geometry import Geometry
+from intently.core.scores import Additive, Cosine, Dot, General, Score, concat
 from intently.foundation.values import Value, freeze, thaw
-from intently.masks.geometry import Geometry
-from intently.scores import Additive, Cosine, Dot, General, Score, concat
 
 from ..combinations import each, pairs
 from .formula import Largest, multiply, random, serving

@@ -23,7 +23,7 @@ BLOCKS = [2**22, 30]
 
 @pytest.fixture(params=BLOCKS, ids=["whole", "row by row"], autouse=True)
 def _blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("intently.matrix.statistics.BLOCK", request.param)
+    monkeypatch.setattr("intently.core.matrix.statistics.BLOCK", request.param)
 
 
 def matrix(dtype: torch.dtype = torch.float64) -> it.Attention:

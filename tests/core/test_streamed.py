@@ -41,7 +41,7 @@ def both(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[it.LazyMatrix, Tensor]:
     name, block = request.param
-    monkeypatch.setattr("intently.matrix.statistics.BLOCK", BLOCKS[block])
+    monkeypatch.setattr("intently.core.matrix.statistics.BLOCK", BLOCKS[block])
     A = it.attend(Q, K, **MATRICES[name])
     return A, it.kernels.eager.weights(A.problem)
 
@@ -137,7 +137,7 @@ def test_statistics_of_the_transpose(both: tuple[it.LazyMatrix, Tensor]) -> None
 def test_the_lse_is_computed_once_and_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
     original = it.kernels.lse
-    monkeypatch.setattr("intently.kernels.lse", lambda p: calls.append(1) or original(p))
+    monkeypatch.setattr("intently.core.kernels.lse", lambda p: calls.append(1) or original(p))
     A = it.attend(Q, K, mask=it.causal())
     expected = A.lse.clone()
     A.lse.add_(1)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 import intently as it
-from intently.kernels import walk
-from intently.kernels.eager import Dropping, drawn
+from intently.core.kernels import walk
+from intently.core.kernels.eager import Dropping, drawn
 
 from ..combinations import each
 from .formula import multiply, random
@@ -79,7 +79,7 @@ def test_product_and_every_gradient(masked: str, option: str) -> None:
 
 @pytest.mark.parametrize("option", ["scale", "biases", "dropout, learned"])
 def test_tiles_of_long_rows_are_made_twice(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("intently.kernels.gradients.KEPT", 0)
+    monkeypatch.setattr("intently.core.kernels.gradients.KEPT", 0)
     test_product_and_every_gradient("ragged, first rows empty", option)
 
 

@@ -29,7 +29,7 @@ def close(found: torch.Tensor, expected: torch.Tensor) -> None:
 class TestTransposed:
     @pytest.mark.parametrize("block", [2**22, 30])
     def test_product(self, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("intently.matrix.statistics.BLOCK", block)
+        monkeypatch.setattr("intently.core.matrix.statistics.BLOCK", block)
         A = attention()
         for u in (random(B, H, T, 3), random(T, 3), random(H, T, 1), random(3, 1, 1, T, 2)):
             close(A.mT @ u, A.dense().mT @ u)
@@ -44,7 +44,9 @@ class TestTransposed:
     def test_many_rows_of_a_half_type_do_not_drown(
         self, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("intently.matrix.statistics.BLOCK", 6)  # three rows: a thousand sums
+        monkeypatch.setattr(
+            "intently.core.matrix.statistics.BLOCK", 6
+        )  # three rows: a thousand sums
         n = 3000
         A = it.attend(torch.zeros(n, 1, dtype=dtype), torch.zeros(2, 1, dtype=dtype))
         y = A.mT @ torch.ones(n, 1, dtype=dtype)

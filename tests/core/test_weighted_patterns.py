@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 import intently as it
+from intently.core.matrix import patterns
+from intently.core.matrix.lazy import LazyMatrix
 from intently.errors import ArgumentError, KindError
-from intently.matrix import patterns
-from intently.matrix.lazy import LazyMatrix
 
 from ..messages import Refusals, raises
 from .formula import Largest, random
@@ -95,7 +95,7 @@ def test_relevance_of_chefer() -> None:
 
 def test_gradient_of_a_long_sequence_is_never_dense(monkeypatch: pytest.MonkeyPatch) -> None:
     q, v, dy = (random(2, 900, 4, seed=i, dtype=torch.float32) for i in range(3))
-    monkeypatch.setattr("intently.matrix.statistics.BLOCK", 50_000)
+    monkeypatch.setattr("intently.core.matrix.statistics.BLOCK", 50_000)
     found = patterns.by_gradient(it.attend(q, q, mask=it.causal()), v, dy)
     with Largest() as made:
         received = found.received()

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import intently as it
-from intently.models import Transformer
-from intently.modules import EncoderLayer, MultiHeadAttention
+from intently.nn import EncoderLayer, MultiHeadAttention
+from intently.nn.models import Transformer
 
 from ..combinations import pairs
 from .formula import random as drawn

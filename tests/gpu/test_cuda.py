@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 
 import intently as it
-from intently.biases import alibi, relative_buckets
-from intently.corpora import sample
-from intently.corpora.files import ParallelText
-from intently.decoding import SearchOptions
-from intently.masks import Geometry
-from intently.training import TrainingOptions
-from intently.translation import Translator
-from intently.translation.runs import fit
+from intently.core.biases import alibi, relative_buckets
+from intently.core.masks import Geometry
+from intently.tasks.corpora import sample
+from intently.tasks.corpora.files import ParallelText
+from intently.tasks.decoding import SearchOptions
+from intently.tasks.training import TrainingOptions
+from intently.tasks.translation import Translator
+from intently.tasks.translation.runs import fit
 
 from ..combinations import each
 
@@ -274,12 +274,12 @@ def test_autocast() -> None:
 
 @pytest.mark.parametrize("kv_heads", [8, 2])
 def test_a_block_and_its_cache(kv_heads: int) -> None:
-    options = it.modules.AttentionOptions(mask=it.causal())
-    block = it.modules.MultiHeadAttention(256, 8, kv_heads=kv_heads, attention=options).eval()
+    options = it.nn.AttentionOptions(mask=it.causal())
+    block = it.nn.MultiHeadAttention(256, 8, kv_heads=kv_heads, attention=options).eval()
     x = torch.randn(2, 40, 256)
     expected = block(x)
     block, x = block.to(GPU), x.to(GPU)
-    whole, cache = block(x), it.modules.KeyValueCache()
+    whole, cache = block(x), it.nn.KeyValueCache()
     steps = [block(x[:, i : i + 1], cache=cache) for i in range(40)]
     torch.testing.assert_close(torch.cat(steps, 1), whole, atol=2e-5, rtol=2e-4)
     torch.testing.assert_close(whole.cpu(), expected, atol=2e-5, rtol=2e-4)

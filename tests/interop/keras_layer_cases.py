@@ -15,7 +15,7 @@ from keras import ops
 import intently as it
 from intently.errors import ArgumentError, KindError
 from intently.interop.keras import SelfAttention, load
-from intently.modules import MultiHeadAttention
+from intently.nn import MultiHeadAttention
 
 from .keras_drawing import DTYPES, TORCH, B, C, H, K, T, array, built, close, normal
 

@@ -13,7 +13,7 @@ import torch
 import intently as it
 from intently.errors import ArgumentError, CheckpointError, IntentlyError, KindError
 from intently.interop.keras import load
-from intently.modules import MultiHeadAttention
+from intently.nn import MultiHeadAttention
 
 from ..messages import refused
 from . import keras_drawing as drawing

@@ -25,8 +25,8 @@ from intently.interop.diffusers import (
     register,
     unregister,
 )
-from intently.modules import DecoderLayer, EncoderLayer, MultiHeadAttention
-from intently.modules.image.attention import ImageAttention
+from intently.nn import DecoderLayer, EncoderLayer, MultiHeadAttention
+from intently.nn.image.attention import ImageAttention
 
 from .comparing import (
     LENGTHS,

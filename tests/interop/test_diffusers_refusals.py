@@ -16,9 +16,9 @@ from torch import nn
 import intently as it
 from intently.errors import ArgumentError, CheckpointError, KindError
 from intently.interop.diffusers import ResidualAttention, dump, load, register
-from intently.modules import AttentionOptions as Options
-from intently.modules import MultiHeadAttention, Projections
-from intently.modules.image.attention import ChannelNorm, ImageAttention
+from intently.nn import AttentionOptions as Options
+from intently.nn import MultiHeadAttention, Projections
+from intently.nn.image.attention import ChannelNorm, ImageAttention
 
 from .comparing import ONE, C, D, H, K, Refusals, changed, refused_unchanged
 from .test_diffusers import made

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 import intently as it
 from intently.errors import ArgumentError, CheckpointError, KindError
 from intently.interop.diffusers import load
-from intently.modules import DecoderLayer, EncoderLayer
-from intently.modules.image.attention import SpatialTransformer
+from intently.nn import DecoderLayer, EncoderLayer
+from intently.nn.image.attention import SpatialTransformer
 
 from ..show.refusals import refuses
 from .comparing import (

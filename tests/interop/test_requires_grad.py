@@ -19,7 +19,7 @@ from intently.errors import ArgumentError
 from intently.interop import diffusers, transformers
 from intently.interop import torch as in_torch
 from intently.interop.blocks import KeyValueAttention
-from intently.modules import MultiHeadAttention, Projections
+from intently.nn import MultiHeadAttention, Projections
 
 from ..messages import refused
 from .comparing import drawn

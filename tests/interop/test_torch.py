@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 import intently as it
+from intently.core.masks import Geometry
 from intently.errors import ArgumentError, CheckpointError, KindError
 from intently.interop.blocks import BesideExtra, KeyValueAttention
 from intently.interop.torch import dump, load, mask
-from intently.masks import Geometry
-from intently.modules import AttentionOptions, MultiHeadAttention, Projections
+from intently.nn import AttentionOptions, MultiHeadAttention, Projections
 
 from ..messages import refused
 from .comparing import (

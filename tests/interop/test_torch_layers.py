@@ -11,7 +11,7 @@ from torch import nn
 import intently as it
 from intently.interop.blocks import Decoder, Encoder, EncoderDecoder
 from intently.interop.torch import load
-from intently.modules import DecoderLayer, EncoderLayer
+from intently.nn import DecoderLayer, EncoderLayer
 
 from .comparing import LENGTHS, SEEN, C, H, T, close, drawn, steps
 

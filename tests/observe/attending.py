@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import intently as it
-from intently.matrix import LazyMatrix
+from intently.core.matrix import LazyMatrix
 from intently.observe import Recording
 from intently.observe.recording.recording import Entry
 

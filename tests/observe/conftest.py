@@ -11,12 +11,12 @@ import torch.nn.functional as F
 from torch import nn
 
 import intently as it
+from intently.core.scores import Cosine
 from intently.observe.saving import files
 from intently.observe.storage.stores import Held
 from intently.observe.watching import patches
 from intently.observe.watching.call import AttentionSpec
 from intently.observe.watching.scope import current
-from intently.scores import Cosine
 
 from .attending import PLAIN
 from .saved import LENGTHS, S, T, entry, recording

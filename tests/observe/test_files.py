@@ -16,16 +16,16 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import intently as it
+from intently.core.masks import Geometry, Mask
+from intently.core.scores import Additive, Cosine, General, Score
 from intently.errors import ArgumentError, KindError, MemoryRefused
-from intently.masks import Geometry, Mask
-from intently.modules.caches.masks import KeptBias, KeptMask, SideBySide, Written
-from intently.modules.recurrent import Energies
+from intently.nn.caches.masks import KeptBias, KeptMask, SideBySide, Written
+from intently.nn.recurrent import Energies
 from intently.observe import load_recording
 from intently.observe.recording.recording import Entry, Whole
 from intently.observe.saving import files, value_json, writing
 from intently.observe.storage.stores import Held, KeptSpec
 from intently.observe.watching.call import AttentionSpec
-from intently.scores import Additive, Cosine, General, Score
 
 from .attending import close, watched
 from .saved import LENGTHS, D, S, T, entry, parts, recording, reopened, single
@@ -351,7 +351,7 @@ def test_an_open_file_is_not_copied(tmp_path: Path) -> None:
 
 def test_an_attention_mask_is_saved_as_what_it_is(tmp_path: Path) -> None:
     x, seen = torch.randn(2, 5, 8), torch.tensor([[1, 1, 1, 0, 0], [0, 1, 1, 1, 1]]).bool()
-    layer = it.modules.MultiHeadAttention(8, 2)
+    layer = it.nn.MultiHeadAttention(8, 2)
     with it.watch(layer) as watched:
         layer(x, mask=it.causal() & it.padding(seen))
     (name,) = watched.layers

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import intently as it
-from intently.decoding import SearchOptions
-from intently.translation.translator import Translator
+from intently.tasks.decoding import SearchOptions
+from intently.tasks.translation.translator import Translator
 
 from ..combinations import pairs
 from .attending import Attend, Decoder, close, seen_by

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import intently as it
-from intently.masks import Geometry
+from intently.core.masks import Geometry
 from intently.observe.recording.recording import Recording
 from intently.observe.storage.stores import Store, packed
 from intently.observe.watching.mask_inference import recognise
@@ -271,7 +271,7 @@ def test_another_scale_and_overwritten_keys_begin_anew(scale: float | None, chan
 
 
 def test_our_caches_join() -> None:
-    from intently.modules import AttentionOptions, KeyValueCache, MultiHeadAttention, WindowCache
+    from intently.nn import AttentionOptions, KeyValueCache, MultiHeadAttention, WindowCache
 
     block = MultiHeadAttention(
         32, 4, kv_heads=2, attention=AttentionOptions(positions=it.Rotary(8))
@@ -291,7 +291,7 @@ def test_our_caches_join() -> None:
 
 
 def test_recurrent_attention_is_one_matrix() -> None:
-    from intently.modules import AdditiveAttention
+    from intently.nn import AdditiveAttention
 
     block, states = AdditiveAttention(16, 24, 32), torch.randn(2, 7, 24)
     queries = torch.randn(2, 5, 16)

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import intently as it
 from intently import edits
-from intently.matrix.labelling import BLOCK, crosses
-from intently.modules import MultiHeadAttention
+from intently.core.matrix.labelling import BLOCK, crosses
+from intently.nn import MultiHeadAttention
 from intently.observe import Recording, load_recording
 from intently.observe.recording.labels import Labels, labels
 from intently.show.page import items_of, opening
@@ -196,7 +196,7 @@ def test_two_texts_are_one_sequence() -> None:
 def test_a_row_produces_only_where_no_query_sees_a_later_key(
     mask: it.Mask | None, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("intently.matrix.labelling.BLOCK", block)
+    monkeypatch.setattr("intently.core.matrix.labelling.BLOCK", block)
     x, texts = torch.randn(1, 2, 6, 4), tuple("abcdef")
     with it.watch(tokens=texts) as seen:
         it.attention(x, x, x, mask=mask)

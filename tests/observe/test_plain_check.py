@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import intently as it
-from intently.biases import as_bias
+from intently.core.biases import as_bias
 from intently.observe.watching import checking, plain_check, recorder
 from intently.observe.watching.call import After, AttentionSpec, Call, InPieces
 from intently.observe.watching.checking import check

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn, softmax
 
 import intently as it
-from intently.biases import as_bias
+from intently.core.biases import as_bias
 
 from .attending import SelfAttention, Stack, close, in_a_thread, seen_by, watched
 

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 import intently as it
-from intently.corpora import Alignment, alignment_error_rate
+from intently.core.matrix import patterns
+from intently.core.matrix.alignment import Alignment, alignment_error_rate
 from intently.errors import ArgumentError, KindError, MissingLibraryError
-from intently.matrix import patterns
 from intently.observe.recording.summary import Summary, alignment_errors
 from intently.observe.recording.table import SHOWN
 

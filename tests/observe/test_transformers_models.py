@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from intently.core.matrix.patterns import by_gradient
 from intently.interop.transformers.backend import register
-from intently.matrix.patterns import by_gradient
 from intently.observe import Recording, watch
 
 from ..combinations import each, pairs

@@ -13,7 +13,7 @@ import pytest
 import torch
 from matplotlib.patches import FancyBboxPatch
 
-from intently.matrix import Dense
+from intently.core.matrix import Dense
 
 SOURCE = tuple(["I", "drink", "milk", "."])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from intently.matrix import Dense
+from intently.core.matrix import Dense
 from intently.show import animate
 
 

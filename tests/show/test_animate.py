@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 import intently as it
+from intently.core.matrix import Dense
 from intently.errors import ArgumentError, KindError, RangeError
-from intently.matrix import Dense
-from intently.modules import AttentionHead, MultiHeadAttention, convolution_as_attention
+from intently.nn import AttentionHead, MultiHeadAttention, convolution_as_attention
 from intently.show import animate
 from intently.show.animate.operands import without_dropout
 from intently.show.animate.shapes import Grid, Text

@@ -13,7 +13,14 @@ from torch import nn
 
 from intently import show
 from intently.errors import ArgumentError, KindError
-from intently.models import (
+from intently.nn import (
+    DecoderLayer,
+    FeedForward,
+    ImageAttention,
+    MultiHeadAttention,
+    SpatialTransformer,
+)
+from intently.nn.models import (
     LanguageModel,
     LanguageOptions,
     RecurrentOptions,
@@ -22,13 +29,6 @@ from intently.models import (
     TransformerOptions,
     VisionOptions,
     VisionTransformer,
-)
-from intently.modules import (
-    DecoderLayer,
-    FeedForward,
-    ImageAttention,
-    MultiHeadAttention,
-    SpatialTransformer,
 )
 from intently.show.diagram.walk import columns
 

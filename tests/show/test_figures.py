@@ -14,8 +14,8 @@ import torch
 
 import intently as it
 from intently import show
+from intently.core.matrix import Dense
 from intently.errors import ArgumentError, KindError, WriteError
-from intently.matrix import Dense
 from intently.show import style
 
 from .drawing import GOLD, milk, model, shaded, ticks, weights, written

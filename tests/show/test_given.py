@@ -9,9 +9,9 @@ from torch import nn
 
 import intently as it
 from intently import show
+from intently.core.matrix import Dense
 from intently.errors import ArgumentError, KindError
-from intently.matrix import Dense
-from intently.modules import AttentionHead, MultiHeadAttention, convolution_as_attention
+from intently.nn import AttentionHead, MultiHeadAttention, convolution_as_attention
 from intently.show import animate
 
 from .drawing import panels, shaded, weights

@@ -8,9 +8,9 @@ import torch
 
 import intently as it
 from intently import show
+from intently.core.matrix import Dense
+from intently.core.matrix.patterns import measure
 from intently.errors import ArgumentError, KindError, UnverifiedError
-from intently.matrix import Dense
-from intently.matrix.patterns import measure
 
 from .drawing import SOURCE, TARGET, model, panels, shaded, ticks, weights, written
 from .drawing import quiet as quiet

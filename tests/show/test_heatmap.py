@@ -12,8 +12,8 @@ from matplotlib.patches import Rectangle
 
 import intently as it
 from intently import show
+from intently.core.matrix import Dense
 from intently.errors import ArgumentError, KindError
-from intently.matrix import Dense
 from intently.observe.measuring.table import Effects
 
 from .drawing import GOLD, SOURCE, TARGET, milk, shaded, ticks, weights, written

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from intently import show
+from intently.core.matrix import Dense
 from intently.foundation.tokens import bare
-from intently.matrix import Dense
 from intently.show.labels import shown, spaced
 
 from .drawing import ticks

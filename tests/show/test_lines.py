@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from intently import show
+from intently.core.matrix import Dense
 from intently.errors import ArgumentError
-from intently.matrix import Dense
 from intently.show.figures.lines import WIDEST
 
 from .drawing import written

@@ -8,8 +8,8 @@ import torch
 
 import intently as it
 from intently import show
+from intently.core.masks import Geometry
 from intently.errors import ArgumentError, IntentlyError, KindError
-from intently.masks import Geometry
 
 from .drawing import panels, shaded, ticks, written
 from .refusals import refusals

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 import intently as it
-from intently.matrix import Dense
+from intently.core.matrix import Dense
 from intently.show.style import WEIGHTS
 
 

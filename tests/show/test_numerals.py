@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 import intently as it
-from intently.matrix import Dense
-from intently.modules import AttentionHead, MultiHeadAttention, convolution_as_attention
+from intently.core.matrix import Dense
+from intently.nn import AttentionHead, MultiHeadAttention, convolution_as_attention
 from intently.show import animate
 from intently.show.animate.numerals import Numerals, alone
 from intently.show.animate.shapes import Grid, Shape, Text

@@ -10,9 +10,9 @@ from PIL import Image
 
 import intently as it
 from intently import show
+from intently.core.matrix import Dense
 from intently.errors import ArgumentError, DataError, KindError, RangeError
-from intently.matrix import Dense
-from intently.models.vision import VisionOptions, VisionTransformer
+from intently.nn.models.vision import VisionOptions, VisionTransformer
 from intently.show.figures.overlay import _map
 from intently.show.pictures import read
 

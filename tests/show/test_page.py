@@ -17,8 +17,8 @@ import pytest
 import torch
 
 import intently as it
+from intently.core.matrix import LazyMatrix
 from intently.errors import ArgumentError, KindError, MemoryRefused
-from intently.matrix import LazyMatrix
 from intently.show.page import Highlight, Text, packed, save_page, script, writing
 from intently.show.page.items import items_of
 from intently.show.page.numbers import packing

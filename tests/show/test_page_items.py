@@ -14,12 +14,12 @@ from PIL import Image
 from torch import nn
 
 import intently as it
-from intently.decoding import SearchOptions
+from intently.core.matrix import LazyMatrix
 from intently.errors import ArgumentError, DataError
-from intently.matrix import LazyMatrix
 from intently.observe import Recording
 from intently.show.page import Item, Picture, Text, items_of
-from intently.translation.translator import Translator
+from intently.tasks.decoding import SearchOptions
+from intently.tasks.translation.translator import Translator
 
 from .page_reader import Page
 from .refusals import refuses

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import intently as it
-from intently.matrix import LazyMatrix
+from intently.core.matrix import LazyMatrix
 from intently.show.page.items import items_of
 from intently.show.page.numbers.stored import stored
 

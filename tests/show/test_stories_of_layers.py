@@ -11,7 +11,7 @@ from torch import nn
 
 import intently as it
 from intently.errors import ArgumentError, KindError, RangeError
-from intently.modules import (
+from intently.nn import (
     AttentionHead,
     AttentionOptions,
     MultiHeadAttention,

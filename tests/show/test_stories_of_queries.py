@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import intently as it
+from intently.core.matrix import Dense
 from intently.errors import ArgumentError, KindError, RangeError
-from intently.matrix import Dense
 from intently.show import animate
 from intently.show.animate.stage import number
 

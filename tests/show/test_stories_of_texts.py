@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import intently as it
+from intently.core.matrix import Dense
 from intently.errors import ArgumentError
-from intently.matrix import Dense
 from intently.show import animate
 
 from .refusals import refusals

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import intently as it
-from intently.matrix import Dense, LazyMatrix
+from intently.core.matrix import Dense, LazyMatrix
 
 W = torch.tensor([[0.25, 0.75], [1.0, 0.0]])
 TABLE = """\

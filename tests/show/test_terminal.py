@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from intently import show
-from intently.matrix import Dense
+from intently.core.matrix import Dense
 
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 

@@ -11,11 +11,11 @@ import torch
 
 import intently as it
 from intently import show
+from intently.core.matrix import Dense
 from intently.errors import ArgumentError, KindError, RangeError
-from intently.matrix import Dense
-from intently.models.language import LanguageModel, LanguageOptions
+from intently.nn.models.language import LanguageModel, LanguageOptions
 from intently.show.style import ACCENT, weight_map
-from intently.translation.translator import Translator
+from intently.tasks.translation.translator import Translator
 
 from .drawing import boxes, weights, written
 from .refusals import refusals, refuses

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 
-from intently.corpora import built_in
+from intently.tasks.corpora import built_in
 
 from .pair import Pair
 from .shown import SHOWN

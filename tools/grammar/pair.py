@@ -6,8 +6,8 @@ from functools import cache
 from itertools import accumulate, chain
 from typing import NamedTuple
 
-from intently.corpora.alignment import Alignment
-from intently.corpora.built_in import Pronoun
+from intently.core.matrix.alignment import Alignment
+from intently.tasks.corpora.built_in import Pronoun
 
 from .phrases import HE, SHE, THEY_F, THEY_M, Phrase
 from .words import starts_with_vowel

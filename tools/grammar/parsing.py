@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from intently.text import words as cut
+from intently.tasks.text import words as cut
 
 from .families import DEEPER, FAMILIES, Family
 from .pair import Draft, Pair, english_side, realise

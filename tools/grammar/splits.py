@@ -8,8 +8,8 @@ from random import Random
 from typing import Any
 from zlib import crc32
 
-from intently.corpora.built_in import SPLITS
 from intently.foundation.checks import check_word
+from intently.tasks.corpora.built_in import SPLITS
 
 from .because import because
 from .families import DEEPER, FAMILIES, GREETING, Family

@@ -13,7 +13,7 @@ from zlib import crc32
 
 import pytest
 
-from intently.corpora import SPLITS, built_in
+from intently.tasks.corpora import SPLITS, built_in
 
 from .__main__ import SIZES, pairs, row
 from .greetings import ANSWERS, GREETINGS, QUESTIONS, WELL

@@ -13,7 +13,7 @@ from benchmarks.checking.planted.cached import cached_ask, cached_cases
 from benchmarks.checking.planted.draw import Draw
 from benchmarks.checking.planted.modules import x_ask, x_cases
 from benchmarks.checking.planted.observing import Case
-from intently.modules import AttentionOptions, KeyValueCache, MultiHeadAttention, Projections
+from intently.nn import AttentionOptions, KeyValueCache, MultiHeadAttention, Projections
 
 # ruff: noqa: D101 - the modules are read as the code of people who write no docstrings
 

@@ -13,7 +13,7 @@ import intently as it
 from benchmarks.checking.planted.base import Base, slip
 from benchmarks.checking.planted.draw import Draw
 from benchmarks.checking.planted.modules import x_ask, x_cases
-from intently.modules import AttentionOptions, MultiHeadAttention, Projections
+from intently.nn import AttentionOptions, MultiHeadAttention, Projections
 
 # ruff: noqa: D101 - the modules are read as the code of people who write no docstrings
 

@@ -9,7 +9,8 @@ from torch import nn
 
 import intently as it
 from benchmarks.checking.right import Case, normal, tokens
-from intently import models, modules
+from intently import nn as modules
+from intently.nn import models
 
 CAUSAL = it.causal()
 WINDOW = it.causal() & it.window(3, 0)

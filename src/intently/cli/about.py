@@ -13,8 +13,8 @@ def about() -> None:
     import torch
 
     from intently import kernels
-    from intently.kernels.native import loaded
-    from intently.training.checkpoint import versions
+    from intently.core.kernels.native import loaded
+    from intently.tasks.training.checkpoint import versions
 
     for name, version in versions().items():
         if name != "native":

@@ -20,7 +20,7 @@ from intently.errors import ArgumentError, build
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from intently.training.options import Flag
+    from intently.tasks.training.options import Flag
 
 Layers = Annotated[
     list[str] | None,

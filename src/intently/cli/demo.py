@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from intently import demo as steps
 from intently.cli.arguments import out_folder
 from intently.errors import ArgumentError, build
+from intently.tasks import demo as steps
 
 
 def demo(

@@ -12,17 +12,17 @@ import typer
 
 from intently import edits
 from intently.cli.arguments import model_and_text
+from intently.core.matrix.labelling import crosses, side
 from intently.errors import ArgumentError, build
 from intently.foundation.tokens import bare
-from intently.matrix.labelling import crosses, side
 from intently.observe import edit, watch
 from intently.observe import effects as measured
 from intently.observe.watching.naming import matches
-from intently.runners.outputs import Output, output
 from intently.show.labels import visible
+from intently.tasks.runners.outputs import Output, output
 
 if TYPE_CHECKING:
-    from intently.edits import Attending, Edit
+    from intently.observe.edits import Attending, Edit
 
 ARROW = re.compile(r"\s*(?:→|->)\s*")
 PRINTED = 100_000

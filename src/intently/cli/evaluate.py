@@ -9,17 +9,17 @@ from typing import Annotated, Any
 
 import typer
 
-from intently.corpora import ParallelText, sample
-from intently.corpora.files import read_parallel
-from intently.decoding import SearchOptions
 from intently.errors import ArgumentError, build
 from intently.foundation.files import replace_file
-from intently.models.kinds import cross_heads
-from intently.recipes.origin import Files, Origin
-from intently.training.metrics import RESAMPLED, Interval, share_interval
-from intently.translation.evaluation import Scores, alignment_errors
-from intently.translation.evaluation import evaluate as score
-from intently.translation.translator import Translator
+from intently.nn.models.kinds import cross_heads
+from intently.tasks.corpora import ParallelText, sample
+from intently.tasks.corpora.files import read_parallel
+from intently.tasks.decoding import SearchOptions
+from intently.tasks.recipes.origin import Files, Origin
+from intently.tasks.training.metrics import RESAMPLED, Interval, share_interval
+from intently.tasks.translation.evaluation import Scores, alignment_errors
+from intently.tasks.translation.evaluation import evaluate as score
+from intently.tasks.translation.translator import Translator
 
 BUILT_IN = "language:en-fr"
 """The corpus with gold alignments."""
@@ -156,8 +156,8 @@ def judge(
 def described(scores: Scores) -> str:
     """Return scores as lines, each with its 95 % interval and signature, if any.
 
-    >>> from intently.translation.evaluation import Scores
-    >>> from intently.training.metrics import Score
+    >>> from intently.tasks.translation.evaluation import Scores
+    >>> from intently.tasks.training.metrics import Score
     >>> one = Score("BLEU", 30.0, "case:lc")
     >>> print(described(Scores(8, 0.25, one, one, one)).splitlines()[0])
     exact match 25.0% [7.1%, 59.1%]

@@ -78,7 +78,7 @@ def answer_of(options: Mapping[str, Any], forms: Sequence[str]) -> Answer:
 
 def _rendered(report: Any, form: str) -> str:
     if form == "page":
-        from intently.examiner.report.page import parts
+        from intently.checker.report.page import parts
 
         return "".join(parts(report))
     return str(report) if form == "text" else getattr(report, form)()
@@ -106,8 +106,8 @@ def examined(
     arguments: Sequence[str],
 ) -> Any:
     """The report on the subject of a command."""
-    from intently.examiner import check
-    from intently.examiner.report.telling import heard
+    from intently.checker import check
+    from intently.checker.report.telling import heard
 
     settings: dict[str, Any] = {
         "mask": _mask(causal, window, mask),
@@ -149,7 +149,7 @@ def _inputs(given: Sequence[str]) -> dict[str, Any]:
     """Random inputs of the shapes that are given; those that are called like ids are whole."""
     import torch
 
-    from intently.examiner.calling.naming import NAMES
+    from intently.checker.calling.naming import NAMES
 
     found = {}
     for n, text in enumerate(given):

@@ -10,11 +10,11 @@ import typer
 
 from intently.cli.arguments import Layers
 from intently.errors import ArgumentError, build
-from intently.runners.pretrained import run_picture, runner
-from intently.runners.watched import check_seen, unsure
 from intently.show.labels import visible
 from intently.show.page import Highlight, items_of, save_page
 from intently.show.page.opening import opened_on, opening
+from intently.tasks.runners.pretrained import run_picture, runner
+from intently.tasks.runners.watched import check_seen, unsure
 
 GUIDED = "guided: taught where to look by links between words, beside the translation"
 """What the page says of a guided head."""

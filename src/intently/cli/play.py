@@ -35,10 +35,10 @@ def play(
     this machine until Ctrl-C, at the printed address, which holds a random token, and opened in
     the browser; with --out it is only written.
     """
-    from intently.play import packed, save_play, whole
-    from intently.recipes.origin import example
     from intently.show.page.writing import destination
-    from intently.translation import Translator
+    from intently.tasks.play import packed, save_play, whole
+    from intently.tasks.recipes.origin import example
+    from intently.tasks.translation import Translator
 
     if out is not None:
         destination(out)

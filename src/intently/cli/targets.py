@@ -105,7 +105,7 @@ def _model(folder: Path) -> tuple[Any, dict[str, Any]]:
     """The model of a transformers folder, and an example call by what its config says."""
     import torch
 
-    from intently.runners.pretrained import open_model
+    from intently.tasks.runners.pretrained import open_model
 
     model = open_model(folder)
     config = model.config.get_text_config()

@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from intently import recipes as known
 from intently import show
 from intently.cli.arguments import out_folder, plain_console, with_flags
 from intently.cli.evaluate import judge, write
-from intently.corpora import Corpus, ParallelText
-from intently.corpora.files import read_parallel
 from intently.errors import ArgumentError, DataError, build
-from intently.models.kinds import new_model
-from intently.recipes.origin import Files, Origin, keeping
-from intently.training import TrainingOptions, display
-from intently.training.checkpoint import Checkpoints
-from intently.training.processes import Processes, joined
-from intently.training.progress import counted
-from intently.training.writer import sole_writer
-from intently.translation.links import links_of, read_links
-from intently.translation.runs import DEV_SENTENCES, WRITES, fit
-from intently.translation.translator import Translator
+from intently.nn.models.kinds import new_model
+from intently.tasks import recipes as known
+from intently.tasks.corpora import Corpus, ParallelText
+from intently.tasks.corpora.files import read_parallel
+from intently.tasks.recipes.origin import Files, Origin, keeping
+from intently.tasks.training import TrainingOptions, display
+from intently.tasks.training.checkpoint import Checkpoints
+from intently.tasks.training.processes import Processes, joined
+from intently.tasks.training.progress import counted
+from intently.tasks.training.writer import sole_writer
+from intently.tasks.translation.links import links_of, read_links
+from intently.tasks.translation.runs import DEV_SENTENCES, WRITES, fit
+from intently.tasks.translation.translator import Translator
 
 if TYPE_CHECKING:
     from rich.console import Console

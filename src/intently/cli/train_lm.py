@@ -12,14 +12,14 @@ import typer
 
 from intently.cli.arguments import out_folder, plain_console, with_flags
 from intently.errors import ArgumentError, build
-from intently.language import comparison
-from intently.language.runs import LanguageRun, fit, read_text
-from intently.language.settings import language_flags, language_options, read_config, split
-from intently.language.text_model import Variant
 from intently.show.labels import visible
 from intently.show.style import LINES
-from intently.text import Tokenizer
-from intently.training import TrainingOptions, display
+from intently.tasks.language import comparison
+from intently.tasks.language.runs import LanguageRun, fit, read_text
+from intently.tasks.language.settings import language_flags, language_options, read_config, split
+from intently.tasks.language.text_model import Variant
+from intently.tasks.text import Tokenizer
+from intently.tasks.training import TrainingOptions, display
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -140,7 +140,7 @@ def _fit(
 def report(result: Mapping[str, Any], runs: Sequence[LanguageRun], samples: int = 2) -> str:
     """Return the final report of the command: loss by context, samples, and warnings.
 
-    ``result`` is that of `intently.language.comparison.measure` for these ``runs``.
+    ``result`` is that of `intently.tasks.language.comparison.measure` for these ``runs``.
     """
     kind = f"{result['tokenizer']} tokens, a vocabulary of {result['vocabulary']:,}"
     said = [f"\nheld-out loss by context, in nats per token ({kind}):", ""]

@@ -16,12 +16,12 @@ import typer
 
 from intently import show as figures
 from intently.cli.arguments import model_and_text
-from intently.corpora.files import LongLineError, lines_of
-from intently.decoding import SearchOptions
 from intently.errors import ArgumentError, DataError, build
-from intently.models.kinds import cross_heads
+from intently.nn.models.kinds import cross_heads
 from intently.show.labels import visible
-from intently.translation.translator import CHUNK, TranslationWarning, Translator
+from intently.tasks.corpora.files import LongLineError, lines_of
+from intently.tasks.decoding import SearchOptions
+from intently.tasks.translation.translator import CHUNK, TranslationWarning, Translator
 
 A_FILE = re.compile(r"\S*/\S*|\S+\.[A-Za-z][A-Za-z0-9]{0,5}(\.gz)?")
 """A text that looks like the name of a file."""

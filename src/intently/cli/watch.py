@@ -17,9 +17,9 @@ from intently.observe.recording.coverage import aligned
 from intently.observe.recording.labels import sides
 from intently.observe.recording.recording import Entry
 from intently.observe.recording.summary import Summary
-from intently.runners.pretrained import runner
-from intently.runners.watched import check_seen, unsure
 from intently.show.labels import visible
+from intently.tasks.runners.pretrained import runner
+from intently.tasks.runners.watched import check_seen, unsure
 
 SHOWN = 12
 """Tokens of a recording listed."""

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from intently.language import TextModel
+from intently.tasks.language import TextModel
 
 
 def write(

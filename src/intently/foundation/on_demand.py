@@ -42,7 +42,7 @@ def names(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], A
 def listed(package: str, *more: str) -> Callable[[], list[str]]:
     """Return the ``__dir__`` of a package: its public names and these packages, used or not.
 
-    >>> listed("intently.text")()[:3]
+    >>> listed("intently.tasks.text")()[:3]
     ['EOS', 'KINDS', 'PAD']
     """
     return lambda: sorted({*sys.modules[package].__all__, *more})

@@ -10,14 +10,14 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from intently.attention_matrix import Attention, attend
+from intently.core.attention import Attention, attend
+from intently.core.masks import Geometry, Mask, as_mask
+from intently.core.masks.geometry import Cut
+from intently.core.matrix import LazyMatrix
 from intently.errors import ArgumentError, build, shape_of
-from intently.masks import Geometry, Mask, as_mask
-from intently.masks.geometry import Cut
-from intently.matrix import LazyMatrix
-from intently.models.transformer import DecoderCache
-from intently.modules import DecoderLayer, EncoderLayer, MultiHeadAttention, Projections
-from intently.modules.weights.loading import AllOrNothing
+from intently.nn import DecoderLayer, EncoderLayer, MultiHeadAttention, Projections
+from intently.nn.models.transformer import DecoderCache
+from intently.nn.weights.loading import AllOrNothing
 
 
 class _Stack(AllOrNothing):
@@ -244,7 +244,7 @@ class KeyValueAttention(AllOrNothing):
     "learned" has a key and a value for each head, "zero" is a key and a value of zeros, so that a
     query may attend to nothing. In `nn.MultiheadAttention`, these options are ``bias_k``,
     ``bias_v`` and ``add_zero_attn``. If you need neither, use
-    `intently.modules.MultiHeadAttention`.
+    `intently.nn.MultiHeadAttention`.
 
     >>> layer = KeyValueAttention(8, 2, key_width=3, value_width=5, extra=("learned", "zero"))
     >>> x, keys, values = torch.zeros(1, 4, 8), torch.zeros(1, 6, 3), torch.zeros(1, 6, 5)

@@ -26,9 +26,9 @@ from intently.errors import (
 )
 from intently.foundation.files import File
 from intently.foundation.on_demand import require
-from intently.modules import DecoderLayer, EncoderLayer, MultiHeadAttention
-from intently.modules.weights.loading import Map, NamedTensors, fill, listed
-from intently.modules.weights.reading import HeadMaps
+from intently.nn import DecoderLayer, EncoderLayer, MultiHeadAttention
+from intently.nn.weights.loading import Map, NamedTensors, fill, listed
+from intently.nn.weights.reading import HeadMaps
 
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 

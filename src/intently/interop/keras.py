@@ -27,15 +27,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import intently.masks as masks
-from intently.attention_matrix import Attention as Matrix
-from intently.attention_matrix import attend, attention
+import intently.core.masks as masks
+from intently.core.attention import Attention as Matrix
+from intently.core.attention import attend, attention
 from intently.errors import ArgumentError, CheckpointError, KindError, build
 from intently.foundation.checks import whole_number
 from intently.foundation.on_demand import listed, require
 from intently.interop.foreign import check_kind, check_options, multi_head
-from intently.modules import AttentionOptions, MultiHeadAttention
-from intently.modules.weights.loading import Map, NamedTensors
+from intently.nn import AttentionOptions, MultiHeadAttention
+from intently.nn.weights.loading import Map, NamedTensors
 
 if TYPE_CHECKING:
     import keras

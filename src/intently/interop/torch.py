@@ -26,6 +26,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor, nn
 
+from intently.core.masks import Mask, allowed
 from intently.errors import ArgumentError, build, shape_of
 from intently.foundation.on_demand import listed
 from intently.interop.blocks import Decoder, Encoder, EncoderDecoder, KeyValueAttention
@@ -40,8 +41,7 @@ from intently.interop.foreign import (
     separate,
     tensors_of,
 )
-from intently.masks import Mask, allowed
-from intently.modules import (
+from intently.nn import (
     AttentionOptions,
     DecoderLayer,
     EncoderLayer,
@@ -49,7 +49,7 @@ from intently.modules import (
     MultiHeadAttention,
     Projections,
 )
-from intently.modules.weights.loading import NamedTensors, fill, learns
+from intently.nn.weights.loading import NamedTensors, fill, learns
 
 __all__ = ["dump", "load", "mask"]
 

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from intently.core.matrix import Dense, LazyMatrix
+from intently.core.matrix.labelling import numbered
 from intently.errors import ArgumentError, IntentlyError, KindError, RangeError, build, shape_of
 from intently.foundation.arrays import Numbers, as_tensor
 from intently.foundation.tokens import bare
-from intently.matrix import Dense, LazyMatrix
-from intently.matrix.labelling import numbered
 from intently.show.labels import visible
 
 # --- lazy matrices and plain numbers --------------------------------------------------------------

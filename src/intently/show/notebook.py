@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from intently.biases import Bias
-from intently.matrix import LazyMatrix
+from intently.core.biases import Bias
+from intently.core.matrix import LazyMatrix
 from intently.show.inputs import Entry, Recording
 from intently.show.labels import visible
 from intently.show.pictures import encoded

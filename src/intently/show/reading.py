@@ -8,10 +8,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 import torch
 
+from intently.core.matrix import LazyMatrix
+from intently.core.matrix.labelling import follows, row_name
+from intently.core.matrix.patterns.heads import blocks_of_heads, entropies
 from intently.errors import ArgumentError, build, shape_of
-from intently.matrix import LazyMatrix
-from intently.matrix.labelling import follows, row_name
-from intently.matrix.patterns.heads import blocks_of_heads, entropies
 
 Pooling = Literal["mean", "max", "sum"]
 
@@ -105,7 +105,7 @@ def names(matrix: LazyMatrix) -> Names:
 def shown_names(matrix: LazyMatrix, clean: Callable[[Sequence[str]], Sequence[str]]) -> Names:
     """Return the names of rows and columns, of tokens made visible by ``clean``.
 
-    >>> from intently.matrix import Dense
+    >>> from intently.core.matrix import Dense
     >>> shown_names(Dense(torch.eye(2), labels=(("cat", ""), ("the", "cat"))), tuple)
     Names(rows=('the (writes cat)', 'cat'), columns=('the', 'cat'))
     """
@@ -168,7 +168,7 @@ def survey(matrix: LazyMatrix, rows: int, columns: int, how: Pooling = "mean") -
     The weights (t, s) are computed once, where the three would compute them three times. Weights
     that are not finite count in the first two only.
 
-    >>> from intently.matrix import Dense
+    >>> from intently.core.matrix import Dense
     >>> found = survey(Dense(torch.eye(4)), 2, 2, "sum")
     >>> found.cells.tolist(), found.entropy.tolist(), found.received.tolist()
     ([[2.0, 0.0], [0.0, 2.0]], [0.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0])

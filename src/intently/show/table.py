@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from intently.matrix import LazyMatrix
+from intently.core.matrix import LazyMatrix
 from intently.show.labels import visible
 from intently.show.reading import numbers
 from intently.show.style import WEIGHTS
@@ -49,7 +49,7 @@ def table_of(matrix: LazyMatrix) -> Table | None:
 def text_table(matrix: LazyMatrix) -> str:
     """Return the table of a small labelled matrix, a line for each row; "" if there is none.
 
-    >>> from intently.matrix import Dense
+    >>> from intently.core.matrix import Dense
     >>> print(text_table(Dense([[0.25, 0.75], [1, 0]], (("it", "is"), ("the", "road")))))
          the  road
     it  0.25  0.75

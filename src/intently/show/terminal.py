@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from intently.core.matrix import LazyMatrix
 from intently.errors import ArgumentError, build
-from intently.matrix import LazyMatrix
 from intently.show.cells import crowded_limits, limits
 from intently.show.inputs import Choice, Source, one_of, whole
 from intently.show.labels import JOINERS, right_to_left, unmarked, visible
@@ -54,7 +54,7 @@ def blocks(
     Raises ArgumentError for an empty matrix and a width under 20.
 
     >>> import torch
-    >>> from intently.matrix import Dense
+    >>> from intently.core.matrix import Dense
     >>> words = (("Je", "bois"), ("I", "go"))
     >>> print(blocks(Dense(torch.eye(2), labels=words), width=60, colour=False))
          I

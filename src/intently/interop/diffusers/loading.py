@@ -23,7 +23,7 @@ from intently.interop.foreign import (
     separate,
     tensors_of,
 )
-from intently.modules import (
+from intently.nn import (
     AttentionOptions,
     DecoderLayer,
     EncoderLayer,
@@ -31,9 +31,9 @@ from intently.modules import (
     GatedFeedForward,
     MultiHeadAttention,
 )
-from intently.modules.image.attention import ImageAttention, SpatialTransformer
-from intently.modules.linear import Linear
-from intently.modules.weights.loading import Map, NamedTensors, fill, tensors
+from intently.nn.image.attention import ImageAttention, SpatialTransformer
+from intently.nn.linear import Linear
+from intently.nn.weights.loading import Map, NamedTensors, fill, tensors
 
 if TYPE_CHECKING:
     from diffusers.models.attention import BasicTransformerBlock

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from intently.attention_matrix import attention
+from intently.core.attention import attention
 from intently.errors import ArgumentError, build
 
 if TYPE_CHECKING:

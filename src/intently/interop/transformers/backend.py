@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from intently.attention_matrix import attend
+from intently.core.attention import attend
+from intently.core.masks import Geometry, Mask, allowed, causal, segments, window
 from intently.errors import ArgumentError, KernelError, build, shape_of
-from intently.masks import Geometry, Mask, allowed, causal, segments, window
 
 
 def register(name: str = "intently") -> None:

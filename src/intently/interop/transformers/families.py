@@ -15,11 +15,14 @@ from typing import Any, Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from intently.core.masks import Mask, causal, window
+from intently.core.positions import Rotary
+from intently.core.positions.scaling import DynamicNTK, Llama3, Scaling, YaRN
+from intently.core.positions.scaling import Linear as LinearScaling
 from intently.interop.blocks import Decoder, Encoder
 from intently.interop.foreign import check_options, refuse
 from intently.interop.transformers.models import Embeddings, TextModel, TextToText
-from intently.masks import Mask, causal, window
-from intently.modules import (
+from intently.nn import (
     AttentionOptions,
     DecoderLayer,
     EncoderLayer,
@@ -28,10 +31,7 @@ from intently.modules import (
     MultiHeadAttention,
     Projections,
 )
-from intently.modules.linear import Linear
-from intently.positions import Rotary
-from intently.positions.scaling import DynamicNTK, Llama3, Scaling, YaRN
-from intently.positions.scaling import Linear as LinearScaling
+from intently.nn.linear import Linear
 
 Model = TextModel | TextToText
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from intently.errors import DataError, KindError, build
 from intently.interop.foreign import kind_of, loaded, reading, refuse, tensors_of
 from intently.interop.transformers.families import CLASSES, Family, Model
-from intently.modules.weights.loading import NamedTensors, fill, learns
-from intently.modules.weights.reading import joined
+from intently.nn.weights.loading import NamedTensors, fill, learns
+from intently.nn.weights.reading import joined
 
 Tensors = dict[str, Tensor | None]
 """Tensors of our model by our names; None stands for one that it must not have."""

@@ -9,13 +9,13 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from intently.attention_matrix import Attention
+from intently.core.attention import Attention
+from intently.core.masks import Mask
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.interop.blocks import Decoder, Encoder
-from intently.masks import Mask
-from intently.models.transformer import DecoderCache
-from intently.modules.attended import attended
-from intently.modules.weights.loading import AllOrNothing
+from intently.nn.attended import attended
+from intently.nn.models.transformer import DecoderCache
+from intently.nn.weights.loading import AllOrNothing
 
 
 class Embeddings(AllOrNothing):

@@ -9,10 +9,10 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from intently.attention_matrix import Attention
-from intently.edits import Scene
-from intently.edits.edit import fit
-from intently.matrix import LazyMatrix
+from intently.core.attention import Attention
+from intently.core.matrix import LazyMatrix
+from intently.observe.edits import Scene
+from intently.observe.edits.edit import fit
 
 Part: TypeAlias = tuple[Tensor, Tensor, Tensor]
 """Batch rows (k,), and heads (n,) and rows (m,) of them, that are computed again."""

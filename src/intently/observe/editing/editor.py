@@ -10,15 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from intently.attention_matrix import Attention
-from intently.edits import Edit, Scene
-from intently.edits.rules import are_shares, of_weights
+from intently.core.attention import Attention
+from intently.core.kernels.modes import transformed
+from intently.core.masks import Geometry
+from intently.core.matrix import Dense, LazyMatrix
 from intently.errors import KernelError, UnverifiedError, build
-from intently.kernels.modes import transformed
-from intently.masks import Geometry
-from intently.matrix import Dense, LazyMatrix
 from intently.observe.editing.applied import Applied, Part, edited_rows, groups, mixed_rows
 from intently.observe.editing.texts import Texts
+from intently.observe.edits import Edit, Scene
+from intently.observe.edits.rules import are_shares, of_weights
 from intently.observe.generation.call_masks import trimmed
 from intently.observe.recording.labels import Tokens
 from intently.observe.watching.call import (

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from intently.edits import Scene
+from intently.core.matrix import LazyMatrix
+from intently.core.matrix.labelling import crosses, side
 from intently.errors import KindError, build
-from intently.matrix import LazyMatrix
-from intently.matrix.labelling import crosses, side
+from intently.observe.edits import Scene
 from intently.observe.recording.labels import Tokens, checked, is_pair, is_rows
 from intently.observe.storage.stores import identity
 

@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from intently.biases import as_bias
-from intently.biases.bias import TensorBias
+from intently.core.biases import as_bias
+from intently.core.biases.bias import TensorBias
+from intently.core.masks import Geometry, Mask, allowed, causal, is_plain_causal
 from intently.foundation.values import Value
-from intently.masks import Geometry, Mask, allowed, causal, is_plain_causal
 from intently.observe.storage.stores import KeptSpec
 from intently.observe.watching.call import AttentionSpec, Call, operand
 from intently.observe.watching.mask_inference import recognise, simplified

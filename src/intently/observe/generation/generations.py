@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from intently.attention_matrix import Attention
-from intently.masks import Geometry
-from intently.modules.blocks import DecoderLayer
+from intently.core.attention import Attention
+from intently.core.masks import Geometry
+from intently.nn.blocks import DecoderLayer
 from intently.observe.generation.call_masks import Piece, one_by_one
 from intently.observe.generation.joining import Joined, Link
 from intently.observe.recording.coverage import Coverage

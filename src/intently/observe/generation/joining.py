@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from intently.masks import Geometry
+from intently.core.masks import Geometry
 from intently.observe.generation.call_masks import (
     Piece,
     first_part,

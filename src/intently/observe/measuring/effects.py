@@ -10,12 +10,12 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from intently.edits import Attending, Each, Edit, each_head
-from intently.edits.each import Placed
 from intently.errors import ArgumentError, KernelError, KindError, build, shape_of
 from intently.foundation.progress import late_bar
 from intently.observe.editing.edit import edit
 from intently.observe.editing.editor import Editor
+from intently.observe.edits import Attending, Each, Edit, each_head
+from intently.observe.edits.each import Placed
 from intently.observe.measuring.replays import Replays
 from intently.observe.measuring.table import Effects
 from intently.observe.recording.labels import Tokens

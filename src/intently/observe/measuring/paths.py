@@ -8,12 +8,12 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import nn
 
-from intently.edits import Edit, replace
-from intently.edits.places import Steps, Whole
 from intently.errors import ArgumentError, build
 from intently.foundation.checks import check_word
 from intently.foundation.progress import late_bar
 from intently.observe.editing.edit import edit
+from intently.observe.edits import Edit, replace
+from intently.observe.edits.places import Steps, Whole
 from intently.observe.measuring.effects import as_number, check_functions
 from intently.observe.measuring.table import Effects
 from intently.observe.recording.recording import Recording

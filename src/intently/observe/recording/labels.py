@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+from intently.core.matrix.labelling import crosses, one_text, reads_source, side
 from intently.errors import KindError, build
-from intently.matrix.labelling import crosses, one_text, reads_source, side
 
 Text: TypeAlias = Sequence[str] | tuple[Sequence[str], Sequence[str]]
 """The tokens of one sequence, or of two: (source, target) of an encoder and a decoder."""

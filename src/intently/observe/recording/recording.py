@@ -11,10 +11,17 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from torch import Tensor
 
-from intently.attention_matrix import Attention
+from intently.core.attention import Attention
+from intently.core.matrix import LazyMatrix, rollout
+from intently.core.matrix.labelling import (
+    as_numbers,
+    crosses,
+    looks_back,
+    numbered,
+    reads_source,
+    side,
+)
 from intently.errors import ArgumentError, IntentlyError, UnverifiedError, build
-from intently.matrix import LazyMatrix, rollout
-from intently.matrix.labelling import as_numbers, crosses, looks_back, numbered, reads_source, side
 from intently.observe.generation.joining import Joined
 from intently.observe.recording.coverage import Coverage
 from intently.observe.recording.labels import (

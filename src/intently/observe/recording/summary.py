@@ -8,10 +8,10 @@ from typing import Any, TypeAlias
 
 from torch import Tensor
 
-from intently.corpora import Alignment, alignment_error_rate
+from intently.core.matrix import LazyMatrix
+from intently.core.matrix.alignment import Alignment, alignment_error_rate
+from intently.core.matrix.patterns import STATISTICS, links, measure
 from intently.errors import ArgumentError, KindError, build
-from intently.matrix import LazyMatrix
-from intently.matrix.patterns import STATISTICS, links, measure
 from intently.observe.recording.table import Row, Table, written
 
 Source: TypeAlias = tuple[str, LazyMatrix, Tensor | Sequence[Any] | None]
@@ -23,13 +23,13 @@ class Summary(Table):
     """A tidy table: one row for each head, one column for each statistic.
 
     Columns are ``layer``, ``head`` (and ``item``, if batch items are separate), ``queries``, the
-    number that count, and the statistics that `intently.matrix.patterns.measure` defines. A
+    number that count, and the statistics that `intently.core.matrix.patterns.measure` defines. A
     statistic that a head does not have (no tokens known, no query that counts) is NaN. Layers that
     could not be measured are in ``left_out``, by name with the reason, and below the printed table.
     The table is printed in blocks as wide as a terminal, without columns of nothing but NaN.
 
     >>> import torch
-    >>> from intently.matrix import Dense
+    >>> from intently.core.matrix import Dense
     >>> A = Dense(torch.tensor([[[1.0, 0.0], [0.5, 0.5]], [[1.0, 0.0], [1.0, 0.0]]]))
     >>> table = Summary.of([("layers.0", A, None)])
     >>> print(table)
@@ -98,10 +98,10 @@ def alignment_errors(matrices: Sequence[LazyMatrix], gold: Sequence[Alignment]) 
     Raises `ArgumentError` if the two differ in number or are empty, and for matrices of other axes
     or different numbers of heads.
 
-    Source: Och & Ney 2003, section 5.1, through `intently.corpora.alignment_error_rate`.
+    Source: Och & Ney 2003, section 5.1, through `intently.core.matrix.alignment`.
 
     >>> import torch
-    >>> from intently.matrix import Dense
+    >>> from intently.core.matrix import Dense
     >>> straight, crossed = torch.eye(2), torch.eye(2).flip(0)
     >>> A, gold = Dense(torch.stack([straight, crossed])), Alignment.of([(0, 0), (1, 1)])
     >>> alignment_errors([A], [gold])

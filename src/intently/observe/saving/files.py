@@ -19,10 +19,11 @@ import torch
 from torch import Tensor
 
 import intently
-from intently.biases import Bias
+from intently.core.biases import Bias
+from intently.core.masks import Geometry, Mask
+from intently.core.scores import Score
 from intently.errors import ArgumentError, IntentlyError, KindError, build, shape_of
-from intently.masks import Geometry, Mask
-from intently.modules.recurrent import Energies
+from intently.nn.recurrent import Energies
 from intently.observe.recording.coverage import printable
 from intently.observe.recording.labels import Tokens, is_rows, sides
 from intently.observe.recording.recording import Entry, Recording, Whole
@@ -32,7 +33,6 @@ from intently.observe.saving.value_json import UnreadableError
 from intently.observe.saving.writing import Planned, write
 from intently.observe.storage.stores import KeptSpec, identity
 from intently.observe.watching.call import AttentionSpec
-from intently.scores import Score
 
 KIND, FORMAT = "intently recording", 2
 """The kind in the metadata, and the version of the format; higher versions are refused."""
@@ -170,7 +170,7 @@ class _Sheet:
         }
         if values["score"] is None and how.score is not None:
             got, why = type(how.score).__name__, f"a file cannot say what {name!r} computes"
-            raise build(KindError, "save", "a score of intently.scores", got, why)
+            raise build(KindError, "save", "a score of intently.core.scores", got, why)
         return {
             **values,
             "scale": self._once(how.scale) if isinstance(how.scale, Tensor) else how.scale,

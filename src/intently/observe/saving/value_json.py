@@ -14,20 +14,20 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from intently import masks
-from intently.biases import Bias, TensorBias, alibi, relative_buckets
-from intently.biases.tiled import TiledBias
+from intently.core import masks
+from intently.core.biases import Bias, TensorBias, alibi, relative_buckets
+from intently.core.biases.tiled import TiledBias
+from intently.core.masks import Geometry, Mask
+from intently.core.masks.first_keys import Padding, RealKeys
+from intently.core.masks.geometry import integers
+from intently.core.masks.mask import Allowed
+from intently.core.masks.tiled import Tiled
+from intently.core.scores import Additive, Cosine, Dot, General, Score
 from intently.errors import IntentlyError, MemoryRefused, build
 from intently.foundation.checks import whole_number
 from intently.foundation.values import Value
-from intently.masks import Geometry, Mask
-from intently.masks.first_keys import Padding, RealKeys
-from intently.masks.geometry import integers
-from intently.masks.mask import Allowed
-from intently.masks.tiled import Tiled
-from intently.modules.caches.masks import KeptBias, KeptMask, SideBySide, Written
-from intently.modules.recurrent import Energies
-from intently.scores import Additive, Cosine, Dot, General, Score
+from intently.nn.caches.masks import KeptBias, KeptMask, SideBySide, Written
+from intently.nn.recurrent import Energies
 
 LARGEST = 2**48
 """The largest whole number of a mask or bias: positions stay far from the limits of int64."""
@@ -226,7 +226,7 @@ def _check_size(rule: Value, g: Geometry, tile: Tensor) -> None:
         expected = f"at most {WRITTEN_OUT:,} bytes for {type(rule).__name__}"
         got = f"{size:,} bytes for shape {shape}"
         cause = "masks and biases of your own classes are written out as tensors"
-        fix = "say it with the masks of intently.masks"
+        fix = "say it with the masks of intently.core.masks"
         raise build(MemoryRefused, "save", expected, got, cause, fix)
 
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from intently.biases import Bias
-from intently.biases.tiled import TiledBias
-from intently.masks import Geometry, Mask, allowed
-from intently.masks.tiled import Tiled
+from intently.core.biases import Bias
+from intently.core.biases.tiled import TiledBias
+from intently.core.masks import Geometry, Mask, allowed
+from intently.core.masks.tiled import Tiled
 from intently.observe.sources.origins import NOWHERE
 from intently.observe.watching.mask_inference import Seen
 

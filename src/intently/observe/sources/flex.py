@@ -18,8 +18,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from intently.biases import Bias, as_bias
-from intently.masks import Mask, allowed
+from intently.core.biases import Bias, as_bias
+from intently.core.masks import Mask, allowed
 from intently.observe.watching.call import AttentionSpec, Call, itself
 from intently.observe.watching.patches import Function, Target
 from intently.observe.watching.scope import told

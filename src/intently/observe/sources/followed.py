@@ -16,9 +16,9 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from intently.biases import as_bias
-from intently.masks import allowed
-from intently.matrix.labelling import HIDDEN
+from intently.core.biases import as_bias
+from intently.core.masks import allowed
+from intently.core.matrix.labelling import HIDDEN
 from intently.observe.sources.splitting import split, widened
 from intently.observe.watching.call import AttentionSpec
 from intently.observe.watching.unseen import Softmax

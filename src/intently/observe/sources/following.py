@@ -13,7 +13,7 @@ from torch._ops import HigherOrderOperator
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from intently.matrix import LazyMatrix
+from intently.core.matrix import LazyMatrix
 from intently.observe.sources.flex import operator_call
 from intently.observe.sources.followed import GIVEN, Lost, Scores
 from intently.observe.sources.functional import how_of

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from intently.biases import as_bias
-from intently.masks import allowed, causal
+from intently.core.biases import as_bias
+from intently.core.masks import allowed, causal
 from intently.observe.watching.call import AttentionSpec, Call, as_multiplied, itself
 from intently.observe.watching.patches import Function, Target, known_to_scripts
 from intently.observe.watching.scope import told

@@ -9,9 +9,9 @@ from functools import cached_property, partial
 import torch
 from torch import Tensor
 
-from intently.biases import Bias
-from intently.biases.tiled import TiledBias
-from intently.masks import Mask
+from intently.core.biases import Bias
+from intently.core.biases.tiled import TiledBias
+from intently.core.masks import Mask
 from intently.observe.sources.block_masks import mask_of, tiled
 from intently.observe.sources.block_rows import Piece, Product
 from intently.observe.sources.followed import GIVEN

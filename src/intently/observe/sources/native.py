@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from intently.biases import as_bias
-from intently.masks import Mask, allowed, padding
-from intently.matrix import LazyMatrix
+from intently.core.biases import as_bias
+from intently.core.masks import Mask, allowed, padding
+from intently.core.matrix import LazyMatrix
 from intently.observe.watching.call import (
     After,
     AttentionSpec,

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from intently.kernels.problem import Problem
+from intently.core.kernels.problem import Problem
 from intently.observe.watching.call import AttentionSpec, Call, itself
 from intently.observe.watching.patches import Function, Target
 from intently.observe.watching.scope import current, inside, told
@@ -21,8 +21,8 @@ from intently.observe.watching.searched import Searched
 def targets(searched: Searched) -> list[Target]:
     """The one function that every product of ours calls, and methods that reorder caches."""
     theirs = sys.modules.get("transformers.cache_utils")
-    ours = sys.modules.get("intently.models.transformer")
-    found = [Target(sys.modules["intently.attention_matrix"], "_product", _wrap)]
+    ours = sys.modules.get("intently.nn.models.transformer")
+    found = [Target(sys.modules["intently.core.attention"], "_product", _wrap)]
     if ours is not None:
         found.append(Target(ours.DecoderCache, "reorder_targets", _reordering))
     if theirs is not None:

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_iter, tree_map_only
 
-from intently.attention_matrix import Attention
-from intently.edits.rules import of_weights
-from intently.matrix import LazyMatrix
+from intently.core.attention import Attention
+from intently.core.matrix import LazyMatrix
+from intently.observe.edits.rules import of_weights
 from intently.observe.watching.call import Call
 from intently.observe.watching.inputs import storage_of
 from intently.observe.watching.scope import current, tell

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from intently.biases import Bias, as_bias, relative_buckets
-from intently.masks import Geometry, Mask, allowed, causal, window
-from intently.matrix import LazyMatrix
+from intently.core.biases import Bias, as_bias, relative_buckets
+from intently.core.masks import Geometry, Mask, allowed, causal, window
+from intently.core.matrix import LazyMatrix
 from intently.observe.sources.flex import block_mask
 from intently.observe.watching.call import AttentionSpec, Call, as_multiplied
 from intently.observe.watching.mask_inference import simplified

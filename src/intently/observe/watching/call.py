@@ -10,12 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from intently.attention_matrix import Attention, attend
-from intently.biases import Bias
-from intently.kernels.modes import in_autocast, transformed
-from intently.masks import Mask
-from intently.matrix import LazyMatrix
-from intently.scores import Score
+from intently.core.attention import Attention, attend
+from intently.core.biases import Bias
+from intently.core.kernels.modes import in_autocast, transformed
+from intently.core.masks import Mask
+from intently.core.matrix import LazyMatrix
+from intently.core.scores import Score
 
 
 @dataclass(frozen=True)

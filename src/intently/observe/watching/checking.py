@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from intently.attention_matrix import Attention
+from intently.core.attention import Attention
 from intently.observe.watching.call import After, Call, InPieces, operand
 from intently.observe.watching.half_precision import Finished, Outcome, Product, compare
 from intently.observe.watching.near_misses import Logits

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from intently.modules import MultiHeadAttention
+from intently.nn import MultiHeadAttention
 from intently.observe.watching.call import Call, Projected
 
 TAKEN = {nn.MultiheadAttention: ("query", "key", "value"), MultiHeadAttention: ("x", "context")}

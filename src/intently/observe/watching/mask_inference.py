@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from intently.biases.bias import TensorBias
-from intently.masks import Geometry, Mask, allowed, causal, padding, window
-from intently.masks.mask import Allowed
+from intently.core.biases.bias import TensorBias
+from intently.core.masks import Geometry, Mask, allowed, causal, padding, window
+from intently.core.masks.mask import Allowed
 from intently.observe.storage.stores import identity, packed, same, small
 from intently.observe.watching.call import AttentionSpec
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from intently.attention_matrix import Attention
-from intently.kernels.problem import Problem, taken
-from intently.matrix.labelling import HIDDEN
-from intently.scores import Dot
+from intently.core.attention import Attention
+from intently.core.kernels.problem import Problem, taken
+from intently.core.matrix.labelling import HIDDEN
+from intently.core.scores import Dot
 
 SCALED = 1.1, 2.0
 """The scales of near misses, as multiples of the right one: small scores need the larger."""

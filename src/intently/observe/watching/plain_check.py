@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from intently.masks import Geometry, is_plain_causal
+from intently.core.masks import Geometry, is_plain_causal
+from intently.core.scores import DOT
 from intently.observe.watching.call import AttentionSpec, Call
 from intently.observe.watching.checking import RELATIVE, Verdict, sample
-from intently.scores import DOT
 
 SMALL, OF_ONE_ROW = 2**17, 2**13
 """Multiplications of a product at most: with more, NumPy would start threads of its own."""

@@ -10,12 +10,12 @@ from zlib import crc32
 import torch
 from torch import Tensor, nn
 
-from intently.attention_matrix import Attention, attend
-from intently.biases.tiled import TiledBias
+from intently.core.attention import Attention, attend
+from intently.core.biases.tiled import TiledBias
+from intently.core.kernels.modes import transformed
+from intently.core.kernels.operands import usual
+from intently.core.masks import Geometry
 from intently.errors import StaleError
-from intently.kernels.modes import transformed
-from intently.kernels.operands import usual
-from intently.masks import Geometry
 from intently.observe.generation.call_masks import trimmed, written
 from intently.observe.generation.generations import Added, Generations, Step
 from intently.observe.recording.labels import Tokens

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from intently.models.recurrent_steps import Attentional
-from intently.modules.recurrent import AttentionalVector
+from intently.nn.models.recurrent_steps import Attentional
+from intently.nn.recurrent import AttentionalVector
 from intently.observe.watching.revealed import (
     PRODUCTS,
     formula,

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from intently.attention_matrix import Attention
+from intently.core.attention import Attention
+from intently.core.kernels.problem import Problem
+from intently.core.matrix import LazyMatrix
+from intently.core.scores import Cosine, Dot
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.arrays import Numbers
 from intently.foundation.tokens import bare
-from intently.kernels.problem import Problem
-from intently.matrix import LazyMatrix
-from intently.scores import Cosine, Dot
 from intently.show.inputs import among, as_numbers, check, one_text, whole
 from intently.show.labels import visible
 from intently.show.reading import at_most, names, numbers
@@ -164,7 +164,7 @@ def steps(matrix: Attention, query: int) -> Steps:
 
     Raises ArgumentError for queries, keys and weights that are not finite.
 
-    Source: the formula in `intently.kernels.problem`.
+    Source: the formula in `intently.core.kernels.problem`.
     """
     with torch.no_grad():
         problem = matrix.problem

@@ -38,7 +38,7 @@ def architecture(
     ``save``. Raises KindError for what is no module.
 
     >>> import torch
-    >>> from intently.modules import EncoderLayer
+    >>> from intently.nn import EncoderLayer
     >>> figure = architecture(EncoderLayer(16, 4, 64), torch.zeros(1, 9, 16))
     >>> [text.get_text() for text in figure.axes[0].texts][:3]
     ['x (1, 9, 16)', 'Layer norm', '32']

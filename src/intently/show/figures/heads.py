@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from intently.core.matrix import LazyMatrix
+from intently.core.matrix.labelling import as_numbers, follows
+from intently.core.matrix.patterns import measure
 from intently.errors import ArgumentError, build, shape_of
 from intently.foundation.checks import check_word
-from intently.matrix import LazyMatrix
-from intently.matrix.labelling import as_numbers, follows
-from intently.matrix.patterns import measure
 from intently.show.cells import Header, header, limits, name_columns, name_rows, paint
 from intently.show.files import destination, finish
 from intently.show.inputs import SCALES, Scale, Source, check, matrices_of, whole
@@ -99,7 +99,7 @@ def heads(
     (t, s), of one sentence, or is one matrix, or a recording of one sentence; names that differ
     only in their number are layers of one kind, and layers of one size share their words. A panel's
     title is ``layer·head``, both counted from 0. ``sort`` is a statistic by the name that
-    `intently.matrix.patterns.measure` gives it, or one number for each head (h,), such as
+    `intently.core.matrix.patterns.measure` gives it, or one number for each head (h,), such as
     ``lambda A: A.entropy().mean(-1)``: panels are then sorted in ascending order and show their
     number; a minus before the name reverses the order. ``highlight`` frames one head, such as
     ``("decoder.1.cross_attention", 2)``, and ``caption`` says why. All heads share one scale, and a
@@ -112,7 +112,7 @@ def heads(
     statistic that these heads do not have, an unknown scale and an unknown suffix.
 
     >>> import torch
-    >>> from intently.matrix import Dense
+    >>> from intently.core.matrix import Dense
     >>> A = Dense(torch.eye(3).expand(2, 3, 3))
     >>> model = {f"encoder.{layer}.self_attention": A for layer in range(2)}
     >>> [axes.get_title() for axes in heads(model).axes[:4]]

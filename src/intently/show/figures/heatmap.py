@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 import numpy as np
 import torch
 
+from intently.core.matrix import LazyMatrix
+from intently.core.matrix.labelling import follows
+from intently.core.matrix.patterns.heads import entropies
 from intently.errors import ArgumentError, build
 from intently.foundation.checks import check_word
-from intently.matrix import LazyMatrix
-from intently.matrix.labelling import follows
-from intently.matrix.patterns.heads import entropies
 from intently.show import reading
 from intently.show.cells import (
     count_steps,
@@ -66,7 +66,7 @@ Sink = Literal["show", "hide"]
 
 
 class Gold(Protocol):
-    """Known links between words, as (source, target): `intently.corpora.Alignment` is one."""
+    """Known links between words, as (source, target): an `Alignment` is one."""
 
     @property
     def sure(self) -> Collection[tuple[int, int]]: ...
@@ -127,7 +127,7 @@ def heatmap(
     Translation by Jointly Learning to Align and Translate", figure 3.
 
     >>> import torch
-    >>> from intently.matrix import Dense
+    >>> from intently.core.matrix import Dense
     >>> figure = heatmap(Dense(torch.ones(2000, 1000) / 1000))
     >>> figure.axes[0].images[0].get_array().shape
     (512, 512)
@@ -202,7 +202,7 @@ def _links(gold: Gold | None, t: int, s: int) -> tuple[Links, Links]:
             f"links (source, target) inside a (t, s) matrix of shape ({t}, {s})",
             f"the link {outside[0]}",
             "the links count words, the matrix may count subwords, or the sides were exchanged",
-            "merge the matrix to words first: intently.matrix.Merged",
+            "merge the matrix to words first: intently.core.matrix.Merged",
         )
     return sorted(sure), sorted(possible - sure)
 

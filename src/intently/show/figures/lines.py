@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from intently.core.matrix.labelling import follows
 from intently.errors import ArgumentError, build
-from intently.matrix.labelling import follows
 from intently.show.cells import limits
 from intently.show.files import destination, finish
 from intently.show.inputs import Choice, Source, one_of, place
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from intently.matrix import LazyMatrix
+    from intently.core.matrix import LazyMatrix
 
 LARGEST = 64
 MARGIN = 0.14
@@ -59,7 +59,7 @@ def lines(
     The picture is that of Vaswani et al. 2017, "Attention Is All You Need", figures 3 to 5.
 
     >>> import torch
-    >>> from intently.matrix import Dense
+    >>> from intently.core.matrix import Dense
     >>> figure = lines(Dense(torch.eye(2), labels=(("Je", "bois"), ("I", "drink"))))
     >>> len(figure.axes[0].collections[0].get_segments())
     2

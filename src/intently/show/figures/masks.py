@@ -13,14 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from intently.biases import Bias
-from intently.biases.bias import as_bias
+from intently.core.biases import Bias
+from intently.core.biases.bias import as_bias
+from intently.core.masks import Geometry, Mask
+from intently.core.masks.mask import as_mask
 from intently.errors import ArgumentError, IntentlyError, build
 from intently.foundation.arrays import Numbers
 from intently.foundation.checks import whole_number
 from intently.foundation.values import Value
-from intently.masks import Geometry, Mask
-from intently.masks.mask import as_mask
 from intently.show.cells import count_steps, header, name_columns, name_rows, paint, rule
 from intently.show.files import destination, finish
 from intently.show.inputs import as_numbers, as_truths

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
+from intently.core.matrix import LazyMatrix
 from intently.errors import ArgumentError, RangeError, build
 from intently.foundation.checks import check_word
-from intently.matrix import LazyMatrix
 from intently.show.files import destination, finish
 from intently.show.inputs import SCALES, Choice, Scale, Source, one_of, place, whole
 from intently.show.labels import titled, visible

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
+from intently.core.positions import Learned, Rotary
 from intently.errors import ArgumentError, RangeError, build, shape_of
 from intently.foundation.arrays import Numbers
 from intently.foundation.checks import whole_number
-from intently.positions import Learned, Rotary
 from intently.show.cells import paint
 from intently.show.files import destination, finish
 from intently.show.inputs import one_item

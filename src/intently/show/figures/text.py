@@ -19,10 +19,10 @@ from typing import (
 
 import numpy as np
 
+from intently.core.matrix import LazyMatrix
+from intently.core.matrix.labelling import follows
 from intently.errors import ArgumentError, KindError, build
 from intently.foundation.checks import check_word
-from intently.matrix import LazyMatrix
-from intently.matrix.labelling import follows
 from intently.show.cells import limits
 from intently.show.files import destination, finish
 from intently.show.inputs import Choice, Source, one_of, place
@@ -144,7 +144,7 @@ def text(
     tokenizers that do not give tokens.
 
     >>> import torch
-    >>> from intently.matrix import Dense
+    >>> from intently.core.matrix import Dense
     >>> words = ("it", "was", "tired")
     >>> figure = text(Dense(torch.eye(3), labels=(words, words)), "it")
     >>> [written.get_text() for written in figure.axes[0].texts][:3]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from intently.attention_matrix import Attention
+from intently.core.attention import Attention
 from intently.errors import ArgumentError, KindError, build
 from intently.foundation.checks import check_word
 from intently.show.page.items import Item, Layer

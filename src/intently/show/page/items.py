@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from intently.attention_matrix import Attention
+from intently.core.attention import Attention
+from intently.core.matrix import LazyMatrix
+from intently.core.matrix.labelling import as_numbers, numbered
 from intently.errors import ArgumentError, IntentlyError, KindError, build
-from intently.matrix import LazyMatrix
-from intently.matrix.labelling import as_numbers, numbered
 from intently.show.inputs import Recording
 from intently.show.labels import spaced
 from intently.show.page.sides import Picture, Side, Sides, Text, counted
@@ -72,7 +72,7 @@ def items_of(
     show, and for a side that fits no axis.
 
     >>> import torch
-    >>> from intently.matrix import Dense
+    >>> from intently.core.matrix import Dense
     >>> words = ("the", "cat")
     >>> A = Dense(torch.eye(2)).label(words, words)
     >>> (item,) = items_of({"layer.0": A})

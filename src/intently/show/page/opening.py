@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from intently.matrix import Dense, LazyMatrix
-from intently.matrix.patterns import measure
+from intently.core.matrix import Dense, LazyMatrix
+from intently.core.matrix.patterns import measure
 from intently.show.page.contents import Highlight
 from intently.show.page.items import Item
 from intently.show.page.sides import Picture
@@ -72,7 +72,7 @@ def telling(item: Item) -> Telling | None:
     >>> import intently as it
     >>> from intently.show.page.items import items_of
     >>> weights = torch.stack([torch.full((4, 4), 0.25), torch.eye(4)[[2, 3, 0, 1]]])
-    >>> telling(items_of({"a": it.matrix.Dense(weights)})[0]).why  # doctest: +ELLIPSIS
+    >>> telling(items_of({"a": it.core.matrix.Dense(weights)})[0]).why  # doctest: +ELLIPSIS
     'head 1 of a: each word puts 1.00 of its weight on a single word, on average; no word gets ...'
     """
     best: tuple[float, Telling] | None = None

@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from intently.core.matrix import LazyMatrix
+from intently.core.matrix.labelling import attends_itself, crosses, side
 from intently.foundation.checks import whole_number
-from intently.matrix import LazyMatrix
-from intently.matrix.labelling import attends_itself, crosses, side
 from intently.show.pictures import encoded, read
 
 SIZE = 768

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from intently.core.matrix import LazyMatrix
 from intently.errors import ArgumentError, KindError, RangeError, build, shape_of
 from intently.foundation.arrays import Numbers
-from intently.matrix import LazyMatrix
 from intently.show.animate.animation import Animation, destination, told
 from intently.show.animate.numerals import Numerals
 from intently.show.animate.operands import finite
@@ -27,7 +27,7 @@ STOPS = 14
 
 
 class Layer(Protocol):
-    """What `intently.modules.convolution_as_attention` returns."""
+    """What `intently.nn.convolution_as_attention` returns."""
 
     kernel: tuple[int, int]
     groups: int
@@ -53,7 +53,7 @@ def convolution(
 ) -> Animation:
     """Explain a convolution of an image (c, height, width) as one-hot heads, pixel by pixel.
 
-    ``layer`` is `intently.modules.convolution_as_attention` of an ``nn.Conv2d``: a 3 × 3 kernel
+    ``layer`` is `intently.nn.convolution_as_attention` of an ``nn.Conv2d``: a 3 × 3 kernel
     makes nine heads. ``channel`` is the output channel to explain; several input channels are drawn
     as their mean, but each counts with its own weight. The image may have a batch axis of 1, and be
     an array or nested lists. Returns the story, written to ``save``
@@ -65,7 +65,7 @@ def convolution(
     Source: Cordonnier et al. 2020, theorem 1.
 
     >>> import torch
-    >>> from intently.modules import convolution_as_attention
+    >>> from intently.nn import convolution_as_attention
     >>> layer = convolution_as_attention(torch.nn.Conv2d(1, 1, 3, padding=1))
     >>> convolution(layer, torch.rand(1, 4, 4)).captions[2][:42]
     'Output pixel (0, 0): 4 of the 9 heads look'
@@ -77,7 +77,7 @@ def convolution(
             "layer",
             "a convolution as attention",
             type(layer).__name__,
-            fix="write intently.modules.convolution_as_attention(conv)",
+            fix="write intently.nn.convolution_as_attention(conv)",
         )
     taps = layer.kernel[0] * layer.kernel[1]
     if taps > TAPS:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from intently.attention_matrix import Attention
+from intently.core.attention import Attention
 from intently.errors import ArgumentError, build
 from intently.foundation.arrays import Numbers
 from intently.show.animate.animation import Animation, destination, told

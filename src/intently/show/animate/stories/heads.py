@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from intently.attention_matrix import Attention
+from intently.core.attention import Attention
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.arrays import Numbers
 from intently.show.animate.animation import Animation, destination, told
@@ -28,7 +28,7 @@ EDGES: tuple[Colour, ...] = ("blue", "accent", "ink", "quiet")
 
 
 class Block(Protocol):
-    """A multi-head layer: `intently.modules.MultiHeadAttention` is one."""
+    """A multi-head layer: `intently.nn.MultiHeadAttention` is one."""
 
     out_weight: Any
     out_bias: Any
@@ -49,7 +49,7 @@ def heads(
     """Explain multi-head attention of x (t, c), digit by digit: split → attend → join → projection.
 
     x may have a batch axis of 1, and be an array or nested lists. ``block`` is an
-    `intently.modules.MultiHeadAttention`; convert weights from other code with its
+    `intently.nn.MultiHeadAttention`; convert weights from other code with its
     ``from_weights``. Dropout is off. Returns the story, written to ``save`` if given.
 
     Raises KindError for other blocks, ArgumentError for more than 6 tokens, 8 numbers or 4 heads,
@@ -58,7 +58,7 @@ def heads(
     Source: Vaswani et al. 2017, section 3.2.2.
 
     >>> import torch
-    >>> from intently.modules import MultiHeadAttention
+    >>> from intently.nn import MultiHeadAttention
     >>> story = heads(MultiHeadAttention(4, 2), torch.randn(2, 4))
     >>> story.captions[3]
     'Split: columns 0–1 belong to head 0, 2–3 to head 1.'
@@ -68,7 +68,7 @@ def heads(
         raise build(
             KindError,
             "block",
-            "an intently.modules.MultiHeadAttention",
+            "an intently.nn.MultiHeadAttention",
             type(block).__name__,
             fix="bring your weights: MultiHeadAttention.from_weights(…), or "
             "intently.interop.torch.load(module)",

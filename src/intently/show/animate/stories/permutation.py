@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from intently.core.matrix import LazyMatrix
+from intently.core.positions import sinusoidal
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.arrays import Numbers
-from intently.matrix import LazyMatrix
-from intently.positions import sinusoidal
 from intently.show.animate.animation import Animation, destination, told
 from intently.show.animate.numerals import Numerals
 from intently.show.animate.operands import finite, token_names, without_dropout
@@ -44,7 +44,7 @@ WORD, TURN = 24.0, 26.0
 
 
 class Block(Protocol):
-    """A layer that attends: `intently.modules.AttentionHead` and `MultiHeadAttention` are some."""
+    """A layer that attends: `intently.nn.AttentionHead` and `MultiHeadAttention` are some."""
 
     def __call__(self, x: Tensor, /) -> Tensor:
         """Return y (1, t, c) of x (1, t, c)."""
@@ -82,7 +82,7 @@ def permutation(
     Source: Lee et al. 2019, "Set Transformer", section 2; Vaswani et al. 2017, section 3.5.
 
     >>> import torch
-    >>> from intently.modules import AttentionHead
+    >>> from intently.nn import AttentionHead
     >>> story = permutation(AttentionHead(8, 4), torch.randn(3, 8), labels=("a", "b", "c"))
     >>> story.captions[2]
     'a and c change places around ‘b’: c b a.'
@@ -94,7 +94,7 @@ def permutation(
             "block",
             "a layer with forward and attend",
             type(block).__name__,
-            fix="bring your weights: intently.modules.MultiHeadAttention.from_weights(…)",
+            fix="bring your weights: intently.nn.MultiHeadAttention.from_weights(…)",
         )
     x = one_item(x, "x", 2, block)
     if x.ndim != 2 or not 2 <= len(x) <= LARGEST:

@@ -43,7 +43,7 @@ def writing(
     Source: the picture of Bahdanau, Cho & Bengio 2015, figure 3, in the order of its rows.
 
     >>> import torch
-    >>> from intently.matrix import Dense
+    >>> from intently.core.matrix import Dense
     >>> A = Dense(torch.eye(2), labels=(("Je", "bois"), ("I", "drink")))
     >>> writing(A).captions[3]
     '‘bois’ is written, looking most at ‘drink’ (1.00).'
@@ -52,7 +52,7 @@ def writing(
     lazy, chosen = one_of(matrix, head)
     cause, fix = (
         "both texts stand on one line each",
-        "merge tokens to words: intently.matrix.Merged",
+        "merge tokens to words: intently.core.matrix.Merged",
     )
     at_most(lazy, LARGEST, f"{LARGEST} words a side", cause, fix)
     weights = finite(numbers(lazy.dense().detach()), "matrix")

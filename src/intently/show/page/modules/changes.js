@@ -1,5 +1,5 @@
 /**
- * Changes of what heads attend, as `intently.edits` makes them: cells forbidden or set, heads off,
+ * Changes of what heads attend, as `intently.observe.edits` makes them: cells forbidden or set, heads off,
  * rows sharpened.
  */
 

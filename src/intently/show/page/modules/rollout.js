@@ -1,6 +1,6 @@
 /**
  * Attention rollout (Abnar & Zuidema 2020, section 3): how much each word depends on each input word
- * through all layers so far, as `intently.matrix.rollout` computes it.
+ * through all layers so far, as `intently.core.matrix.rollout` computes it.
  */
 
 import { headOf } from "./sweeping.js";

@@ -1,4 +1,4 @@
-/** Greedy and beam search over one sentence, as `intently.decoding.beams` does it. */
+/** Greedy and beam search over one sentence, as `intently.tasks.decoding.beams` does it. */
 
 import { EOS_ID, SOS_ID } from "./tokenizer.js";
 

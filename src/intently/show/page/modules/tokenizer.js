@@ -1,5 +1,5 @@
 /**
- * Words, and tokens of a text: the same as `intently.text` finds with the regular expressions and
+ * Words, and tokens of a text: the same as `intently.tasks.text` finds with the regular expressions and
  * the tokenizers of its library.
  */
 

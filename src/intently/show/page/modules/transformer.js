@@ -1,5 +1,5 @@
 /**
- * The Transformer of `intently.models`, from its weights: an encoder that reads all tokens at once,
+ * The Transformer of `intently.nn.models`, from its weights: an encoder that reads all tokens at once,
  * and a decoder that takes one token for each beam.
  */
 

@@ -124,7 +124,7 @@ function entryOf(depth, { name, heads, t, s, weights }, written, add) {
 }
 
 /**
- * What `intently.matrix.patterns.measure` finds of one head: entropy and received attention, and
+ * What `intently.core.matrix.patterns.measure` finds of one head: entropy and received attention, and
  * averages over the queries that attend to anything.
  * @param {Float32Array} weights (t, s)
  * @param {number} t

@@ -1,4 +1,4 @@
-/** The translator of `intently.translation`: a text in, its translation and every weight out. */
+/** The translator of `intently.tasks.translation`: a text in, its translation and every weight out. */
 
 import { forcedOf, search } from "./search.js";
 import { EOS_ID, UNK_ID, tokenizerOf, wordSpans, wordsIn } from "./tokenizer.js";
@@ -163,7 +163,7 @@ const EDGES = /^[\s\u001c-\u001f\u0085]+|[\s\u001c-\u001f\u0085]+$/g;
 const NAMED_WORDS = 8;
 
 /**
- * Read a line, cut after `most` tokens, as `intently.translation.states.read_line` does.
+ * Read a line, cut after `most` tokens, as `intently.tasks.translation.states.read_line` does.
  * @param {string} line
  * @param {import("./tokenizer.js").TextTokenizer} tokenizer
  * @param {number} most

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from intently.kernels.problem import Problem
+from intently.core.kernels.problem import Problem
 from intently.show.page.numbers.mask_bias import BLOCK, Laid, Rule
 
 HEARD = 1e-4

@@ -13,10 +13,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from intently.biases import Bias
-from intently.kernels.problem import Problem
-from intently.masks import Geometry
-from intently.masks.geometry import Cut
+from intently.core.biases import Bias
+from intently.core.kernels.problem import Problem
+from intently.core.masks import Geometry
+from intently.core.masks.geometry import Cut
 from intently.show.page.numbers.packing import check_size
 
 BLOCK = 2**22

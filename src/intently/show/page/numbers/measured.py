@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from intently.attention_matrix import Attention
-from intently.matrix import Dense, LazyMatrix
-from intently.matrix.patterns import measure
+from intently.core.attention import Attention
+from intently.core.matrix import Dense, LazyMatrix
+from intently.core.matrix.patterns import measure
 
 CELLS = 64
 """Most rows and columns of an overview."""

@@ -15,10 +15,10 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from intently.attention_matrix import Attention
-from intently.kernels.problem import Problem
-from intently.matrix import Dense, LazyMatrix
-from intently.scores import DOT, Additive
+from intently.core.attention import Attention
+from intently.core.kernels.problem import Problem
+from intently.core.matrix import Dense, LazyMatrix
+from intently.core.scores import DOT, Additive
 from intently.show.page.numbers.low_biases import drowned, lifted
 from intently.show.page.numbers.mask_bias import Laid, Rule, ruled, written
 

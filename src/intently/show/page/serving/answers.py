@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from intently.attention_matrix import Attention
+from intently.core.attention import Attention
+from intently.core.matrix import LazyMatrix
+from intently.core.matrix.lazy import Derived
+from intently.core.matrix.patterns import STATISTICS, measure
 from intently.errors import IntentlyError
 from intently.foundation.arrays import Numbers
-from intently.matrix import LazyMatrix
-from intently.matrix.lazy import Derived
-from intently.matrix.patterns import STATISTICS, measure
 from intently.show.page.contents import FORMAT, described, plain
 from intently.show.page.items import Item, Layer
 from intently.show.page.numbers.measured import CELLS

@@ -1,0 +1,317 @@
+"""Other ways to the same numbers: settings, returned weights, training, a cache in steps.
+
+Each is a variant of the subject whose output must equal that of the plain call. Where it does not,
+both are examined inside, and what differs there is the mistake.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from intently.checker.calling.fewer import OF_PADDING, without_context, without_masks
+from intently.checker.calling.raising import raised
+from intently.checker.calling.subject import Subject
+from intently.checker.comparing.likeness import Inside, Whole, parted
+from intently.checker.comparing.side_by_side import with_matrices
+from intently.checker.paths.generating import beams
+from intently.checker.paths.stepping import cache_shifts, held_wrongly, stepped
+from intently.checker.properties.back_ends import autocast, kernels
+from intently.checker.properties.derivatives import gradients, gradients_apart
+from intently.checker.properties.dropping import without_dropout
+from intently.checker.properties.trial import Property, Trial, by_position, first_place, part
+from intently.checker.report.finding import Finding
+
+Same = Mapping[str, Any] | Callable[[Any], Any]
+"""What must not matter: arguments, or a change of the whole, such as `torch.compile`."""
+RETURNS = (
+    *("need_weights", "output_attentions", "return_attn", "return_weights", "return_attention"),
+    *("return_attention_scores", "average_attn_weights", "with_weights"),
+)
+"""Arguments that ask for weights beside the output."""
+
+HELD = {"softcap-missing": "softcap", "softcap-other": "softcap", "sinks-missing": "sinks"}
+HELD |= {"sink": "sinks", "mask-missing": "mask", "mask-other": "mask", "padding-attended": "mask"}
+HELD |= {x: "bias" for x in ("bias-missing", "bias-other", "bias-slopes", "bias-scaled")}
+"""What a path lacks, by the name of the finding."""
+
+RANDOM = "two equal calls differ"
+PLAIN = (Tensor, bool, int, float, str, type(None), torch.dtype)
+"""Types of inputs that no call changes."""
+HELD_WRONGLY = ("cache-", "rotation-")
+"""How mistakes begin that misplace keys, so that rules of positions cannot be told from them."""
+OF_FORMULA = ("no-scale", "scale", "other-scale", "softmax-over")
+"""How mistakes begin that do not depend on the place of a key."""
+
+
+@dataclass(frozen=True)
+class Path:
+    """One way: what it is called, the subject that takes it, and what it is about."""
+
+    said: str
+    subject: Subject
+    kind: str
+    most: float = 0.0
+    """The largest difference that is rounding; 0: that of the precision of the subject."""
+
+
+def compared(
+    trial: Trial, whole: Whole, inside: Inside, same: Sequence[Same]
+) -> Iterator[tuple[Property, list[Finding]]]:
+    """Each path of a subject: whether its output is the same, and what differs inside."""
+    told: set[tuple[str, str]] = set()
+    steps: list[bool] = []
+    for path in _paths(whole, trial, same):
+        held, found = _one(path, trial, whole, inside, told)
+        told |= {(f.name, f.where) for f in found}
+        if path.kind == "a cache":
+            steps.append(held.holds is True)
+        yield held, found
+    if steps:
+        yield from beams(trial, all(steps))
+    yield from _with_fewer(trial, whole, inside, told)
+
+
+def _with_fewer(
+    trial: Trial, whole: Whole, inside: Inside, told: set[tuple[str, str]]
+) -> Iterator[tuple[Property, list[Finding]]]:
+    """Steps of a cache where no mask is given, and padding where no context is."""
+    alone = without_context(whole.subject)
+    if alone is not None:
+        said = "without a context"
+        found = [replace(f, said=f"{said}: {f.said}") for f in inside(alone)[1]]
+        found = [f for f in found if f.kind == "mistake" and f.name in OF_PADDING]
+        yield Property(said, not found, found[0].said if found else ""), found
+    bare = without_masks(whole.subject)
+    made = None if bare is None else stepped(bare, (1,) * by_position(trial.first).shape[1])
+    if bare is None or made is None:
+        return
+    path = Path("without a mask and with a cache, in steps of 1", made, "a cache")
+    with torch.no_grad():
+        plain = replace(trial, subject=bare, first=bare.output())
+        off = part(made.output(), plain.first)
+    if off <= 10 * trial.same:
+        yield Property(path.said, True), []
+    else:
+        yield _one(path, plain, Whole(bare, bare.traced(), inside(bare)[0]), inside, told)
+
+
+def _one(
+    path: Path, trial: Trial, whole: Whole, inside: Inside, told: set[tuple[str, str]]
+) -> tuple[Property, list[Finding]]:
+    """One path, where ``told`` (name, place) was found on those before."""
+    try:
+        with torch.no_grad():
+            y = trial.read(path.subject.output())
+    except Exception as error:  # whatever the code does on this path
+        said = f"raises {raised(error)}"
+        return Property(path.said, None, said), []
+    off, same = part(y, trial.first), path.most or 10 * trial.same
+    with torch.no_grad():
+        left = _again(path, trial, y)
+    if left == RANDOM:
+        return Property(path.said, None, left), []
+    if left:
+        return Property(path.said, False, left), [Finding("state-left", left)]
+    if off <= same:
+        found = None if path.most else gradients_apart(path.subject, trial)
+        if found is None:
+            return Property(path.said, True), []
+        kind = "hazard" if path.kind == "a cache" else found.kind
+        found = replace(found, said=f"{path.said}, {found.said}", kind=kind)
+        return Property(path.said, False, found.said), [found]
+    at = first_place(y, trial.first, same)
+    said = f"{path.said}, the output differs by {off:.2g}{at}"
+    symptom = {"a cache": "cached-step-differs", "a setting": "setting-matters"}.get(
+        path.kind, "paths-differ"
+    )
+    held = Property(path.said, False, said)
+    if path.kind == "a cache":
+        found = _of_every_cache(path, whole)
+        if found and told.issuperset((f.name, f.where) for f in found):
+            return held, found
+    try:
+        cores, wrong = inside(path.subject)
+        other = Whole(path.subject, path.subject.traced(), cores)
+        named = parted(other, whole, same)
+    except Exception:  # what cannot be followed inside is still wrong outside
+        other, named, wrong = None, [], []
+    wrong = [f for f in wrong if f.kind == "mistake"]
+    if other is not None and (path.kind == "a cache" or _in_steps(other)):
+        found = _of_steps(other, whole, named, wrong if path.kind == "a setting" else [])
+    elif path.kind == "a setting" and wrong:
+        found = [_in_one_path(f) for f in wrong]
+    else:
+        found = [_in_one_path(f) for f in named]
+    found = [replace(f, said=f"{path.said}: {f.said}") for f in found]
+    if other is not None:
+        found = with_matrices(found, other, whole)
+    if path.kind == "a cache" and not any(name.startswith("gradient") for name, _ in told):
+        more = gradients(replace(trial, subject=path.subject, first=y)).findings
+        found += [replace(f, said=f"{path.said}, {f.said}", kind="hazard") for f in more]
+    if path.most and not found and off < 4 * path.most:
+        return Property(path.said, None, f"{said}, which may be rounding"), []
+    return held, found or [Finding(symptom, said)]
+
+
+def _again(path: Path, trial: Trial, y: Tensor) -> str:
+    """What is wrong if a path is taken again, in words; "" if it gives the same."""
+    off = part(trial.read(path.subject.output()), y)
+    if off > 10 * trial.same:
+        if path.kind == "training" or _random(path.subject, 10 * trial.same):
+            return RANDOM
+        if any(not isinstance(x, PLAIN) for x in path.subject.inputs.values()):
+            return RANDOM  # a cache that was passed, say, goes on
+        return f"{path.said}, the second call differs by {off:.2g}: state is left behind"
+    off = part(trial.read(trial.output()), trial.first)
+    if off > 10 * trial.same and path.kind != "training":
+        return (
+            f"after a call {path.said}, the plain call differs by {off:.2g}: state is left behind"
+        )
+    return ""
+
+
+def _random(subject: Subject, same: float) -> bool:
+    """Whether the output depends on the seed, and on nothing that earlier calls left."""
+    made = []
+    for seed in (1, 1, 2):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            made.append(subject.output())
+    return part(made[1], made[0]) <= same < part(made[2], made[0])
+
+
+def _in_steps(path: Whole) -> bool:
+    """Whether an attention of a path is called several times."""
+    return any(x.weights is not None and len(x.weights.calls) > 1 for x in path.cores)
+
+
+def _of_every_cache(path: Path, whole: Whole) -> list[Finding]:
+    """What the caches of all attentions hold wrongly; [] if some other reason is to be found."""
+    try:
+        found = held_wrongly(Whole(path.subject, path.subject.traced(), []), whole)
+    except Exception:  # code that refuses to be followed
+        return []
+    if not {x.where for x in whole.cores} <= {f.where for f in found}:
+        return []
+    return [replace(f, said=f"{path.said}: {f.said}") for f in found]
+
+
+def _of_steps(
+    steps: Whole, whole: Whole, named: list[Finding], wrong: list[Finding]
+) -> list[Finding]:
+    """What steps get wrong: what their caches hold, or ``wrong`` of one path alone."""
+    plain = {f.name for x in whole.cores for f in x.findings}
+    new = [f for f in wrong if f.name not in plain]
+    held = cache_shifts(steps, whole, named)
+    told = {f.where for f in held if f.name.startswith(HELD_WRONGLY)}
+    if told:
+        return held + [f for f in new if f.where not in told or f.name.startswith(OF_FORMULA)]
+    if {f.name for f in new} - {"mask-other", "mask-missing"}:
+        return [_in_one_path(f) for f in wrong]
+    return _bias_lost(steps, whole) or held
+
+
+def _bias_lost(steps: Whole, whole: Whole) -> list[Finding]:
+    """Biases by distance of the whole pass that the steps of a setting have not."""
+    out = []
+    for a in whole.cores:
+        same = [b for b in steps.cores if b.where == a.where and b.explained is not None]
+        if a.explained is None or not a.explained.added or not same:
+            continue
+        added = [b.explained.added for b in same if b.explained is not None]
+        if a.explained.added not in added:
+            said = f"{a.explained.added} becomes {next(filter(None, added), 'no bias')}"
+            out.append(Finding("bias-offset-lost", said, where=a.where))
+    return out
+
+
+def _in_one_path(found: Finding) -> Finding:
+    """A finding of one path only, by what that path lacks."""
+    held = HELD.get(found.name)
+    return replace(found, name=f"{held}-in-one-path") if held else found
+
+
+# --- the paths ----------------------------------------------------------------------------------
+
+
+def _paths(whole: Whole, trial: Trial, same: Sequence[Same]) -> Iterator[Path]:
+    subject = whole.subject
+    for change in same:
+        if callable(change):
+            call = change(subject.call)
+            yield Path(f"after {_called(change)}", replace(subject, call=call), "a setting")
+    settings = [x for x in same if not callable(x)]
+    for setting in settings:
+        said = "with " + ", ".join(f"{n}={_brief(v)}" for n, v in setting.items())
+        yield Path(said, replace(subject, inputs={**subject.inputs, **setting}), "a setting")
+    stated = {n for setting in settings for n in setting}
+    for name, value in _asking(subject):
+        if name not in stated:
+            inputs = {**subject.inputs, name: value}
+            yield Path(f"with {name}={value}", replace(subject, inputs=inputs), "weights")
+    for said, other in kernels(subject, whole.found):
+        yield Path(said, other, "a kernel")
+    cast = autocast(trial)
+    if cast is not None:
+        yield Path("under autocast to bfloat16", cast[0], "autocast", most=cast[1])
+    training = _training(subject)
+    if training is not None:
+        yield Path("in training mode without dropout", training, "training")
+    t = by_position(trial.first).shape[1]
+    for pieces in ((1,) * t, (t - 2, 1, 1), (t - 3, 3)) if t > 3 else ():
+        made = stepped(subject, pieces)
+        if made is None:
+            return
+        steps = ", ".join(map(str, dict.fromkeys(pieces)))
+        yield Path(f"with a cache, in steps of {steps}", made, "a cache")
+
+
+def _called(change: Callable[..., Any]) -> str:
+    inner = change.func if isinstance(change, partial) else change
+    return str(getattr(inner, "__qualname__", type(inner).__name__))
+
+
+def _brief(x: Any) -> str:
+    return f"a tensor {tuple(x.shape)}" if isinstance(x, Tensor) else repr(x)
+
+
+def _asking(subject: Subject) -> Iterator[tuple[str, bool]]:
+    """Arguments of a module that ask for weights, with the other value than their default."""
+    if subject.module is None or subject.positional:
+        return
+    try:
+        parameters = inspect.signature(subject.module.forward).parameters
+    except (TypeError, ValueError):
+        return
+    for name in RETURNS:
+        if name in parameters and name not in subject.inputs:
+            default = parameters[name].default
+            if isinstance(default, bool) or default is None:
+                yield name, not default
+
+
+def _training(subject: Subject) -> Subject | None:
+    """The subject in training mode, without dropout; None if the modes are the same to it."""
+    module = subject.module
+    if module is None or any(
+        isinstance(m, nn.modules.batchnorm._BatchNorm) for m in module.modules()
+    ):
+        return None
+    try:
+        made = copy.deepcopy(module).train()
+    except Exception:  # what cannot be copied is left alone
+        return None
+
+    def call(*args: Any, **given: Any) -> Any:
+        with without_dropout():
+            return made(*args, **given)
+
+    return replace(subject, call=call, owner=made, module=None)

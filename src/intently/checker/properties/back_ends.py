@@ -1,0 +1,105 @@
+"""The same attention on other back ends: PyTorch's plain kernels in place of fused ones, autocast.
+
+Each is a call that runs the same code otherwise. The outputs must agree: of kernels to rounding, of
+autocast to what rounding the weights and inputs to bfloat16 does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from intently.checker.calling.subject import Subject
+from intently.checker.computing.tracing import FUSED, Found
+from intently.checker.precision import HALF
+from intently.checker.properties.shorter import rounded, shortened
+from intently.checker.properties.trial import Trial, part
+
+SAME = 1e-2
+"""How far float32 may be off."""
+LEAST = 0.1
+"""Differences under autocast that are rounding, whatever the rounding of weights does."""
+OTHER = {"eager": "sdpa", "sdpa": "eager"}
+"""The other function of transformers' models that claim both."""
+FAST = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
+"""Modules of PyTorch with a fused fast path."""
+
+
+def kernels(subject: Subject, found: Found) -> Iterator[tuple[str, Subject]]:
+    """The subject on other kernels of PyTorch, and what these are called."""
+    if subject.module is not None and any(isinstance(m, FAST) for m in subject.module.modules()):
+        yield "without the fast path of PyTorch", _within(subject, _without_fast_path)
+    if any(core.scored[0].startswith(f"aten::{FUSED}") for core in found.cores):
+        plain = partial(sdpa_kernel, [SDPBackend.MATH])
+        yield "with the math kernel of scaled_dot_product_attention", _within(subject, plain)
+    config = getattr(subject.module, "config", None)
+    other = OTHER.get(getattr(config, "_attn_implementation", None) or "")
+    if subject.module is not None and other and getattr(subject.module, "_supports_sdpa", False):
+        within = partial(_with_implementation, subject.module, other)
+        yield f"with attn_implementation={other!r}", _within(subject, within)
+
+
+def autocast(trial: Trial) -> tuple[Subject, float] | None:
+    """The subject in float32 under autocast, and how far it may be off; None if it cannot be told.
+
+    That is where it casts to half types itself, or is another function in float32.
+    """
+    if trial.subject.rounded:
+        return None
+    within = partial(torch.autocast, "cpu", dtype=torch.bfloat16)
+    try:
+        subject = shortened(trial.subject, torch.float32)
+        with torch.no_grad():
+            plain = part(trial.read(subject.output()), trial.first)
+            off = part(trial.read(rounded(trial.subject, torch.bfloat16).output()), trial.first)
+    except Exception:  # code that cannot be copied, or runs in float64 only
+        return None
+    if not plain <= SAME:
+        return None
+    return replace(_within(subject, within), precision=HALF), max(LEAST, 8 * off)
+
+
+def _within(subject: Subject, context: Callable[[], AbstractContextManager[Any]]) -> Subject:
+    """The subject, each call within a context."""
+    run = subject.call
+
+    def call(*args: Any, **given: Any) -> Any:
+        with context():
+            return run(*args, **given)
+
+    return replace(subject, call=call)
+
+
+@contextmanager
+def _without_fast_path() -> Iterator[None]:
+    known = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(known)
+
+
+@contextmanager
+def _with_implementation(module: nn.Module, name: str) -> Iterator[None]:
+    """Every configuration of a model of transformers asks for another attention function."""
+    every: dict[int, Any] = {
+        id(x): x for m in module.modules() if (x := getattr(m, "config", None))
+    }
+    known = [(x, getattr(x, "_attn_implementation", None)) for x in every.values()]
+    try:
+        for config, before in known:
+            if before in OTHER:
+                config._attn_implementation = name
+        yield
+    finally:
+        for config, before in known:
+            if before in OTHER:
+                config._attn_implementation = before

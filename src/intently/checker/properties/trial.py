@@ -1,0 +1,80 @@
+"""A trial of a property: what it is tried with, and what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from intently.checker.calling.subject import Subject
+from intently.checker.precision import EXACT
+from intently.checker.properties.axes import nobodys
+from intently.checker.report.finding import Finding
+
+
+@dataclass(frozen=True)
+class Property:
+    """A property by name, whether it holds (None: it does not apply), and what was seen."""
+
+    name: str
+    holds: bool | None
+    said: str = ""
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What properties are tried with: the subject, what it should do, and the first output."""
+
+    subject: Subject
+    causal: bool
+    first: Tensor
+    same: float = EXACT.same
+
+    def output(self, **changed: Any) -> Tensor:
+        """The output with some inputs changed."""
+        return self.subject.output(**changed)
+
+    def read(self, y: Tensor) -> Tensor:
+        """An output, but for those at padding, which nobody reads: they are as in the first."""
+        if y.ndim != 3 or y.shape != self.first.shape:
+            return y
+        return torch.where(nobodys(self.subject, y), self.first, y)
+
+
+def by_position(y: Tensor) -> Tensor:
+    """An output (b, t, n), (b, h, t, e) or an image (b, c, height, width) as (b, t, n)."""
+    if y.ndim == 4:
+        return y.transpose(1, 2).flatten(2)
+    if y.ndim == 2:
+        return y[None]
+    return y
+
+
+def difference(a: Tensor, b: Tensor) -> Tensor:
+    """Where two outputs differ, relative to the largest entry; NaN differs from all but NaN."""
+    size = b.detach().abs().nan_to_num(0.0).amax().clamp(min=1e-12)
+    off = ((a - b).abs() / size).detach()
+    off = torch.where(a.isnan() & b.isnan(), torch.zeros_like(off), off)
+    return off.nan_to_num(torch.inf)
+
+
+def part(a: Tensor, b: Tensor) -> float:
+    """The largest relative difference of two outputs; infinite if their shapes differ."""
+    return float(difference(a, b).amax()) if a.shape == b.shape and a.numel() else torch.inf
+
+
+def first_place(a: Tensor, b: Tensor, same: float) -> str:
+    """Where two outputs differ first, in words; "" if their shapes differ."""
+    if a.shape != b.shape:
+        return ""
+    row, i = (difference(by_position(a), by_position(b)) > same).any(-1).nonzero()[0].tolist()
+    return f", first at position {i} of row {row}"
+
+
+def broken(name: str, said: str, finding: str, where: str = "") -> Property:
+    """A property that does not hold, with its finding and the module where it breaks first."""
+    at = f"; first in `{where}`" if where else ""
+    return Property(name, False, said + at, (Finding(finding, said, where=where),))

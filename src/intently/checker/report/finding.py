@@ -1,0 +1,82 @@
+"""What an examination finds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from intently.checker.catalogue import CATALOGUE, Kind
+
+
+@dataclass(frozen=True)
+class Example:
+    """Weights of one head, as they should be and as they are, around the ``cell`` that tells.
+
+    ``queries`` and ``keys`` are the positions of rows and columns; ``cell`` is a query and a key.
+    """
+
+    expected: tuple[tuple[float, ...], ...]
+    found: tuple[tuple[float, ...], ...]
+    queries: tuple[int, ...]
+    keys: tuple[int, ...]
+    cell: tuple[int, int]
+
+    def __str__(self) -> str:
+        i, j = self.cell
+        row, column = self.queries.index(i), self.keys.index(j)
+        right, wrong = (x[row][column] + 0.0 for x in (self.expected, self.found))  # no −0
+        return f"query {i} gives key {j} the weight {wrong:.3g}; expected {right:.3g}"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One finding: its ``name`` in the catalogue, and in a sentence what was seen where.
+
+    ``cell`` is the smallest counterexample as (batch row, head, query, key), as far as it has one;
+    ``fit`` the relative residual that the explanation leaves.
+    """
+
+    name: str
+    said: str
+    kind: Kind = "mistake"
+    where: str = ""
+    cell: tuple[int, ...] = ()
+    fit: float | None = None
+    example: Example | None = None
+
+    @property
+    def title(self) -> str:
+        """The finding's title in the catalogue, or its name."""
+        return CATALOGUE[self.name].title if self.name in CATALOGUE else self.name
+
+    @property
+    def cure(self) -> str:
+        """How to mend it; empty for what needs no cure."""
+        return CATALOGUE[self.name].cure if self.name in CATALOGUE else ""
+
+    def __str__(self) -> str:
+        at = f"{self.where}: " if self.where else ""
+        return f"{self.kind}: {at}{self.said} [{self.name}]"
+
+
+def merged(findings: list[Finding]) -> tuple[Finding, ...]:
+    """Each finding once for each place."""
+    out: dict[tuple[str, str], Finding] = {}
+    for f in findings:
+        out.setdefault((f.name, f.where), f)
+    return tuple(out.values())
+
+
+def alike(findings: Iterable[Finding]) -> list[tuple[Finding, ...]]:
+    """Findings that say the same of several places, together, in the order of the first."""
+    out: dict[tuple[str, str, str], list[Finding]] = {}
+    for f in findings:
+        out.setdefault((f.kind, f.name, f.said), []).append(f)
+    return [tuple(x) for x in out.values()]
+
+
+def places(findings: Iterable[Finding], most: int = 3) -> str:
+    """Where findings are, in words: ``h.0, h.1, h.2 and 9 more``."""
+    known = [f.where for f in findings if f.where]
+    more = f" and {len(known) - most} more" if len(known) > most else ""
+    return ", ".join(known[:most]) + more

@@ -1,0 +1,149 @@
+"""What an examination says: printed, as JSON, as JUnit XML, and as a page."""
+
+from __future__ import annotations
+
+import json
+import os
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+from intently.checker.properties.every import Property
+from intently.checker.report.finding import Finding, alike, places
+
+WIDTH = 100
+"""Columns of a printed report."""
+MARKS = {True: "✓", False: "✗", None: "–"}
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was understood and found of something that attends.
+
+    ``ok`` is False if there is a mistake; hazards, conventions and what is by design leave it True.
+    """
+
+    understood: str
+    computes: tuple[str, ...]
+    findings: tuple[Finding, ...]
+    properties: tuple[Property, ...]
+    name: str = "attention"
+
+    @property
+    def ok(self) -> bool:
+        """Whether no mistake was found."""
+        return not self.mistakes
+
+    @property
+    def mistakes(self) -> tuple[Finding, ...]:
+        """What is wrong."""
+        return tuple(x for x in self.findings if x.kind == "mistake")
+
+    @property
+    def hazards(self) -> tuple[Finding, ...]:
+        """What is right in itself, and wrong in a likely use."""
+        return tuple(x for x in self.findings if x.kind == "hazard")
+
+    @property
+    def verdict(self) -> str:
+        """The result in one line."""
+        counts = [_count(len(self.mistakes), "mistake"), _count(len(self.hazards), "hazard")]
+        said = ", ".join(x for x in counts if x) or "no mistake found"
+        if self.mistakes:
+            said += ": " + ", ".join(dict.fromkeys(x.name for x in self.mistakes))
+        elif self.hazards:
+            said = f"no mistake found; {said}"
+        return said if self.computes else f"{said}; no attention was seen inside"
+
+    def json(self) -> str:
+        """The report as JSON, with the title and the cure of each finding."""
+        found = {"ok": self.ok, "verdict": self.verdict, **asdict(self)}
+        for told, finding in zip(found["findings"], self.findings):
+            told |= {"title": finding.title, "cure": finding.cure}
+        return json.dumps(found, ensure_ascii=False, indent=1)
+
+    def junit(self) -> str:
+        """The report as JUnit XML: a test case for each property and each mistake."""
+        suite = ElementTree.Element("testsuite", name=f"intently check {self.name}")
+        counts = {"tests": 0, "failures": 0, "skipped": 0, "errors": 0}
+        for name, outcome, said in self._cases():
+            case = ElementTree.SubElement(suite, "testcase", classname=self.name, name=name)
+            counts["tests"] += 1
+            if outcome == "failure":
+                ElementTree.SubElement(case, outcome, message=said.split("\n")[0]).text = said
+            elif outcome == "skipped":
+                ElementTree.SubElement(case, outcome, message=said)
+            elif said:
+                ElementTree.SubElement(case, "system-out").text = said
+            key = {"failure": "failures"}.get(outcome, outcome)
+            counts[key] = counts.get(key, 0) + 1
+        for name in ("tests", "failures", "errors", "skipped"):
+            suite.set(name, str(counts[name]))
+        ElementTree.indent(suite)
+        return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+
+    def _cases(self) -> Iterator[tuple[str, str, str]]:
+        """Each test case: its name, "passed", "skipped" or "failure", and what it says."""
+        told = {f for p in self.properties for f in p.findings}
+        hazards = set(self.hazards)
+        for p in self.properties:
+            harmless = p.holds is False and p.findings and hazards.issuperset(p.findings)
+            outcome = {True: "passed", False: "failure", None: "skipped"}[p.holds]
+            yield p.name, "passed" if harmless else outcome, p.said
+        inside = [f for f in self.mistakes if f not in told]
+        for f in inside:
+            yield f.name, "failure", "\n".join(_paragraphs(f))
+        if not inside:
+            yield "what it computes", "passed", "\n".join(self.computes)
+
+    def page(self, path: str | os.PathLike[str]) -> Path:
+        """Write the report as one HTML file that needs no network, and return its path."""
+        from intently.checker.report.page import write
+
+        return write(self, path)
+
+    def __str__(self) -> str:
+        parts = [[self.understood]]
+        if self.computes:
+            parts.append(["computes", *(f"  {x}" for x in self.computes)])
+        parts.append(["properties", *_listed(self.properties)])
+        parts += [_paragraphs(*x) for x in alike(self.findings)]
+        return "\n\n".join("\n".join(_wrapped(x)) for x in [*parts, [self.verdict]])
+
+
+def _listed(properties: Sequence[Property]) -> list[str]:
+    """The properties: what holds and what does not apply in a line each, then what is broken."""
+    lines = []
+    for holds in (True, None):
+        some = [p for p in properties if p.holds is holds]
+        why: dict[str, list[str]] = {}  # what raises the same is told once
+        for p in some:
+            why.setdefault(p.said if holds is None and p.said else p.name, []).append(p.name)
+        names = [
+            " and ".join(alike) + (f" ({said})" if said not in alike else "")
+            for said, alike in why.items()
+        ]
+        if names:
+            lines.append(f"  {MARKS[holds]} {', '.join(names)}")
+    notes = [p for p in properties if p.said and (p.holds or p.holds is False)]
+    return lines + [f"  {MARKS[p.holds]} {p.name}: {p.said}" for p in notes]
+
+
+def _paragraphs(x: Finding, *others: Finding) -> list[str]:
+    """A finding with the places of others like it, its smallest example, and the cure."""
+    lines = [str(replace(x, where=places((x, *others))))]
+    if x.example is not None:
+        lines.append(f"  example: {x.example}")
+    return [*lines, f"  cure: {x.cure}"] if x.cure and x.kind in ("mistake", "hazard") else lines
+
+
+def _wrapped(lines: Sequence[str]) -> Iterator[str]:
+    for line in lines:
+        indent = " " * (4 + len(line) - len(line.lstrip()))
+        yield textwrap.fill(line, WIDTH, subsequent_indent=indent, break_on_hyphens=False) or line
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}{'s' * (n != 1)}" if n else ""

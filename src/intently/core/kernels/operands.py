@@ -1,0 +1,189 @@
+"""All checks of the operands of `attend` and of products."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, TypeGuard
+
+import torch
+from torch import Tensor
+
+from intently.core.biases import Bias, as_bias
+from intently.core.kernels.modes import in_autocast
+from intently.core.kernels.problem import Problem
+from intently.core.masks import Mask, as_mask, causal, check_broadcast
+from intently.core.masks.geometry import broadcasts, check_device
+from intently.core.masks.mask import settled
+from intently.core.scores import DOT, Score
+from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.foundation.arrays import Numbers, as_tensor, as_tensors, plain
+from intently.foundation.checks import is_number, probability
+
+
+def problem_of(
+    q: Tensor,
+    k: Tensor,
+    score: Score | None,
+    mask: Mask | Tensor | Numbers | None,
+    bias: Bias | Tensor | Numbers | None,
+    scale: float | Tensor | Numbers | None,
+    softcap: float | None,
+    sinks: Tensor | Numbers | None,
+    dropout: float,
+) -> tuple[Problem, bool]:
+    """Check the operands of `attend`; return whether autocast was on."""
+    if q.ndim < 2 or k.ndim < 2:
+        name, x = ("q", q) if q.ndim < 2 else ("k", k)
+        raise build(ArgumentError, name, "at least two axes (…, steps, d)", shape_of(x))
+    autocast = in_autocast(q.device)
+    if autocast:
+        to = torch.get_autocast_dtype(q.device.type)
+        q, k = (x.to(to) if x.dtype is not torch.float64 else x for x in (q, k))
+    if q.dtype != k.dtype or q.device != k.device:
+        raise build(
+            KindError,
+            "k",
+            f"dtype and device of q, {q.dtype} on {q.device}",
+            f"{k.dtype} on {k.device}",
+            fix="convert one of them with .to(…), an array with .astype(…)",
+        )
+    score = DOT if score is None else score
+    if score is not DOT and not isinstance(score, Score):
+        raise build(
+            KindError, "score", "a score such as intently.core.scores.Dot()", type(score).__name__
+        )
+    if score is not DOT or q.shape[-1] != k.shape[-1]:
+        score.check(q, k)
+    lead = _leading(q, k)
+    if dropout:
+        probability(dropout, "dropout")
+    if softcap is not None and not (is_number(softcap) and 0 < softcap < math.inf):
+        raise build(ArgumentError, "softcap", "a finite number > 0, or None", repr(softcap))
+    if scale is None:
+        scale = score.default_scale(q.shape[-1])
+    elif not isinstance(scale, (int, float)):
+        scale = as_tensor(scale, "scale", q)
+    elif not is_number(scale) or not math.isfinite(scale):
+        raise build(
+            ArgumentError,
+            "scale",
+            "a finite number, a tensor () or (…, 1, 1), or None",
+            repr(scale),
+        )
+    if type(mask).__name__ == "CausalBias":
+        mask = of_causal_bias(mask, q.shape[-2], k.shape[-2])
+    rule = None if mask is None else as_mask(mask, q.device)
+    added = None if bias is None else as_bias(bias, q)
+    sinks = None if sinks is None else as_tensor(sinks, "sinks", q)
+    problem = Problem(q, k, score, rule, added, scale, softcap, sinks, dropout, lead)
+    if rule is not None:
+        rule.check(problem.geometry)
+        if rule.parts and (plain_rule := settled(rule)) is not rule:
+            problem = problem.replaced(mask=plain_rule)
+    if added is not None:
+        added.check(problem.geometry)
+    if sinks is not None:
+        check_device(sinks, "sinks", q.device)
+        own = tuple(sinks.shape)
+        if own not in ((), lead[-1:]) and not broadcasts(own, lead):
+            raise build(ArgumentError, "sinks", f"shape () or (h,) = {lead[-1:]}", shape_of(sinks))
+    if isinstance(scale, Tensor):
+        check_broadcast(scale, problem.geometry._replace(t=1, s=1), "scale")
+    return problem, autocast
+
+
+def values_of(p: Problem, v: Tensor, autocast: bool) -> Tensor:
+    """Check the values (…, g, s, e), and share them between heads like the keys, if possible."""
+    if autocast and v.dtype is not torch.float64:
+        v = v.to(p.q.dtype)
+    check_product(p.geometry.shape, p.q.dtype, p.q.device, v)
+    lead, shared = v.shape[:-2], p.k.shape[:-2]
+    if lead == shared:
+        return v
+    if p.groups > 1 and v.ndim >= 3 and lead[-1] not in (1, p.k.shape[-3]):
+        raise build(ArgumentError, "v", f"g={p.k.shape[-3]} heads like k", shape_of(v))
+    try:
+        if torch.broadcast_shapes(lead, shared) == shared:
+            return v.expand(*shared, *v.shape[-2:])
+        if p.groups > 1 and lead:
+            v = v.expand(*lead[:-1], p.k.shape[-3], *v.shape[-2:])
+            lead = (*lead[:-1], p.geometry.lead[-1])
+        torch.broadcast_shapes(lead, p.geometry.lead)
+    except RuntimeError:
+        raise build(
+            ArgumentError, "v", f"leading axes that broadcast with {p.geometry.lead}", shape_of(v)
+        ) from None
+    return v
+
+
+def of_causal_bias(mask: Any, t: int, s: int) -> Mask:
+    """The mask that a `torch.nn.attention.bias.CausalBias` stands for."""
+    if (mask.seq_len_q, mask.seq_len_kv) != (t, s):
+        got = f"a CausalBias for ({mask.seq_len_q}, {mask.seq_len_kv})"
+        raise build(ArgumentError, "mask", f"a mask (t={t}, s={s})", got, fix="pass it.causal()")
+    return causal() if t == s or mask.variant.name == "LOWER_RIGHT" else causal(offset=0)
+
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+def usual(x: Any) -> TypeGuard[Tensor]:
+    """Whether x is a tensor of a dtype in which attention is computed."""
+    if type(x) is Tensor:  # the rest is that of `plain`
+        return x.dtype in _DTYPES and x.layout is torch.strided and not x.is_nested
+    return isinstance(x, Tensor) and x.dtype in _DTYPES and plain(x)
+
+
+def tensors(**operands: Any) -> tuple[Tensor, ...]:
+    """`as_tensors`, in dtypes in which attention is computed."""
+    found = as_tensors(**operands)
+    for name, x in zip(operands, found):
+        if x.dtype not in _DTYPES:
+            raise build(
+                KindError,
+                name,
+                "float32, float64, bfloat16 or float16",
+                f"dtype {x.dtype}",
+                fix="convert it with .to(…)",
+            )
+    return found
+
+
+def _leading(q: Tensor, k: Tensor) -> tuple[int, ...]:
+    lead_q, lead_k = q.shape[:-2], k.shape[:-2]
+    if lead_q == lead_k:
+        return tuple(lead_q)
+    if q.ndim >= 4 and k.ndim >= 3 and lead_k[-1] and lead_q[-1] % lead_k[-1] == 0:
+        lead_k = (*lead_k[:-1], lead_q[-1])
+        if lead_q == lead_k:
+            return lead_k
+    try:
+        return tuple(torch.broadcast_shapes(lead_q, lead_k))
+    except RuntimeError:
+        raise build(
+            ArgumentError,
+            "k",
+            f"leading axes that broadcast with those of q {tuple(lead_q)}",
+            shape_of(k),
+            "heads are axis −3; with four or more axes h may be a multiple of g",
+        ) from None
+
+
+def check_product(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, v: Any) -> None:
+    """Raise unless v is a tensor (…, s, e) for a matrix of this shape, dtype and device."""
+    if v.dtype != dtype or v.device != device:
+        raise build(
+            KindError,
+            "v",
+            f"dtype and device of the matrix, {dtype} on {device}",
+            f"{v.dtype} on {v.device}",
+            fix="convert it with .to(…), an array with .astype(…); lists and integers always fit",
+        )
+    if v.ndim < 2 or v.shape[-2] != shape[-1]:
+        raise build(
+            ArgumentError,
+            "v",
+            f"shape (…, s={shape[-1]}, e)",
+            shape_of(v),
+            "v holds one row for each key",
+        )

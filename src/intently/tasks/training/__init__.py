@@ -1,0 +1,111 @@
+"""Training: options, batches, loss, schedule, optimiser, checkpoints and the loop.
+
+>>> import tempfile
+>>> from intently.tasks.training import Pairs, TrainingOptions, train
+>>> from intently.nn.models.transformer import Transformer
+>>> options = TrainingOptions().with_flags(width=16, heads=2, inner=32, steps=3)
+>>> model = Transformer(options.shape(source_vocabulary=9, target_vocabulary=9))
+>>> pairs = Pairs([[4, 5], [6]], [[7, 8], [5]])
+>>> with tempfile.TemporaryDirectory() as folder:
+...     history = train(model, pairs, options, folder)
+>>> history.stopped, len(history.records), history.best.stem
+('finished', 3, 'step-000003')
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from intently.foundation.on_demand import listed, names
+from intently.nn.models.weights import load_weights, weights
+
+if TYPE_CHECKING:
+    from intently.tasks.training.batches import Batch, Pairs, epoch
+    from intently.tasks.training.checkpoint import Checkpoint, Checkpoints
+    from intently.tasks.training.history import Evaluation, History, Record
+    from intently.tasks.training.loss import smoothed_cross_entropy
+    from intently.tasks.training.metrics import DevSet, Score, bleu, chrf, dev_loss, exact_match
+    from intently.tasks.training.options import (
+        ArchitectureOptions,
+        MachineOptions,
+        ModelOptions,
+        OptimiserOptions,
+        RunOptions,
+        ScheduleOptions,
+        TextOptions,
+        TrainingOptions,
+        VariantOptions,
+    )
+    from intently.tasks.training.progress import (
+        Evaluated,
+        Evaluating,
+        Event,
+        GivenUp,
+        Resumed,
+        Saved,
+        Stepped,
+        TimeUp,
+        display,
+    )
+    from intently.tasks.training.trainer import DivergedError, train
+
+__all__ = [  # noqa: RUF022 - in the order of learning
+    "TrainingOptions",
+    "ModelOptions",
+    "TextOptions",
+    "ScheduleOptions",
+    "OptimiserOptions",
+    "RunOptions",
+    "ArchitectureOptions",
+    "VariantOptions",
+    "MachineOptions",
+    "Pairs",
+    "Batch",
+    "epoch",
+    "smoothed_cross_entropy",
+    "train",
+    "display",
+    "Event",
+    "Stepped",
+    "Evaluating",
+    "Evaluated",
+    "Saved",
+    "GivenUp",
+    "Resumed",
+    "TimeUp",
+    "History",
+    "Record",
+    "Evaluation",
+    "Checkpoint",
+    "Checkpoints",
+    "weights",
+    "load_weights",
+    "DivergedError",
+    "DevSet",
+    "dev_loss",
+    "Score",
+    "bleu",
+    "chrf",
+    "exact_match",
+]
+
+__dir__ = listed(__name__)
+
+_HOMES = {
+    "batches": ("Batch", "Pairs", "epoch"),
+    "checkpoint": ("Checkpoint", "Checkpoints"),
+    "history": ("Evaluation", "History", "Record"),
+    "loss": ("smoothed_cross_entropy",),
+    "metrics": ("DevSet", "Score", "bleu", "chrf", "dev_loss", "exact_match"),
+    "options": (
+        *("ArchitectureOptions", "MachineOptions", "ModelOptions", "OptimiserOptions"),
+        *("RunOptions", "ScheduleOptions", "TextOptions", "TrainingOptions", "VariantOptions"),
+    ),
+    "progress": (
+        *("Evaluated", "Evaluating", "Event", "GivenUp", "Resumed", "Saved", "Stepped", "TimeUp"),
+        "display",
+    ),
+    "trainer": ("DivergedError", "train"),
+}
+
+__getattr__ = names(__name__, _HOMES)  # a model that only runs loads its options, not the trainer

@@ -1,0 +1,270 @@
+"""The examiner names mistakes, alone and together, and leaves what is right alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import intently as it
+from intently.checker import check
+from intently.checker.catalogue import CATALOGUE
+
+HEADS, WIDTH = 4, 8
+LEFT_TO_RIGHT = it.causal()
+
+
+def right_scale(z: Tensor) -> Tensor:
+    return z * WIDTH**-0.5
+
+
+def hide(z: Tensor) -> Tensor:
+    return z.masked_fill(~torch.ones(z.shape[-2:]).tril().bool(), -torch.inf)
+
+
+def over_keys(z: Tensor) -> Tensor:
+    return z.softmax(-1)
+
+
+def split(x: Tensor) -> Tensor:
+    return x.unflatten(-1, (HEADS, WIDTH)).transpose(1, 2)
+
+
+def merge(y: Tensor) -> Tensor:
+    return y.transpose(1, 2).flatten(2)
+
+
+class Causal(nn.Module):
+    """Causal self-attention, its steps replaceable."""
+
+    def __init__(self, **steps: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(32, 96), nn.Linear(32, 32)
+        known = {"scale": right_scale, "hide": hide, "weigh": over_keys, "split": split}
+        self.steps = {**known, "merge": merge, **steps}
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = map(self.steps["split"], self.qkv(x).chunk(3, -1))
+        weights = self.steps["weigh"](self.steps["hide"](self.steps["scale"](q @ k.mT)))
+        return self.out(self.steps["merge"](weights @ v))
+
+
+def lower(z: Tensor, diagonal: int) -> Tensor:
+    return torch.ones(z.shape[-2:]).tril(diagonal).bool()
+
+
+MISTAKES: dict[str, dict[str, Callable[[Tensor], Tensor]]] = {
+    "no-scale": {"scale": lambda z: z},
+    "scale-one-over-d": {"scale": lambda z: z / WIDTH},
+    "scale-model-width": {"scale": lambda z: z / 32**0.5},
+    "scale-inverted": {"scale": lambda z: z * WIDTH**0.5},
+    "softmax-over-queries": {"weigh": lambda z: z.softmax(-2).nan_to_num(0.0)},
+    "softmax-over-heads": {"weigh": lambda z: z.softmax(1).nan_to_num(0.0)},
+    "softmax-over-batch": {"weigh": lambda z: z.softmax(0).nan_to_num(0.0)},
+    "not-normalised": {"weigh": lambda z: z.exp()},
+    "mask-missing": {"hide": lambda z: z},
+    "mask-inverted": {"hide": lambda z: z.masked_fill(lower(z, 0), -1e30)},
+    "mask-transposed": {"hide": lambda z: z.masked_fill(~lower(z, 0).mT, -torch.inf)},
+    "causal-off-by-one": {"hide": lambda z: z.masked_fill(~lower(z, 1), -torch.inf)},
+    "mask-after-softmax": {"hide": lambda z: z, "weigh": lambda z: z.softmax(-1).tril()},
+    "mask-too-weak": {"hide": lambda z: z - 4.0 * ~lower(z, 0)},
+    "mask-boolean-added": {"hide": lambda z: z + lower(z, 0)},
+    "split-by-reshape": {"split": lambda x: x.reshape(len(x), HEADS, -1, WIDTH)},
+    "merged-by-reshape": {"merge": lambda y: y.reshape(len(y), y.shape[2], -1)},
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_named(name: str) -> None:
+    torch.manual_seed(0)
+    report = check(Causal(**MISTAKES[name]), mask=LEFT_TO_RIGHT)
+    assert [x.name for x in report.mistakes] == [name], str(report)
+    assert name in CATALOGUE and not report.ok
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("no-scale", "merged-by-reshape"),
+        ("mask-boolean-added", "merged-by-reshape"),
+        ("scale-model-width", "causal-off-by-one"),
+        ("no-scale", "softmax-over-queries"),
+    ],
+)
+def test_two_mistakes_are_named_together(names: tuple[str, str]) -> None:
+    torch.manual_seed(0)
+    steps = {**MISTAKES[names[0]], **MISTAKES[names[1]]}
+    report = check(Causal(**steps), mask=LEFT_TO_RIGHT)
+    assert {x.name for x in report.mistakes} == set(names), str(report)
+
+
+NAN: dict[str, dict[str, Callable[[Tensor], Tensor]]] = {
+    "causal-off-by-one": {"hide": lambda z: z.masked_fill(~lower(z, -1), -torch.inf)},
+    "mask-inverted": {"hide": lambda z: z.masked_fill(lower(z, 0), -torch.inf)},
+    "mask-after-softmax": {"hide": lambda z: z, "weigh": lambda z: hide(z.softmax(-1))},
+    "nan-with-keys": {"hide": lambda z: z - torch.inf * ~lower(z, 0)},
+}
+
+
+@pytest.mark.parametrize("name", NAN)
+def test_a_mistake_is_named_where_it_gives_nan(name: str) -> None:
+    torch.manual_seed(0)
+    report = check(Causal(**NAN[name]), mask=LEFT_TO_RIGHT)
+    assert [x.name for x in report.mistakes] == [name], str(report)
+
+
+@pytest.mark.parametrize("number", [-1e4, -1e9])
+def test_a_low_number_after_the_softmax_is_a_late_mask(number: float) -> None:
+    torch.manual_seed(0)
+    late = {"hide": lambda z: z, "weigh": lambda z: z.softmax(-1) + number * ~lower(z, 0)}
+    report = check(Causal(**late), mask=LEFT_TO_RIGHT)
+    assert [x.name for x in report.mistakes] == ["mask-after-softmax"], str(report)
+
+
+class Narrow(nn.Module):
+    """Two heads of 8 in a model of 32."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.qkv, self.out, self.scale = nn.Linear(32, 48), nn.Linear(16, 32), scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (y.unflatten(-1, (2, 8)).transpose(1, 2) for y in self.qkv(x).chunk(3, -1))
+        return self.out(merge((q @ k.mT * self.scale).softmax(-1) @ v))
+
+
+@pytest.mark.parametrize("width", [16, 32, 24])
+def test_the_width_of_a_model_is_that_of_all_heads_or_of_their_input(width: int) -> None:
+    torch.manual_seed(0)
+    report = check(Narrow(width**-0.5))
+    assert [x.name for x in report.mistakes] == ["scale-model-width"] * (width != 24), str(report)
+
+
+def test_a_mask_of_two_rules_that_is_turned_round_as_a_whole() -> None:
+    def turned(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        allowed = lower(q @ k.mT, 0) & ~lower(q @ k.mT, -4)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=~allowed)
+
+    report = check(turned, mask=it.causal() & it.window(3, 0))
+    assert [x.name for x in report.mistakes] == ["mask-inverted"], str(report)
+
+
+class Cross(nn.Module):
+    """Four heads whose keys come from a context."""
+
+    def __init__(self, causal: bool) -> None:
+        super().__init__()
+        self.q, self.kv, self.causal = nn.Linear(32, 32), nn.Linear(32, 64), causal
+
+    def forward(self, x: Tensor, context: Tensor) -> Tensor:
+        q, k, v = map(split, (self.q(x), *self.kv(context).chunk(2, -1)))
+        return merge(F.scaled_dot_product_attention(q, k, v, is_causal=self.causal))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_cross_attention_has_no_order_to_mask_by(causal: bool) -> None:
+    torch.manual_seed(0)
+    report = check(Cross(causal))
+    assert [x.name for x in report.mistakes] == ["cross-causal"] * causal, str(report)
+
+
+@pytest.mark.parametrize("blocks", [False, True])
+def test_a_window_that_is_cut_into_blocks(blocks: bool) -> None:
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        i, j = torch.arange(q.shape[-2])[:, None], torch.arange(k.shape[-2])
+        near = (i // 2 - j // 2 <= 1) if blocks else (i - j <= 2)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=near & (j <= i))
+
+    report = check(attend, mask=it.causal() & it.window(2, 0))
+    assert [x.name for x in report.mistakes] == ["window-missing"] * blocks, str(report)
+
+
+def test_what_is_right_has_no_mistake() -> None:
+    torch.manual_seed(0)
+    report = check(Causal(), mask=LEFT_TO_RIGHT)
+    assert report.ok and not report.findings, str(report)
+    assert "4 heads of 8, fused as (3, h, d)" in report.computes[0]
+
+
+@pytest.mark.parametrize(
+    "right",
+    [
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v),
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+        nn.MultiheadAttention(32, 4, batch_first=True),
+        nn.TransformerEncoderLayer(32, 4, 64, batch_first=True).eval(),
+    ],
+)
+def test_right_attention_of_pytorch(right: Any) -> None:
+    report = check(right)
+    assert report.ok and report.computes, str(report)
+
+
+def test_the_subject_is_left_as_it_was() -> None:
+    module = Causal()
+    before = {n: x.clone() for n, x in module.named_parameters()}
+    check(module, mask=LEFT_TO_RIGHT)
+    assert all(torch.equal(x, before[n]) for n, x in module.named_parameters())
+    assert next(module.parameters()).dtype == torch.float32
+
+
+class Cached(nn.Module):
+    """Causal attention with a cache, and what its steps forget."""
+
+    def __init__(self, aligned: bool = True) -> None:
+        super().__init__()
+        self.qkv, self.out, self.aligned = nn.Linear(32, 96), nn.Linear(32, 32), aligned
+
+    def forward(self, x: Tensor, past: Any = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        q, k, v = map(split, self.qkv(x).chunk(3, -1))
+        if past is not None:
+            k, v = torch.cat([past[0], k], 2), torch.cat([past[1], v], 2)
+        start = k.shape[2] - q.shape[2] if self.aligned else 0
+        mask = torch.ones(q.shape[2], k.shape[2]).tril(start).bool()
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        return self.out(merge(y)), (k, v)
+
+
+def test_a_mask_that_is_aligned_top_left_shows_in_cached_steps() -> None:
+    torch.manual_seed(0)
+    assert check(Cached(), mask=LEFT_TO_RIGHT).ok
+    report = check(Cached(aligned=False), mask=LEFT_TO_RIGHT)
+    assert not report.ok and "cache" in report.mistakes[0].said, str(report)
+
+
+def test_dropout_in_evaluation_mode() -> None:
+    class Dropped(Causal):
+        def forward(self, x: Tensor) -> Tensor:
+            return F.dropout(super().forward(x), 0.3)
+
+    assert [x.name for x in check(Dropped().eval()).mistakes] == ["dropout-in-eval"]
+
+
+def test_a_gradient_that_is_cut() -> None:
+    class Cut(Causal):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x.detach()) + x
+
+    names = [x.name for x in check(Cut(), mask=LEFT_TO_RIGHT).mistakes]
+    assert names == ["gradient-scaled"] or names == ["gradient-cut"]
+
+
+def test_an_input_that_is_changed() -> None:
+    def changing(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        q.mul_(q.shape[-1] ** -0.5)
+        return (q @ k.mT).softmax(-1) @ v
+
+    assert "input-changed" in {x.name for x in check(changing).mistakes}
+
+
+def test_a_subject_that_cannot_be_called_is_refused_in_words() -> None:
+    with pytest.raises(it.errors.ArgumentError, match="subject: expected a function or a module"):
+        check(3)
+    with pytest.raises(it.errors.ArgumentError, match=r"inputs: expected an example call"):
+        check(lambda a, b: a.nothing)
+    with pytest.raises(it.errors.ArgumentError, match=r"arguments\['mask'\]: expected one of"):
+        check(Causal(), arguments={"mask": "maybe"})

@@ -1,0 +1,180 @@
+"""Odd subjects and wrong arguments: what is said is true, and nothing of the caller's changes."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import intently as it
+from intently.checker import check
+from intently.errors import ArgumentError, IntentlyError
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.qkv, self.out = nn.Linear(32, 96), nn.Linear(32, 32)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (3, 4, 8)).permute(2, 0, 3, 1, 4)
+        return self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+class Callable:
+    """No module: its weight is a field."""
+
+    def __init__(self) -> None:
+        self.weight = torch.randn(32, 96, generator=torch.Generator().manual_seed(0))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        q, k, v = (x @ self.weight).unflatten(-1, (3, 4, 8)).permute(2, 0, 3, 1, 4)
+        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+
+
+class Sixteen(Layer):
+    def forward(self, x: Tensor) -> Tensor:
+        assert x.shape[1] % 16 == 0
+        return super().forward(x)
+
+
+class Uncopied(Layer):
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise RuntimeError("there is one of me")
+
+
+def remembering() -> Any:
+    layer, seen = Layer(), []
+
+    def call(x: Tensor) -> Tensor:
+        seen.append(x)
+        return layer(x)
+
+    return call
+
+
+def seeding(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    torch.manual_seed(0)
+    np.random.seed(0)
+    return F.scaled_dot_product_attention(q, k, v)
+
+
+def silent(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return 0 * F.scaled_dot_product_attention(q, k, v)
+
+
+def rows(x: Tensor) -> Tensor:
+    assert x.ndim == 2
+    return (x @ x.mT * x.shape[-1] ** -0.5).softmax(-1) @ x
+
+
+def test_a_stated_mask_of_other_lengths_is_refused() -> None:
+    layer = nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    with pytest.raises(ArgumentError, match="mask: expected a mask for b=2, h=2, t=6, s=9"):
+        check(layer, mask=it.segments([[0, 0, 1]]))
+    x = torch.randn(1, 3, 8)
+    given = {"query": x, "key": x, "value": x}
+    names = [f.name for f in check(layer, inputs=given, mask=it.segments([[0, 0, 1]])).mistakes]
+    assert names == ["mask-missing"]
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        *(Callable(), Sixteen(), Uncopied(), remembering(), seeding, silent, rows),
+        partial(nn.MultiheadAttention(32, 4, batch_first=True), need_weights=False),
+        Layer().requires_grad_(False),
+        Layer().bfloat16(),
+    ],
+)
+def test_what_is_odd_and_right_passes(subject: Any) -> None:
+    report = check(subject)
+    assert report.ok and report.computes, str(report)
+    assert not any("mask-" in x or "bias" in x for x in report.computes), report.computes
+
+
+def test_nothing_of_the_callers_changes() -> None:
+    layer = Layer().train()
+    layer.qkv.register_forward_hook(lambda *_: None)
+    x = torch.randn(2, 6, 32)
+    held, weights = x.clone(), [p.clone() for p in layer.parameters()]
+    states = torch.get_rng_state(), np.random.get_state()[1].copy()  # type: ignore[union-attr]
+    check(layer, inputs={"x": x})
+    check(seeding)
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert (np.random.get_state()[1] == states[1]).all()  # type: ignore[index]
+    assert torch.equal(x, held) and layer.training and len(layer.qkv._forward_hooks) == 1
+    assert all(p.equal(w) and p.grad is None for p, w in zip(layer.parameters(), weights))
+
+
+def test_inputs_changed_in_place_are_one_mistake() -> None:
+    def mine(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        q *= q.shape[-1] ** -0.5
+        return (q @ k.mT).softmax(-1) @ v
+
+    given = {n: torch.randn(2, 4, 6, 8, dtype=torch.double) for n in "qkv"}
+    held = given["q"].clone()
+    for report in (check(mine), check(mine, inputs=given)):
+        assert [f.name for f in report.mistakes] == ["input-changed"], str(report)
+    assert torch.equal(given["q"], held)
+
+
+def test_outputs_that_are_all_nan() -> None:
+    def mine(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v) * torch.nan
+
+    assert [f.name for f in check(mine).mistakes] == ["nan-with-keys"]
+
+
+def test_an_example_of_zeros_tells_nothing_wrong() -> None:
+    assert check(Layer(), inputs={"x": torch.zeros(2, 6, 32)}).ok
+
+
+def test_a_mask_may_be_a_tensor() -> None:
+    report = check(Layer(), mask=torch.ones(6, 6).tril().bool())  # type: ignore[arg-type]
+    assert [f.name for f in report.mistakes] == ["mask-missing"], str(report)
+
+
+@pytest.mark.parametrize(
+    ("subject", "given", "said"),
+    [
+        (Layer, {}, "got the class Layer. Make one first: Layer(...)"),
+        (3, {}, "subject: expected a function or a module; got int"),
+        (Layer().to("meta"), {}, "meta device"),
+        (lambda q, k, v: None, {}, "got a call that returns NoneType"),
+        (lambda q, k, v: (q + k + v).sum(), {}, "got a call that returns shape ()"),
+        (lambda q, k, v: sys.exit(3), {}, "the code ends the process: exit(3)"),
+        (Layer(), {"inputs": torch.zeros(2, 6, 32)}, "inputs: expected a mapping"),
+        (Layer(), {"inputs": {"x": torch.zeros(2, 0, 32)}}, "inputs['x']: expected at least one"),
+        (Layer(), {"mask": "causal"}, "mask: expected a mask such as it.causal()"),
+        (Layer(), {"like": 3}, "like: expected a function or a module; got int"),
+        (Layer(), {"same": {"fast": True}}, "same: expected a list of settings"),
+        (Layer(), {"arguments": {"nope": "attend"}}, "expected names among x; got nope"),
+    ],
+)
+def test_what_cannot_be_examined_is_told(subject: Any, given: dict[str, Any], said: str) -> None:
+    with pytest.raises(IntentlyError) as caught:
+        check(subject, **given)
+    assert said in str(caught.value)
+
+
+def test_a_causal_example_of_one_position() -> None:
+    def mine(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    one = {n: torch.randn(2, 4, 1, 8) for n in "qkv"}
+    assert not check(mine, inputs=one, mask=it.causal()).findings
+
+
+def test_a_window_that_short_examples_do_not_reach() -> None:
+    def mine(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return it.attention(q, k, v, mask=it.causal() & it.window(20, 0))
+
+    assert not check(mine).findings

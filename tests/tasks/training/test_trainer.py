@@ -1,0 +1,301 @@
+"""The loop: its steps, of one batch or several; what it tells, refuses, and leaves as it was."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import tiny_run as tiny
+import torch
+
+from intently.errors import ArgumentError, CheckpointError
+from intently.tasks.training import (
+    Checkpoints,
+    DivergedError,
+    Evaluated,
+    Event,
+    Pairs,
+    Saved,
+    Stepped,
+    TimeUp,
+    TrainingOptions,
+    dev_loss,
+    epoch,
+    train,
+)
+
+PLAIN = {"dropout": 0.0, "weight_decay": 0.0, "clip": 0.5, "steps": 2}
+CONSTANT = {"schedule": "constant", "warmup": 0, "cooldown": 0.0}
+
+
+def test_it_learns(tmp_path) -> None:
+    before = dev_loss(tiny.model().eval(), tiny.pairs())
+    options = tiny.OPTIONS.with_flags(steps=80, label_smoothing=0.0, dropout=0.0)
+    net, history = tiny.run(tmp_path, options)
+    assert dev_loss(net, tiny.pairs()) < 0.75 * before
+    assert history.records[0].loss > history.records[-1].loss
+    assert not net.training
+
+
+def test_the_history_is_told_and_stored(tmp_path) -> None:
+    events = []
+    _, history = tiny.run(tmp_path, progress=events.append)
+    stepped = [event for event in events if isinstance(event, Stepped)]
+    assert [event.step for event in stepped] == list(range(1, 41))
+    assert [(r.step, r.loss, r.learning_rate) for r in history.records] == [
+        (event.step, event.loss, event.learning_rate) for event in stepped
+    ]
+    assert [e.step for e in events if isinstance(e, Evaluated)] == [8, 16, 24, 32, 40]
+    assert all(e.path.name.startswith("step-") for e in events if isinstance(e, Saved))
+    assert stepped[-1].seconds_left == 0
+    state = Checkpoints(tmp_path / "checkpoints").load().state
+    assert state["history"] == json.loads(json.dumps(history.to_dict()))
+    stored = TrainingOptions.from_json(tmp_path / "options.json")
+    assert stored == tiny.OPTIONS.with_flags(best_by="chrf")  # no sentence has four words
+
+
+def test_surroundings_stay_as_they_were(tmp_path) -> None:
+    torch.manual_seed(7)
+    expected, threads = torch.rand(3), torch.get_num_threads()
+    torch.manual_seed(7)
+    tiny.run(tmp_path, tiny.OPTIONS.with_flags(steps=2))
+    assert torch.equal(torch.rand(3), expected)
+    assert torch.get_num_threads() == threads
+
+
+def test_validation_leaves_no_trace(tmp_path) -> None:
+    def noisy(model) -> dict[str, float]:
+        torch.rand(100)
+        assert not model.training
+        return {"bleu": float(torch.rand(()))}
+
+    options = tiny.OPTIONS.with_flags(steps=10, evaluate_every=2)
+    nets = [tiny.model(), tiny.model()]
+    train(nets[0], tiny.pairs(), options, tmp_path / "a", validate=noisy)
+    train(nets[1], tiny.pairs(), options, tmp_path / "b")
+    assert tiny.same_weights(*nets)
+
+
+def test_a_validation_that_fails_loses_no_step(tmp_path) -> None:
+    options = tiny.OPTIONS.with_flags(steps=10, evaluate_every=8, save_every=100)
+    given = tiny.model(), tiny.pairs(), options, tmp_path
+    with pytest.raises(ZeroDivisionError):
+        train(*given, validate=lambda m: {"bleu": 1 / 0})
+    assert Checkpoints(tmp_path / "checkpoints").names() == ["step-000008"]
+    with pytest.raises(ArgumentError, match=r"a finite score 'bleu' \(.*best_by\); got loss=1.0"):
+        train(*given, validate=lambda m: {"loss": 1.0}, resume=True)
+
+
+def test_the_lowest_loss_is_best(tmp_path) -> None:
+    losses = iter([2.0, 1.0, 3.0])
+    options = tiny.OPTIONS.with_flags(steps=6, evaluate_every=2, best_by="loss")
+    history = train(
+        tiny.model(), tiny.pairs(), options, tmp_path, validate=lambda m: {"loss": next(losses)}
+    )
+    assert history.best is not None and history.best.stem == "step-000004"
+
+
+def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good(tmp_path) -> None:
+    net = tiny.model()
+    poison = tiny.when(Stepped, 8, lambda: net.output_weight.data[5].fill_(float("nan")))
+    with pytest.raises(
+        DivergedError, match=r"loss nan.*at step 9.*step-000006.safetensors holds the last"
+    ):
+        tiny.run(tmp_path, tiny.OPTIONS.with_flags(evaluate_every=100), progress=poison, net=net)
+    kept = Checkpoints(tmp_path / "checkpoints").load().model
+    assert all(tensor.isfinite().all() for tensor in kept.values())
+
+
+def test_it_stops_in_time(tmp_path) -> None:
+    events: list[Event] = []
+    options = tiny.OPTIONS.with_flags(steps=10**6, seconds=0.2)
+    _, history = tiny.run(tmp_path, options, events.append)
+    assert history.stopped == "time"
+    [steps] = {event.step for event in events if isinstance(event, TimeUp)}
+    assert events[-1] == TimeUp(steps, 10**6)
+    assert history.checkpoint is not None and history.checkpoint.is_file()
+
+
+class Clock:
+    """A clock on which every step takes a second, and anything else next to nothing."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr("intently.tasks.training.trainer.time.perf_counter", self)
+
+    def __call__(self) -> float:
+        self.now += 1e-9
+        return self.now
+
+    def listen(self, event: Event) -> None:
+        self.now += isinstance(event, Stepped)
+
+
+def test_the_warm_up_takes_a_fifth_of_the_time_at_most(
+    tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
+    options = tiny.OPTIONS.with_flags(steps=10_000, seconds=50, warmup=500, cooldown=0.0)
+    rates: list[float] = []
+
+    def listen(event: Event) -> None:
+        clock.listen(event)
+        rates.extend([event.learning_rate] if isinstance(event, Stepped) else [])
+
+    tiny.run(tmp_path / "whole", options, listen)
+    peak = options.schedule.learning_rate
+    top = rates.index(max(rates))
+    assert 0.9 * peak < rates[top] <= peak and top <= 12 and 50 <= len(rates) <= 51
+    assert rates[:top] == sorted(rates[:top]) and rates[top:] == sorted(rates[top:], reverse=True)
+    whole, rates[:] = list(rates), []
+    halt = tiny.interrupt(Stepped, 25)
+    tiny.run(tmp_path / "cut", options, lambda event: (listen(event), halt(event)))
+    tiny.run(tmp_path / "cut", options, listen, resume=True)
+    assert rates == pytest.approx(whole)
+
+
+def test_a_run_with_time_enough_warms_up_by_its_steps(
+    tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
+    options = tiny.OPTIONS.with_flags(seconds=10_000)
+    _, history = tiny.run(tmp_path / "a", options, clock.listen)
+    _, free = tiny.run(tmp_path / "b")
+    rates = [[record.learning_rate for record in one.records] for one in (history, free)]
+    assert rates[0] == rates[1]
+
+
+def test_a_folder_with_a_run_is_not_overwritten(tmp_path) -> None:
+    tiny.run(tmp_path, tiny.OPTIONS.with_flags(steps=2))
+    with pytest.raises(
+        ArgumentError, match=r"out: .*with step-000002\. Resume it \(--resume, in Py"
+    ):
+        tiny.run(tmp_path)
+
+
+def test_a_finished_run_resumed_is_still_finished_and_can_be_lengthened(tmp_path) -> None:
+    options = tiny.OPTIONS.with_flags(steps=6, cooldown=0.0)
+    first, _ = tiny.run(tmp_path, options)
+    again, history = tiny.run(tmp_path, options, resume=True, net=tiny.model(seed=50))
+    assert tiny.same_weights(first, again) and history.stopped == "finished"
+    longer = options.with_flags(steps=9)
+    lengthened, _ = tiny.run(tmp_path, longer, resume=True)
+    whole, _ = tiny.run(tmp_path / "whole", longer)
+    assert tiny.same_weights(lengthened, whole)
+
+
+def unsaid(**flags) -> TrainingOptions:
+    """The options of the small run without a warm-up."""
+    values = tiny.OPTIONS.with_flags(cooldown=0.0, **flags).to_dict()
+    values["schedule"]["warmup"] = None
+    return TrainingOptions.from_dict(values)
+
+
+def test_a_warm_up_that_is_not_given_is_that_of_the_run_wherever_it_goes_on(tmp_path) -> None:
+    whole, _ = tiny.run(tmp_path / "whole", unsaid(steps=20).with_flags(warmup=2))
+    tiny.run(tmp_path / "run", unsaid(steps=10))
+    assert TrainingOptions.from_json(tmp_path / "run" / "options.json").schedule.warmup == 2
+    lengthened, _ = tiny.run(tmp_path / "run", unsaid(steps=20), resume=True)
+    assert tiny.same_weights(whole, lengthened)
+    with pytest.raises(ArgumentError, match="warmup: expected 2, with which the run began; got 4"):
+        tiny.run(tmp_path / "run", unsaid(steps=20).with_flags(warmup=4), resume=True)
+
+
+def test_from_a_good_checkpoint_before_a_damaged_one(tmp_path) -> None:
+    options = tiny.OPTIONS.with_flags(steps=9)
+    whole, _ = tiny.run(tmp_path, options)
+    damaged = tmp_path / "checkpoints" / "step-000009.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    good = sorted(path.stem for path in damaged.parent.glob("step-*"))[-2]
+    with pytest.raises(CheckpointError, match=f"newest good checkpoint is {good}"):
+        tiny.run(tmp_path, options, resume=True)
+    resumed, history = tiny.run(tmp_path, options, resume=good)
+    assert tiny.same_weights(whole, resumed)
+    assert history.checkpoint is not None and history.checkpoint.stem == "step-000009"
+
+
+def test_other_options_and_other_data_are_refused(tmp_path) -> None:
+    options = tiny.OPTIONS.with_flags(steps=2)
+    tiny.run(tmp_path, options)
+    for told, flags in (
+        (r"^clip, seed: .*got 9\.0, 6\. Resume with clip=1\.0, seed=5", {"seed": 6, "clip": 9.0}),
+        (r"seed: expected 5, with which.*Resume with seed=5", {"seed": 6}),
+        ("accumulate: expected 1, with which the run began", {"steps": 4, "accumulate": 2}),
+    ):
+        with pytest.raises(ArgumentError, match=told):
+            tiny.run(tmp_path, options.with_flags(**flags), resume=True)
+    with pytest.raises(ArgumentError, match="data: expected the data the run began with"):
+        train(tiny.model(), Pairs([[4]], [[4]]), options, tmp_path, resume=True)
+
+
+def test_other_threads_and_versions_are_told(tmp_path, monkeypatch) -> None:
+    options = tiny.OPTIONS.with_flags(steps=2)
+    tiny.run(tmp_path, options)
+    with pytest.warns(UserWarning, match=r"threads 1 → 2.*may differ in their last bits"):
+        tiny.run(tmp_path, options.with_flags(threads=2), resume=True)
+    monkeypatch.setattr("torch.__version__", "99.0")
+    with pytest.warns(UserWarning, match=r"torch .* → 99\.0"):
+        tiny.run(tmp_path, options, resume=True)
+
+
+def test_the_stored_thread_count_is_taken_over(tmp_path) -> None:
+    tiny.run(tmp_path, tiny.OPTIONS.with_flags(steps=2, threads=1))
+    seen, stored = set(), tiny.OPTIONS.with_flags(steps=3).to_dict()
+    stored["run"]["threads"] = None
+    options = TrainingOptions.from_dict(stored)
+    torch.set_num_threads(2)
+    tiny.run(tmp_path, options, lambda event: seen.add(torch.get_num_threads()), resume=True)
+    torch.set_num_threads(1)
+    assert seen == {1}
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_step_is_that_of_one_big_batch(tmp_path, count: int, smoothing: float) -> None:
+    """Batches of 60 tokens, against cross_entropy, clip_grad_norm_ and AdamW written out."""
+    options = tiny.OPTIONS.with_flags(
+        accumulate=count, label_smoothing=smoothing, **PLAIN, **CONSTANT
+    )
+    net, other = (tiny.model(options=options).double() for _ in range(2))
+    losses = []
+    train(net, tiny.pairs(), options, tmp_path, progress=tiny.losses(losses))
+    adam = torch.optim.AdamW(
+        other.parameters(), lr=0.01, betas=(0.9, 0.98), eps=1e-9, weight_decay=0
+    )
+    batches = list(epoch(tiny.pairs(), 60, seed=5))
+    for step in range(2):
+        adam.zero_grad()
+        logits, targets = [], []
+        for batch in batches[count * step : count * step + count]:
+            logits.append(other(batch.source, batch.target_in, batch.source_lengths).flatten(0, 1))
+            targets.append(batch.target_out.flatten())
+        loss = torch.nn.functional.cross_entropy(
+            torch.cat(logits), torch.cat(targets), ignore_index=0, label_smoothing=smoothing
+        )
+        assert losses[step] == pytest.approx(loss.item(), rel=1e-9)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(other.parameters(), 0.5)
+        adam.step()
+    for one, two in zip(net.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-9)
+
+
+def test_what_an_epoch_leaves_over_goes_on_in_the_next(tmp_path) -> None:
+    """Every batch of two epochs is taken once, in order, though 4 does not divide their number."""
+    options = tiny.OPTIONS.with_flags(steps=5, accumulate=4)
+    taken: list[list[int]] = []
+
+    class Spying(Pairs):
+        def batch(self, which: np.ndarray):
+            taken.append(which.tolist())
+            return super().batch(which)
+
+    spying = tiny.pairs()
+    spying.__class__ = Spying
+    train(tiny.model(), spying, options, tmp_path)
+    steps, taken[:] = list(taken), []
+    for number in range(3):
+        assert [batch.target_in.shape for batch in epoch(spying, 60, seed=5, number=number)]
+    assert len(epoch(spying, 60, seed=5)) % 4
+    assert steps == taken[:20]
