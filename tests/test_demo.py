@@ -172,8 +172,8 @@ def test_a_figure_that_chance_reaches_is_no_achievement() -> None:
             "sentences": 100,
         },
     }
-    assert learning.report._said(it) == ["“it” does not find its noun yet"]
-    better = learning.report._said({**it, "right_noun": 0.97, "telling_word": 0.8})
+    assert learning.report.achievements(it) == ["“it” does not find its noun yet"]
+    better = learning.report.achievements({**it, "right_noun": 0.97, "telling_word": 0.8})
     assert len(better) == 3
     assert "97.0% of 80 unseen sentences" in better[0] and "90.0%" in better[1]
     assert "80.0% of 100" in better[2]

@@ -208,7 +208,7 @@ STORAGE = "observe/test_mmap_pool.py", "observe/test_stores.py"
 
 
 OF_OTHERS = {
-    *("_replace", "_repr_html_"),  # Python's and Jupyter's
+    *("_replace", "_repr_html_", "_repr_png_", "_esm"),  # Python's, Jupyter's and anywidget's
     *("_version", "_softmax", "_attn_implementation", "_classes"),  # other libraries' and tests'
 }
 

@@ -23,7 +23,8 @@ C, K, A, D, E, H, T, S = 8, 6, 5, 4, 3, 2, 7, 9
 
 def parts(block: Any) -> list[tuple[Tensor, Tensor] | Tensor]:
     """Queries, keys and values of a block that stores them as one."""
-    rows = block._split
+    h, g = block.heads, block.kv_heads
+    rows = [h * block.d, g * block.d, g * block.e]
     weights = block.qkv_weight.split(rows)
     return [*weights] if block.qkv_bias is None else [*zip(weights, block.qkv_bias.split(rows))]
 

@@ -45,7 +45,7 @@ def test_hostile_words_are_drawn_as_they_are(tmp_path, suffix):
 def test_fonts_that_matplotlib_has_not_listed_yet_are_found(monkeypatch):
     from matplotlib import font_manager
 
-    style._find_new_fonts()
+    style.find_new_fonts()
     every = list(font_manager.fontManager.ttflist)
     cjk = {font.name for font in every if "CJK" in font.name}
     if not cjk:
@@ -53,7 +53,7 @@ def test_fonts_that_matplotlib_has_not_listed_yet_are_found(monkeypatch):
     monkeypatch.setattr(
         font_manager.fontManager, "ttflist", [font for font in every if font.name not in cjk]
     )
-    style._find_new_fonts.cache_clear()
+    style.find_new_fonts.cache_clear()
     assert set(style.families("語")) & cjk
 
 

@@ -13,7 +13,7 @@ from intently import show
 from intently.core.matrix import Dense
 from intently.errors import ArgumentError, DataError, KindError, RangeError
 from intently.nn.models.vision import VisionOptions, VisionTransformer
-from intently.show.figures.overlay import _map
+from intently.show.figures.overlay import transparent_map
 from intently.show.pictures import read
 
 from .drawing import weights, written
@@ -112,7 +112,7 @@ def test_a_caption_looks_at_patches():
 
 
 def test_the_picture_shows_where_the_weight_is_nothing():
-    alphas = _map()(np.linspace(0, 1, 50))[:, 3]
+    alphas = transparent_map()(np.linspace(0, 1, 50))[:, 3]
     assert alphas[0] == 0
     assert (np.diff(alphas) > 0).all()
 

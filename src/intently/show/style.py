@@ -170,7 +170,7 @@ def families(text: str) -> list[str]:
     lacking = {ord(character) for character in text} - _characters(BASE)
     if not lacking:
         return [BASE]
-    _find_new_fonts()
+    find_new_fonts()
     installed = {font.name for font in fontManager.ttflist}
     chosen = [BASE]
     for family in [name for name in PREFERRED if name in installed] + sorted(installed - {LAST}):
@@ -181,7 +181,7 @@ def families(text: str) -> list[str]:
 
 
 @cache
-def _find_new_fonts() -> None:
+def find_new_fonts() -> None:
     """Add fonts that were installed after matplotlib made its list, which it never renews."""
     from matplotlib.font_manager import findSystemFonts, fontManager
 

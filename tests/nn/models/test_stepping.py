@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from functools import wraps
 from typing import Any
 
 import pytest
@@ -66,13 +64,6 @@ def test_watching_a_search_changes_nothing() -> None:
     assert watched == own
     assert len(seen)
     assert taken(model)
-
-
-def test_any_function_in_place_of_the_product_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = sys.modules[it.attend.__module__]
-    original = vars(module)["_product"]
-    monkeypatch.setattr(module, "_product", wraps(original)(lambda *given: original(*given)))
-    assert not taken(model_of())
 
 
 CAPPED = AttentionOptions(softcap=2.0)

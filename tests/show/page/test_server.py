@@ -408,7 +408,7 @@ def test_the_newest_question_goes_first_and_long_work_gives_way() -> None:
     for name in "ab":
         threads.append(threading.Thread(target=worker.ask, args=(partial(short, name),)))
         threads[-1].start()
-        while len(worker._waiting) < len(threads) - 1:
+        while len(worker.waiting) < len(threads) - 1:
             time.sleep(0.001)
     asked_all.set()
     for thread in threads:
@@ -459,7 +459,7 @@ def test_a_client_that_leaves_ends_its_long_work(server: Server) -> None:
 
 def test_too_many_connections_are_closed_and_silent_ones_end(monkeypatch: Any) -> None:
     monkeypatch.setattr(serving, "CONNECTIONS", 3)
-    monkeypatch.setattr(serving._Handler, "timeout", 0.5)
+    monkeypatch.setattr(serving.Handler, "timeout", 0.5)
     with running(items_of(source())) as found:
         silent = [socket.create_connection(("127.0.0.1", found.server_port)) for _ in range(4)]
         silent[-1].settimeout(20)

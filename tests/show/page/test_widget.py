@@ -107,7 +107,7 @@ def test_two_widgets_in_one_notebook(shown: Any, chromium: Any) -> None:
 
 def test_without_anywidget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "anywidget", None)
-    module._kind.cache_clear()
+    module.widget_class.cache_clear()
     with pytest.raises(MissingLibraryError) as told:
         widget(matrices())
     assert str(told.value) == (

@@ -182,7 +182,7 @@ class TestRefused:
     ) -> None:
         site.files["/words.en.gz"] = bytes(1 << 20)
         monkeypatch.setattr(download, "LIMIT", 100_000)
-        blocks = download._received(remote(site), "")
+        blocks = download.received(remote(site), "")
         received = 0
         with pytest.raises(DataError):
             for block in blocks:

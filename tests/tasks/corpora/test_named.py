@@ -71,13 +71,13 @@ def test_what_is_not_known(arguments: tuple[str, ...], told: str) -> None:
 def test_a_corpus_knows_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     none = ParallelText([], [])
-    known = named._KNOWN["tatoeba"]._replace(read=lambda *_: (none, none, {}))
-    monkeypatch.setitem(named._KNOWN, "tatoeba", known)
+    known = named.KNOWN["tatoeba"]._replace(read=lambda *_: (none, none, {}))
+    monkeypatch.setitem(named.KNOWN, "tatoeba", known)
     assert load_corpus("tatoeba", "en", "fr", "copies").data_dir == tmp_path / "copies"
     assert load_corpus("tatoeba", "en", "fr").data_dir is None
 
 
 @pytest.mark.parametrize("name", CORPORA)
 def test_credit_is_one_line(name: str) -> None:
-    credit = named._KNOWN[name].credit
+    credit = named.KNOWN[name].credit
     assert credit and "\n" not in credit

@@ -243,7 +243,7 @@ def _draw(
                 axes,
                 np.ma.masked_invalid(layer.values),
                 image,
-                cmap=_map(),
+                cmap=transparent_map(),
                 norm=norm,
                 interpolation="nearest" if smooth == "blocks" else "bilinear",
                 interpolation_stage="data",
@@ -258,7 +258,9 @@ def _draw(
     place = MARGIN + across * panel + (across - 1) * GAP + 0.14, top + NAME, 0.1, high
     norm = Normalize(0, 1 if own else highest or 1.0)
     label = "share of its largest weight" if own else "weight"
-    bar = sheet.colour_bar(place, norm, _map(), FRAME, NOTES, label=label, format="{x:.3g}")
+    bar = sheet.colour_bar(
+        place, norm, transparent_map(), FRAME, NOTES, label=label, format="{x:.3g}"
+    )
     few_ticks(bar.yaxis, 5)
     sheet.write(MARGIN, MARGIN, heading)
     sheet.note(MARGIN, below - 0.01, foot)
@@ -279,7 +281,7 @@ def _frame(axes: Axes, image: np.ndarray, patch: tuple[int, int], grid: Grid) ->
     axes.add_patch(Rectangle(corner, wide, high, fill=False, edgecolor=ACCENT, lw=1.6, zorder=3))
 
 
-def _map() -> Colormap:
+def transparent_map() -> Colormap:
     """The colour map of all figures, but transparent at weight 0, so that the picture shows."""
     from matplotlib.colors import ListedColormap
 

@@ -36,7 +36,7 @@ def widget(
     >>> shown = widget({"layer.0": it.attend(q, k).label("abcdef", "abcdef")}, title="six letters")
     >>> shown.address = "#view=head&row=2"
     """
-    kind = _kind()
+    kind = widget_class()
     from intently.show.page.numbers.packing import text
     from intently.show.page.script import source as shipped
     from intently.show.page.writing import described, style
@@ -56,7 +56,7 @@ def widget(
 
 
 @cache
-def _kind() -> type[AnyWidget]:
+def widget_class() -> type[AnyWidget]:
     """Return the widget's class; raise `MissingLibraryError` without anywidget."""
     try:
         import anywidget

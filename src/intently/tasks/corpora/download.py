@@ -168,7 +168,7 @@ def _fetch(file: RemoteFile, folder: Path, wanted: Sequence[RemoteFile]) -> Path
         with tempfile.TemporaryDirectory(prefix=".download-", dir=folder) as scratch:
             packed, plain = Path(scratch, "packed"), Path(scratch, "plain")
             with open(packed, "wb") as out:
-                out.writelines(_received(file, _by_hand(folder, wanted)))
+                out.writelines(received(file, _by_hand(folder, wanted)))
             with open(plain, "wb") as out:
                 out.writelines(_content(file, packed))
             actual = digest(plain.read_bytes())
@@ -201,7 +201,7 @@ def _clean(folder: Path) -> None:
                 shutil.rmtree(scratch)
 
 
-def _received(file: RemoteFile, by_hand: str) -> Iterator[bytes]:
+def received(file: RemoteFile, by_hand: str) -> Iterator[bytes]:
     """Yield the content at the file's URL; raise DataError for any failure of the network."""
     done, total = 0, None
     try:

@@ -64,7 +64,7 @@ def _built_in() -> Parts:
     )
 
 
-_KNOWN = {
+KNOWN = {
     "language": _Known(
         ("en",),
         ("fr",),
@@ -76,7 +76,7 @@ _KNOWN = {
     ),
     "tatoeba": _Known(tatoeba.LANGUAGES, tatoeba.LANGUAGES, tatoeba.read_tatoeba, tatoeba.CREDIT),
 }
-CORPORA = tuple(_KNOWN)
+CORPORA = tuple(KNOWN)
 """The names that `load_corpus` knows."""
 
 
@@ -95,11 +95,11 @@ def load_corpus(name: str, source: str, target: str, data_dir: Path | str | None
     ...
     intently.errors.ArgumentError: target: expected one of de, fr from en in multi30k; got 'cs'.
     """
-    if name not in _KNOWN:
+    if name not in KNOWN:
         close = difflib.get_close_matches(name, CORPORA, n=1)
         fix = f"did you mean {close[0]}?" if close else None
         raise build(ArgumentError, "name", f"one of {', '.join(CORPORA)}", repr(name), fix=fix)
-    known = _KNOWN[name]
+    known = KNOWN[name]
     if source not in known.sources:
         expected = f"one of {', '.join(known.sources)} in {name}"
         raise build(ArgumentError, "source", expected, repr(source))

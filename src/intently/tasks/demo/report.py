@@ -108,7 +108,7 @@ def page(translator: Translator, path: Path, it: dict[str, Any] | None = None) -
     first, second = (_row_of("it", item, entry) for item in items)
     pin = f"0.{entry}.{head.head}.at.{first}"
     where = {"view": "text", "item": 1, "entry": entry, "heads": str(head.head)}
-    said = "; ".join([TAUGHT, *([] if it is None else _said(it)[:1])])
+    said = "; ".join([TAUGHT, *([] if it is None else achievements(it)[:1])])
     save_page(
         items,
         path,
@@ -166,7 +166,7 @@ def _looks(pair: Pair, output: str, word: str, weight: float) -> str:
     return f"“it” looks at “{word}” ({weight:.2f}), {noun_said}, {joint} “{pronoun}” is {verdict}"
 
 
-def _said(it: dict[str, Any]) -> list[str]:
+def achievements(it: dict[str, Any]) -> list[str]:
     """Return what was measured of *it*, in sentences, without a figure that chance would reach."""
     said, count = [], it["two_genders"]
     if it["right_noun"] > CHANCE:
@@ -230,7 +230,7 @@ def table(result: dict[str, Any], console: Console) -> None:
         tell(f"{_mark(made.right)} {made.source}", 0)
         tell(made.output)
         tell(made.looks)
-    for line in _said(result["it"]):
+    for line in achievements(result["it"]):
         tell(line, 0)
     scores = Table(title="What it learned", title_justify="left")
     for number, name in enumerate(COLUMNS):
@@ -300,7 +300,7 @@ def index(result: dict[str, Any], out: Path) -> str:
 <p>{html.escape(second.looks)}.</p>
 <h2>What “it” looks at</h2>
 <p>Head {head} of {html.escape(layer)}, {html.escape(TAUGHT)}.</p>
-<ul>{"".join(f"<li>{html.escape(line)}</li>" for line in _said(result["it"]))}</ul>
+<ul>{"".join(f"<li>{html.escape(line)}</li>" for line in achievements(result["it"]))}</ul>
 <div class="pictures">{_images(of_it)}</div>
 <h2>Pages</h2>
 <p class="pages"><a href="it.html">Every head of this translator</a>

@@ -63,7 +63,7 @@ class Server(ThreadingHTTPServer):
         self.token = secrets.token_urlsafe(24)
         self._places = threading.BoundedSemaphore(CONNECTIONS)
         try:
-            super().__init__((HOST, port), _Handler)
+            super().__init__((HOST, port), Handler)
         except OSError as error:
             fix = "leave --port out: a free one is taken"
             raise build(WriteError, "port", "a free port", f"{port} ({error})", fix=fix) from None
@@ -128,7 +128,7 @@ def explorer(items: Sequence[Item], title: str | None = None, port: int = 0) -> 
         raise
 
 
-class _Handler(BaseHTTPRequestHandler):
+class Handler(BaseHTTPRequestHandler):
     """Answers GET and HEAD for the page and for its questions."""
 
     server: Server  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -56,7 +56,7 @@ class Worker:
     """One thread that does the newest task first."""
 
     def __init__(self) -> None:
-        self._waiting: list[_Task] = []
+        self.waiting: list[_Task] = []
         self._running: list[_Task] = []
         self._news = threading.Condition()
         self._closed = False
@@ -69,7 +69,7 @@ class Worker:
         with self._news:
             if self._closed:
                 raise Refused(503, ENDED)
-            self._waiting.append(task)
+            self.waiting.append(task)
             self._news.notify()
         while not task.done.wait(PATIENCE):
             task.abandoned = task.abandoned or gone()
@@ -88,15 +88,15 @@ class Worker:
         """End the thread; wait for it at most so many seconds."""
         with self._news:
             self._closed = True
-            for task in self._waiting:
+            for task in self.waiting:
                 task.done.set()
-            self._waiting.clear()
+            self.waiting.clear()
             self._news.notify()
         self.thread.join(seconds)
 
     def _newest(self) -> _Task | None:
         with self._news:
-            return self._waiting.pop() if self._waiting else None
+            return self.waiting.pop() if self.waiting else None
 
     def _do(self, task: _Task) -> None:
         self._running.append(task)
@@ -110,4 +110,4 @@ class Worker:
                 self._do(task)
                 continue
             with self._news:
-                self._news.wait_for(lambda: self._closed or self._waiting)
+                self._news.wait_for(lambda: self._closed or self.waiting)
