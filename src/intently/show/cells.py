@@ -137,20 +137,21 @@ def write_numbers(
 ) -> None:
     """Write its number into every finite cell, in an ink that reads on its shade."""
     places = 2 if np.abs(values[np.isfinite(values)]).max(initial=0.0) < 10 else 0
+    faces = colours(norm(values))
     for (i, j), value in np.ndenumerate(values):
         if np.isfinite(value):
             faint = abs(value) < 0.5 * 10.0**-places
-            face = colours(norm(float(value)))
             axes.text(
                 j,
                 i,
                 "0" if faint else f"{value:.{places}f}".replace("-", "−"),
                 size=size,
-                color=QUIET if faint else ink_on(face),
+                color=QUIET if faint else ink_on(faces[i, j]),
                 ha="center",
                 va="center_baseline",
                 parse_math=False,
                 zorder=3,
+                in_layout=False,
             )
 
 

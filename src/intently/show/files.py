@@ -48,9 +48,10 @@ def finish(figure: Figure, path: Path | None, description: str = "") -> Figure:
     """
     if on_dark():
         dress(figure)
-    if path is None:
-        figure.draw_without_rendering()
-    else:
+    if engine := figure.get_layout_engine():
+        engine.execute(figure)  # once: with the style that is in force here
+        figure.set_layout_engine("none")
+    if path is not None:
         suffix = path.suffix.lower()
         buffer = io.BytesIO()
         told: dict[str, str | None] = {**METADATA[suffix], **_title(figure)}
