@@ -61,11 +61,16 @@ def _pairs(row: Mapping[int, int]) -> set[tuple[tuple[int, int], tuple[int, int]
 def _marked(factors: Factors, rows: list[list[Any]], indirect: Sequence[str]) -> Any:
     names = [key.split(", ") for key in factors]
     flat = [
-        [x for key, value in zip(names, row) for x in (value if len(key) > 1 else [value])]
+        [x for key, value in zip(names, row) for x in (several(value) if len(key) > 1 else [value])]
         for row in rows
     ]
     every = [name for key in names for name in key]
     return pytest.mark.parametrize(every, flat, ids=_named, indirect=list(indirect))
+
+
+def several(value: Any) -> Sequence[Any]:
+    """The values of several arguments, also of a ``pytest.param``."""
+    return value.values if isinstance(value, type(pytest.param())) else value
 
 
 def _named(value: Any) -> str | None:

@@ -192,7 +192,7 @@ def serving(kernel: str) -> Iterator[None]:
         pytest.skip(str(reason))
 
 
-def knows_its_entries(mask: it.Mask, g: it.masks.Geometry, allow: Tensor) -> None:
+def knows_its_entries(mask: it.Mask, g: it.core.masks.Geometry, allow: Tensor) -> None:
     """Check a mask against its rule written out (*g.shape): entries, seen keys, single entries."""
     assert torch.equal(mask.dense(g).expand(g.shape), allow), "dense"
     seen = mask.seen(g)

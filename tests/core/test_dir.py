@@ -12,13 +12,13 @@ import intently as it
 
 LISTED = """
 import intently as it
-before = dir(it), dir(it.interop), dir(it.masks), dir(it.modules), dir(it.show)
+before = dir(it), dir(it.interop), dir(it.core.masks), dir(it.nn), dir(it.show)
 import intently.interop.torch, intently.observe, intently.cli.app
 from intently.show import heatmap
 it.attend([[1.0]], [[1.0]], mask=it.causal()).dense()
 for name in dir(it):
     getattr(it, name)
-assert before == (dir(it), dir(it.interop), dir(it.masks), dir(it.modules), dir(it.show))
+assert before == (dir(it), dir(it.interop), dir(it.core.masks), dir(it.nn), dir(it.show))
 print(*before[0])
 """
 
@@ -27,15 +27,17 @@ def test_names_do_not_depend_on_what_ran() -> None:
     done = subprocess.run([sys.executable, "-c", LISTED], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     names = done.stdout.split()
-    assert {*it.__all__, "modules", "text", "translation", "interop", "__version__"} <= {*names}
-    assert not {"TYPE_CHECKING", "names", "foundation", "observe", "cli"} & {*names}
+    assert {*it.__all__, "core", "nn", "observe", "tasks", "interop", "__version__"} <= {*names}
+    assert not {"TYPE_CHECKING", "names", "foundation", "cli"} & {*names}
 
 
 def test_packages_list_their_public_names() -> None:
     for name in (
-        *("biases", "corpora", "decoding", "edits", "interop", "kernels", "language", "masks"),
-        *("matrix", "models", "modules", "observe", "positions", "recipes", "show", "text"),
-        *("training", "translation", "interop.torch", "interop.transformers", "interop.keras"),
+        *("core", "nn", "nn.models", "observe", "observe.edits", "show", "interop", "tasks"),
+        *(f"core.{x}" for x in ("biases", "kernels", "masks", "matrix", "positions")),
+        *(f"tasks.{x}" for x in ("corpora", "decoding", "language", "recipes", "text")),
+        *(f"tasks.{x}" for x in ("training", "translation")),
+        *("interop.torch", "interop.transformers", "interop.keras"),
     ):
         package = import_module(f"intently.{name}")
         assert dir(package) == sorted(package.__all__)

@@ -42,7 +42,7 @@ def to(x: Any, dtype: torch.dtype) -> Any:
     """The same options with tensors of another dtype that need gradients."""
     if isinstance(x, Tensor):
         return x.detach().to(dtype).requires_grad_() if x.is_floating_point() else x
-    if isinstance(x, it.biases.Bias):
+    if isinstance(x, it.core.biases.Bias):
         return x.replaced(lambda y: to(y, dtype))
     return x
 
@@ -52,7 +52,7 @@ def leaves(options: dict[str, Any]) -> list[Tensor]:
     for x in options.values():
         if isinstance(x, Tensor):
             found.append(x)
-        elif isinstance(x, it.biases.Bias):
+        elif isinstance(x, it.core.biases.Bias):
             found.extend(x.tensors())
     return [x for x in found if x.requires_grad]
 
@@ -121,12 +121,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "scale": {"scale": random(4, 1, 1, seed=5), "softcap": 2.0},
     "a negative scale": {"scale": -0.3},
     "scale 0": {"scale": 0.0},
-    "bias of keys": {"bias": it.biases.TensorBias(random(4, 1, S, seed=6))},
-    "bias of queries": {"bias": it.biases.TensorBias(random(2, 1, T, 1, seed=6))},
+    "bias of keys": {"bias": it.core.biases.TensorBias(random(4, 1, S, seed=6))},
+    "bias of queries": {"bias": it.core.biases.TensorBias(random(2, 1, T, 1, seed=6))},
     "biases": {
         "bias": it.alibi(slopes=random(4, seed=9).abs())
         + it.relative_buckets(random(32, 4, seed=8))
-        + it.biases.TensorBias(random(T, S, seed=7)),
+        + it.core.biases.TensorBias(random(T, S, seed=7)),
         "sinks": random(4, seed=4),
     },
     "alibi by offset": {"bias": it.alibi(offset=torch.tensor([3, 90]))},
@@ -351,7 +351,7 @@ def test_gradients_by_finite_differences(option: str) -> None:
         left = iter(rest)
 
         def take(x: Any) -> Any:
-            if isinstance(x, it.biases.Bias):
+            if isinstance(x, it.core.biases.Bias):
                 return x.replaced(lambda y: next(left) if y.requires_grad else y)
             return next(left) if isinstance(x, Tensor) else x
 
@@ -384,7 +384,9 @@ def test_gradients_are_the_same_every_time_and_for_any_number_of_threads() -> No
             torch.set_num_threads(threads)
             q, k, v = leaf(300, 16), leaf(300, 16, seed=1), leaf(300, 16, seed=2)
             bias = leaf(1, 300, seed=3)
-            A = it.attend(q, k, mask=it.causal(), bias=bias + it.biases.TensorBias(bias.detach()))
+            A = it.attend(
+                q, k, mask=it.causal(), bias=bias + it.core.biases.TensorBias(bias.detach())
+            )
             y = multiply(A, v, "native")
             found.append([y, *torch.autograd.grad(y.sum(), (q, k, v, bias))])
     finally:

@@ -326,7 +326,7 @@ def test_masks_of_kinds() -> None:
 
 def test_tokens_of_items_and_any_numbers() -> None:
     ids = torch.tensor([[-5, 2**40, -5], [0, 0, 0]])
-    g = it.masks.Geometry((2, 4), 3, 3, torch.device("cpu"))
+    g = it.core.masks.Geometry((2, 4), 3, 3, torch.device("cpu"))
     found = patterns.induction(ids).dense(g)
     assert found.shape == (2, 1, 3, 3)
     assert found[0, 0].tolist() == [[False] * 3, [False] * 3, [False, True, False]]
@@ -339,7 +339,7 @@ def test_mass_on_a_mask(name: str) -> None:
     t = A.shape[-2]
     ids = IDS if A.ndim > 3 else IDS[0]
     for mask in (patterns.previous(), patterns.induction(ids, t), it.window(2, 1)):
-        g = it.masks.Geometry(tuple(A.shape[:-2]), t, S, torch.device("cpu"))
+        g = it.core.masks.Geometry(tuple(A.shape[:-2]), t, S, torch.device("cpu"))
         torch.testing.assert_close(patterns.mass_on(A, mask), (A.dense() * mask.dense(g)).sum(-1))
 
 

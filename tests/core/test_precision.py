@@ -174,7 +174,7 @@ def plain_learned(x: dict[str, Tensor], allow: Tensor) -> Tensor:
     at = torch.arange(t), torch.arange(s)
     z = (x["q"] @ x["k"].mT) * x["scale"] + x["keys"]
     z = z - x["slopes"] * (at[0][:, None] - at[1]).abs().to(z.dtype)
-    g = it.masks.Geometry((h,), t, s, torch.device("cpu"))
+    g = it.core.masks.Geometry((h,), t, s, torch.device("cpu"))
     z = z + it.relative_buckets(x["table"]).tile(g, *at, z.dtype)
     z = z.masked_fill(~allow, -math.inf)
     sinks = x["sinks"][:, None, None].expand(*z.shape[:-1], 1)

@@ -71,7 +71,7 @@ def test_shapes_by_every_kernel(shape: str, masked: str) -> None:
         pytest.skip("no leading axes")
     A = it.attend(q, k, mask=masks[masked])
     mask = masks[masked]
-    g = it.masks.Geometry(lead, t, s, q.device)
+    g = it.core.masks.Geometry(lead, t, s, q.device)
     allow = torch.ones(*lead, t, s, dtype=torch.bool)
     allow = allow if mask is None else mask.dense(g).expand_as(allow)
     expected = plain(q, k, v, allow)
@@ -121,7 +121,7 @@ def test_any_stride(how: str, kernel: str, masked: bool) -> None:
 
     q, k, v = (strided(i).detach().requires_grad_() for i in range(3))
     mask = it.padding(torch.tensor([4, 6])) if masked else it.causal()
-    g = it.masks.Geometry((2, 3), 6, 6, q.device)
+    g = it.core.masks.Geometry((2, 3), 6, 6, q.device)
     with it.kernels.use(kernel):
         y = it.attention(q, k, v, mask=mask)
     same = [x.detach().contiguous().requires_grad_() for x in (q, k, v)]

@@ -289,7 +289,7 @@ class TestClassesFromOutside:
     def test_two_of_the_same_name(self) -> None:
         def make(n: int) -> it.Mask:
             class First(it.Mask):
-                def allow(self, g: it.masks.Geometry, rows: Tensor, cols: Tensor) -> Tensor:
+                def allow(self, g: it.core.masks.Geometry, rows: Tensor, cols: Tensor) -> Tensor:
                     return (cols < n)[None]
 
             return First()
