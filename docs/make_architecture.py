@@ -1,15 +1,13 @@
-"""Draw the rooms of the package, layer by layer: ``python docs/make_architecture.py``.
+"""Draw the rooms of the package and which imports which: ``python docs/make_architecture.py``.
 
-Layers, rooms and arrows are read from the code: the layers from ``tests/test_layers.py``, the
-arrows from the imports. An arrow is left out where a longer way of arrows says the same. All rooms
-stand on the foundation; arrows to the rooms of the idea end at their layer.
+Rooms and arrows are read from the code: the order from ``tests/test_layers.py``, the arrows from
+the imports. An arrow is left out where a longer way of arrows says the same.
 """
 
 from __future__ import annotations
 
 import ast
 import sys
-from collections import defaultdict
 from pathlib import Path
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -18,125 +16,70 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "intently"
-NAMES = {
-    "base": "foundation",
-    "L0": "the idea",
-    "L1": "blocks",
-    "L2": "models",
-    "L3a": "text and search",
-    "L3b": "train, watch, show",
-    "L4": "applications",
-    "L5": "commands",
+WORDS = {
+    "foundation": "arrays, checks, files",
+    "core": "compute: the lazy matrix, masks, biases, kernels",
+    "nn": "build: attention with parameters, blocks, models",
+    "observe": "look inside: watch, edit, effects",
+    "show": "see: figures, diagrams, stories, the page",
+    "interop": "exchange: weights of other libraries",
+    "checker": "trust: which mistake an attention makes",
+    "tasks": "use: text, training, decoding, translation, demo",
+    "cli": "commands",
 }
-SHADES = ("#eef1f5", "#e3edf7", "#d9e8f5", "#d0e3f2", "#e6f0e4", "#ddebd9", "#f6ecd9", "#f3e2dc")
+SHADES = ("#eef1f5", "#dbe8f4", "#dbe8f4", "#ddebd9", "#ddebd9", "#ddebd9", "#ddebd9", "#f6ecd9")
 
 
-def rooms() -> dict[str, list[Path]]:
-    """Folders and modules at the top of the package, with their files."""
-    found: dict[str, list[Path]] = defaultdict(list)
-    for path in sorted(SOURCE.rglob("*.py")):
-        name = path.relative_to(SOURCE).parts[0].removesuffix(".py")
-        if not name.startswith("__"):
-            found[name].append(path)
-    return found
-
-
-def uses(files: list[Path]) -> set[str]:
-    """The rooms that some files import, at the top of a module or within a function."""
+def uses(room: str) -> set[str]:
+    """The rooms that a room imports, at the top of a module or within a function."""
     found = set()
-    for path in files:
+    for path in (SOURCE / room).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("intently."):
                 found.add(str(node.module).split(".")[1])
-    return found
+    return found - {room}
 
 
-def reduced(arrows: dict[str, set[str]]) -> dict[str, set[str]]:
-    """The arrows without those that a longer way replaces."""
+def arrows() -> dict[str, set[str]]:
+    """From each room to those it imports, without arrows that a longer way replaces."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    from test_layers import EXCEPTIONS
 
-    def reach(name: str, seen: frozenset[str] = frozenset()) -> set[str]:
-        return {name}.union(*(reach(n, seen | {name}) for n in arrows[name] - seen - {name}))
+    allowed = {(a.split(".")[1], b.split(".")[1]) for a, b in EXCEPTIONS}
+    direct = {
+        room: {x for x in uses(room) & WORDS.keys() if (room, x) not in allowed} for room in WORDS
+    }
+
+    def reach(room: str) -> set[str]:
+        return {room}.union(*(reach(x) for x in direct[room]))
 
     return {
-        name: {end for end in ends if not any(end in reach(other) for other in ends - {end, name})}
-        for name, ends in arrows.items()
+        room: {x for x in ends if not any(x in reach(y) for y in ends - {x})}
+        for room, ends in direct.items()
     }
 
 
 def draw(save: Path) -> None:
-    """Write the picture."""
-    sys.path.insert(0, str(ROOT / "tests"))
-    from test_layers import EXCEPTIONS, LAYERS
-
-    found = rooms()
-    layers = {key: [name for name in parts if name in found] for key, parts in LAYERS.items()}
-    level = {name: n for n, parts in enumerate(layers.values()) for name in parts}
-    allowed = {(a.split(".")[1], b.split(".")[1]) for a, b in EXCEPTIONS}
-    arrows = {
-        name: {
-            end
-            for end in uses(files)
-            if 0 < level.get(end, 99) < level[name] and (name, end) not in allowed
-        }
-        for name, files in found.items()
-        if name in level
-    }
-    figure = Figure(figsize=(11, 1.15 * len(layers)))
+    """Write the picture: the rooms from top to bottom, arrows upward on the right."""
+    figure = Figure(figsize=(7, 6.2))
     FigureCanvasAgg(figure)
-    axes = figure.add_axes((0, 0, 1, 1), xlim=(0, 110), ylim=(-11.5 * len(layers), 0))
+    axes = figure.add_axes((0, 0, 1, 1), xlim=(0, 70), ylim=(-10 * len(WORDS), 0))
     axes.axis("off")
-    middle: dict[str, tuple[float, float]] = {}
-    for n, (key, names) in enumerate(layers.items()):
-        top = -11.5 * n
-        axes.add_patch(FancyBboxPatch((1, top - 10.2), 108, 8.9, fc=SHADES[n], ec="none"))
-        axes.text(2, top - 5.8, NAMES[key], va="center", fontsize=10, color="#445")
-        width = min(14.0, 88 / max(1, len(names)))
-        for i, name in enumerate(names):
-            x = 21 + i * width
-            axes.add_patch(
-                FancyBboxPatch(
-                    (x, top - 8.7), width - 2, 5.6, fc="white", ec="#567", lw=0.8, zorder=2
-                )
-            )
-            files = len(found[name])
-            axes.text(
-                x + (width - 2) / 2,
-                top - 5,
-                name.replace("_", "\n"),
-                ha="center",
-                zorder=3,
-                va="center",
-                fontsize=8 if len(name) < 11 else 6.5,
-            )
-            if files > 1:
-                axes.text(
-                    x + (width - 2) / 2,
-                    top - 7.7,
-                    f"{files} files",
-                    ha="center",
-                    zorder=3,
-                    va="center",
-                    fontsize=6,
-                    color="#778",
-                )
-            middle[name] = (x + (width - 2) / 2, top - 5.8)
-    for name, ends in reduced(arrows).items():
+    places = {room: -10 * n - 5 for n, room in enumerate(WORDS)}
+    for n, (room, y) in enumerate(places.items()):
+        look = {"fc": SHADES[min(n, len(SHADES) - 1)], "ec": "#567", "lw": 0.8}
+        axes.add_patch(FancyBboxPatch((3, y - 3), 56, 6, boxstyle="round,pad=0.6", **look))
+        axes.text(5, y, f"{room}/", va="center", weight="bold", fontsize=11)
+        axes.text(19, y, WORDS[room], va="center", fontsize=9)
+        files = len(list((SOURCE / room).rglob("*.py")))
+        axes.text(58.5, y, f"{files} files", va="center", ha="right", fontsize=7, color="#778")
+    for room, ends in arrows().items():
         for end in ends:
-            (x, y), (u, v) = middle[name], middle[end]
-            if level[end] == 1:
-                u, v = x, -11.5 * level[end] - 6.9
-            axes.add_patch(
-                FancyArrowPatch(
-                    (x, y + 3),
-                    (u, v - 3.4),
-                    arrowstyle="->",
-                    mutation_scale=8,
-                    lw=0.7,
-                    color="#7a97a8",
-                    connectionstyle=f"arc3,rad={0.08 if level[name] - level[end] > 1 else 0}",
-                    zorder=1.5,
-                )
-            )
+            bend = min(0.55, 0.25 + (places[end] - places[room]) / 200)
+            look = {"arrowstyle": "-|>", "mutation_scale": 9, "lw": 0.9, "color": "#5b7c90"}
+            style = f"arc3,rad={bend}"
+            start, stop = (59.8, places[room] + 1), (59.8, places[end] - 1)
+            axes.add_patch(FancyArrowPatch(start, stop, connectionstyle=style, **look))
     figure.savefig(save, dpi=130)
 
 

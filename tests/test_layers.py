@@ -166,9 +166,9 @@ def test_the_walk_sees_every_way_to_import() -> None:
         "def f():\n    from ..text import words\n"
     )
     found = set(imports(ast.parse(code), "intently.nn.models.transformer", False))
-    assert found == {"intently.cli.app", "intently.show", "intently.tasks.text"}
+    assert found == {"intently.cli.app", "intently.show", "intently.nn.text"}
     inside = ast.parse("from . import a\nfrom .b import c\nfrom ..text import d")
-    expected = {"intently.nn.models", "intently.nn.models.b", "intently.tasks.text"}
+    expected = {"intently.nn.models", "intently.nn.models.b", "intently.nn.text"}
     assert set(imports(inside, "intently.nn.models", True)) == expected
 
 
