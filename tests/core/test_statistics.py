@@ -98,7 +98,7 @@ test_errors = raises(
         ArgumentError: {
             "n: expected an int ≥ 1; got 0.": lambda: matrix().top(0),
             "rows: expected an int ≥ 1; got 0.": lambda: matrix().pool(0, 2),
-            'how: expected "mean", "max" or "sum"; got \'min\'.': lambda: matrix().pool(
+            'reduce: expected "mean", "max" or "sum"; got \'min\'.': lambda: matrix().pool(
                 2, 2, "min"
             ),
         },

@@ -99,7 +99,7 @@ def test_pool(both: tuple[it.LazyMatrix, Tensor], cells: tuple[int, int], how: s
     down = [reduce(w[..., a:b, :], -2) for a, b in zip(edges[0], edges[0][1:])]
     across = torch.stack(down, -2)
     parts = [reduce(across[..., a:b], -1) for a, b in zip(edges[1], edges[1][1:])]
-    close(A.pool(*cells, how=how), torch.stack(parts, -1))
+    close(A.pool(*cells, reduce=how), torch.stack(parts, -1))
 
 
 @pytest.mark.parametrize(("dtype", "rtol"), [(torch.float32, 1e-6), (torch.float64, 1e-12)])

@@ -168,7 +168,7 @@ def test_a_heatmap_of_plain_weights_has_their_statistics():
 def test_large_numbers_are_pooled_and_say_so():
     x = torch.randn(1024, 600)
     for how, name in (("mean", "mean number"), ("max", "largest number")):
-        figure = show.heatmap(x, how=how)
+        figure = show.heatmap(x, reduce=how)
         pooled = Dense(x).pool(512, 512, how)
         np.testing.assert_allclose(shaded(figure.axes[0]), pooled, rtol=1e-5, atol=1e-6)
         bar, said = labels(figure)
@@ -196,12 +196,14 @@ def test_numbers_above_0_have_a_logarithm():
 def test_one_sheet_of_heads_says_that_it_pools():
     A = it.attend(torch.randn(2, 400, 4), torch.randn(2, 400, 4))
     for how, name in (("mean", "mean weight"), ("max", "largest weight")):
-        figure = show.heads({"0": A}, how=how)
+        figure = show.heads({"0": A}, reduce=how)
         pooled = A[0].pool(192, 192, how)
         np.testing.assert_allclose(shaded(figure.axes[0]), pooled, rtol=1e-5, atol=1e-7)
         bar, said = labels(figure)
         assert bar == name and f"each cell the {how} of about 2.08 × 2.08 weights" in said[-1]
-        assert f"each block the {how} of about" in show.blocks(A, width=80, colour=False, how=how)
+        assert f"each block the {how} of about" in show.blocks(
+            A, width=80, colour=False, reduce=how
+        )
     assert labels(show.heads({"0": A[:, :192, :192]}))[0] == "weight"
 
 

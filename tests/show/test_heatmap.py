@@ -37,9 +37,9 @@ def test_heatmap_is_exact_when_it_fits():
 @pytest.mark.parametrize("how", ["mean", "max"])
 def test_heatmap_pools_what_is_larger_than_its_cells(how):
     A = it.attend(torch.randn(1500, 8), torch.randn(700, 8), mask=it.causal())
-    figure = show.heatmap(A, how=how, save=None)
+    figure = show.heatmap(A, reduce=how, save=None)
     image, entropy, *_ = figure.axes
-    np.testing.assert_allclose(shaded(image), A.pool(512, 512, how=how), rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(shaded(image), A.pool(512, 512, reduce=how), rtol=1e-5, atol=1e-7)
     assert image.get_xlim() == (-0.5, 699.5)
     assert image.get_ylim() == (1499.5, -0.5)
     said = f"each cell the {how} of about 2.93 × 1.37 weights"

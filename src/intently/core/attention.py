@@ -266,13 +266,13 @@ class Attention(LazyMatrix):
             p = self.problem.as_dot()
             return kernels.measuring.received(p) if kernels.measures(p) else super()._column_sums()
 
-    def _cells(self, rows: int, cols: int, how: str) -> Tensor:
+    def _cells(self, rows: int, cols: int, reduce: str) -> Tensor:
         self._check_fresh()
         with no_autocast(self.device):
             p = self.problem.as_dot()
             if cols <= kernels.measuring.COLUMNS and kernels.measures(p):
-                return kernels.measuring.picture(p, rows, cols, how)
-        return super()._cells(rows, cols, how)
+                return kernels.measuring.picture(p, rows, cols, reduce)
+        return super()._cells(rows, cols, reduce)
 
     def plan(self, v: Tensor | Numbers | None = None) -> kernels.Plan:
         """Report which kernel ``A @ v`` runs, why not a faster one, and its memory.

@@ -95,7 +95,7 @@ def _of(matrix: LazyMatrix, head: int) -> LazyMatrix:
 
 def _cells(matrix: LazyMatrix) -> np.ndarray:
     with torch.no_grad():
-        return numbers(matrix.pool(CELLS, CELLS, how="max"))
+        return numbers(matrix.pool(CELLS, CELLS, reduce="max"))
 
 
 @_safe

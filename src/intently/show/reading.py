@@ -55,19 +55,19 @@ def at_most(
         raise build(ArgumentError, "matrix", f"at most {what}", shape_of(matrix), cause, fix)
 
 
-def picture(matrix: LazyMatrix, most: int, how: Pooling = "mean") -> np.ndarray:
+def picture(matrix: LazyMatrix, most: int, reduce: Pooling = "mean") -> np.ndarray:
     """Return weights (…, t, s), pooled to at most ``most`` rows and columns."""
     t, s = matrix.shape[-2:]
     if t <= most and s <= most:
         return weights(matrix)
     with torch.no_grad():
-        return numbers(matrix.pool(min(t, most), min(s, most), how=how))
+        return numbers(matrix.pool(min(t, most), min(s, most), reduce=reduce))
 
 
-def pooled(shape: Sequence[int], most: int, how: str, what: str = "weights") -> str:
+def pooled(shape: Sequence[int], most: int, reduce: str, what: str = "weights") -> str:
     """Describe a cell of a matrix (t, s) that was pooled to at most ``most`` cells a side."""
     down, across = (n / min(n, most) for n in shape)
-    return f"each cell the {how} of about {down:.3g} × {across:.3g} {what}"
+    return f"each cell the {reduce} of about {down:.3g} × {across:.3g} {what}"
 
 
 def edges(start: int, stop: int, count: int) -> np.ndarray:
@@ -81,11 +81,11 @@ def edges(start: int, stop: int, count: int) -> np.ndarray:
     return start + -(-np.arange(count + 1) * n // count)
 
 
-def measured(how: Pooling | None, what: str = "weight") -> str:
-    """Return the label of the colour bar; ``how`` cells were pooled, None where they were not."""
-    if how is None:
+def measured(reduce: Pooling | None, what: str = "weight") -> str:
+    """Return the label of the colour bar; ``reduce`` says how cells were pooled, None where they were not."""
+    if reduce is None:
         return what
-    return {"mean": f"mean {what}", "max": f"largest {what}", "sum": f"sum of {what}s"}[how]
+    return {"mean": f"mean {what}", "max": f"largest {what}", "sum": f"sum of {what}s"}[reduce]
 
 
 def names(matrix: LazyMatrix) -> Names:
@@ -162,8 +162,8 @@ class Survey(NamedTuple):
     highest: float
 
 
-def survey(matrix: LazyMatrix, rows: int, columns: int, how: Pooling = "mean") -> Survey:
-    """Return the picture ``A.pool(rows, columns, how)``, ``A.entropy()`` and ``A.received()``.
+def survey(matrix: LazyMatrix, rows: int, columns: int, reduce: Pooling = "mean") -> Survey:
+    """Return the picture ``A.pool(rows, columns, reduce)``, ``A.entropy()`` and ``A.received()``.
 
     The weights (t, s) are computed once, where the three would compute them three times. Weights
     that are not finite count in the first two only.
@@ -176,8 +176,8 @@ def survey(matrix: LazyMatrix, rows: int, columns: int, how: Pooling = "mean") -
     t, s = matrix.shape
     rows, columns = min(rows, t), min(columns, s)
     down, across = edges(0, t, rows), edges(0, s, columns)
-    join = np.maximum if how == "max" else np.add
-    cells = np.full((rows, columns), -np.inf if how == "max" else 0.0)
+    join = np.maximum if reduce == "max" else np.add
+    cells = np.full((rows, columns), -np.inf if reduce == "max" else 0.0)
     entropy, received = np.zeros(t), np.zeros(s)
     highest = 0.0
     with torch.no_grad():
@@ -187,7 +187,7 @@ def survey(matrix: LazyMatrix, rows: int, columns: int, how: Pooling = "mean") -
             bands = w.split(np.diff([*starts, block.rows.stop - top]).tolist(), -2)
             sums = torch.stack([band.sum(-2) for band in bands])
             highest = max(highest, float(w.nan_to_num(nan=0.0, posinf=0.0).amax()))
-            high = torch.stack([band.amax(-2) for band in bands]) if how == "max" else sums
+            high = torch.stack([band.amax(-2) for band in bands]) if reduce == "max" else sums
             taken = sums.sum(0)
             if not taken.isfinite().all():
                 taken = w.where(w.isfinite(), 0).sum(-2)
@@ -197,7 +197,7 @@ def survey(matrix: LazyMatrix, rows: int, columns: int, how: Pooling = "mean") -
             at = slice(first, first + len(starts)), slice(before, before + len(columns_of))
             cells[at] = join(cells[at], picture)
             entropy[block.rows] = numbers(entropies(w))
-    if how == "mean":
+    if reduce == "mean":
         cells /= np.diff(down)[:, None] * np.diff(across)
     cells[np.isneginf(cells)] = 0
     return Survey(cells, np.maximum(entropy, 0), received, highest)

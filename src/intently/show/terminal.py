@@ -36,7 +36,7 @@ def blocks(
     matrix: Source,
     *,
     head: Choice = None,
-    how: Pooling = "mean",
+    reduce: Pooling = "mean",
     width: int | None = None,
     colour: bool | None = None,
 ) -> str:
@@ -47,7 +47,7 @@ def blocks(
     ``colour`` a background of the 256-colour palette and, where there is room, its hundredths from
     5 on. ``width`` counts terminal cells (the terminal's own by default). With ``colour=None``
     colours are used where standard output is a terminal and NO_COLOR is unset. Columns that do not
-    fit continue below; more than 200 rows or columns are pooled as ``A.pool(…, how)`` does; of (h,
+    fit continue below; more than 200 rows or columns are pooled as ``A.pool(…, reduce)`` does; of (h,
     t, s) ``head`` chooses one, else their mean is drawn; of a recording it is ``"name"`` or
     ``("name", head)``. Control characters in words are made visible and never reach the terminal.
 
@@ -71,7 +71,7 @@ def blocks(
     lazy, chosen = one_of(matrix, head)
     notes = [chosen] if chosen else []
     if max(lazy.shape) > LARGEST:
-        grid, pooled = _pooled(lazy, width, how)
+        grid, pooled = _pooled(lazy, width, reduce)
         notes.append(pooled)
     else:
         grid = _whole(lazy, width)
@@ -133,15 +133,15 @@ def _stairs(words: Sequence[str], room: int) -> bool:
     return len(words) <= MOST and max(ends) <= room
 
 
-def _pooled(matrix: LazyMatrix, width: int, how: Pooling) -> tuple[_Grid, str]:
+def _pooled(matrix: LazyMatrix, width: int, reduce: Pooling) -> tuple[_Grid, str]:
     t, s = matrix.shape
     margin = len(str(t))
     high, wide = min(t, 32), min(s, (width - margin - 1) // 2)
     with torch.no_grad():
-        values = numbers(matrix.pool(high, wide, how))
+        values = numbers(matrix.pool(high, wide, reduce))
     left = tuple(f"{-(-i * t // high):>{margin}}" for i in range(high))
     top = crowded_limits(values)[1]
-    note = f"{t} × {s} weights, each block the {how} of about {t / high:.3g} × {s / wide:.3g}"
+    note = f"{t} × {s} weights, each block the {reduce} of about {t / high:.3g} × {s / wide:.3g}"
     return _Grid(values, left, ((),) * wide, margin, top, ""), note
 
 

@@ -238,34 +238,34 @@ class Statistics:
 
         return self._per_row(reduce)
 
-    def pool(self, rows: int, cols: int, how: str = "mean") -> Tensor:
+    def pool(self, rows: int, cols: int, reduce: str = "mean") -> Tensor:
         """Return a picture (…, rows, cols) of the matrix: "mean", "max" or "sum" of each cell.
 
         Cell (i, j) covers queries ⌈i t / rows⌉ … ⌈(i + 1) t / rows⌉ − 1, and the corresponding
         keys; asking for more cells than entries gives the matrix itself. Masked entries count as 0.
         """
-        check_word(how, "how", ("mean", "max", "sum"))
+        check_word(reduce, "reduce", ("mean", "max", "sum"))
         whole_number(rows, "rows", 1)
         whole_number(cols, "cols", 1)
         t, s = self.shape[-2:]
         rows, cols = min(rows, t), min(cols, s)
-        cells = self._cells(rows, cols, how) if rows * cols else self._zeros(rows, cols)
-        if how != "mean" or not rows * cols:
+        cells = self._cells(rows, cols, reduce) if rows * cols else self._zeros(rows, cols)
+        if reduce != "mean" or not rows * cols:
             return cells
         across, down = Cells(s, cols, self.device), Cells(t, rows, self.device)
         return cells / (down.sizes[:, None] * across.sizes)
 
-    def _cells(self, rows: int, cols: int, how: str) -> Tensor:
+    def _cells(self, rows: int, cols: int, reduce: str) -> Tensor:
         """Sums of the cells of a picture, or their maxima."""
         t, s = self.shape[-2:]
         out = self._zeros(rows, cols)
-        join, reduce = (torch.maximum, "amax") if how == "max" else (torch.add, "sum")
+        join, method = (torch.maximum, "amax") if reduce == "max" else (torch.add, "sum")
         across, down = Cells(s, cols, self.device), Cells(t, rows, self.device)
-        if how == "max":
+        if reduce == "max":
             out = out - math.inf
         for block in self._blocks():
-            picture = down.reduced(block.weights, block.rows, reduce)
-            picture = across.reduced(picture.mT, block.cols, reduce).mT
+            picture = down.reduced(block.weights, block.rows, method)
+            picture = across.reduced(picture.mT, block.cols, method).mT
             at = (*block.lead, ..., down.of(block.rows), across.of(block.cols))
             out[at] = join(out[at].clone(), picture)
         return out.masked_fill(out.isneginf(), 0)

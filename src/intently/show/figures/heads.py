@@ -88,7 +88,7 @@ def heads(
     sort: str | Statistic | None = None,
     highlight: tuple[str, int] | None = None,
     scale: Scale = "shared",
-    how: Pooling = "mean",
+    reduce: Pooling = "mean",
     caption: str | None = None,
     title: str | None = None,
     save: str | os.PathLike[str] | None = None,
@@ -105,8 +105,8 @@ def heads(
     ``("decoder.1.cross_attention", 2)``, and ``caption`` says why. All heads share one scale, and a
     note says how many look blank on it; ``scale="own"`` shades each head from 0 to its largest
     weight, which stands in its title. More than 192 rows or columns are pooled as
-    ``A.pool(…, how)`` does, and the figure says so: a mean hides single weights, which
-    ``how="max"`` shows. Returns the figure, written to ``save`` if given.
+    ``A.pool(…, reduce)`` does, and the figure says so: a mean hides single weights, which
+    ``reduce="max"`` shows. Returns the figure, written to ``save`` if given.
 
     Raises ArgumentError for no matrices, other shapes, a highlighted head that does not exist, a
     statistic that these heads do not have, an unknown scale and an unknown suffix.
@@ -123,7 +123,7 @@ def heads(
     found, left_out = matrices_of(matrices)
     highlight = _check(matrices, found, sort, highlight)
     groups = [
-        _group(kind, members, sort, highlight, (how, scale))
+        _group(kind, members, sort, highlight, (reduce, scale))
         for kind, members in _kinds(found).items()
     ]
     large = list(dict.fromkeys(g.shape for g in groups if max(g.shape) > CELLS))
@@ -131,7 +131,7 @@ def heads(
     drawn = [head for group in groups for row in group.panels for head in row]
     every = np.concatenate([head.values.ravel() for head in drawn])
     ends = limits(every) if scale == "shared" else None
-    foot = [*(pooled(shape, CELLS, how) for shape in large), missing(every), left_out]
+    foot = [*(pooled(shape, CELLS, reduce) for shape in large), missing(every), left_out]
     foot.insert(0, _scales(drawn, ends))
     if isinstance(sort, str):
         foot.insert(0, f"beside each name its {sort.removeprefix('-')}, by which heads are sorted")
@@ -140,7 +140,7 @@ def heads(
         foot.insert(0, lines(f"{framed}, {caption}" if caption else framed))
     texts = [word for group in groups for side in group.labels for word in side]
     with style((*texts, heading, *foot, *found)):
-        label = measured(how if large else None)
+        label = measured(reduce if large else None)
         label = label if ends else f"share of its largest {label.split()[-1]}"
         return finish(_draw(groups, (heading, "\n".join(filter(None, foot))), ends, label), path)
 

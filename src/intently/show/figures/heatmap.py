@@ -96,7 +96,7 @@ def heatmap(
     margins: bool = True,
     scale: Scale = "linear",
     sink: Sink = "show",
-    how: Pooling = "mean",
+    reduce: Pooling = "mean",
     title: str | None = None,
     save: str | os.PathLike[str] | None = None,
 ) -> Figure:
@@ -113,8 +113,8 @@ def heatmap(
     row in nats, the bottom the sum of each column, averaged where rows or columns share a cell;
     ``margins=False`` leaves them out.
 
-    More than 512 rows or columns are pooled as ``A.pool(…, how)`` does, and the colour bar says so:
-    a mean hides single weights, which ``how="max"`` shows. ``scale="log"`` shades by the logarithm
+    More than 512 rows or columns are pooled as ``A.pool(…, reduce)`` does, and the colour bar says so:
+    a mean hides single weights, which ``reduce="max"`` shows. ``scale="log"`` shades by the logarithm
     of the weight, over at most six decades; on the linear scale, one weight in two hundred of a
     large matrix may exceed the end of the scale, which then is pointed. ``sink="hide"`` hatches the
     first key that any query looks at, and leaves it out of the scale. Returns the figure, written
@@ -141,7 +141,7 @@ def heatmap(
     lazy, chosen = one_of(given, head, read=any_numbers)
     plain = lazy.no_weights() if isinstance(lazy, Plain) else ""
     plain = "a table of effects" if sides else plain
-    found, notes = _numbers(lazy, how, plain) if plain else _survey(lazy, how)
+    found, notes = _numbers(lazy, reduce, plain) if plain else _survey(lazy, reduce)
     if plain:
         _check_plain(found.cells, scale, sink, plain)
     elif unknown := reading.missing(found.cells):
@@ -160,7 +160,9 @@ def heatmap(
         found = found._replace(entropy=np.empty(0), received=np.empty(0))
     texts = titled(title, chosen), "\n".join(filter(None, notes))
     with style((*labels.rows, *labels.columns, *texts)):
-        look = _look(found.cells, scale, how if max(lazy.shape) > CELLS else None, plain and what)
+        look = _look(
+            found.cells, scale, reduce if max(lazy.shape) > CELLS else None, plain and what
+        )
         names = sides or _sides(lazy, bool(plain))
         return finish(_draw(lazy, found, look, (labels, names), links, texts), path)
 
@@ -230,23 +232,23 @@ def _check_plain(cells: np.ndarray, scale: str, sink: str, why: str) -> None:
         raise build(ArgumentError, "scale", "'linear' for numbers below 0", repr(scale), why)
 
 
-def _numbers(lazy: LazyMatrix, how: Pooling, why: str) -> tuple[Survey, list[str]]:
+def _numbers(lazy: LazyMatrix, reduce: Pooling, why: str) -> tuple[Survey, list[str]]:
     """Read numbers that are not weights, so without entropy and column sums."""
     notes = [f"numbers as they are, no attention weights: {why}"]
     if max(lazy.shape) > CELLS:
-        notes.append(reading.pooled(lazy.shape, CELLS, how, "numbers"))
-    cells = reading.picture(lazy, CELLS, how).copy()
+        notes.append(reading.pooled(lazy.shape, CELLS, reduce, "numbers"))
+    cells = reading.picture(lazy, CELLS, reduce).copy()
     if unknown := reading.missing(cells):
         notes.append(unknown.replace("weights", "numbers"))
     return Survey(cells, np.empty(0), np.empty(0), float(np.nanmax(cells, initial=0.0))), notes
 
 
-def _survey(lazy: LazyMatrix, how: Pooling) -> tuple[Survey, list[str]]:
+def _survey(lazy: LazyMatrix, reduce: Pooling) -> tuple[Survey, list[str]]:
     """Read a small matrix cell by cell, a larger one in one pass."""
     if max(lazy.shape) > CELLS:
-        found = survey(lazy, CELLS, CELLS, how)
-        note = reading.pooled(lazy.shape, CELLS, how)
-        if how != "max":
+        found = survey(lazy, CELLS, CELLS, reduce)
+        note = reading.pooled(lazy.shape, CELLS, reduce)
+        if reduce != "max":
             note += f"; the largest single weight is {found.highest:.2g}"
         return found, [note]
     with torch.no_grad():
@@ -283,11 +285,11 @@ class Look(NamedTuple):
     label: str
 
 
-def _look(values: np.ndarray, scale: Scale, how: Pooling | None, plain: str) -> Look:
+def _look(values: np.ndarray, scale: Scale, reduce: Pooling | None, plain: str) -> Look:
     """Return the look of weights, or of ``plain`` numbers of this name."""
     from matplotlib.colors import Normalize
 
-    label = reading.measured(how, plain or "weight")
+    label = reading.measured(reduce, plain or "weight")
     if plain == "difference" or (plain and (values < 0).any()):
         top = float(np.abs(values[np.isfinite(values)]).max(initial=0.0)) or 1.0
         return Look(Normalize(-top, top), signed_map(), label)

@@ -75,11 +75,11 @@ def received(p: Problem) -> Tensor:
     return sums.view(*o.lead, parts, o.s).sum(-2).float()
 
 
-def picture(p: Problem, rows: int, cols: int, how: str) -> Tensor:
+def picture(p: Problem, rows: int, cols: int, reduce: str) -> Tensor:
     """Sums or maxima of cells (…, rows, cols)."""
     o = _operands(p)
     found = o.empty(*o.lead, rows, cols).zero_()
-    o.run(PICTURE, picture=found, cell_rows=rows, cell_cols=cols, largest=how == "max")
+    o.run(PICTURE, picture=found, cell_rows=rows, cell_cols=cols, largest=reduce == "max")
     return found
 
 
