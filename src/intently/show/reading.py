@@ -82,7 +82,7 @@ def edges(start: int, stop: int, count: int) -> np.ndarray:
 
 
 def measured(reduce: Pooling | None, what: str = "weight") -> str:
-    """Return the label of the colour bar; ``reduce`` says how cells were pooled, None where they were not."""
+    """Return the label of the colour bar; ``reduce`` is None where no cells were pooled."""
     if reduce is None:
         return what
     return {"mean": f"mean {what}", "max": f"largest {what}", "sum": f"sum of {what}s"}[reduce]

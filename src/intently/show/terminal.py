@@ -47,8 +47,8 @@ def blocks(
     ``colour`` a background of the 256-colour palette and, where there is room, its hundredths from
     5 on. ``width`` counts terminal cells (the terminal's own by default). With ``colour=None``
     colours are used where standard output is a terminal and NO_COLOR is unset. Columns that do not
-    fit continue below; more than 200 rows or columns are pooled as ``A.pool(…, reduce)`` does; of (h,
-    t, s) ``head`` chooses one, else their mean is drawn; of a recording it is ``"name"`` or
+    fit continue below; more than 200 rows or columns are pooled as ``A.pool(…, reduce)`` does; of
+    (h, t, s) ``head`` chooses one, else their mean is drawn; of a recording it is ``"name"`` or
     ``("name", head)``. Control characters in words are made visible and never reach the terminal.
 
     Raises ArgumentError for an empty matrix and a width under 20.

@@ -113,12 +113,12 @@ def heatmap(
     row in nats, the bottom the sum of each column, averaged where rows or columns share a cell;
     ``margins=False`` leaves them out.
 
-    More than 512 rows or columns are pooled as ``A.pool(…, reduce)`` does, and the colour bar says so:
-    a mean hides single weights, which ``reduce="max"`` shows. ``scale="log"`` shades by the logarithm
-    of the weight, over at most six decades; on the linear scale, one weight in two hundred of a
-    large matrix may exceed the end of the scale, which then is pointed. ``sink="hide"`` hatches the
-    first key that any query looks at, and leaves it out of the scale. Returns the figure, written
-    to ``save``.
+    More than 512 rows or columns are pooled as ``A.pool(…, reduce)`` does, and the colour bar says
+    so: a mean hides single weights, which ``reduce="max"`` shows. ``scale="log"`` shades by the
+    logarithm of the weight, over at most six decades; on the linear scale, one weight in two
+    hundred of a large matrix may exceed the end of the scale, which then is pointed.
+    ``sink="hide"`` hatches the first key that any query looks at, and leaves it out of the scale.
+    Returns the figure, written to ``save``.
 
     Raises ArgumentError for an empty matrix, an ambiguous choice of matrix, links outside the
     matrix, a table without layers, an unknown scale, sink or suffix, and a sink or a logarithm for
