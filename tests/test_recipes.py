@@ -81,7 +81,7 @@ test_an_unknown_name_is_told_with_those_there_are = raises(
 
 def test_the_files_are_in_the_wheel() -> None:
     data = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    assert "recipes/*.toml" in data["tool"]["setuptools"]["package-data"]["intently"]
+    assert "tasks/recipes/*.toml" in data["tool"]["setuptools"]["package-data"]["intently"]
 
 
 # --- where a run's sentences come from ------------------------------------------------------------

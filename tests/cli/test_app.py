@@ -263,7 +263,7 @@ def test_train_on_a_packed_table_with_a_config(intently: Command) -> None:
     [
         (["s.txt", "short.txt"], "s.txt has 60 lines, short.txt has 57"),
         (["s.txt", "empty.txt"], "empty.txt:8: no text in the line"),
-        (["s.txt", "latin.txt"], "latin.txt:1: byte 28 of the line is not UTF-8"),
+        (["s.txt", "latin.txt"], "latin.txt:2: byte 7 of the line is not UTF-8"),
         (["no.tsv"], "no.tsv:2: no tab in the line"),
         (["s.txt", "."], ".: a folder, not a file"),
         (["one.tsv"], "expected a pair to hold out, beside one to learn; got 1. Give --dev"),

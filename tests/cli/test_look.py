@@ -84,7 +84,7 @@ def test_two_texts_open_where_they_are_read_most_differently(look: Command, tmp_
     row, entry, head = state["row"], state["entry"], state["heads"]
     assert state == {
         **{"view": "text", "item": 1, "entry": entry, "heads": head, "row": row},
-        "other": f"0.{entry}.{head}.at.{row}",
+        "pin": f"0.{entry}.{head}.at.{row}",
     }
     reads = [item["entries"][entry] for item in told["items"]]
     assert [about["kind"] for about in reads] == ["cross", "cross"]

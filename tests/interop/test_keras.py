@@ -11,7 +11,7 @@ import pytest
 
 TESTS = Path(__file__).parents[1]
 BOTH = ["interop/keras_layer_cases.py", "interop/keras_loading_cases.py"]
-CASES = {"torch": [*BOTH, "observe/keras_cases.py", "editing/keras_cases.py"], "jax": BOTH}
+CASES = {"torch": [*BOTH, "observe/keras_cases.py", "observe/editing/keras_cases.py"], "jax": BOTH}
 
 
 @pytest.mark.parametrize("backend", CASES)

@@ -307,7 +307,7 @@ def test_what_a_file_cannot_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         (
             entry(how=AttentionSpec(score=Odd())),
             KindError,
-            r"save: expected a score of intently\.scores; got Odd",
+            r"save: expected a score of intently\.core\.scores; got Odd",
         ),
         (entry("../x"), ArgumentError, r"got '\.\./x'. Which leads out of a folder"),
         (

@@ -65,7 +65,7 @@ BLOCK = MultiHeadAttention(8, 2)
 test_heads_are_checked = refusals(
     {
         KindError: {
-            r"block: expected an intently\.modules\.MultiHeadAttention": lambda: animate.heads(
+            r"block: expected an intently\.nn\.MultiHeadAttention": lambda: animate.heads(
                 nn.Linear(2, 2), random(2, 2)
             )
         },

@@ -17,7 +17,7 @@ def names(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], A
     The package's own modules are found as well. No module may share its name with a public
     attribute: the import system would replace the attribute with the module.
 
-    >>> find = names("intently", {"masks": ("causal",)})
+    >>> find = names("intently", {"core.masks": ("causal",)})
     >>> find("causal")(), find("errors").__name__
     (causal(), 'intently.errors')
     >>> find("casual")

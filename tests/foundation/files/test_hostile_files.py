@@ -378,5 +378,5 @@ def test_what_is_no_ordinary_file_is_not_waited_for(tmp_path: Path, name: str) -
     missing = ("run.json", "files.json", "variant.json", "latest", ABOUT)  # not always there
     if name not in missing:
         kind.path.rmdir()
-        with pytest.raises(IntentlyError, match=r"no such file|a checkpoint of Intently|a folder"):
+        with pytest.raises(IntentlyError, match=r"no such|a checkpoint of Intently|a folder"):
             kind.load()

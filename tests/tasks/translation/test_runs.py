@@ -14,7 +14,7 @@ from intently.tasks.corpora.files import ParallelText
 from intently.tasks.text import Tokenizer
 from intently.tasks.training import Checkpoints, Event, Stepped, TrainingOptions
 from intently.tasks.training.progress import Listener
-from intently.tasks.training.writer import sole_writer
+from intently.tasks.training.writer import ABOUT, sole_writer
 from intently.tasks.translation.runs import WRITES, fit
 from intently.tasks.translation.translator import Translator
 
@@ -131,14 +131,21 @@ def test_an_interrupted_run_is_usable_and_goes_on(text: ParallelText, tmp_path: 
 
 def test_a_run_is_not_overwritten(text: ParallelText, tmp_path: Path) -> None:
     fit(text, OPTIONS, tmp_path)
-    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+
+    def contents() -> dict[Path, bytes]:
+        files = (p for p in tmp_path.rglob("*") if p.is_file() and p.name != ABOUT)
+        return {p: p.read_bytes() for p in files}
+
+    before = contents()
     with pytest.raises(ArgumentError) as error:
         fit(ParallelText(["other words"] * 9, ["autres mots"] * 9), OPTIONS, tmp_path)
     assert str(error.value) == (
         f"out: expected a folder without a run; got {tmp_path} with step-000006. "
         "Resume it (--resume, in Python resume=True), or choose another folder."
     )
-    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+    assert {
+        p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file() and p.name != ABOUT
+    } == before
 
 
 def test_resuming_where_nothing_was_saved_begins_anew(text: ParallelText, tmp_path: Path) -> None:

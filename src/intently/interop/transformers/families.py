@@ -36,6 +36,16 @@ from intently.nn.linear import Linear
 Model = TextModel | TextToText
 
 
+def _plain(layer: int) -> AttentionOptions:
+    """The default options, in every layer."""
+    return AttentionOptions()
+
+
+def _as_it_is(name: str, x: Tensor) -> Tensor:
+    """A tensor that has our shape."""
+    return x
+
+
 @dataclass(frozen=True)
 class Layers:
     """The layers of one stack, in our terms."""
@@ -47,7 +57,7 @@ class Layers:
     activation: Any
     norms: Callable[[int], nn.Module]
     norm: Literal["pre", "post"] = "pre"
-    options: Callable[[int], AttentionOptions] = lambda i: AttentionOptions()
+    options: Callable[[int], AttentionOptions] = _plain
     """The options of the self-attention of layer i."""
     heads_of: Mapping[str, Any] = field(default_factory=dict)
     """More keywords of `MultiHeadAttention`."""
@@ -93,7 +103,7 @@ class Family:
     """
     repeated: tuple[str, ...] = ()
     """Names of tensors that repeat others."""
-    turn: Callable[[str, Tensor], Tensor] = lambda name, x: x
+    turn: Callable[[str, Tensor], Tensor] = _as_it_is
     """Brings a tensor, by our name, into our shape."""
 
     @property

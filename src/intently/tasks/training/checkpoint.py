@@ -138,7 +138,7 @@ class Checkpoints:
         """Return the checkpoint ``name``, by default the latest.
 
         ``state`` is the shape that its state must have, see `files.fault`. Raises CheckpointError
-        if it is missing, damaged, foreign or of another version, and names the newest good one;
+        if it is missing, damaged, foreign or of a different version, and names the newest good one;
         nothing is deleted. A checkpoint that cannot be read is not called damaged.
         """
         name = self.latest() if name is None else name
