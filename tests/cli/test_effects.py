@@ -43,13 +43,13 @@ def fell(out: str) -> tuple[float, float]:
 
 def test_words_of_the_output_in_the_embedded_translator(asked: Command, tmp_path: Path) -> None:
     table, picture = tmp_path / "t.csv", tmp_path / "t.png"
-    text = "I drink milk."
-    outcome = asked(text, "--forbid", "Je", "--csv", table, "--out", picture)
+    text = "How are you?"
+    outcome = asked(text, "--forbid", "allez-vous", "--csv", table, "--out", picture)
     assert outcome.status == 0
     was, becomes, *_ = outcome.out.splitlines()
-    assert was == "Je bois du lait."
+    assert was == "Comment allez-vous ?"
     translator = Translator.load()
-    forbidden = {f"decoder.{n}.self_attention": edits.forbid([1]) for n in (0, 1)}
+    forbidden = {f"decoder.{n}.self_attention": edits.forbid([2]) for n in (0, 1)}
     with it.edit(translator.model, forbidden):
         (made,) = translator.translate([text], GREEDY)
     assert becomes == f"becomes: {made.text}" and made.text != was
