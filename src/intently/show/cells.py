@@ -137,7 +137,7 @@ def write_numbers(
 ) -> None:
     """Write its number into every finite cell, in an ink that reads on its shade."""
     places = 2 if np.abs(values[np.isfinite(values)]).max(initial=0.0) < 10 else 0
-    faces = colours(norm(values))
+    faces: Any = colours(norm(values))
     for (i, j), value in np.ndenumerate(values):
         if np.isfinite(value):
             faint = abs(value) < 0.5 * 10.0**-places
