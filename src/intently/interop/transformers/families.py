@@ -7,84 +7,34 @@ Qwen3); Devlin et al. 2019, "BERT", section 3; Junczys-Dowmunt et al. 2018, "Mar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from intently.core.masks import Mask, causal, window
 from intently.core.positions import Rotary
 from intently.core.positions.scaling import DynamicNTK, Llama3, Scaling, YaRN
 from intently.core.positions.scaling import Linear as LinearScaling
-from intently.interop.blocks import Decoder, Encoder
 from intently.interop.foreign import check_options, refuse
-from intently.interop.transformers.models import Embeddings, TextModel, TextToText
-from intently.nn import (
-    AttentionOptions,
-    DecoderLayer,
-    EncoderLayer,
-    FeedForward,
-    GatedFeedForward,
-    MultiHeadAttention,
-    Projections,
+from intently.interop.transformers.models import (
+    Embeddings,
+    Layers,
+    TextModel,
+    TextToText,
+    activation,
 )
+from intently.nn import AttentionOptions, Projections
 from intently.nn.linear import Linear
 
 Model = TextModel | TextToText
 
 
-def _plain(layer: int) -> AttentionOptions:
-    """The default options, in every layer."""
-    return AttentionOptions()
-
-
 def _as_it_is(name: str, x: Tensor) -> Tensor:
     """A tensor that has our shape."""
     return x
-
-
-@dataclass(frozen=True)
-class Layers:
-    """The layers of one stack, in our terms."""
-
-    count: int
-    width: int
-    heads: int
-    inner: int
-    activation: Any
-    norms: Callable[[int], nn.Module]
-    norm: Literal["pre", "post"] = "pre"
-    options: Callable[[int], AttentionOptions] = _plain
-    """The options of the self-attention of layer i."""
-    heads_of: Mapping[str, Any] = field(default_factory=dict)
-    """More keywords of `MultiHeadAttention`."""
-    gated: bool = False
-    bias: bool = True
-    """Whether the feed-forward part has biases."""
-    dropouts: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    """Those of the output of each part, of attention weights, and within the feed-forward part."""
-
-    def stack(self, cross: bool = False) -> Any:
-        """Return an `Encoder`, or with ``cross`` a `Decoder`; "pre" has a norm after the last."""
-        c, (outer, of_weights, inner) = self.width, self.dropouts
-        block = partial(MultiHeadAttention, c, self.heads, dropout=of_weights, **self.heads_of)
-        kind = GatedFeedForward if self.gated else FeedForward
-        function = activation(self.activation)
-        layers = []
-        for i in range(self.count):
-            own = block(attention=self.options(i))
-            feed = kind(c, self.inner, inner, activation=function, bias=self.bias)
-            given: Any = {"norm": self.norm, "dropout": outer, "norms": self.norms}
-            layers.append(
-                DecoderLayer(c, own, feed, cross=block(), **given)
-                if cross
-                else EncoderLayer(c, own, feed, **given)
-            )
-        last = self.norms(c) if self.norm == "pre" else None
-        return Decoder(layers, last) if cross else Encoder(layers, last)
 
 
 @dataclass(frozen=True)
@@ -301,17 +251,6 @@ def _marian(config: Any, headed: bool, pooled: bool) -> TextToText:
     )
 
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": F.relu,
-    "gelu": F.gelu,
-    "gelu_new": partial(F.gelu, approximate="tanh"),
-    "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
-    "silu": F.silu,
-    "swish": F.silu,
-    "tanh": F.tanh,
-}
-
-
 class Activation(nn.Module):
     """One of the activations as a module, for heads."""
 
@@ -322,19 +261,6 @@ class Activation(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the activation of x, entry by entry."""
         return self.function(x)
-
-
-def activation(name: Any) -> Callable[[Tensor], Tensor]:
-    """Return the activation of a config; raise `ArgumentError` for one we do not have."""
-    if name not in ACTIVATIONS:
-        refuse(
-            "config",
-            "hidden_act",
-            f"one of {', '.join(ACTIVATIONS)}",
-            repr(name),
-            "other activations have no counterpart",
-        )
-    return ACTIVATIONS[name]
 
 
 def _turned(name: str, x: Tensor) -> Tensor:

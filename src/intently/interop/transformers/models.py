@@ -1,8 +1,11 @@
-"""Whole models built from stacks: text to states or logits, and text to text."""
+"""Stacks of layers, and whole models of them: text to states or logits, and text to text."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -13,9 +16,87 @@ from intently.core.attention import Attention
 from intently.core.masks import Mask
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.interop.blocks import Decoder, Encoder
+from intently.interop.foreign import refuse
+from intently.nn import (
+    AttentionOptions,
+    DecoderLayer,
+    EncoderLayer,
+    FeedForward,
+    GatedFeedForward,
+    MultiHeadAttention,
+)
 from intently.nn.attended import attended
 from intently.nn.models.transformer import DecoderCache
 from intently.nn.weights.loading import AllOrNothing
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_new": partial(F.gelu, approximate="tanh"),
+    "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
+    "silu": F.silu,
+    "swish": F.silu,
+    "tanh": F.tanh,
+}
+
+
+def activation(name: Any) -> Callable[[Tensor], Tensor]:
+    """Return the activation of a config; raise `ArgumentError` for one we do not have."""
+    if name not in ACTIVATIONS:
+        refuse(
+            "config",
+            "hidden_act",
+            f"one of {', '.join(ACTIVATIONS)}",
+            repr(name),
+            "other activations have no counterpart",
+        )
+    return ACTIVATIONS[name]
+
+
+def _plain(layer: int) -> AttentionOptions:
+    """The default options, in every layer."""
+    return AttentionOptions()
+
+
+@dataclass(frozen=True)
+class Layers:
+    """The layers of one stack, in our terms."""
+
+    count: int
+    width: int
+    heads: int
+    inner: int
+    activation: Any
+    norms: Callable[[int], nn.Module]
+    norm: Literal["pre", "post"] = "pre"
+    options: Callable[[int], AttentionOptions] = _plain
+    """The options of the self-attention of layer i."""
+    heads_of: Mapping[str, Any] = field(default_factory=dict)
+    """More keywords of `MultiHeadAttention`."""
+    gated: bool = False
+    bias: bool = True
+    """Whether the feed-forward part has biases."""
+    dropouts: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """Those of the output of each part, of attention weights, and within the feed-forward part."""
+
+    def stack(self, cross: bool = False) -> Any:
+        """Return an `Encoder`, or with ``cross`` a `Decoder`; "pre" has a norm after the last."""
+        c, (outer, of_weights, inner) = self.width, self.dropouts
+        block = partial(MultiHeadAttention, c, self.heads, dropout=of_weights, **self.heads_of)
+        kind = GatedFeedForward if self.gated else FeedForward
+        function = activation(self.activation)
+        layers = []
+        for i in range(self.count):
+            own = block(attention=self.options(i))
+            feed = kind(c, self.inner, inner, activation=function, bias=self.bias)
+            given: Any = {"norm": self.norm, "dropout": outer, "norms": self.norms}
+            layers.append(
+                DecoderLayer(c, own, feed, cross=block(), **given)
+                if cross
+                else EncoderLayer(c, own, feed, **given)
+            )
+        last = self.norms(c) if self.norm == "pre" else None
+        return Decoder(layers, last) if cross else Encoder(layers, last)
 
 
 class Embeddings(AllOrNothing):

@@ -308,4 +308,4 @@ def step_of(name: str) -> int:
     >>> step_of("step-000200"), step_of("step-000200.safetensors")
     (200, 200)
     """
-    return int(name.removeprefix("step-").split(".")[0].split("-")[0])
+    return int(name.removeprefix("step-").removesuffix(SUFFIX))
