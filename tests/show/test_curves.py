@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from intently import show
-from intently.errors import ArgumentError
+from intently.errors import ArgumentError, KindError
 
 from .drawing import written
 
@@ -163,3 +163,21 @@ def test_numbers_are_places_too_and_one_place_has_no_band():
 def test_series_without_content_are_refused(values, message):
     with pytest.raises(ArgumentError, match=message):
         show.curves(values, LENGTHS)
+
+
+@pytest.mark.parametrize("values", ["x", 3, [1, 2]], ids=str)
+def test_values_are_series_or_the_lines_of_a_history(values):
+    with pytest.raises(KindError, match=r"values: expected series by name.* or the lines of"):
+        show.curves(values)
+
+
+@pytest.mark.parametrize("line", [5, None], ids=str)
+def test_a_series_has_numbers(line):
+    with pytest.raises(KindError, match=r"values\['a'\]: expected the numbers of a series"):
+        show.curves({"a": line})
+
+
+@pytest.mark.parametrize("at", [["x", 2], [1, None], [1, math.inf]], ids=str)
+def test_places_are_all_names_or_all_finite_numbers(at):
+    with pytest.raises(ArgumentError, match="at: expected a finite number for each place, or a na"):
+        show.curves({"a": [1, 2]}, at)

@@ -241,7 +241,8 @@ test_what_cannot_be_drawn_is_named = refusals(
             ),
         },
         KindError: {
-            r"matrix: expected a lazy matrix, or weights .*got str": lambda: show.heatmap("A")
+            r"matrix: expected a lazy matrix, or weights .*got str": lambda: show.heatmap("A"),
+            r"gold: expected links .*Alignment\.of": lambda: show.heatmap(milk(), gold=[(0, 0)]),
         },
     }
 )

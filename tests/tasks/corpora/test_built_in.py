@@ -66,6 +66,8 @@ def test_a_sample_has_each_sentence_once() -> None:
     assert len({pair.source for pair in sample("train", 5000)}) == 5000
     assert sample("test", 3) == list(language("test"))[:3]
     assert len(sample("test", 9999)) == 2000
+    with pytest.raises(ArgumentError, match="count: expected an int ≥ 0; got -1"):
+        sample("test", -1)
 
 
 def test_the_vocabulary_holds_every_word(splits: dict[str, list[Pair]]) -> None:

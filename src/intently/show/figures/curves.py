@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from intently.errors import ArgumentError, build
+from intently.errors import ArgumentError, KindError, build
 from intently.show.files import destination, finish
 from intently.show.labels import lines, titled, visible
 from intently.show.sheet import (
@@ -142,10 +142,19 @@ def _read(
     given: Mapping[str, Mapping[str, Line]] = values if nested else {"": values}
     if not any(given.values()):
         raise build(ArgumentError, "values", "at least one series", "none")
+    for name, line in ((name, line) for series in given.values() for name, line in series.items()):
+        if not np.iterable(line):
+            got = type(line).__name__
+            raise build(KindError, f"values[{name!r}]", "the numbers of a series", got)
     most = max(len(line) for series in given.values() for line in series.values())
     places = list(range(most) if at is None else at)
     named = [lines(place) for place in places if isinstance(place, str)]
-    xs = np.arange(len(places)) if named else np.array(places, dtype=float)
+    try:
+        xs = np.arange(len(places)) if named else np.array(places, dtype=float)
+    except (TypeError, ValueError):
+        xs = np.array([math.nan])
+    if len(named) not in (0, len(places)) or not np.isfinite(xs).all():
+        raise build(ArgumentError, "at", "a finite number for each place, or a name", repr(at))
     panels = [
         Panel(
             visible(panel) if panel else "",
@@ -182,6 +191,10 @@ def _series(argument: str, name: str, line: Line, places: np.ndarray) -> Series:
 
 def _recorded(history: Sequence[Row]) -> list[Panel]:
     """Return the panels of a training run."""
+    rows = history if np.iterable(history) else [history]
+    if isinstance(history, str) or not all(isinstance(row, Mapping) for row in rows):
+        expected = "series by name, panels of them by name, or the lines of a history"
+        raise build(KindError, "values", expected, f"{type(history).__name__} of other values")
     for number, row in enumerate(history):
         if row.get("step") is None:
             raise build(ArgumentError, "history", "a step in every line", f"none in line {number}")

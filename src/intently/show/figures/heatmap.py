@@ -12,7 +12,7 @@ import torch
 from intently.core.matrix import LazyMatrix
 from intently.core.matrix.labelling import follows
 from intently.core.matrix.patterns.heads import entropies
-from intently.errors import ArgumentError, build
+from intently.errors import ArgumentError, KindError, build
 from intently.foundation.checks import check_word
 from intently.show import reading
 from intently.show.cells import (
@@ -194,6 +194,10 @@ def _links(gold: Gold | None, t: int, s: int) -> tuple[Links, Links]:
     """Return the sure and the other possible links."""
     if gold is None:
         return [], []
+    if not (hasattr(gold, "sure") and hasattr(gold, "possible")):
+        fix = "Alignment.of(links) of intently.core.matrix.alignment makes one"
+        got = type(gold).__name__
+        raise build(KindError, "gold", "links that are sure, and possible", got, fix=fix)
     sure = {(int(j), int(i)) for j, i in gold.sure}
     possible = {(int(j), int(i)) for j, i in gold.possible}
     outside = sorted((j, i) for j, i in sure | possible if not (0 <= j < s and 0 <= i < t))

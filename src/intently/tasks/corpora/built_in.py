@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from intently.core.matrix.alignment import Alignment
 from intently.errors import DataError, build
-from intently.foundation.checks import check_word
+from intently.foundation.checks import check_word, whole_number
 from intently.tasks.text.words import words
 
 FOLDER = Path(str(files("intently") / "tasks" / "embedded" / "language"))
@@ -114,6 +114,7 @@ def sample(split: str, count: int) -> list[Pair]:
     >>> len({pair.source for pair in sample("test", 50)})
     50
     """
+    whole_number(count, "count", 0)
     distinct: dict[str, Pair] = {}
     for pair in language(split):
         if len(distinct) >= count:
