@@ -35,7 +35,7 @@ IN_CONTEXT = [
 """Words, each in two contexts: what is written on the map, and the sentence."""
 
 SHOTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "page-heads": ("#", {}),
+    "page-heads": ("#view=overview", {}),
     "page-matrix": ("#view=head&entry=1&heads=0&row=7&column=5", {}),
     "page-words": ("#view=text&entry=5&heads=0", {}),
     "page-dark": ("#view=text&entry=1&heads=0&row=7", {"color_scheme": "dark"}),
@@ -151,7 +151,7 @@ def shoot(opened: Any, page: Path, state: str, name: str, **options: Any) -> Non
     about = {"viewport": {"width": 1280, "height": 740}, "device_scale_factor": 1.25, **options}
     view = opened.new_page(**about)
     view.goto(page.as_uri() + state)
-    view.wait_for_selector("canvas, svg, .word", state="visible")
+    view.wait_for_selector("[data-wait]", state="hidden")
     view.wait_for_timeout(600)  # pictures are drawn frame by frame
     view.screenshot(path=HERE / f"{name}.png")
     view.close()

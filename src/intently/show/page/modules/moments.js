@@ -79,7 +79,7 @@ export function momentsOf({ alignment, guided, embedded, layers, text }) {
       text: long,
       says: "Weights show where a head looks, not what the model needs. To find out, forbid a cell or switch a head off, and see whether the translation changes.",
       task: embedded
-        ? "Cross out ‘it’ → ‘road’: its weight goes to ‘animal’, and ‘elle’ becomes ‘il’. Undo, then switch the whole head off: ‘elle’ stays, only less likely."
+        ? "Cross out ‘it’ → ‘road’: its weight goes to ‘animal’, and ‘elle’ becomes ‘il’. Undo, then switch the whole head off: ‘elle’ becomes ‘il’, too."
         : "Cross out a dark cell, then undo, and switch the head off.",
       place: { view: "head", layer: encoder, heads: reader, row: embedded ? "it" : undefined, column: embedded ? "road" : undefined },
     },
