@@ -1,4 +1,4 @@
-"""The page of an examination in a real browser: drawn, pointed at, walked with keys, dark."""
+"""The page of an examination in a real browser: two tables, shaded, dark."""
 
 from __future__ import annotations
 
@@ -12,9 +12,6 @@ from torch import Tensor
 
 import intently as it
 from intently.checker import check
-
-from .driving import until
-from .test_views import PAINTED
 
 Opened = Callable[..., Any]
 
@@ -33,50 +30,34 @@ def examined(tmp_path_factory: Any) -> Path:
 
 
 def test_what_was_expected_stands_beside_what_was_found(examined: Path, opened: Opened) -> None:
-    page = opened(examined)
-    until(page, PAINTED, ".finding canvas")
+    page = opened(examined, java_script_enabled=False)
     assert page.locator(".finding").count() == 3
-    assert page.locator(".finding canvas").count() == 4
+    assert page.locator(".finding table").count() == 4
     assert page.text_content(".verdict").startswith("2 mistakes, 1 hazard: no-scale")
-    boxes = [page.locator(".finding canvas").nth(n).bounding_box() for n in (0, 1)]
+    boxes = [page.locator(".finding table").nth(n).bounding_box() for n in (0, 1)]
     assert boxes[0]["y"] == boxes[1]["y"] and boxes[0]["x"] + boxes[0]["width"] < boxes[1]["x"]
-    label = page.locator(".finding canvas").nth(3).get_attribute("aria-label")
-    assert "query 0 gives key 1 the weight" in label
+    assert "uery 0 gives key 1 the weight" in page.locator(".reading").nth(1).text_content()
     assert "keeps the diagonal" in page.locator(".cure").nth(1).text_content()
 
 
-def test_a_weight_is_read_in_both_matrices(examined: Path, opened: Opened) -> None:
+def test_the_cell_that_tells_is_framed_and_weights_are_shaded(
+    examined: Path, opened: Opened
+) -> None:
     page = opened(examined)
-    until(page, PAINTED, ".finding canvas")
-    reading = page.locator("[data-reading]").nth(1)
-    first = reading.text_content()
-    page.locator(".finding canvas").nth(3).focus()
-    page.keyboard.press("ArrowDown")
-    assert reading.text_content().startswith("query 0 → key 1: expected 0, found 0.")
-    page.keyboard.press("ArrowDown")
-    page.keyboard.press("ArrowLeft")
-    assert reading.text_content().startswith("query 1 → key 0: expected 0.")
-    assert page.text_content("[data-status]") == reading.text_content()
-    page.locator(".finding canvas").nth(3).blur()
-    assert reading.text_content() == first
-
-
-def test_numbers_are_there_without_the_picture(examined: Path, opened: Opened) -> None:
-    page = opened(examined, java_script_enabled=False)
-    assert page.locator("table").count() == 4
-    page.locator("summary").nth(1).click()
-    rows = page.locator("table").nth(2).locator("tr")
-    assert rows.nth(1).locator("td").nth(1).text_content() == "0.000"
-    assert rows.nth(1).locator("td").first.text_content() == "1.000"
+    expected, found = (page.locator(".finding table").nth(n) for n in (2, 3))
+    first = expected.locator("tr").nth(1).locator("td")
+    assert [first.nth(n).text_content() for n in (0, 1)] == ["1.000", "0.000"]
+    assert [first.nth(n).get_attribute("class") for n in (0, 1)] == ["w7", "w0 tells"]
+    told = found.locator(".tells")
+    assert told.count() == 1 and 0 < float(told.text_content()) < 1
 
 
 def test_it_is_dark_where_the_system_is_and_fits_a_phone(examined: Path, opened: Opened) -> None:
     page = opened(examined, width=390, height=844, color_scheme="dark")
-    until(page, PAINTED, ".finding canvas")
     ground = "getComputedStyle(document.querySelector('.intently')).backgroundColor"
     assert page.evaluate(ground) == "rgb(20, 23, 28)"
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    page.click("[data-do=theme]")
+    page = opened(examined, color_scheme="light")
     assert page.evaluate(ground) == "rgb(255, 255, 255)"
 
 
@@ -94,5 +75,4 @@ def test_names_are_no_markup(tmp_path: Path, opened: Opened) -> None:
 
     hostile.__name__ = "</script><img src=x onerror=alert(1)>"
     page = opened(check(hostile).page(tmp_path / "a.html"))
-    until(page, PAINTED, ".finding canvas")
     assert page.locator("img").count() == 0

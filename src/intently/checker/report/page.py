@@ -1,27 +1,24 @@
-"""The page of an examination: one file in the look of the recordings' page, and with its code."""
+"""The report of an examination as one static page, without a script."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from intently.checker.report.finding import Example, Finding, alike, places
 from intently.foundation import files
-from intently.show.page.script import joined, source
-from intently.show.page.writing import described, destination, head, style
+from intently.show.page.script import source
+from intently.show.page.writing import destination, head
 
 if TYPE_CHECKING:
     from intently.checker.properties.every import Property
     from intently.checker.report.report import Report
 
-SCRIPT = (
-    *("colours", "words", "scales", "painter", "frame", "shading", "crosshair"),
-    *("examined", "examination"),
-)
 CLASSES = {True: ("holds", "✓"), False: ("broken", "✗"), None: ("idle", "–")}
 
 
@@ -36,65 +33,67 @@ def write(report: Report, path: str | os.PathLike[str]) -> Path:
 
 def parts(report: Report) -> Iterator[str]:
     """The parts of the page in order; equal reports give equal bytes."""
-    code = f'\n(() => {{\n"use strict";\n\n{joined(SCRIPT)}\n}})();\n'
-    groups = alike(report.findings)
-    examples = [None if x[0].example is None else asdict(x[0].example) for x in groups]
     mark = source("body.html").split("<svg", 1)[1].split("</svg>", 1)[0]
     title = f"{report.name}, examined"
-    yield head(title, style() + source("examined.css"), code)
-    yield '<body>\n<div class="intently" data-theme="auto">\n<header class="bar">\n'
-    yield f"<h1><svg{mark}</svg><span>{escape(title)}</span></h1>\n"
-    yield '<div class="tools"><button type="button" data-do="theme">◐ Auto</button></div>\n'
-    yield '</header>\n<main><div class="examined">\n<section>\n'
+    yield head(title, _style(), "")
+    yield '<body>\n<div class="intently">\n<header class="bar">\n'
+    yield f"<h1><svg{mark}</svg><span>{escape(title)}</span></h1>\n</header>\n"
+    yield '<main><div class="examined">\n<section>\n'
     look = "verdict" if report.ok else "verdict wrong"
     yield f'<p class="{look}">{escape(_first_up(report.verdict))}</p>\n'
     understood = _marked(escape(_first_up(report.understood)))
     yield f'<p class="understood">{understood}</p>\n</section>\n'
-    for number, (first, *others) in enumerate(groups):
-        yield from _finding(replace(first, where=places((first, *others))), number)
+    for first, *others in alike(report.findings):
+        yield from _finding(replace(first, where=places((first, *others))))
     if report.computes:
         yield '<section><h3>What it computes</h3>\n<ol class="computed">\n'
         yield from (f"<li>{_marked(escape(x))}</li>\n" for x in report.computes)
         yield "</ol>\n</section>\n"
     yield '<section><h3>What was tried</h3>\n<ol class="tried">\n'
     yield from map(_property, report.properties)
-    yield "</ol>\n</section>\n</div></main>\n"
-    yield '<p class="unseen" data-status role="status" aria-live="polite"></p>\n</div>\n'
-    meta = described({"examples": examples})
-    yield f'<script type="application/json" id="intently-page">{meta}</script>\n'
-    yield f"<script>{code}</script>\n</body>\n</html>\n"
+    yield "</ol>\n</section>\n</div></main>\n</div>\n</body>\n</html>\n"
 
 
-def _finding(x: Finding, number: int) -> Iterator[str]:
+def _style() -> str:
+    """The style sheet: that of the recordings' page, dark where the system is."""
+    css = source("style.css")
+    dark = re.findall(r'\[data-theme="dark"\]\)? (\{.*?\n\})', css, re.DOTALL)
+    rules = "".join(f"{name} {rule}\n" for name, rule in zip(("html", ".intently"), dark))
+    night = f"@media screen and (prefers-color-scheme: dark) {{\n{rules}}}\n"
+    return css + night + source("examined.css")
+
+
+def _finding(x: Finding) -> Iterator[str]:
     yield f'<article class="finding {x.kind.replace(" ", "-")}">\n'
     at = f" · {escape(x.where)}" if x.where else ""
     yield f'<p class="kind"><b>{x.kind}</b>{at} · <code>{escape(x.name)}</code></p>\n'
     yield f'<h2>{escape(x.title)}</h2>\n<p class="said">{_marked(escape(x.said))}</p>\n'
     if x.example is not None:
-        yield from _example(x.example, x, number)
+        yield from _example(x.example, x)
     if x.cure and x.kind in ("mistake", "hazard"):
         yield f'<p class="cure"><b>Cure</b>{_marked(escape(x.cure))}</p>\n'
     yield "</article>\n"
 
 
-def _example(x: Example, finding: Finding, number: int) -> Iterator[str]:
-    """Both matrices, to be drawn by the script, and their numbers for those who read them."""
-    yield f'<figure data-example="{number}">\n<div class="sides">\n'
+def _example(x: Example, finding: Finding) -> Iterator[str]:
+    """Both matrices as tables, shaded on one scale, with the cell that tells in a frame."""
+    top = max(w for row in (*x.expected, *x.found) for w in row if w < float("inf")) or 1.0
+    yield '<figure>\n<div class="sides">\n'
     for name, rows in (("expected", x.expected), ("found", x.found)):
-        label = f"Weights {name}, {len(rows)} queries by {len(x.keys)} keys: {x}. Arrow keys move."
-        yield f"<div><h3>{name}</h3>"
-        yield f'<canvas tabindex="0" role="img" aria-label="{escape(label)}"></canvas></div>\n'
-    at = f"batch row {finding.cell[0]}, head {finding.cell[1]}: " if len(finding.cell) == 4 else ""
-    yield f'</div>\n<p class="reading" data-reading>{escape(_first_up(f"{at}{x}"))}</p>\n'
-    yield '</figure>\n<details><summary>The numbers</summary><div class="scrolled">\n'
-    for name, rows in (("expected", x.expected), ("found", x.found)):
-        yield f"<table><caption>{name}</caption><tr><th></th>"
+        yield f'<table><caption>{name}</caption><tr><th aria-label="query, key"></th>'
         yield "".join(f'<th scope="col">{j}</th>' for j in x.keys) + "</tr>\n"
         for i, row in zip(x.queries, rows):
-            cells = "".join(f"<td>{w:.3f}</td>" for w in row)
-            yield f'<tr><th scope="row">{i}</th>{cells}</tr>\n'
+            cells = (_cell(w, top, (i, j) == x.cell) for j, w in zip(x.keys, row))
+            yield f'<tr><th scope="row">{i}</th>{"".join(cells)}</tr>\n'
         yield "</table>\n"
-    yield "</div></details>\n"
+    at = f"batch row {finding.cell[0]}, head {finding.cell[1]}: " if len(finding.cell) == 4 else ""
+    yield f'</div>\n<p class="reading">{escape(_first_up(f"{at}{x}"))}</p>\n</figure>\n'
+
+
+def _cell(weight: float, top: float, tells: bool) -> str:
+    """A weight in one of the eight shades of the page; ``top`` has the darkest."""
+    shade = f"w{round(7 * min(max(weight / top, 0.0), 1.0))}" if weight == weight else "none"
+    return f'<td class="{shade}{" tells" * tells}">{weight + 0.0:.3f}</td>'
 
 
 def _property(p: Property) -> str:

@@ -17,10 +17,8 @@ from pathlib import Path
 HERE = Path(__file__).parent
 MODULES, BUNDLES = HERE / "modules", HERE / "bundles"
 
-ENTRIES = ("start", "widget", "play", "worker", "examination")
-"""The modules that scripts begin with: a page, its form in a notebook, a live one and its worker,
-and the page of an examination.
-"""
+ENTRIES = ("start", "widget", "play", "worker")
+"""The modules that scripts begin with: a page, its notebook form, a live page, its worker."""
 
 IMPORT = re.compile(r'import \{ ((?:\w+, )*\w+),? \} from "\./(\w+)\.js";')
 EXPORT = re.compile(r"export (?=(?:async )?function\b|const\b|class\b)")
