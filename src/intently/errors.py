@@ -12,7 +12,7 @@ from typing import ClassVar, TypeVar
 
 
 class IntentlyError(Exception):
-    """Every error that Intently raises on purpose; with ``status`` a command ends by it."""
+    """The base of all errors that Intently raises; ``status`` is the exit code of a command."""
 
     status: ClassVar[int] = 2
 
@@ -63,7 +63,6 @@ class WriteError(IntentlyError, OSError):
 
 E = TypeVar("E", bound=IntentlyError)
 
-
 SHOWN = 2_000
 """Characters of what came that a message shows."""
 
@@ -85,9 +84,9 @@ def build(
     ``argument`` names what was wrong, ``expected`` and ``got`` say what was expected and what was
     given, ``cause`` the likely reason and ``fix`` what to do.
     """
-    said = str(got)
-    said = said if len(said) <= SHOWN else f"{said[:SHOWN]}…"
-    parts = [f"{argument}: expected {expected}; got {said}."]
+    value = str(got)
+    value = value if len(value) <= SHOWN else f"{value[:SHOWN]}…"
+    parts = [f"{argument}: expected {expected}; got {value}."]
     parts += [_sentence(text) for text in (cause, fix) if text]
     return kind(" ".join(parts))
 
@@ -98,16 +97,16 @@ def one_line(error: E) -> E:
     >>> str(one_line(DataError("got 'a\x1b[2J\n'")))
     "got 'a\\x1b[2J\\n'"
     """
-    told = "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(error))
-    return type(error)(told)
+    message = "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(error))
+    return type(error)(message)
 
 
 def lacks_memory(error: BaseException) -> bool:
     """Whether an error says that memory is full: Python's, PyTorch's or CUDA's."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    said = ("allocate memory", "out of memory", "bad_alloc")
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in said)
+    signs = ("allocate memory", "out of memory", "bad_alloc")
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in signs)
 
 
 def shape_of(tensor: object) -> str:
