@@ -65,7 +65,7 @@ class Size:
 
 
 QUICK = Size("quick", pairs=24_000, steps=240, sentences=200, dropout=0.0)
-USUAL = Size("usual", pairs=100_000, steps=840, sentences=1_000)
+USUAL = Size("usual", pairs=100_000, steps=1_000, sentences=1_000, batch_tokens=850)
 THOROUGH = Size("thorough", pairs=100_000, steps=1_000, sentences=2_000)
 
 GUIDED = AlignmentHead("encoder.1.self_attention", 0)
