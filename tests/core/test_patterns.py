@@ -13,7 +13,7 @@ from torch import Tensor
 import intently as it
 from intently.core.matrix import patterns
 from intently.core.matrix.lazy import LazyMatrix
-from intently.core.matrix.patterns.heads import blocks_of_heads
+from intently.core.matrix.patterns import blocks_of_heads
 
 from ..combinations import each
 from .formula import families, random
@@ -27,7 +27,7 @@ SMALL = 60
 @pytest.fixture(params=[2**20, SMALL], ids=["whole", "in pieces"], autouse=True)
 def _blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("intently.core.matrix.statistics.BLOCK", 4 * request.param)
-    monkeypatch.setattr("intently.core.matrix.patterns.measured.SIZE", request.param)
+    monkeypatch.setattr("intently.core.matrix.patterns.SIZE", request.param)
 
 
 def matrices() -> dict[str, LazyMatrix]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import intently as it
 from intently.core.matrix import Dense, LazyMatrix
-from intently.core.matrix.rollout import rollout
+from intently.core.matrix.joined import rollout
 from intently.errors import ArgumentError, KindError, MemoryRefused, RangeError
 
 from ..messages import Refusals, raises

@@ -16,8 +16,7 @@ from torch import Tensor
 from intently import kernels
 from intently.core.biases import Bias
 from intently.core.kernels import differentiated, eager, walk
-from intently.core.kernels.modes import no_autocast
-from intently.core.kernels.operands import problem_of, tensors, usual, values_of
+from intently.core.kernels.operands import no_autocast, problem_of, tensors, usual, values_of
 from intently.core.kernels.problem import Problem
 from intently.core.kernels.walk import Block
 from intently.core.masks import Mask, is_plain_causal

@@ -14,8 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from intently.core.attention import attention
-from intently.core.kernels.modes import in_autocast
-from intently.core.kernels.operands import of_causal_bias
+from intently.core.kernels.operands import in_autocast, of_causal_bias
 from intently.core.masks import Mask, allowed, causal
 from intently.core.masks.geometry import lengths_may_change
 from intently.errors import ArgumentError, KindError, build, shape_of

@@ -16,8 +16,8 @@ from torch import Tensor
 from intently.core.kernels import eager, native, tiled
 from intently.core.kernels.eager import Eager
 from intently.core.kernels.flex import Flex
-from intently.core.kernels.modes import differentiated, opaque, recording
 from intently.core.kernels.native import Native, measuring, unserved
+from intently.core.kernels.operands import differentiated, opaque, recording
 from intently.core.kernels.problem import Kernel, Problem
 from intently.core.kernels.tiled import Tiled
 from intently.core.kernels.torch_fused import TorchFused

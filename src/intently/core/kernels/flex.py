@@ -30,7 +30,7 @@ from torch import Tensor
 
 from intently.core.kernels.problem import Kernel, Problem, four_axes
 from intently.core.masks import FULL, PARTIAL, Geometry, Mask
-from intently.core.masks.over import Rule
+from intently.core.masks.geometry import Rule
 from intently.core.scores import Dot
 from intently.foundation.values import Value, freeze, thaw
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from intently.core.kernels import eager
 from intently.core.kernels.eager import Dropping, drawn
 from intently.core.kernels.gradients import gradients
-from intently.core.kernels.modes import batched, forward_mode, recording, transformed
+from intently.core.kernels.operands import batched, forward_mode, recording, transformed
 from intently.core.kernels.problem import Kernel, Problem, taken
 from intently.core.kernels.walk import TILE, Rows, walk
 from intently.foundation.values import freeze, thaw

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from intently.core.kernels import walk
-from intently.core.kernels.modes import forward_mode, recording, transformed
+from intently.core.kernels.operands import forward_mode, recording, transformed
 from intently.core.kernels.problem import Kernel, Problem, four_axes
 from intently.core.scores import Dot
 from intently.errors import KernelError, build

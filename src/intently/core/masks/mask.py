@@ -18,6 +18,7 @@ from intently.core.masks.closed_forms import (
     either,
     most,
     neither,
+    picture,
     reduced,
     step_within,
     unless_all,
@@ -25,13 +26,16 @@ from intently.core.masks.closed_forms import (
 from intently.core.masks.geometry import (
     Cut,
     Geometry,
+    Over,
+    Pair,
+    Picked,
+    Rule,
     check_broadcast,
     copied,
     cut_right,
     entries,
     pick,
 )
-from intently.core.masks.over import Over, Pair, Picked, Rule
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.arrays import Numbers, hidden, plain, valued
 from intently.foundation.field_names import answered
@@ -110,8 +114,6 @@ class Mask(Rule):
         return "\n".join(" ".join("█" if on else "·" for on in row) for row in grid.tolist())
 
     def _repr_html_(self) -> str:
-        from intently.core.masks.picture import picture
-
         return picture(self)
 
     def __and__(self, other: Mask | Tensor | Numbers) -> Mask:

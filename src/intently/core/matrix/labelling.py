@@ -14,8 +14,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from intently.core.biases import Bias
-from intently.core.biases.bias import TensorBias
+from intently.core.biases import Bias, TensorBias
 from intently.core.kernels.problem import Problem
 from intently.core.masks import Geometry, Mask, is_plain_causal
 from intently.core.masks.mask import Both

@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from intently.core.kernels.modes import no_autocast
-from intently.core.kernels.operands import check_product
+from intently.core.kernels.operands import check_product, no_autocast
 from intently.core.matrix.indexing import named, split, take
 from intently.core.matrix.statistics import Statistics
 from intently.errors import ArgumentError, KindError, MemoryRefused, RangeError, build

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from intently.core.kernels.modes import differentiated, transformed
 from intently.core.kernels.native.measuring import MOST
+from intently.core.kernels.operands import differentiated, transformed
 from intently.core.kernels.walk import Block
 from intently.core.masks import Mask
 from intently.core.masks.geometry import copied

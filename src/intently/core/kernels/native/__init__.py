@@ -19,15 +19,15 @@ from torch import Tensor
 from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
 from torch.autograd import forward_ad
 
-from intently.core.kernels.modes import (
+from intently.core.kernels.native import describing, measuring, operator
+from intently.core.kernels.native.operator import instructions, loaded
+from intently.core.kernels.operands import (
     forward_mode,
     needs_gradients,
     opaque,
     recording,
     transformed,
 )
-from intently.core.kernels.native import describing, measuring, operator
-from intently.core.kernels.native.operator import instructions, loaded
 from intently.core.kernels.problem import Kernel, Problem
 from intently.core.kernels.torch_fused import once
 from intently.core.scores import Dot

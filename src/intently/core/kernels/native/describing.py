@@ -14,15 +14,12 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from intently.core.biases import Bias, TensorBias
-from intently.core.biases.bias import Sum
-from intently.core.biases.by_distance import ByDistance
+from intently.core.biases import Bias, ByDistance, Sum, TensorBias
 from intently.core.kernels.problem import Problem
 from intently.core.masks import Geometry, Mask
 from intently.core.masks.by_position import Band, Dilated
-from intently.core.masks.by_segment import Segments, is_sorted
-from intently.core.masks.first_keys import First
 from intently.core.masks.mask import Allowed, Both, Either, Not
+from intently.core.masks.ragged import First, Segments, is_sorted
 
 BAND, FIRST, SEGMENTS, DILATED, ENTRIES, AND, OR, NOT = range(8)
 

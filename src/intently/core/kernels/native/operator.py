@@ -21,8 +21,8 @@ from intently.core.biases import Bias, TensorBias
 from intently.core.kernels import eager
 from intently.core.kernels.eager import Dropping, drawn
 from intently.core.kernels.gradients import differentiable
-from intently.core.kernels.modes import batched, needs_gradients, opaque
 from intently.core.kernels.native import describing
+from intently.core.kernels.operands import batched, needs_gradients, opaque
 from intently.core.kernels.problem import Problem
 from intently.core.kernels.tiled import (
     ARGUMENTS,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from intently.core.kernels.modes import no_autocast
+from intently.core.kernels.operands import no_autocast
 from intently.core.kernels.walk import Block
 from intently.core.matrix.indexing import positions
 from intently.core.matrix.lazy import Derived, LazyMatrix

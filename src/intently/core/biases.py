@@ -1,4 +1,13 @@
-"""Biases by the distance between query and key: ALiBi and the buckets of T5."""
+"""Biases as values, added to the scores before the mask and the softmax.
+
+A bias is made without knowing t and s; tiles of it are evaluated later, when the `Geometry` of the
+matrix is known, so nothing of size t × s is built. By default, query i of t is at position s − t +
+i, as in every mask. Biases add with ``+``:
+
+>>> import torch
+>>> alibi(8) + relative_buckets(torch.zeros(32, 8))
+alibi(8) + relative_buckets(32×8 tensor)
+"""
 
 from __future__ import annotations
 
@@ -7,22 +16,140 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from intently.core.biases.bias import Bias, shown
+from intently.core.masks.by_position import check_tiles, entry_of, tile_of
 from intently.core.masks.geometry import (
     Cut,
     Geometry,
     Integers,
+    Pair,
+    Picked,
+    Rule,
     Standing,
     as_offset,
+    check_broadcast,
     check_device,
     cut_left,
+    cut_right,
+    entries,
     first_of_run,
     pick,
     written,
 )
 from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.foundation.arrays import Kind, Numbers, as_tensor
 from intently.foundation.checks import whole_number
 from intently.foundation.field_names import answered
+from intently.foundation.on_demand import listed
+
+__all__ = ["Bias", "TensorBias", "alibi", "as_bias", "relative_buckets"]
+
+__dir__ = listed(__name__)
+
+
+class Bias(Rule):
+    """A rule that gives the number added to the score of each query and key."""
+
+    shown = ("at", "tile")
+
+    def tile(
+        self, g: Geometry, rows: Tensor, cols: Tensor, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        """Bias of some rows and columns, broadcastable to (…, len(rows), len(cols)).
+
+        It is differentiable in the tensors of the rule. Without ``dtype``, the result has the
+        rule's own dtype: float64 for numbers computed from a formula.
+        """
+        raise NotImplementedError
+
+    def picked(self, index: Tensor, *lead: int) -> Bias:
+        """Return the bias at picked indices of the leading axes."""
+        return PickedBias(self, index, *lead)
+
+    def _repr_html_(self) -> str:
+        from intently.show.notebook import bias_html
+
+        return bias_html(self)
+
+    def __add__(self, other: Bias | Tensor | Numbers) -> Bias:
+        """The sum of both biases."""
+        return Sum(self, as_bias(other))
+
+    def __radd__(self, other: Tensor | Numbers) -> Bias:
+        return Sum(as_bias(other), self)
+
+
+class TensorBias(Bias):
+    """A tensor that broadcasts to (…, h, t, s) as NumPy does; its gradient has its own shape.
+
+    Arrays, lists and integers are copied. Raises `KindError` for values that are not numbers:
+    booleans are masks.
+
+    >>> TensorBias(torch.zeros(4, 1, 6))
+    TensorBias(4×1×6 tensor)
+    """
+
+    def __init__(self, tensor: Tensor | Numbers, like: Kind | None = None) -> None:
+        tensor = as_tensor(tensor, "bias", like)
+        super().__init__(tensor)
+        self.tensor = tensor
+
+    def tile(
+        self, g: Geometry, rows: Tensor, cols: Tensor, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        x = self.tensor.reshape((1,) * (2 - self.tensor.ndim) + self.tensor.shape)
+        picks = [(-2, rows), (-1, cols)]
+        if len(rows) * x.shape[-1] > len(cols) * x.shape[-2]:
+            picks.reverse()
+        for axis, index in picks:
+            x = entries(x, axis, index)
+        return x if dtype is None else x.to(dtype)
+
+    def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
+        return pick(g, self.tensor, (*lead, i, j)[len(lead) + 2 - self.tensor.ndim :])
+
+    def check(self, g: Geometry) -> None:
+        check_broadcast(self.tensor, g, "bias")
+
+    def part(self, cut: Cut, g: Geometry) -> TensorBias:
+        return TensorBias(cut_right(self.tensor, cut)) if self.tensor.ndim > 2 else self
+
+    def __repr__(self) -> str:
+        return f"TensorBias({shown(self.tensor)})"
+
+
+class Sum(Pair[Bias], Bias):
+    """``left + right``."""
+
+    def tile(
+        self, g: Geometry, rows: Tensor, cols: Tensor, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        return self.left.tile(g, rows, cols, dtype) + self.right.tile(g, rows, cols, dtype)
+
+    def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
+        return self.left.at(g, lead, i, j) + self.right.at(g, lead, i, j)
+
+    def __repr__(self) -> str:
+        right = f"({self.right!r})" if isinstance(self.right, Sum) else repr(self.right)
+        return f"{self.left!r} + {right}"
+
+
+class PickedBias(Picked[Bias], Bias):
+    """The bias at picked leading indices."""
+
+    def tile(
+        self, g: Geometry, rows: Tensor, cols: Tensor, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        return self.taken(self.inner.tile(self.whole(g), rows, cols, dtype))
+
+
+def as_bias(bias: Bias | Tensor | Numbers, like: Kind | None = None) -> Bias:
+    """Return a bias unchanged, numbers as `TensorBias` with the dtype and device of `as_tensor`."""
+    return bias if isinstance(bias, Bias) else TensorBias(bias, like)
+
+
+def shown(tensor: Tensor) -> str:
+    """Describe a tensor by its shape."""
+    return f"{'×'.join(map(str, tensor.shape)) or 'scalar'} tensor"
 
 
 class ByDistance(Standing, Bias):
@@ -282,3 +409,30 @@ def _floats(x: Tensor | Sequence[float], name: str) -> Tensor:
     if not x.is_floating_point():
         raise build(KindError, name, "a floating-point tensor", f"dtype {x.dtype}")
     return x
+
+
+class TiledBias(Bias):
+    """A bias made of ``tiles`` (n, r, c); ``index`` (…, R, C) says which stands where."""
+
+    def __init__(self, index: Tensor, tiles: Tensor) -> None:
+        super().__init__(index, tiles)
+        self.index, self.tiles = index, tiles
+
+    def tile(
+        self, g: Geometry, rows: Tensor, cols: Tensor, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        found = tile_of(self.index, self.tiles, rows, cols)
+        return found if dtype is None else found.to(dtype)
+
+    def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
+        return entry_of(g, self.index, self.tiles, lead, i, j)
+
+    def check(self, g: Geometry) -> None:
+        check_tiles(g, self.index, self.tiles, "bias")
+
+    def part(self, cut: Cut, g: Geometry) -> Bias:
+        return TiledBias(cut_right(self.index, cut), self.tiles)
+
+    def __repr__(self) -> str:
+        *_, r, c = self.tiles.shape
+        return f"tiled bias ({len(self.tiles)} tiles of {r}×{c})"
