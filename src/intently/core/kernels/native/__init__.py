@@ -20,7 +20,7 @@ from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
 from torch.autograd import forward_ad
 
 from intently.core.kernels.native import describing, measuring, operator
-from intently.core.kernels.native.operator import instructions, loaded
+from intently.core.kernels.native.describing import instructions, loaded
 from intently.core.kernels.operands import (
     forward_mode,
     needs_gradients,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from intently.core.kernels.native import describing
-from intently.core.kernels.native.operator import (
+from intently.core.kernels.native.describing import (
     HEADS,
     MEASURE,
     PICTURE,

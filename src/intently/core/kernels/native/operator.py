@@ -8,11 +8,8 @@ Source: Dao 2023, "FlashAttention-2", algorithms 1 and 2.
 
 from __future__ import annotations
 
-import importlib
 import math
-import os
-from types import ModuleType
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -21,7 +18,15 @@ from intently.core.biases import Bias, TensorBias
 from intently.core.kernels import eager
 from intently.core.kernels.eager import Dropping, drawn
 from intently.core.kernels.gradients import differentiable
-from intently.core.kernels.native import describing
+from intently.core.kernels.native.describing import (
+    BACKWARD,
+    BIAS_BACKWARD,
+    PRODUCT,
+    ROWS,
+    Operands,
+    library,
+    operands,
+)
 from intently.core.kernels.operands import batched, needs_gradients, opaque
 from intently.core.kernels.problem import Problem
 from intently.core.kernels.tiled import (
@@ -35,206 +40,15 @@ from intently.core.kernels.tiled import (
     twice,
     with_inputs,
 )
-from intently.core.masks import Mask
 from intently.core.scores import DOT
-from intently.foundation import forks
-
-
-class Loaded(NamedTuple):
-    """The module, or the reason why there is none."""
-
-    module: ModuleType | None
-    reason: str | None
-
-
-def _load() -> Loaded:
-    if os.environ.get("INTENTLY_NATIVE") == "off":
-        return Loaded(None, "INTENTLY_NATIVE=off is set")
-    try:
-        module = importlib.import_module("intently.core.kernels.native._native")
-    except ModuleNotFoundError:
-        return Loaded(None, "it was not built: no C++ compiler was found, or it failed")
-    except ImportError as error:
-        return Loaded(None, f"it does not load: {error}")
-    if forks.is_fork:  # of a process that may have used PyTorch's threads
-        module.forked()
-    return Loaded(module, None)
-
-
-loaded = _load()
-"""Read when the package is imported; ``INTENTLY_NATIVE`` names an instruction set, or ``off``."""
-
-
-def library() -> Any:
-    """Return the module; only called where `loaded` has one."""
-    assert loaded.module is not None
-    return loaded.module
-
-
-def instructions() -> str | None:
-    """Return the instruction set in use, such as ``"avx512"``; None without the module."""
-    return None if loaded.module is None else library().instructions()
-
-
-PRODUCT, BACKWARD, BIAS_BACKWARD, MEASURE, RECEIVE, PICTURE, HEADS = 0, 2, 3, 4, 5, 6, 7
-"""The jobs of the compiled module."""
 
 SHARES = 8
 """Tasks into which the backward pass is cut at least, where there are rows for them."""
-
-ROWS = 64
-"""Queries in one block."""
-
-
-class Operands(NamedTuple):
-    """What the kernel reads, each tensor with two axes after the leading ones."""
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    sinks: Tensor | None
-    scale: Tensor | float
-    biases: list[Tensor]
-    profiles: list[Tensor]
-    rule: Mask | None
-    mask: tuple[describing.Step, ...]
-    """The program of the rule."""
-    softcap: float
-    lead: tuple[int, ...]
-    groups: int
-    dropping: Dropping | None
-
-    @property
-    def t(self) -> int:
-        """The number of queries."""
-        return self.q.shape[-2]
-
-    @property
-    def s(self) -> int:
-        """The number of keys."""
-        return self.k.shape[-2]
-
-    def run(self, job: int, **others: Any) -> None:
-        """Run one job of the compiled module on these operands and others.
-
-        Here pointers are taken, so a view that only promises its numbers (negative, all zeros)
-        becomes numbers.
-        """
-        given: dict[str, Any] = {
-            "q": self.q,
-            "k": self.k,
-            "t": self.t,
-            "s": self.s,
-            "d": self.q.shape[-1],
-            "softcap": self.softcap,
-            **others,
-        }
-        if self.mask:
-            given["mask"] = self.mask
-        if self.biases:
-            given["biases"] = tuple(self.biases)
-        if self.profiles:
-            given["profiles"] = tuple(self.profiles)
-        if isinstance(self.scale, Tensor):
-            given["scales"] = self.scale
-        else:
-            given["scale"] = self.scale
-        if self.sinks is not None:
-            given["sinks"] = self.sinks
-        if self.dropping is not None and "v" in others:
-            given["rate"] = self.dropping.rate
-            given["drop_rows"], given["drop_cols"] = self.dropping.rows, self.dropping.cols
-        for name, x in given.items():
-            if isinstance(x, tuple) or (
-                isinstance(x, Tensor) and (x.is_neg() or x._is_zerotensor())
-            ):
-                given[name] = _written(x)
-        library().run(job, torch.get_num_threads(), self.lead, self.groups, given)
-
-    def empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Memory to write to, whatever PyTorch's default dtype and device are."""
-        return self.q.new_empty(shape, dtype=dtype)
-
-    def tensors(self) -> list[Tensor]:
-        """Those that may need a gradient, in the order of `gradients`."""
-        found = [self.q, self.k, self.v]
-        for x in (self.sinks, self.scale):
-            if isinstance(x, Tensor):
-                found.append(x)
-        return [*found, *self.biases, *self.profiles]
-
-    def read_by_mask(self) -> list[Tensor]:
-        """The tensors that the mask holds, and those that its program reads."""
-        program = [x for step in self.mask for x in step if isinstance(x, Tensor)]
-        return [*program, *(() if self.rule is None else self.rule.tensors())]
-
-    def replaced_by(self, tensors: list[Tensor]) -> Operands:
-        """Return the same operands with other tensors, in the order of `tensors`."""
-        q, k, v, *rest = tensors
-        sinks = rest.pop(0) if self.sinks is not None else None
-        scale = rest.pop(0) if isinstance(self.scale, Tensor) else self.scale
-        n = len(self.biases)
-        return self._replace(
-            q=q, k=k, v=v, sinks=sinks, scale=scale, biases=rest[:n], profiles=rest[n:]
-        )
-
-
-def _written(x: Any) -> Any:
-    """A tensor, or a tuple of them, whose memory holds its numbers."""
-    if isinstance(x, tuple):
-        found = []
-        for part in x:
-            found.append(_written(part) if isinstance(part, (tuple, Tensor)) else part)
-        return tuple(found)
-    if isinstance(x, Tensor) and (x.is_neg() or x._is_zerotensor()):
-        return x.resolve_neg().clone()
-    return x
-
-
-def operands(p: Problem, v: Tensor, dropping: Dropping | None) -> Operands:
-    """Describe a product for the kernel; differentiable in everything that the problem holds."""
-    lead = p.geometry.lead
-    k, groups = p.k, shared_heads(p, v)
-    if groups != p.groups and p.groups > 1:
-        k = p.per_query_head(k)  # values of their own for every query head
-    if p.compute_dtype != p.q.dtype and p.geometry.t >= ROWS:  # read by many blocks of queries
-        k, v = k.float(), v.float()
-    tensors, profiles = describing.biases(p) if p.bias is not None else ([], [])
-    sinks = p.sinks
-    if sinks is not None:
-        sinks = sinks[..., None, None] if sinks.ndim else sinks.reshape(1, 1)
-    scale = p.scale
-    if isinstance(scale, Tensor):
-        scale = scale.reshape((1,) * max(0, 2 - scale.ndim) + tuple(scale.shape))
-    return Operands(
-        q=p.q,
-        k=k,
-        v=v,
-        sinks=sinks,
-        scale=scale,
-        biases=tensors,
-        profiles=profiles,
-        rule=p.mask,
-        mask=describing.program(p.mask, p.geometry),
-        softcap=p.softcap or 0.0,
-        lead=lead,
-        groups=groups,
-        dropping=dropping,
-    )
 
 
 def results(o: Operands) -> tuple[Tensor, Tensor]:
     """Empty y (…, t, e) and stats (…, t, 2), in float32."""
     return o.empty(*o.lead, o.t, o.v.shape[-1]), o.empty(*o.lead, o.t, 2)
-
-
-def shared_heads(p: Problem, v: Tensor) -> int:
-    """How many query heads share the same key and value head."""
-    lead = p.geometry.lead
-    mine, own = p.k.shape[-3:-2], v.shape[-3:-2]
-    if len(lead) < 1 or mine != own or not mine or lead[-1] % mine[0]:
-        return 1
-    return lead[-1] // mine[0]
 
 
 def forward(o: Operands, y: Tensor, stats: Tensor | None = None) -> None:
