@@ -19,7 +19,7 @@ from intently.core.kernels import differentiated, eager, walk
 from intently.core.kernels.operands import no_autocast, problem_of, tensors, usual, values_of
 from intently.core.kernels.problem import Problem
 from intently.core.kernels.walk import Block
-from intently.core.masks import Mask, is_plain_causal
+from intently.core.masks import Mask
 from intently.core.matrix import LazyMatrix, statistics
 from intently.core.matrix.indexing import named, split, take
 from intently.core.scores import DOT, Score
@@ -117,7 +117,7 @@ def attention(
     if (
         score is bias is softcap is sinks is None
         and dropout == 0
-        and (mask is None or (isinstance(mask, Mask) and is_plain_causal(mask)))
+        and (mask is None or isinstance(mask, Mask))
         and (scale is None or type(scale) is float)
     ):
         y = kernels.quick(q, k, v, scale, mask) if _product is _OURS else None

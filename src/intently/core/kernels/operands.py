@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
 from typing import Any, TypeGuard
 
 import torch
@@ -259,6 +260,9 @@ def opaque(tensors: Iterable[Tensor]) -> bool:
             return True
     return False
 
+
+wanted_kernel: ContextVar[str | None] = ContextVar("intently_kernel", default=None)
+"""The kernel that `kernels.use` asks for."""
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 _NONE = torch._C._disabled_torch_dispatch_impl  # pyright: ignore[reportAttributeAccessIssue]

@@ -12,15 +12,20 @@ import importlib
 import math
 import os
 from types import ModuleType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
+from torch.autograd import forward_ad
 
 from intently.core.biases import Bias, ByDistance, Sum, TensorBias
 from intently.core.kernels.eager import Dropping
+from intently.core.kernels.operands import wanted_kernel
 from intently.core.kernels.problem import Problem
-from intently.core.masks import Geometry, Mask
+from intently.core.kernels.torch_fused import once
+from intently.core.masks import Geometry, Mask, is_plain_causal
 from intently.core.masks.by_position import Band, Dilated
 from intently.core.masks.mask import Allowed, Both, Either, Not
 from intently.core.masks.ragged import First, Segments, is_sorted
@@ -39,6 +44,12 @@ OUTSIDE = 2**48
 
 WRITTEN = 2**20
 """Entries up to which a rule without a description is written out."""
+
+SMALL = 2**20
+"""Multiplications of q and k below which plain and causal calls with gradients go to PyTorch."""
+
+WIDEST = 256
+"""The widest head that the kernel multiplies."""
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -88,10 +99,10 @@ def _steps(mask: Mask, g: Geometry) -> list[Step]:
     if isinstance(mask, Segments):
         q, k = mask.sides(g)
         ordered = is_sorted(k)
-        ids = q.long()[..., :, None].contiguous(), k.long()[..., None, :].contiguous()
-        return [(SEGMENTS, int(ordered), 0, 0, *ids)]
+        ids = (_written(x).long() for x in (q[..., :, None], k[..., None, :]))
+        return [(SEGMENTS, int(ordered), 0, 0, *(x.contiguous() for x in ids))]
     entries = mask.laid(g) if isinstance(mask, Allowed) else mask.dense(g)
-    return [(ENTRIES, 0, 0, 0, _two_axes(entries), None)]
+    return [(ENTRIES, 0, 0, 0, _written(_two_axes(entries)), None)]
 
 
 def _number(n: int | Tensor) -> tuple[int, Tensor | None]:
@@ -100,7 +111,7 @@ def _number(n: int | Tensor) -> tuple[int, Tensor | None]:
         return max(-OUTSIDE, min(n, OUTSIDE)), None
     if n.numel() == 1:
         return max(-OUTSIDE, min(int(n), OUTSIDE)), None
-    return 0, n.long().clamp(-OUTSIDE, OUTSIDE)
+    return 0, _written(n).long().clamp(-OUTSIDE, OUTSIDE)
 
 
 def unknown_bias(bias: Bias | None, g: Geometry) -> str | None:
@@ -225,37 +236,19 @@ class Operands(NamedTuple):
     def run(self, job: int, **others: Any) -> None:
         """Run one job of the compiled module on these operands and others.
 
-        Here pointers are taken, so a view that only promises its numbers (negative, all zeros)
-        becomes numbers.
+        It takes pointers, so a view that only promises its numbers (negative, all zeros) is copied.
         """
-        given: dict[str, Any] = {
-            "q": self.q,
-            "k": self.k,
-            "t": self.t,
-            "s": self.s,
-            "d": self.q.shape[-1],
-            "softcap": self.softcap,
-            **others,
-        }
-        if self.mask:
-            given["mask"] = self.mask
-        if self.biases:
-            given["biases"] = tuple(self.biases)
-        if self.profiles:
-            given["profiles"] = tuple(self.profiles)
-        if isinstance(self.scale, Tensor):
-            given["scales"] = self.scale
-        else:
-            given["scale"] = self.scale
-        if self.sinks is not None:
-            given["sinks"] = self.sinks
+        given: dict[str, Any] = {"q": self.q, "k": self.k, "t": self.t, "s": self.s, **others}
+        given |= {"d": self.q.shape[-1], "softcap": self.softcap, "mask": self.mask or None}
+        given["biases"] = tuple(map(_written, self.biases)) or None
+        given["profiles"] = tuple(map(_written, self.profiles)) or None
+        given["scales" if isinstance(self.scale, Tensor) else "scale"] = self.scale
+        given["sinks"] = self.sinks
         if self.dropping is not None and "v" in others:
             given["rate"] = self.dropping.rate
             given["drop_rows"], given["drop_cols"] = self.dropping.rows, self.dropping.cols
         for name, x in given.items():
-            if isinstance(x, tuple) or (
-                isinstance(x, Tensor) and (x.is_neg() or x._is_zerotensor())
-            ):
+            if isinstance(x, Tensor) and (x.is_neg() or x._is_zerotensor()):
                 given[name] = _written(x)
         library().run(job, torch.get_num_threads(), self.lead, self.groups, given)
 
@@ -287,16 +280,9 @@ class Operands(NamedTuple):
         )
 
 
-def _written(x: Any) -> Any:
-    """A tensor, or a tuple of them, whose memory holds its numbers."""
-    if isinstance(x, tuple):
-        found = []
-        for part in x:
-            found.append(_written(part) if isinstance(part, (tuple, Tensor)) else part)
-        return tuple(found)
-    if isinstance(x, Tensor) and (x.is_neg() or x._is_zerotensor()):
-        return x.resolve_neg().clone()
-    return x
+def _written(x: Tensor) -> Tensor:
+    """The tensor with its numbers in its memory."""
+    return x.resolve_neg().clone() if x.is_neg() or x._is_zerotensor() else x
 
 
 def operands(p: Problem, v: Tensor, dropping: Dropping | None) -> Operands:
@@ -338,3 +324,86 @@ def shared_heads(p: Problem, v: Tensor) -> int:
     if len(lead) < 1 or mine != own or not mine or lead[-1] % mine[0]:
         return 1
     return lead[-1] // mine[0]
+
+
+_quick = getattr(loaded.module, "quick", None)
+
+
+def quick(q: Any, k: Any, v: Any, scale: float | None, mask: Any) -> Tensor | None:
+    """The product of a small call, where Python costs more than the arithmetic; None elsewhere.
+
+    Y (b, h, t, e) for float32 q (b, h, t, d), k (b, g, s, d) and v (b, g, s, e), a mask, booleans
+    or numbers to add, and a scale. Plain and causal calls with gradients go to PyTorch, whose
+    autograd is C++. Raises what `attend` raises for a mask that does not fit.
+    """
+    if _quick is None or torch.compiler.is_compiling() or torch._C._is_tracing():
+        return None
+    if wanted_kernel.get() is not None:
+        return None
+    if not (type(q) is type(k) is type(v) is Tensor and q.dtype is k.dtype is v.dtype):
+        return None
+    if q.dtype is not torch.float32 or not q.ndim == k.ndim == v.ndim == 4:
+        return None
+    if q.device.type != "cpu" or q.is_neg() or k.is_neg() or v.is_neg():
+        return None
+    if scale is not None and not math.isfinite(scale):
+        return None
+    if isinstance(mask, Tensor) and mask.is_neg():
+        return None
+    if (
+        torch._C._len_torch_dispatch_stack()
+        or forward_ad._current_level >= 0
+        or torch.is_autocast_enabled("cpu")
+        or _functorch.maybe_current_level() is not None
+    ):
+        return None
+    if isinstance(mask, Mask):
+        mask = True if is_plain_causal(mask) else mask
+    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        return _with_gradients(q, k, v, scale, mask)
+    try:
+        shape, width = q.shape, v.shape[-1]
+        y = torch.empty_like(q) if width == shape[3] else q.new_empty((*shape[:3], width))
+    except RuntimeError:  # nested, or of MKLDNN
+        return None
+    scale = 1 / math.sqrt(shape[3]) if scale is None and shape[3] else scale
+    if isinstance(mask, Mask):
+        return y if _masked(q, k, v, y, cast(float, scale), mask) else None
+    return y if _quick(q, k, v, y, scale, mask, torch.get_num_threads()) else None
+
+
+def _with_gradients(
+    q: Tensor, k: Tensor, v: Tensor, scale: float | None, mask: Mask | Tensor | bool | None
+) -> Tensor | None:
+    if q.is_nested or k.is_nested or v.is_nested:
+        return None
+    shape = q.shape
+    if isinstance(mask, Tensor | Mask) or not (k.shape == v.shape and shape[1] == k.shape[1]):
+        return None
+    if shape[0] != k.shape[0] or shape[3] != k.shape[3] or not q.numel() * k.numel():
+        return None
+    if mask and (shape[2] != k.shape[2] or (scale is not None and scale <= 0)):
+        return None
+    if q.numel() * k.shape[2] >= SMALL or not q.stride(3) == k.stride(3) == v.stride(3) == 1:
+        return None
+    if not torch.backends.cuda.flash_sdp_enabled():  # the switch of the CPU's fused kernel, too
+        return None
+    y = F.scaled_dot_product_attention(q, k, v, is_causal=bool(mask), scale=scale)
+    if y.grad_fn is not None:
+        y.grad_fn.register_prehook(once)  # cheaper than a hook of the tensor
+    return y
+
+
+def _masked(q: Tensor, k: Tensor, v: Tensor, y: Tensor, scale: float, mask: Mask) -> bool:
+    """Write y for a mask, and return whether it could."""
+    (b, h, t, d), (_, g, s, e) = q.shape, v.shape
+    if k.shape != (b, g, s, d) or v.shape[0] != b or not y.numel() * k.numel() or h % g:
+        return False
+    at = Geometry((b, h), t, s, q.device)
+    if max(d, e) > WIDEST or mask.tensors() or unknown_mask(mask, at):
+        return False
+    mask.check(at)
+    steps = () if mask.allows_all(at) else program(mask, at)
+    o = Operands(q, k, v, None, scale, [], [], None, steps, 0.0, (b, h), h // g, None)
+    o.run(PRODUCT, v=v, y=y, e=e)
+    return True
