@@ -33,12 +33,10 @@ from intently.core.kernels.tiled import (
     ARGUMENTS,
     again,
     arguments,
+    by_formula,
     in_place,
-    inputs_of,
-    remember,
-    remembered,
-    twice,
-    with_inputs,
+    save,
+    saved,
 )
 from intently.core.scores import DOT
 
@@ -193,10 +191,9 @@ def _native(*given: Any) -> tuple[Tensor, Tensor]:
 @_native.register_fake
 def _(*given: Any) -> tuple[Tensor, Tensor]:
     p, v, _ = again(*given)
-    *lead, t, _ = p.geometry.shape
-    return p.q.new_empty((*lead, t, v.shape[-1]), dtype=torch.float32), p.q.new_empty(
-        (*lead, t, 2), dtype=torch.float32
-    )
+    rows = p.geometry.shape[:-1]
+    y, stats = (p.q.new_empty((*rows, n), dtype=torch.float32) for n in (v.shape[-1], 2))
+    return y, stats
 
 
 @torch.library.custom_op(
@@ -207,43 +204,40 @@ def _(*given: Any) -> tuple[Tensor, Tensor]:
 def _native_backward(
     dy: Tensor, y: Tensor, stats: Tensor, needs: list[bool], *given: Any
 ) -> list[Tensor]:
-    inputs = inputs_of(given)
+    inputs, *others = given
     with differentiable():
         leaves = [x.detach().requires_grad_(n) for x, n in zip(inputs, needs)]
-        o = operands(*again(*with_inputs(given, leaves)))
-        made = o.tensors()
-    wanted = [x.requires_grad for x in made]
+        o = operands(*again(leaves, *others))
+        described = o.tensors()
+    wanted = [x.requires_grad for x in described]
     if _scale_is_zero(o):
         with differentiable(), torch.enable_grad():
             found = _by_formula(o, dy, wanted)
     else:
-        o = o.replaced_by([x.detach() for x in made])
-        found = gradients(o, y, stats, dy, wanted)
-    outputs = [(x, dx) for x, dx in zip(made, found) if x.requires_grad and dx is not None]
+        found = gradients(o.replaced_by([x.detach() for x in described]), y, stats, dy, wanted)
+    pairs = [(x, dx) for x, dx in zip(described, found) if x.requires_grad and dx is not None]
+    leaves = [x for x in leaves if x.requires_grad]
+    options: dict[str, Any] = {"allow_unused": True, "materialize_grads": True}
     with differentiable():
         back = torch.autograd.grad(
-            [x for x, _ in outputs],
-            [x for x in leaves if x.requires_grad],
-            [dx for _, dx in outputs],
-            allow_unused=True,
-            materialize_grads=True,
+            [x for x, _ in pairs], leaves, [dx for _, dx in pairs], **options
         )
     return [dx.contiguous() for dx in back]
 
 
 @_native_backward.register_fake
 def _(dy: Tensor, y: Tensor, stats: Tensor, needs: list[bool], *given: Any) -> list[Tensor]:
-    return [x.new_empty(x.shape) for x, wanted in zip(inputs_of(given), needs) if wanted]
+    return [x.new_empty(x.shape) for x, wanted in zip(given[0], needs) if wanted]
 
 
 def _derivatives(ctx: Any, dy: Tensor, _: Tensor) -> tuple[Any, ...]:
-    y, stats, given = remembered(ctx)
-    needs = [x.requires_grad for x in inputs_of(given)]
+    y, stats, given = saved(ctx)
+    inputs = given[0]
     if torch.is_grad_enabled() or batched(dy):
-        found = twice(given, (dy.to(given[0].dtype), torch.zeros_like(stats[..., 0])))
-    else:
-        found = _native_backward(dy, y, stats, needs, *given)
-    return in_place(given, needs, iter(found))
+        own = dy.to(inputs[0].dtype), torch.zeros_like(stats[..., 0])
+        return in_place(given, by_formula(given, own))
+    needs = [x.requires_grad for x in inputs]
+    return in_place(given, _native_backward(dy, y, stats, needs, *given))
 
 
-torch.library.register_autograd("intently::native", _derivatives, setup_context=remember)
+torch.library.register_autograd("intently::native", _derivatives, setup_context=save)
