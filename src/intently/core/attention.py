@@ -6,8 +6,8 @@ weights = exp z / (Σ exp z + exp sink).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from typing import Never as Refused  # type checkers refuse more arguments, too
 else:
     Refused = object
+
+T = TypeVar("T")
 
 
 @plain_signature
@@ -144,20 +146,7 @@ class Attention(LazyMatrix):
             x.is_inference() for x in self.problem.tensors()
         ):
             return self
-        p = self.problem
-
-        def kept(x: Any) -> Any:
-            return x.clone() if isinstance(x, Tensor) and x.is_inference() else x
-
-        copied = p.replaced(
-            q=kept(p.q),
-            k=kept(p.k),
-            score=p.score.replaced(kept),
-            mask=None if p.mask is None else p.mask.replaced(kept),
-            bias=None if p.bias is None else p.bias.replaced(kept),
-            scale=kept(p.scale),
-            sinks=kept(p.sinks),
-        )
+        copied = self.problem.mapped(lambda x: x.clone() if x.is_inference() else x)
         return Attention(copied, self._cast)
 
     @property
@@ -243,35 +232,11 @@ class Attention(LazyMatrix):
         known = all(map(valued, self.problem.tensors()))
         return walk.viewers(self.problem) if known else super()._viewers()
 
-    def _measured(self, *names: str, **options: Any) -> dict[str, Tensor] | None:
+    def _asked(self, ask: Callable[[Problem], T]) -> T | None:
         self._check_fresh()
         with no_autocast(self.device):
             p = self.problem.as_dot()
-            return kernels.measuring.by_query(p, names, **options) if kernels.measures(p) else None
-
-    def _summed(
-        self, rules: Sequence[Mask], again: Tensor | None, counted: Tensor | None
-    ) -> dict[str, Tensor] | None:
-        self._check_fresh()
-        with no_autocast(self.device):
-            p = self.problem.as_dot()
-            if not kernels.measures(p):
-                return None
-            return kernels.measuring.heads(p, rules, again, counted)
-
-    def _column_sums(self) -> Tensor:
-        self._check_fresh()
-        with no_autocast(self.device):
-            p = self.problem.as_dot()
-            return kernels.measuring.received(p) if kernels.measures(p) else super()._column_sums()
-
-    def _cells(self, rows: int, cols: int, reduce: str) -> Tensor:
-        self._check_fresh()
-        with no_autocast(self.device):
-            p = self.problem.as_dot()
-            if cols <= kernels.measuring.COLUMNS and kernels.measures(p):
-                return kernels.measuring.picture(p, rows, cols, reduce)
-        return super()._cells(rows, cols, reduce)
+            return ask(p) if kernels.measures(p) else None
 
     def plan(self, v: Tensor | Numbers | None = None) -> kernels.Plan:
         """Report which kernel ``A @ v`` runs, why not a faster one, and its memory.
@@ -303,21 +268,8 @@ class Attention(LazyMatrix):
 
     def _to(self, device: torch.device) -> LazyMatrix:
         self._check_fresh()
-        p = self.problem
-
-        def move(x: Any) -> Any:
-            return x.to(device) if isinstance(x, Tensor) else x
-
-        moved = p.replaced(
-            q=p.q.to(device),
-            k=p.k.to(device),
-            score=p.score.replaced(move),
-            bias=None if p.bias is None else p.bias.replaced(move),
-            scale=move(p.scale),
-            sinks=move(p.sinks),
-            geometry=p.geometry._replace(device=device),
-        )
-        return Attention(moved, self._cast)
+        p = self.problem.mapped(lambda x: x.to(device))
+        return Attention(p.replaced(geometry=p.geometry._replace(device=device)), self._cast)
 
     def __reduce__(self) -> tuple[Any, ...]:
         self._check_fresh()

@@ -6,6 +6,7 @@ z = softcap(scale · score(q, k)) + bias, −∞ where masked; weights = exp z /
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar, TypeAlias
 
 import torch
@@ -15,6 +16,7 @@ from intently.core.biases import Bias
 from intently.core.masks import Geometry, Mask, indexed, is_plain_causal
 from intently.core.masks.geometry import is_empty
 from intently.core.scores import DOT, Dot, Score
+from intently.foundation.values import Value
 
 Span: TypeAlias = slice | Tensor | None
 """Some rows or columns: a slice of them, their positions, or None for all."""
@@ -119,6 +121,17 @@ class Problem:
             setattr(other, name, changed.get(name, getattr(self, name)))
         other._tensors = None
         return other
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> Problem:
+        """Return the problem with every tensor x in it replaced by ``change(x)``."""
+
+        def changed(x: Any) -> Any:
+            if isinstance(x, Value):
+                return x.replaced(change)
+            return change(x) if isinstance(x, Tensor) else x
+
+        names = ("q", "k", "score", "mask", "bias", "scale", "sinks")
+        return self.replaced(**{name: changed(getattr(self, name)) for name in names})
 
     def shared_by(self, v: Tensor) -> Problem:
         """Return the problem with leading axes of size 1 as long as those of v (…, g, s, e)."""

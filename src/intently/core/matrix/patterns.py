@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from intently.core.kernels.native import measuring
 from intently.core.kernels.walk import Block
 from intently.core.masks import Geometry, Mask, causal, segments, window
 from intently.core.masks.geometry import integers
@@ -277,7 +278,8 @@ def measure(matrix: LazyMatrix, ids: Tensor | Sequence[int] | None = None) -> di
     """
     with torch.no_grad():
         wanted = _Wanted.of(matrix, None if ids is None else _checked(matrix, ids))
-        sums = matrix._summed(wanted.rules, wanted.again, wanted.counted)
+        given = wanted.rules, wanted.again, wanted.counted
+        sums = matrix._asked(lambda p: measuring.heads(p, *given))
         sums = _streamed(matrix, wanted) if sums is None else sums
         return _averages(wanted, _without_the_first(matrix, sums))
 

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from intently.core.kernels.native.measuring import MOST
+from intently.core.kernels.native import measuring
 from intently.core.kernels.operands import differentiated, transformed
+from intently.core.kernels.problem import Problem
 from intently.core.kernels.walk import Block
-from intently.core.masks import Mask
 from intently.core.masks.geometry import copied
 from intently.core.matrix.indexing import positions
 from intently.foundation.arrays import Kind
 from intently.foundation.checks import check_word, whole_number
+
+T = TypeVar("T")
 
 BLOCK = 2**22
 """Weights that one block of a streamed statistic holds at most."""
@@ -98,18 +100,14 @@ class Statistics:
             found[(*block.lead, ..., block.rows)] = reduce(block)
         return found
 
-    def _measured(self, *names: str, **options: Any) -> dict[str, Tensor] | None:
-        """Statistics of every query, found together by a kernel; None where no kernel does that."""
+    def _asked(self, ask: Callable[[Problem], T]) -> T | None:
+        """What ``ask`` finds by the native kernel; None where that does not serve the matrix."""
         return None
 
-    def _summed(
-        self, rules: Sequence[Mask], again: Tensor | None, counted: Tensor | None
-    ) -> dict[str, Tensor] | None:
-        """Sums over the queries of every head, found by a kernel; None where no kernel does that.
-
-        See `kernels.measuring.heads`.
-        """
-        return None
+    def _by_query(self, name: str, reduce: Callable[[Block], Tensor], **options: Any) -> Tensor:
+        """A statistic of every query (…, t), by the native kernel or else from blocks."""
+        found = self._asked(lambda p: measuring.by_query(p, [name], **options)[name])
+        return self._per_row(reduce) if found is None else found
 
     def top(self, n: int) -> tuple[Tensor, Tensor]:
         """Return each query's n keys of largest weight: weights and keys (…, t, n), largest first.
@@ -118,9 +116,10 @@ class Statistics:
         come in any order. A NaN query has no order: weights NaN, keys −1.
         """
         whole_number(n, "n", 1)
-        found = self._measured("top", n=n) if n <= MOST else None
-        if found is not None:
-            return found["top"], found["top_keys"]
+        if n <= measuring.MOST:
+            found = self._asked(lambda p: measuring.by_query(p, ["top"], n=n))
+            if found is not None:
+                return found["top"], found["top_keys"]
         weights = self._zeros(self.shape[-2], n)
         keys = torch.full_like(weights, -1, dtype=torch.long)
         for block in self._blocks():
@@ -137,7 +136,7 @@ class Statistics:
 
         −1 for a query that may attend to nothing, and for a NaN query.
         """
-        found = self._measured("argmax")
+        found = self._asked(lambda p: measuring.by_query(p, ["argmax"]))
         if found is not None:
             return found["argmax"]
         keys = self._zeros(self.shape[-2], dtype=torch.long) - 1
@@ -156,9 +155,6 @@ class Statistics:
 
         Source: Shannon 1948, section 6.
         """
-        found = self._measured("entropy")
-        if found is not None:
-            return found["entropy"]
 
         def reduce(block: Block) -> Tensor:
             w = block.weights
@@ -167,7 +163,7 @@ class Statistics:
             w = w.masked_fill(w == 0, 1)  # the slope of w log w at 0 is infinite
             return -(w * w.log()).sum(-1)
 
-        return self._per_row(reduce)
+        return self._by_query("entropy", reduce)
 
     def received(self, normalize: bool = False) -> Tensor:
         """Return how much attention each key receives: the column sums Σ over queries of w, (…, s).
@@ -178,14 +174,12 @@ class Statistics:
         heads, a query sees every key that it sees in some head; in a matrix of words, every key
         that one of its tokens sees.
         """
-        total = self._column_sums()
+        total = self._asked(measuring.received)
+        if total is None:
+            total = self._zeros(self.shape[-1])
+            for block in self._blocks():
+                total[(*block.lead, ..., block.cols)] += block.weights.sum(-2)
         return total / self._viewers().clamp_min(1) if normalize else total
-
-    def _column_sums(self) -> Tensor:
-        total = self._zeros(self.shape[-1])
-        for block in self._blocks():
-            total[(*block.lead, ..., block.cols)] += block.weights.sum(-2)
-        return total
 
     def _viewers(self) -> Tensor:
         """The number of queries that may see each key, broadcastable to (…, s)."""
@@ -211,23 +205,17 @@ class Statistics:
         assert index is not None
         counted = torch.zeros(self.shape[-1], dtype=torch.bool, device=self.device)
         counted[index] = True
-        found = self._measured("mass", keys=counted)
-        if found is not None:
-            return found["mass"]
 
         def reduce(block: Block) -> Tensor:
             return block.weights.masked_fill(~counted[block.cols], 0).sum(-1)  # 0, if it was NaN
 
-        return self._per_row(reduce)
+        return self._by_query("mass", reduce, keys=counted)
 
     def distance(self) -> Tensor:
         """Return the mean distance Σ w |position − key| of each query, (…, t), in steps.
 
         Query i is at position s − t + i (bottom-right).
         """
-        found = self._measured("distance")
-        if found is not None:
-            return found["distance"]
         t, s = self.shape[-2:]
         every = torch.arange(max(s, t), device=self.device)
 
@@ -236,7 +224,7 @@ class Statistics:
             at, keys = every[block.rows].to(w.dtype) + (s - t), every[block.cols].to(w.dtype)
             return (w * (at[:, None] - keys).abs_()).sum(-1)
 
-        return self._per_row(reduce)
+        return self._by_query("distance", reduce)
 
     def pool(self, rows: int, cols: int, reduce: str = "mean") -> Tensor:
         """Return a picture (…, rows, cols) of the matrix: "mean", "max" or "sum" of each cell.
@@ -257,6 +245,10 @@ class Statistics:
 
     def _cells(self, rows: int, cols: int, reduce: str) -> Tensor:
         """Sums of the cells of a picture, or their maxima."""
+        if cols <= measuring.COLUMNS:
+            cells = self._asked(lambda p: measuring.picture(p, rows, cols, reduce))
+            if cells is not None:
+                return cells
         t, s = self.shape[-2:]
         out = self._zeros(rows, cols)
         join, method = (torch.maximum, "amax") if reduce == "max" else (torch.add, "sum")
