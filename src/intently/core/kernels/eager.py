@@ -63,15 +63,12 @@ class Eager(Kernel):
     note = "every derivative, forward mode, torch.func and torch.compile"
 
     def writes(self, problem: Problem, v: Tensor) -> str | None:
-        """The matrix itself."""
         return "builds the whole t × s matrix"
 
     def memory(self, problem: Problem, v: Tensor) -> int:
-        """Bytes at the peak: the scores and the weights."""
         return 2 * problem.matrix_bytes()
 
     def multiply(self, problem: Problem, v: Tensor) -> Tensor:
-        """Y (…, t, e) in the dtype of q."""
         dropping = Dropping(*drawn(problem), problem.dropout) if problem.dropout else None
         return product(problem, v, dropping)
 

@@ -60,7 +60,6 @@ class Flex(Kernel):
     device = "cuda"
 
     def refuses(self, problem: Problem, v: Tensor) -> str | None:
-        """Why FlexAttention cannot run this call; None if it can."""
         p = problem
         if p.q.device.type != "cuda":
             return "FlexAttention runs on CUDA here; tiled serves the CPU"
@@ -71,7 +70,6 @@ class Flex(Kernel):
         return f"t={problem.geometry.t} is below {BLOCK}" if problem.geometry.t < BLOCK else None
 
     def memory(self, problem: Problem, v: Tensor) -> int:
-        """Bytes beside the inputs: the result, its lse and the lists of blocks."""
         g = problem.geometry
         rows = math.prod(g.shape[:-1])
         blocks = 0 if problem.mask is None else -(-g.t // BLOCK) * -(-g.s // BLOCK)
@@ -79,7 +77,6 @@ class Flex(Kernel):
         return rows * (v.shape[-1] * problem.q.element_size() + 4) + 16 * blocks * rule
 
     def multiply(self, problem: Problem, v: Tensor) -> Tensor:
-        """Y (…, t, e) in the dtype of q."""
         with _room_for_kernels():
             return product(problem, v, compiled())
 

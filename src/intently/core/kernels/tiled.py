@@ -55,14 +55,12 @@ class Tiled(Kernel):
         return "the matrix is small" if math.prod(problem.geometry.shape) <= TILE // 4 else None
 
     def memory(self, problem: Problem, v: Tensor) -> int:
-        """Bytes beside the inputs: the result, its lse, and three tiles at work."""
         rows = math.prod(problem.geometry.shape[:-1])
         size = torch.finfo(problem.compute_dtype).bits // 8
         tiles = 3 * min(problem.matrix_bytes(), TILE * size)
         return rows * (v.shape[-1] * problem.q.element_size() + size) + tiles
 
     def multiply(self, problem: Problem, v: Tensor) -> Tensor:
-        """Y (…, h, t, e) in the dtype of q."""
         own = v.ndim - 2 - len(problem.geometry.lead)
         if own <= 0:
             return product(problem.shared_by(v), v)[0]

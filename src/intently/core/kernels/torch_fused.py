@@ -38,7 +38,6 @@ class TorchFused(Kernel):
     note = "first derivatives; a single torch.func.grad; torch.compile"
 
     def refuses(self, problem: Problem, v: Tensor) -> str | None:
-        """Why PyTorch's fused kernel cannot run this call; None if it can."""
         p = problem
         if type(p.score) is not Dot:
             return f"score is {type(p.score).__name__}, not the dot product"
@@ -90,18 +89,15 @@ class TorchFused(Kernel):
         return None
 
     def memory(self, problem: Problem, v: Tensor) -> int:
-        """Bytes beside the inputs: the result, its lse, and the mask if it is materialised."""
         p = problem
         rows = math.prod(p.geometry.shape[:-1])
         return rows * (v.shape[-1] * p.q.element_size() + 4) + _written_bytes(p)
 
     def writes(self, problem: Problem, v: Tensor) -> str | None:
-        """What it has materialised at size t × s."""
         size = _written_bytes(problem)
         return f"mask and bias are written out: {size / 2**20:.1f} MiB" if size else None
 
     def multiply(self, problem: Problem, v: Tensor) -> Tensor:
-        """Y (…, h, t, e) in the dtype of q."""
         p = problem
         if _knows_mask(p):  # and every key is seen by a query
             mask, (q, k, v) = None, _four(p, p.q, p.k, v)

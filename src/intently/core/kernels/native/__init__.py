@@ -41,11 +41,9 @@ class Native(Kernel):
     device = "cpu"
 
     def present(self) -> bool:
-        """Whether its module was built and loads."""
         return loaded.module is not None
 
     def refuses(self, problem: Problem, v: Tensor) -> str | None:
-        """Why the kernel cannot run this call; None if it can."""
         return unserved(problem, v)
 
     def serves(self, problem: Problem, v: Tensor) -> bool:
@@ -66,12 +64,10 @@ class Native(Kernel):
         return "the call is small and needs gradients"
 
     def memory(self, problem: Problem, v: Tensor) -> int:
-        """Bytes beside the inputs: the result, and the maximum and sum of every row."""
         rows = math.prod(problem.geometry.shape[:-1])
         return rows * (v.shape[-1] * problem.q.element_size() + 8)
 
     def multiply(self, problem: Problem, v: Tensor) -> Tensor:
-        """Y (…, t, e) in the dtype of q."""
         return operator.product(problem.shared_by(v), v)
 
 

@@ -32,6 +32,7 @@ from intently.core.masks.ragged import First, Segments, is_sorted
 from intently.foundation import forks
 
 BAND, FIRST, SEGMENTS, DILATED, ENTRIES, AND, OR, NOT = range(8)
+JOINS = {Both: AND, Either: OR, Not: NOT}
 
 STEPS, DEPTH = 32, 8
 """Steps of a program, and results that it holds at once, at most."""
@@ -56,53 +57,52 @@ FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 Step: TypeAlias = tuple[int, int, int, int, Tensor | None, Tensor | None]
 
 
+KNOWN = (Band, First, Segments, Dilated, Allowed, Both, Either, Not)
+"""Masks with a description; others are written out where they are small."""
+
+
 def unknown_mask(mask: Mask | None, g: Geometry) -> str | None:
     """Why a mask has no program; None if it has one. Looks at types and shapes only."""
-    if mask is None:
-        return None
-    steps, depth, reason = _size(mask, g)
-    return "the mask joins too many rules" if steps > STEPS or depth > DEPTH else reason
-
-
-def _size(mask: Mask, g: Geometry) -> tuple[int, int, str | None]:
-    """Steps and depth of the program of a mask, and why it has none."""
-    if isinstance(mask, (Both, Either)):
-        (a, deep, reason), (b, deeper, other) = _size(mask.left, g), _size(mask.right, g)
-        return a + b + 1, max(deep, deeper + 1), reason or other
-    if isinstance(mask, Not):
-        steps, depth, reason = _size(mask.inner, g)
-        return steps + 1, depth, reason
-    if isinstance(mask, (Band, First, Segments, Dilated, Allowed)):
-        return 1, 1, None
-    large = math.prod(mask.lead()) * g.t * g.s > WRITTEN
-    return 1, 1, f"it has no description of {type(mask).__name__}" if large else None
+    rules = [] if mask is None else _postfix(mask)
+    depth, deepest = 0, 0
+    for rule in rules:
+        depth += {Both: -1, Either: -1, Not: 0}.get(type(rule), 1)
+        deepest = max(deepest, depth)
+    if len(rules) > STEPS or deepest > DEPTH:
+        return "the mask joins too many rules"
+    for rule in rules:
+        if not isinstance(rule, KNOWN) and math.prod(rule.lead()) * g.t * g.s > WRITTEN:
+            return f"it has no description of {type(rule).__name__}"
+    return None
 
 
 def program(mask: Mask | None, g: Geometry) -> tuple[Step, ...]:
     """The steps that evaluate a mask for a block of the matrix ``g``."""
-    return () if mask is None else tuple(_steps(mask, g))
+    return () if mask is None else tuple([_step(rule, g) for rule in _postfix(mask)])
 
 
-def _steps(mask: Mask, g: Geometry) -> list[Step]:
+def _postfix(mask: Mask) -> list[Mask]:
+    """The rules of a mask, each after those that it joins."""
     if isinstance(mask, (Both, Either)):
-        join = AND if isinstance(mask, Both) else OR
-        return [*_steps(mask.left, g), *_steps(mask.right, g), (join, 0, 0, 0, None, None)]
-    if isinstance(mask, Not):
-        return [*_steps(mask.inner, g), (NOT, 0, 0, 0, None, None)]
+        return [*_postfix(mask.left), *_postfix(mask.right), mask]
+    return [*_postfix(mask.inner), mask] if isinstance(mask, Not) else [mask]
+
+
+def _step(mask: Mask, g: Geometry) -> Step:
+    if isinstance(mask, (Both, Either, Not)):
+        return JOINS[type(mask)], 0, 0, 0, None, None
     if isinstance(mask, Band):
-        return [(BAND, mask.before, mask.after, *_number(mask.start(g)), None)]
+        return BAND, mask.before, mask.after, *_number(mask.start(g)), None
     if isinstance(mask, Dilated):
-        return [(DILATED, mask.step, 0, *_number(mask.start(g)), None)]
+        return DILATED, mask.step, 0, *_number(mask.start(g)), None
     if isinstance(mask, First):
-        n = mask.n if isinstance(mask.n, int) else mask.counts(g)
-        return [(FIRST, 0, 0, *_number(n), None)]
+        return FIRST, 0, 0, *_number(mask.n if isinstance(mask.n, int) else mask.counts(g)), None
     if isinstance(mask, Segments):
-        q, k = mask.sides(g)
-        ordered = is_sorted(k)
-        ids = (_written(x).long() for x in (q[..., :, None], k[..., None, :]))
-        return [(SEGMENTS, int(ordered), 0, 0, *(x.contiguous() for x in ids))]
+        q, k = map(_written, mask.sides(g))
+        x, y = (ids.long().contiguous() for ids in (q[..., :, None], k[..., None, :]))
+        return SEGMENTS, int(is_sorted(k)), 0, 0, x, y
     entries = mask.laid(g) if isinstance(mask, Allowed) else mask.dense(g)
-    return [(ENTRIES, 0, 0, 0, _written(_two_axes(entries)), None)]
+    return ENTRIES, 0, 0, 0, _written(_two_axes(entries)), None
 
 
 def _number(n: int | Tensor) -> tuple[int, Tensor | None]:
@@ -116,9 +116,7 @@ def _number(n: int | Tensor) -> tuple[int, Tensor | None]:
 
 def unknown_bias(bias: Bias | None, g: Geometry) -> str | None:
     """Why a bias has no description; None if it has one."""
-    if bias is None:
-        return None
-    parts = list(_parts(bias))
+    parts = _parts(bias)
     if sum(not isinstance(part, ByDistance) for part in parts) > BIASES:
         return f"the bias is a sum of more than {BIASES} tensors"
     for part in parts:
@@ -128,9 +126,9 @@ def unknown_bias(bias: Bias | None, g: Geometry) -> str | None:
 
 
 def _parts(bias: Bias | None) -> list[Bias]:
-    if bias is None:
-        return []
-    return [*_parts(bias.left), *_parts(bias.right)] if isinstance(bias, Sum) else [bias]
+    if isinstance(bias, Sum):
+        return [*_parts(bias.left), *_parts(bias.right)]
+    return [] if bias is None else [bias]
 
 
 def biases(p: Problem) -> tuple[list[Tensor], list[Tensor]]:

@@ -110,7 +110,6 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, o: Operands, *tensors: Tensor) -> Tensor:
-        """Y (…, t, e) in the dtype of q."""
         y, stats = results(o)
         forward(o.replaced_by([x.detach() for x in tensors]), y, stats)
         ctx.o = o.replaced_by([y.new_empty(0)] * len(tensors))
