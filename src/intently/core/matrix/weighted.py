@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -47,7 +48,8 @@ def by_value_norm(matrix: LazyMatrix, v: Tensor, out: Tensor | None = None) -> L
         with no_autocast(matrix.device):
             triangle = torch.linalg.qr(out.to(v).mT, mode="r").R
             v = v @ (triangle.mT if matrix.ndim > 2 else triangle[0].mT)
-    return _ByColumn(matrix, v.norm(dim=-1))
+    lengths = v.norm(dim=-1, keepdim=True)
+    return Weighted(matrix, lengths.new_ones(*matrix.shape[:-1], 1), lengths)
 
 
 def by_gradient(matrix: LazyMatrix, v: Tensor, dy: Tensor) -> Weighted:
@@ -82,22 +84,35 @@ def by_gradient(matrix: LazyMatrix, v: Tensor, dy: Tensor) -> Weighted:
             shape_of(dy),
             "it is the gradient of the loss to A @ v",
         )
-    return _ByGradient(matrix, _per_head(v, matrix), dy)
+    return Weighted(matrix, dy, _per_head(v, matrix))
 
 
 class Weighted(Derived):
-    """The weights of a matrix, each times a factor."""
+    """The weights of a matrix, each times left_i · right_j: (…, t, n) and (…, s, n)."""
+
+    def __init__(
+        self, matrix: LazyMatrix, left: Tensor, right: Tensor, positive: bool = False
+    ) -> None:
+        super().__init__(matrix)
+        self.left, self.right = left, right.expand(*matrix.shape[:-2], *right.shape[-2:])
+        self.only_positive = positive
+
+    def _parts(self, change: Callable[[Tensor], Tensor]) -> tuple[Any, ...]:
+        return change(self.left), change(self.right), self.only_positive
 
     def _row_size(self) -> int:
         return self.matrix._row_size()
 
     def positive(self) -> LazyMatrix:
         """Return the matrix with 0 where the product is negative, still lazy."""
-        return _Positive(self)
+        return Weighted(self.matrix, self.left, self.right, True)
 
     def _times(self, w: Tensor, cut: tuple[slice, ...], rows: Tensor, cols: Tensor) -> Tensor:
         """Weights (…, rows, cols) times their factors; ``cut`` says which heads they belong to."""
-        raise NotImplementedError
+        wide = torch.promote_types(w.dtype, self.left.dtype)
+        left, right = self.left[cut].index_select(-2, rows), self.right[cut].index_select(-2, cols)
+        w = w * (left.to(wide) @ right.to(wide).mT)
+        return w.clamp_min(0) if self.only_positive else w
 
     def tile(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor:
         t, s = self.shape[-2:]
@@ -138,43 +153,6 @@ class Weighted(Derived):
                 part = block.weights.to(wide) @ v[(*block.lead, ..., block.cols, slice(None))]
             y[(*block.lead, ..., block.rows, slice(None))] = part
         return y.to(self.dtype)
-
-
-class _ByColumn(Weighted):
-    """Weights (…, t, s) times one factor for each key, (…, s)."""
-
-    def __init__(self, matrix: LazyMatrix, factor: Tensor) -> None:
-        super().__init__(matrix)
-        self.factor = factor.expand(*matrix.shape[:-2], matrix.shape[-1])
-
-    def _times(self, w: Tensor, cut: tuple[slice, ...], rows: Tensor, cols: Tensor) -> Tensor:
-        return w * self.factor[cut][..., None, cols]
-
-    def _parts(self, change: Callable[[Tensor], Tensor]) -> tuple[Tensor, ...]:
-        return (change(self.factor),)
-
-
-class _ByGradient(Weighted):
-    """Weights (…, t, s) times dy vᵀ."""
-
-    def __init__(self, matrix: LazyMatrix, v: Tensor, dy: Tensor) -> None:
-        super().__init__(matrix)
-        self.v = v.expand(*matrix.shape[:-2], *v.shape[-2:])
-        self.dy = dy
-
-    def _times(self, w: Tensor, cut: tuple[slice, ...], rows: Tensor, cols: Tensor) -> Tensor:
-        dy, v = self.dy[cut].index_select(-2, rows), self.v[cut].index_select(-2, cols)
-        return w * (dy.to(w.dtype) @ v.to(w.dtype).mT)
-
-    def _parts(self, change: Callable[[Tensor], Tensor]) -> tuple[Tensor, ...]:
-        return change(self.v), change(self.dy)
-
-
-class _Positive(Weighted):
-    """The positive weights of a matrix; 0 elsewhere."""
-
-    def _times(self, w: Tensor, cut: tuple[slice, ...], rows: Tensor, cols: Tensor) -> Tensor:
-        return w.clamp_min(0)
 
 
 def _per_head(v: Tensor, matrix: LazyMatrix) -> Tensor:
