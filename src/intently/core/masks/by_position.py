@@ -35,6 +35,16 @@ class _Positioned(Standing, Mask):
         super().__init__(*reach, offset)
         self.offset = offset
 
+    def sees(self, at: Tensor, keys: Tensor) -> Tensor:
+        """Whether a query at position ``at`` sees a key; both broadcast."""
+        raise NotImplementedError
+
+    def allow(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
+        return self.sees(rows[:, None] + self.start(g), cols)
+
+    def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
+        return self.sees(self.position(g, lead, i), j)
+
     def check(self, g: Geometry) -> None:
         if self.offset is not None:
             self.start(g)
@@ -94,11 +104,8 @@ class _Causal(Band):
     def __init__(self, offset: int | Integers | None) -> None:
         super().__init__(offset=offset)
 
-    def allow(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
-        return cols <= rows[:, None] + self.start(g)
-
-    def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
-        return j <= self.position(g, lead, i)
+    def sees(self, at: Tensor, keys: Tensor) -> Tensor:
+        return keys <= at
 
     def __repr__(self) -> str:
         return self._written("causal")
@@ -109,12 +116,11 @@ class _Window(Band):
         super().__init__(before, after, offset=offset)
         self.before, self.after = min(before, FAR), min(after, FAR)
 
-    def allow(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
-        at = rows[:, None] + self.start(g)
-        return (cols >= at - self.before) & (cols <= at + self.after)
+    def sees(self, at: Tensor, keys: Tensor) -> Tensor:
+        return (keys >= at - self.before) & (keys <= at + self.after)
 
     def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
-        distance = j - self.position(g, lead, i)
+        distance = j - self.position(g, lead, i)  # indices may be int32: reaches are not added
         return (distance >= -self.before) & (distance <= self.after)
 
     def __repr__(self) -> str:
@@ -128,11 +134,8 @@ class Dilated(_Positioned):
         super().__init__(step, offset=offset)
         self.step = step
 
-    def allow(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
-        return (cols - (rows[:, None] + self.start(g))) % self.step == 0
-
-    def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
-        return (j - self.position(g, lead, i)) % self.step == 0
+    def sees(self, at: Tensor, keys: Tensor) -> Tensor:
+        return (keys - at) % self.step == 0
 
     def allows_all(self, g: Geometry) -> bool:
         return self.step == 1
@@ -218,12 +221,9 @@ class _Grid(Mask):
         self.height, self.width, self.radius = height, width, radius
 
     def allow(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
-        return self._near(rows[:, None], cols)
+        return self.at(g, (), rows[:, None], cols)
 
     def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
-        return self._near(i, j)
-
-    def _near(self, i: Tensor, j: Tensor) -> Tensor:
         dy = (i // self.width - j // self.width).abs()
         dx = (i % self.width - j % self.width).abs()
         return (dy <= self.radius) & (dx <= self.radius)

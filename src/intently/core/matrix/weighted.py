@@ -10,7 +10,6 @@ from torch import Tensor
 
 from intently.core.kernels.operands import no_autocast
 from intently.core.kernels.walk import Block
-from intently.core.matrix.indexing import positions
 from intently.core.matrix.lazy import Derived, LazyMatrix
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.arrays import Numbers
@@ -125,11 +124,8 @@ class Weighted(Derived):
 
     def _blocks(self, size: int | None = None) -> Iterator[Block]:
         for block in self.matrix._blocks(size):
-            rows, cols = (
-                positions(span, n, "t", self.device)
-                for span, n in zip((block.rows, block.cols), self.shape[-2:])
-            )
-            assert rows is not None and cols is not None
+            spans = (block.rows, block.cols)
+            rows, cols = (torch.arange(x.start, x.stop, device=self.device) for x in spans)
             with no_autocast(self.device):
                 w = self._times(block.weights, block.lead, rows, cols)
             yield block._replace(weights=w)
