@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from contextlib import suppress
 from typing import Any
@@ -149,20 +148,6 @@ def test_a_row_without_keys_is_zero() -> None:
         assert ours[0][..., 1, :].abs().max() == 0 == theirs[0][..., 1, :].abs().max()
         assert ours[1][..., 1, :].abs().max() == 0
         assert all(bool(x.isfinite().all()) for x in ours)
-
-
-@pairs(
-    {
-        "kind": ["none", "causal", "bool", "float"],
-        "t, s": [(300, 300), (130, 530)],
-        "lead": [(2, 3), (3,)],
-        "e": [16, 8],
-    }
-)
-def test_more_steps_than_a_block(lead: tuple[int, ...], t: int, s: int, e: int, kind: str) -> None:
-    allow = random(t, s, seed=7) < 0.7
-    mask = {"bool": allow, "float": random(t, s, seed=8)}.get(kind)
-    same(tensors((lead, lead, lead), t, s, 16, e), mask, is_causal=kind == "causal")
 
 
 @pytest.mark.parametrize("scale", [None, 0.0, -0.7, 2, 1e-30, 100.0, torch.tensor(0.5)])
@@ -314,29 +299,3 @@ def test_any_call(call: tuple[list[Tensor], Tensor | None, dict[str, Any]]) -> N
     theirs = F.scaled_dot_product_attention(*inputs, mask, **options)
     torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-12)
     same(inputs, mask, **options)
-
-
-def test_signature() -> None:
-    names = list(inspect.signature(scaled_dot_product_attention).parameters)
-    assert names == [
-        "query",
-        "key",
-        "value",
-        "attn_mask",
-        "dropout_p",
-        "is_causal",
-        "scale",
-        "enable_gqa",
-    ]
-    q, k, v = tensors(LEADS["4-D"])
-    named = scaled_dot_product_attention(
-        query=q,
-        key=k,
-        value=v,
-        attn_mask=None,
-        dropout_p=0.0,
-        is_causal=True,
-        scale=None,
-        enable_gqa=False,
-    )
-    assert torch.equal(named, scaled_dot_product_attention(q, k, v, None, 0.0, True))
