@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from intently.core.positions import DynamicNTK, Linear, Llama3, LongRope, Rotary, Scaling, YaRN
+from intently.core.positions.scaling import Pairs
 
 from ..combinations import pairs
 from .formula import random
@@ -113,12 +114,13 @@ def test_rates(name: str, base: float) -> None:
     theirs, ours = PAIRS[name]
     assert ours is not None
     config = LlamaConfig(**options(theirs, base))
+    pairs = Pairs(base, D, torch.float32, torch.device("cpu"))
     for length in (1, 24, 25, 100):
         want, gain = ROPE_INIT_FUNCTIONS[theirs["rope_type"]](config, seq_len=length)
-        rates = ours.rates(base, D, length, torch.float32, torch.device("cpu"))
+        rates = ours.rates(pairs, length)
         torch.testing.assert_close(rates, want, rtol=1e-6, atol=0)
         ragged = torch.tensor([length, 1])[:, None, None]
-        rates = ours.rates(base, D, ragged, torch.float32, torch.device("cpu"))
+        rates = ours.rates(pairs, ragged)
         torch.testing.assert_close(rates.expand(2, 1, -1)[0, 0], want, rtol=1e-6, atol=0)
         assert ours.gain() == pytest.approx(gain, rel=1e-12)
 

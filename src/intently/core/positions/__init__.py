@@ -20,9 +20,9 @@ from intently.core.positions.scaling import (
     Linear,
     Llama3,
     LongRope,
+    Pairs,
     Scaling,
     YaRN,
-    plain_rates,
 )
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.arrays import check_floats, valued
@@ -264,13 +264,12 @@ class Rotary:
         else:
             start = g.align(integers(offset, "offset"), "offset")
             at, end = start + torch.arange(g.t, device=g.device)[:, None], start + g.t
+        pairs = Pairs(self.base, width, dtype, g.device)
         if self.scaling is None:
-            rates = plain_rates(self.base, width, dtype, g.device)
-        else:
-            if length is not None:
-                end = g.align(length, "length") if isinstance(length, Tensor) else length
-            rates = self.scaling.rates(self.base, width, end, dtype, g.device)
-        return at.to(dtype) * rates
+            return at.to(dtype) * pairs.rates()
+        if length is not None:
+            end = g.align(length, "length") if isinstance(length, Tensor) else length
+        return at.to(dtype) * self.scaling.rates(pairs, end)
 
 
 def _given(g: Geometry, offset: int | Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
