@@ -37,13 +37,8 @@ def project(x: ArrayLike, weight: ArrayLike, bias: ArrayLike = (0,)) -> Array:
     x, w, b = _array(x, "x", 2), _array(weight, "weight", 2), _array(bias, "bias", 1)
     if x.shape[-1] != w.shape[-2] or w.ndim > 3:
         c = x.shape[-1]
-        raise build(
-            ArgumentError,
-            "weight",
-            f"shape (c={c}, n), or (h, c={c}, n)",
-            shape_of(w),
-            fix="weights of nn.Linear are (n, c): pass weight.T",
-        )
+        got, fix = shape_of(w), "weights of nn.Linear are (n, c): pass weight.T"
+        raise build(ArgumentError, "weight", f"shape (c={c}, n), or (h, c={c}, n)", got, fix=fix)
     if b.shape[-1] not in (1, w.shape[-1]) or b.shape[:-1] not in ((), w.shape[:-2]):
         n = (*w.shape[:-2], w.shape[-1])
         raise build(ArgumentError, "bias", f"shape {n}, as wide as the weight", shape_of(b))

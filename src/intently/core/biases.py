@@ -185,13 +185,8 @@ class ByDistance(Standing, Bias):
         h = g.lead[-1] if g.lead else 1
         if heads not in (None, h):
             got = f"{heads} heads" if tensor is None else shape_of(tensor)
-            raise build(
-                ArgumentError,
-                name,
-                f"one entry for each head of the matrix, h={h}",
-                got,
-                "heads are axis −3",
-            )
+            expected = f"one entry for each head of the matrix, h={h}"
+            raise build(ArgumentError, name, expected, got, "heads are axis −3")
         if self.offset is not None:
             self.start(g)
 
@@ -332,13 +327,8 @@ def alibi(
         whole_number(heads, "heads", 1)
     if slopes is not None:
         if heads is not None:
-            raise build(
-                ArgumentError,
-                "slopes",
-                "either heads or slopes",
-                f"heads={heads} and slopes",
-                "slopes hold one entry for each head",
-            )
+            expected, cause = "either heads or slopes", "slopes hold one entry for each head"
+            raise build(ArgumentError, "slopes", expected, f"heads={heads} and slopes", cause)
         slopes = _floats(slopes, "slopes")
         if slopes.ndim > 1:
             raise build(ArgumentError, "slopes", "shape (h,) or ()", shape_of(slopes))

@@ -107,12 +107,8 @@ def _check_groups(query: Tensor, key: Tensor, value: Tensor) -> None:
                 fix="leave out enable_gqa for tensors without heads",
             )
         if not x.shape[-3] or h % x.shape[-3]:
-            raise build(
-                ArgumentError,
-                name,
-                f"a number of heads that divides those of query, h={h}",
-                shape_of(x),
-            )
+            expected = f"a number of heads that divides those of query, h={h}"
+            raise build(ArgumentError, name, expected, shape_of(x))
 
 
 def _grouped_alike(h: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -146,10 +142,6 @@ def _check_mask(mask: Any, query: Tensor) -> bool:
     if in_autocast(query.device):
         fits += [torch.float16, torch.bfloat16]
     if mask.dtype not in fits:
-        raise build(
-            KindError,
-            "attn_mask",
-            f"dtype bool, float32 or that of query, {query.dtype}",
-            f"dtype {mask.dtype}",
-        )
+        expected = f"dtype bool, float32 or that of query, {query.dtype}"
+        raise build(KindError, "attn_mask", expected, f"dtype {mask.dtype}")
     return mask.dtype is torch.bool

@@ -51,13 +51,8 @@ class Score(Value):
     def check(self, q: Tensor, k: Tensor) -> None:
         """Raise if the widths of q and k, the leading axes or the device do not fit."""
         if q.shape[-1] != k.shape[-1]:
-            raise build(
-                ArgumentError,
-                "k",
-                f"shape (…, s, d={q.shape[-1]}) like q",
-                shape_of(k),
-                "queries and keys of a dot product have the same width",
-            )
+            got, cause = shape_of(k), "queries and keys of a dot product have the same width"
+            raise build(ArgumentError, "k", f"shape (…, s, d={q.shape[-1]}) like q", got, cause)
 
     def part(self, index: tuple[Any, ...], g: Geometry) -> Score:
         """Return the same score for the part of the matrix that ``index`` picks by leading axes."""
@@ -324,9 +319,5 @@ def _check_tensor(x: Any, name: str, want: str, ndim: int, a: int | None = None)
 
 def _check_width(x: Tensor, name: str, steps: str, width: str, size: int) -> None:
     if x.shape[-1] != size:
-        raise build(
-            ArgumentError,
-            name,
-            f"shape (…, {steps}, {width}={size}), as the score was made for",
-            shape_of(x),
-        )
+        expected = f"shape (…, {steps}, {width}={size}), as the score was made for"
+        raise build(ArgumentError, name, expected, shape_of(x))

@@ -114,13 +114,8 @@ def choose(problem: Problem, v: Tensor) -> Kernel:
     kernel = next(kernel for kernel in _KERNELS if kernel.name == forced)
     reason = kernel.refuses(problem, v)
     if reason is not None:
-        raise build(
-            KernelError,
-            "kernel",
-            f"a call that {forced} can serve",
-            reason,
-            fix="leave the `with it.kernels.use(…)` block, or change the call",
-        )
+        fix = "leave the `with it.kernels.use(…)` block, or change the call"
+        raise build(KernelError, "kernel", f"a call that {forced} can serve", reason, fix=fix)
     return kernel
 
 

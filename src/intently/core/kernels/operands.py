@@ -68,12 +68,8 @@ def problem_of(
     elif not isinstance(scale, (int, float)):
         scale = as_tensor(scale, "scale", q)
     elif not is_number(scale) or not math.isfinite(scale):
-        raise build(
-            ArgumentError,
-            "scale",
-            "a finite number, a tensor () or (…, 1, 1), or None",
-            repr(scale),
-        )
+        expected = "a finite number, a tensor () or (…, 1, 1), or None"
+        raise build(ArgumentError, "scale", expected, repr(scale))
     if type(mask).__name__ == "CausalBias":
         mask = of_causal_bias(mask, q.shape[-2], k.shape[-2])
     rule = None if mask is None else as_mask(mask, q.device)
@@ -143,13 +139,8 @@ def tensors(**operands: Any) -> tuple[Tensor, ...]:
     found = as_tensors(**operands)
     for name, x in zip(operands, found):
         if x.dtype not in _DTYPES:
-            raise build(
-                KindError,
-                name,
-                "float32, float64, bfloat16 or float16",
-                f"dtype {x.dtype}",
-                fix="convert it with .to(…)",
-            )
+            expected = "float32, float64, bfloat16 or float16"
+            raise build(KindError, name, expected, f"dtype {x.dtype}", fix="convert it with .to(…)")
     return found
 
 
@@ -184,13 +175,8 @@ def check_product(shape: tuple[int, ...], dtype: torch.dtype, device: torch.devi
             fix="convert it with .to(…), an array with .astype(…); lists and integers always fit",
         )
     if v.ndim < 2 or v.shape[-2] != shape[-1]:
-        raise build(
-            ArgumentError,
-            "v",
-            f"shape (…, s={shape[-1]}, e)",
-            shape_of(v),
-            "v holds one row for each key",
-        )
+        expected = f"shape (…, s={shape[-1]}, e)"
+        raise build(ArgumentError, "v", expected, shape_of(v), "v holds one row for each key")
 
 
 def transformed(but: str | None = None) -> bool:

@@ -77,11 +77,6 @@ def links(matrix: LazyMatrix) -> set[tuple[int, int]]:
     [(0, 0), (2, 1)]
     """
     if matrix.ndim != 2:
-        raise build(
-            ArgumentError,
-            "matrix",
-            "one head of one sentence, (t, s)",
-            f"shape {matrix.shape}",
-            fix="choose one, A[0, 3], or average: A[0].mean_heads()",
-        )
+        got, fix = f"shape {matrix.shape}", "choose one, A[0, 3], or average: A[0].mean_heads()"
+        raise build(ArgumentError, "matrix", "one head of one sentence, (t, s)", got, fix=fix)
     return {(key, query) for query, key in enumerate(matrix.argmax().tolist()) if key >= 0}

@@ -66,12 +66,8 @@ class Stacked(LazyMatrix):
         if not matrices:
             raise build(ArgumentError, "matrices", "at least one matrix", "none")
         if len({m.shape[:-2] for m in matrices}) > 1:
-            raise build(
-                ArgumentError,
-                "matrices",
-                "the same leading axes in all",
-                ", ".join(str(m.shape) for m in matrices),
-            )
+            got = ", ".join(str(m.shape) for m in matrices)
+            raise build(ArgumentError, "matrices", "the same leading axes in all", got)
         self.matrices, self._like = tuple(matrices), matrices[0]
         self._cast = any(m._cast for m in matrices)
 
@@ -162,13 +158,8 @@ class Merged(Derived):
         for name, groups, size in (("rows", rows, t), ("columns", columns, s)):
             outside = [i for group in groups for i in group if not 0 <= i < size]
             if outside:
-                raise build(
-                    ArgumentError,
-                    name,
-                    f"positions from 0 to {size - 1}",
-                    outside,
-                    "they belong to another matrix",
-                )
+                expected = f"positions from 0 to {size - 1}"
+                raise build(ArgumentError, name, expected, outside, "they belong to another matrix")
         super().__init__(matrix)
         self.labels = (None, None)
         self.rows, self.columns = (

@@ -154,13 +154,8 @@ class LazyMatrix(Statistics):
         )
 
     def _arithmetic(self, other: Any) -> Any:
-        raise build(
-            KindError,
-            "operand",
-            "A @ v, the one product of a lazy matrix",
-            f"arithmetic with {type(other).__name__}",
-            fix="pass A.dense(), or a part of it",
-        )
+        got, fix = f"arithmetic with {type(other).__name__}", "pass A.dense(), or a part of it"
+        raise build(KindError, "operand", "A @ v, the one product of a lazy matrix", got, fix=fix)
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _arithmetic
     __truediv__ = __rtruediv__ = __pow__ = __rpow__ = _arithmetic

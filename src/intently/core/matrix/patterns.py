@@ -182,13 +182,8 @@ def jensen_shannon(matrix: LazyMatrix) -> Tensor:
             [0.6931, 0.6931, 0.0000]])
     """
     if matrix.ndim < 3:
-        raise build(
-            ArgumentError,
-            "jensen_shannon",
-            "a matrix (…, h, t, s)",
-            f"shape {matrix.shape}",
-            "it has no axis of heads",
-        )
+        expected, got = "a matrix (…, h, t, s)", f"shape {matrix.shape}"
+        raise build(ArgumentError, "jensen_shannon", expected, got, "it has no axis of heads")
     h = matrix.shape[-3]
     total, count = matrix._zeros(h), matrix._zeros(h)
     with torch.no_grad():
@@ -289,13 +284,8 @@ def _checked(matrix: LazyMatrix, ids: Tensor | Sequence[int]) -> Tensor:
     *lead, t, s = matrix.shape
     items = tuple(lead[:-1])
     if t > s:
-        raise build(
-            ArgumentError,
-            "ids",
-            f"None where t={t} > s={s}",
-            shape_of(tokens),
-            "token patterns need self-attention",
-        )
+        cause = "token patterns need self-attention"
+        raise build(ArgumentError, "ids", f"None where t={t} > s={s}", shape_of(tokens), cause)
     if tuple(tokens.shape) not in {(s,), (*items, s)}:
         expected = f"shape (s,) = ({s},)" + (f" or {(*items, s)}" if items else "")
         raise build(ArgumentError, "ids", expected, shape_of(tokens))

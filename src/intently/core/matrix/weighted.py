@@ -76,13 +76,8 @@ def by_gradient(matrix: LazyMatrix, v: Tensor, dy: Tensor) -> Weighted:
         got = f"{dy.dtype} on {dy.device}" if isinstance(dy, Tensor) else type(dy).__name__
         raise build(KindError, "dy", f"a tensor like v, {v.dtype} on {v.device}", got)
     if tuple(dy.shape) != (*lead, t, v.shape[-1]):
-        raise build(
-            ArgumentError,
-            "dy",
-            f"the shape of A @ v, {(*lead, t, v.shape[-1])}",
-            shape_of(dy),
-            "it is the gradient of the loss to A @ v",
-        )
+        expected, got = f"the shape of A @ v, {(*lead, t, v.shape[-1])}", shape_of(dy)
+        raise build(ArgumentError, "dy", expected, got, "it is the gradient of the loss to A @ v")
     return Weighted(matrix, dy, _per_head(v, matrix))
 
 

@@ -171,21 +171,12 @@ class Rotary:
         name, width = ("d", self.d) if self.width is None else ("width", self.width)
         if width % 2 or not 2 <= width <= self.d:
             most = "" if self.width is None else f" and ≤ d={self.d}"
-            raise build(
-                ArgumentError,
-                name,
-                f"an even number of dimensions ≥ 2{most}",
-                width,
-                "dimensions are rotated in pairs",
-            )
+            expected = f"an even number of dimensions ≥ 2{most}"
+            raise build(ArgumentError, name, expected, width, "dimensions are rotated in pairs")
         if self.scaling is not None:
             if not isinstance(self.scaling, Scaling):
-                raise build(
-                    KindError,
-                    "scaling",
-                    "a scaling such as YaRN(4.0, 4096), or None",
-                    repr(self.scaling),
-                )
+                expected = "a scaling such as YaRN(4.0, 4096), or None"
+                raise build(KindError, "scaling", expected, repr(self.scaling))
             self.scaling.check(width)
 
     def __call__(
@@ -275,14 +266,8 @@ class Rotary:
 def _given(g: Geometry, offset: int | Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
     """Positions (…, t, 1) and the one after each row's last, (…, 1, 1)."""
     if not isinstance(offset, int) or offset:
-        raise build(
-            ArgumentError,
-            "positions",
-            "either offset or positions",
-            "both",
-            "positions say where every step stands",
-            "add the offset to them",
-        )
+        expected, cause = "either offset or positions", "positions say where every step stands"
+        raise build(ArgumentError, "positions", expected, "both", cause, "add the offset to them")
     if positions.ndim < 1 or positions.shape[-1] != g.t:
         raise build(ArgumentError, "positions", f"shape (t={g.t},) or (b, t)", shape_of(positions))
     lead = tuple(positions.shape[:-1])
