@@ -22,6 +22,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from itertools import product as product_of
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -254,9 +255,8 @@ def _batch_rows(mask: Mask, g: Geometry) -> Iterator[tuple[Mask, Geometry]]:
     if len(g.lead) < 2 or not mask.lead():
         yield mask, g
         return
-    for n in range(math.prod(g.lead[:-1])):
-        b = leading(g.lead, *(torch.tensor(x, device="cpu") for x in (n, 0)))[:-1]
-        cut = (*(slice(int(i), int(i) + 1) for i in b), slice(None))
+    for b in product_of(*map(range, g.lead[:-1])):
+        cut = (*(slice(i, i + 1) for i in b), slice(None))
         yield mask.part(cut, g), g._replace(lead=(*(1,) * len(b), g.lead[-1]))
 
 

@@ -25,19 +25,8 @@ Span: TypeAlias = slice | Tensor | None
 class Problem:
     """q (…, h, t, d), k (…, g, s, d) and everything that turns them into weights."""
 
-    __slots__ = (
-        "_tensors",
-        "bias",
-        "dropout",
-        "geometry",
-        "k",
-        "mask",
-        "q",
-        "scale",
-        "score",
-        "sinks",
-        "softcap",
-    )
+    FIELDS = ["q", "k", "score", "mask", "bias", "scale", "softcap", "sinks", "dropout", "geometry"]
+    __slots__ = (*FIELDS, "_tensors")
 
     def __init__(
         self,
@@ -117,8 +106,8 @@ class Problem:
     def replaced(self, **changed: object) -> Problem:
         """Return the problem with some operands changed and the same geometry."""
         other = object.__new__(Problem)
-        for name in Problem.__slots__:
-            setattr(other, name, changed.get(name, getattr(self, name)))
+        for name in Problem.FIELDS:
+            setattr(other, name, changed[name] if name in changed else getattr(self, name))
         other._tensors = None
         return other
 

@@ -272,11 +272,14 @@ def measure(matrix: LazyMatrix, ids: Tensor | Sequence[int] | None = None) -> di
      'duplicate': 0.125, 'induction': 0.5, 'distance': 0.5}
     """
     with torch.no_grad():
-        wanted = _Wanted.of(matrix, None if ids is None else _checked(matrix, ids))
-        given = wanted.rules, wanted.again, wanted.counted
-        sums = matrix._asked(lambda p: measuring.heads(p, *given))
-        sums = _streamed(matrix, wanted) if sums is None else sums
-        return _averages(wanted, _without_the_first(matrix, sums))
+        rules, again, counted = _of_tokens(matrix, None if ids is None else _checked(matrix, ids))
+        names = ["entropy", "confidence", "sink", "self", "previous", "distance"]
+        names += ["shared"] * (matrix.shape[-3:-2] > (1,))
+        names += ["duplicate", "induction"] if rules else []
+        sums = matrix._asked(lambda p: measuring.heads(p, rules, again, counted))
+        if sums is None:
+            sums = _Pass(matrix, names, rules, again, counted).sums_of_heads()
+        return _averages(names, _without_the_first(matrix, sums))
 
 
 def _checked(matrix: LazyMatrix, ids: Tensor | Sequence[int]) -> Tensor:
@@ -292,44 +295,28 @@ def _checked(matrix: LazyMatrix, ids: Tensor | Sequence[int]) -> Tensor:
     return tokens
 
 
-@dataclass(frozen=True)
-class _Wanted:
-    """What is asked of a matrix: the masks of token patterns, and which queries are counted."""
+def _of_tokens(
+    matrix: LazyMatrix, ids: Tensor | None
+) -> tuple[tuple[Mask, ...], Tensor | None, Tensor | None]:
+    """The masks of token patterns, whose token came before, and which queries count, (…, t).
 
-    geometry: Geometry
-    rules: tuple[Mask, ...]
-    again: Tensor | None
-    """Whether the token of a query has appeared before, (…, t)."""
-    counted: Tensor | None
-    """Which queries count, (…, t); None if all do."""
-
-    @classmethod
-    def of(cls, matrix: LazyMatrix, ids: Tensor | None) -> _Wanted:
-        *lead, t, s = matrix.shape
-        geometry = Geometry(tuple(lead), t, s, matrix.device)
-        if ids is None or not s:
-            return cls(geometry, (), None, None)
-        again = appeared(ids)[..., s - t :]
-        again = again.unsqueeze(-2) if lead else again
-        counted = matrix._viewers()[..., s - t :] > 0
-        counted = None if bool(counted.all()) else counted.expand(*lead, t)
-        return cls(
-            geometry, (duplicate(ids, t), induction(ids, t)), again.expand(*lead, t), counted
-        )
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The sums that are asked for and are not counts."""
-        names = ("entropy", "confidence", "sink", "self", "previous", "distance")
-        names += ("shared",) if self.geometry.lead[-1:] > (1,) else ()
-        return names + (("duplicate", "induction") if self.rules else ())
+    None where that is nobody, and where all count.
+    """
+    *lead, t, s = matrix.shape
+    if ids is None or not s:
+        return (), None, None
+    again = appeared(ids)[..., s - t :]
+    again = (again.unsqueeze(-2) if lead else again).expand(*lead, t)
+    counted = matrix._viewers()[..., s - t :] > 0
+    counted = None if bool(counted.all()) else counted.expand(*lead, t)
+    return (duplicate(ids, t), induction(ids, t)), again, counted
 
 
-def _averages(wanted: _Wanted, sums: dict[str, Tensor]) -> dict[str, Average]:
+def _averages(names: list[str], sums: dict[str, Tensor]) -> dict[str, Average]:
     """The statistics in the order of `measure`."""
     counts = {"sink": "sink_count", "self": "self_count", "previous": "previous_count"}
     counts.update(duplicate="again", induction="again")
-    averages = {n: Average(sums[n], sums[counts.get(n, "attending")]) for n in wanted.names}
+    averages = {n: Average(sums[n], sums[counts.get(n, "attending")]) for n in names}
     if "shared" in averages:
         averages["divergence"] = Average(-sums["entropy"] - sums["shared"], sums["attending"])
     return {name: averages[name] for name in STATISTICS if name in averages}
@@ -351,37 +338,41 @@ def _without_the_first(matrix: LazyMatrix, sums: dict[str, Tensor]) -> dict[str,
     return {**sums, **less, "sink_count": sums["attending"] - alone}
 
 
-def _streamed(matrix: LazyMatrix, wanted: _Wanted) -> dict[str, Tensor]:
-    """The sums of every head (…), from blocks of weights that hold all heads of their items."""
-    found = _Pass(matrix, wanted)
-    for block in blocks_of_heads(matrix, SIZE):
-        found.add(block)
-    found.sums["sink"] = found.first_key()
-    return {name: x.reshape(wanted.geometry.lead) for name, x in found.sums.items()}
-
-
 class _Pass:
-    """Sums over the blocks of one matrix."""
+    """Sums over the blocks of one matrix, which hold all heads of their items."""
 
-    def __init__(self, matrix: LazyMatrix, wanted: _Wanted) -> None:
-        self.wanted = wanted
+    def __init__(
+        self,
+        matrix: LazyMatrix,
+        names: list[str],
+        rules: tuple[Mask, ...],
+        again: Tensor | None,
+        counted: Tensor | None,
+    ) -> None:
+        self.matrix, self.rules, self.again, self.counted = matrix, rules, again, counted
         *lead, t, s = matrix.shape
-        self.first = s - t
+        self.geometry, self.first = Geometry(tuple(lead), t, s, matrix.device), s - t
         shape = tuple(lead) or (1,)
-        new = matrix._zeros
-        self.columns = new(s).reshape(*shape, s)
-        names = (*wanted.names, "attending", "self_count", "previous_count", "again")
-        self.sums = {name: new().reshape(shape) for name in names}
+        self.columns = matrix._zeros(s).reshape(*shape, s)
+        names = [*names, "attending", "self_count", "previous_count", "again"]
+        self.sums = {name: matrix._zeros().reshape(shape) for name in names}
+
+    def sums_of_heads(self) -> dict[str, Tensor]:
+        """The sums of every head (…)."""
+        for block in blocks_of_heads(self.matrix, SIZE):
+            self.add(block)
+        self.sums["sink"] = self.first_key()
+        return {name: x.reshape(self.geometry.lead) for name, x in self.sums.items()}
 
     def add(self, block: Block) -> None:
         """Add the sums of a block, which holds all heads of its items."""
         w = block.weights.to(self.columns.dtype)
-        if self.wanted.counted is not None:
-            w = w * _rows(self.wanted.counted, block)[..., None]
+        if self.counted is not None:
+            w = w * _rows(self.counted, block)[..., None]
         most = w.amax(-1)
         at = block.lead or (...,)
         self._count(block, at, most > 0)
-        w = w if self.wanted.geometry.lead else w[None]
+        w = w if self.geometry.lead else w[None]
         self.columns[at][..., block.cols] += w.sum(-2)
         self.sums["confidence"][at] += most.sum(-1)
         self.sums["entropy"][at] += entropies(w).sum(-1)
@@ -395,8 +386,8 @@ class _Pass:
         self.sums["attending"][at] += alive.sum(-1)
         self.sums["self_count"][at] += (alive & (position >= 0)).sum(-1)
         self.sums["previous_count"][at] += (alive & (position >= 1)).sum(-1)
-        if self.wanted.again is not None:
-            self.sums["again"][at] += (alive & _rows(self.wanted.again, block)).sum(-1)
+        if self.again is not None:
+            self.sums["again"][at] += (alive & _rows(self.again, block)).sum(-1)
 
     def _project(self, block: Block, at: tuple, w: Tensor) -> None:
         """Sums Σ w · plane over a block, all planes in one product: the weights are read once."""
@@ -406,8 +397,8 @@ class _Pass:
         first = self.first + block.rows.start - block.cols.start
         steps = torch.arange(first, first + rows, device=w.device)[:, None]
         planes[..., 0, :, :] = (steps - torch.arange(cols, device=w.device)).abs_()
-        for n, rule in enumerate(self.wanted.rules, 1):
-            allow = allowed_in(rule, self.wanted.geometry, block)
+        for n, rule in enumerate(self.rules, 1):
+            allow = allowed_in(rule, self.geometry, block)
             planes[..., n, :, :] = allow.squeeze(-3) if allow.ndim > 2 else allow
         if "shared" in names:
             mean = planes[..., -1, :, :]
