@@ -177,11 +177,21 @@ class Attention(LazyMatrix):
         return self.problem.q.device
 
     def tile(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor:
-        if cols is None:
-            return self._stream(lambda r: eager.entries(self.problem, r), rows, None)
-        return self._stream(
-            lambda r: eager.entries(self.problem, r).index_select(-1, cols), rows, statistics.BLOCK
-        )
+        self._check_fresh()
+        n, wide = self.shape[-2] if rows is None else len(rows), self._row_size()
+
+        def part(r: Tensor | None) -> Tensor:
+            w = eager.entries(self.problem, r)
+            return w if cols is None else w.index_select(-1, cols)
+
+        with no_autocast(self.device):
+            if cols is None or n * wide <= statistics.BLOCK:
+                w = part(rows)
+            else:
+                rows = torch.arange(n, device=self.device) if rows is None else rows
+                blocks = rows.split(max(1, statistics.BLOCK // wide))
+                w = torch.cat([part(r) for r in blocks], -2)
+        return w.expand(*self.shape[:-2], *w.shape[-2:])
 
     def matmul(self, v: Tensor | Numbers) -> Tensor:
         """Y (…, h, t, e) = A @ v for v (…, g, s, e), by the kernel that `plan` names."""
@@ -190,21 +200,6 @@ class Attention(LazyMatrix):
 
     def _allow(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor | None:
         return self.problem.allow(rows, cols)
-
-    def _stream(
-        self, part: Callable[[Tensor | None], Tensor], rows: Tensor | None, block: int | None
-    ) -> Tensor:
-        """``part`` (…, rows, n) of all rows, with at most ``block`` weights at a time."""
-        self._check_fresh()
-        n = self.shape[-2] if rows is None else len(rows)
-        with no_autocast(self.device):
-            if block is None or n * self._row_size() <= block:
-                found = part(rows)
-            else:
-                rows = torch.arange(n, device=self.device) if rows is None else rows
-                step = max(1, block // self._row_size())
-                found = torch.cat([part(r) for r in rows.split(step)], -2)
-        return found.expand(*self.shape[:-2], *found.shape[-2:])
 
     def _blocks(self, size: int | None = None) -> Iterator[Block]:
         self._check_fresh()

@@ -16,11 +16,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from intently.core.masks.by_position import check_tiles, entry_of, tile_of
 from intently.core.masks.geometry import (
     Cut,
     Geometry,
     Integers,
+    InTiles,
+    OfTensor,
     Pair,
     Picked,
     Rule,
@@ -30,7 +31,6 @@ from intently.core.masks.geometry import (
     check_device,
     cut_left,
     cut_right,
-    entries,
     first_of_run,
     pick,
     written,
@@ -78,7 +78,7 @@ class Bias(Rule):
         return Sum(as_bias(other), self)
 
 
-class TensorBias(Bias):
+class TensorBias(OfTensor, Bias):
     """A tensor that broadcasts to (…, h, t, s) as NumPy does; its gradient has its own shape.
 
     Arrays, lists and integers are copied. Raises `KindError` for values that are not numbers:
@@ -96,16 +96,8 @@ class TensorBias(Bias):
     def tile(
         self, g: Geometry, rows: Tensor, cols: Tensor, dtype: torch.dtype | None = None
     ) -> Tensor:
-        x = self.tensor.reshape((1,) * (2 - self.tensor.ndim) + self.tensor.shape)
-        picks = [(-2, rows), (-1, cols)]
-        if len(rows) * x.shape[-1] > len(cols) * x.shape[-2]:
-            picks.reverse()
-        for axis, index in picks:
-            x = entries(x, axis, index)
+        x = self.entries(g, rows, cols)
         return x if dtype is None else x.to(dtype)
-
-    def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
-        return pick(g, self.tensor, (*lead, i, j)[len(lead) + 2 - self.tensor.ndim :])
 
     def check(self, g: Geometry) -> None:
         check_broadcast(self.tensor, g, "bias")
@@ -401,28 +393,11 @@ def _floats(x: Tensor | Sequence[float], name: str) -> Tensor:
     return x
 
 
-class TiledBias(Bias):
+class TiledBias(InTiles, Bias):
     """A bias made of ``tiles`` (n, r, c); ``index`` (…, R, C) says which stands where."""
-
-    def __init__(self, index: Tensor, tiles: Tensor) -> None:
-        super().__init__(index, tiles)
-        self.index, self.tiles = index, tiles
 
     def tile(
         self, g: Geometry, rows: Tensor, cols: Tensor, dtype: torch.dtype | None = None
     ) -> Tensor:
-        found = tile_of(self.index, self.tiles, rows, cols)
-        return found if dtype is None else found.to(dtype)
-
-    def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
-        return entry_of(g, self.index, self.tiles, lead, i, j)
-
-    def check(self, g: Geometry) -> None:
-        check_tiles(g, self.index, self.tiles, "bias")
-
-    def part(self, cut: Cut, g: Geometry) -> Bias:
-        return TiledBias(cut_right(self.index, cut), self.tiles)
-
-    def __repr__(self) -> str:
-        *_, r, c = self.tiles.shape
-        return f"tiled bias ({len(self.tiles)} tiles of {r}×{c})"
+        block = self.entries(rows, cols)
+        return block if dtype is None else block.to(dtype)

@@ -7,7 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from intently.core.kernels.problem import Kernel, Problem, Span, cut_lead
+from intently.core.kernels.problem import Kernel, Problem, Span
+from intently.core.masks.geometry import cut_right
 from intently.foundation.arrays import valued
 
 
@@ -98,7 +99,7 @@ class Dropping:
 
     def part(self, cut: tuple[slice, ...]) -> Dropping:
         """Return the same dropout under one slice for each leading axis."""
-        return Dropping(cut_lead(self.rows, cut), self.cols, self.rate)
+        return Dropping(cut_right(self.rows, cut), self.cols, self.rate)
 
     def factors(self, rows: Span, cols: Span, dtype: torch.dtype) -> Tensor:
         """0 for weights that are dropped, 1 / (1 − rate) for those that stay."""

@@ -24,8 +24,9 @@ from torch import Tensor
 
 from intently.core.biases import Bias, TensorBias
 from intently.core.kernels.eager import Dropping
-from intently.core.kernels.problem import Problem, cut_lead, cut_rows, positions, taken
+from intently.core.kernels.problem import Problem, cut_rows, positions, taken
 from intently.core.kernels.walk import TILE, Rows, Run, walk
+from intently.core.masks.geometry import cut_right
 from intently.core.scores import Dot
 
 KEPT = 8 * TILE
@@ -98,7 +99,7 @@ class _Tiles:
         self.whole, self.cut, self.totals, self.learned = p, cut, totals, learned
         self.piece, self.v = p.part(cut), v
         self.dropping = None if dropping is None else dropping.part(cut)
-        self.dq = cut_lead(totals.q, cut)
+        self.dq = cut_right(totals.q, cut)
         self.dk = p.part_of_keys(totals.k, cut)
         self.leaves = p.replaced(mask=None).mapped(_leaf)
 
@@ -161,7 +162,7 @@ class _Tiles:
             return None
         with differentiable():
             if isinstance(scale, Tensor) and scale.ndim > 2:
-                scale = cut_lead(scale, self.cut)
+                scale = cut_right(scale, self.cut)
             q, k = _leaf(q), _leaf(k)
             score = self.leaves.score.part(self.cut, self.whole.geometry)
             return p.replaced(score=score, scale=scale).scaled(q, k), q, k

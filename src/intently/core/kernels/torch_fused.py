@@ -152,7 +152,8 @@ def _fuses(p: Problem, v: Tensor) -> bool:
     q, k, v = _four(p, p.q, p.k, v)
     mask = q.new_zeros(()).expand(*q.shape[:3], k.shape[2]) if masked else None
     causal = mask is None and p.mask is not None
-    return _choice(q, k, v, mask, p.dropout, causal, p.scale, q.shape[1] != k.shape[1])
+    grouped = q.shape[1] != k.shape[1]
+    return _choice(q, k, v, mask, p.dropout, causal, scale=float(p.scale), enable_gqa=grouped)
 
 
 @lru_cache(maxsize=256)
@@ -164,23 +165,11 @@ def _cpu_fuses(
         k = torch.zeros(1, 1, 2, d, dtype=dtype, device="cpu")
         q = k.expand(1, 2, 2, d).contiguous() if grouped else k
         mask = k.new_zeros(1, 1, 2, 2) if masked else None
-        return _choice(q, k, k, mask, 0.0, causal and not masked, 1.0, grouped)
+        return _choice(q, k, k, mask, 0.0, causal and not masked, scale=1.0, enable_gqa=grouped)
 
 
-def _choice(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None,
-    dropout: float,
-    causal: bool,
-    scale: float | Tensor,
-    grouped: bool,
-) -> bool:
-    choice = torch._fused_sdp_choice(  # pyright: ignore[reportPrivateImportUsage]
-        q, k, v, mask, dropout, causal, scale=float(scale), enable_gqa=grouped
-    )
-    return choice > 0
+def _choice(*given: Any, **options: Any) -> bool:
+    return torch._fused_sdp_choice(*given, **options) > 0  # pyright: ignore[reportPrivateImportUsage]
 
 
 def _written_bytes(p: Problem) -> int:

@@ -26,6 +26,7 @@ from intently.core.masks.closed_forms import (
 from intently.core.masks.geometry import (
     Cut,
     Geometry,
+    OfTensor,
     Over,
     Pair,
     Picked,
@@ -33,8 +34,6 @@ from intently.core.masks.geometry import (
     check_broadcast,
     copied,
     cut_right,
-    entries,
-    pick,
 )
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.arrays import Numbers, hidden, plain, valued
@@ -288,7 +287,7 @@ class PickedMask(Picked[Mask], OverMask):
         return self.inner.size()
 
 
-class Allowed(Mask):
+class Allowed(OfTensor, Mask):
     """A boolean tensor that broadcasts to (…, t, s)."""
 
     def __init__(self, tensor: Tensor) -> None:
@@ -296,12 +295,7 @@ class Allowed(Mask):
         self.tensor = tensor
 
     def allow(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
-        x = self.laid(g)
-        return entries(entries(x, -2, rows), -1, cols)
-
-    def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
-        index = (*lead, i, j)
-        return pick(g, self.tensor, index[len(index) - self.tensor.ndim :])
+        return self.entries(g, rows, cols)
 
     def check(self, g: Geometry) -> None:
         check_broadcast(self.tensor, g, "mask", "a boolean tensor")
@@ -326,11 +320,6 @@ class Allowed(Mask):
     def size(self) -> tuple[int, int] | None:
         t, s = (1, 1, *self.tensor.shape)[-2:]
         return None if t == s == 1 else (s if t == 1 else t, t if s == 1 else s)
-
-    def laid(self, g: Geometry) -> Tensor:
-        """The tensor with at least two axes, broadcastable to (…, t, s)."""
-        x = self.tensor
-        return x.reshape((1,) * max(0, 2 - x.ndim) + tuple(x.shape))
 
     def __repr__(self) -> str:
         return f"allowed({'×'.join(map(str, self.tensor.shape))} tensor)"

@@ -197,16 +197,21 @@ class Segments(Mask):
         self.query_ids = query_ids
         self.key_ids = query_ids if key_ids is None else key_ids
 
-    def _side(self, g: Geometry, ids: Tensor, index: Tensor | None, name: str) -> Tensor:
-        """Ids at some steps, aligned with the leftmost leading axes: (…, len(index))."""
-        ids = ids.to(g.device) if index is None else ids.to(g.device)[..., index]
-        steps = ids.shape[-1]
-        lead = g.align(ids[..., 0], name).shape if steps else (1,) * (len(g.lead) + 2)
-        return ids.reshape(*lead[:-2], steps)
+    def sides(
+        self, g: Geometry, rows: Tensor | None = None, cols: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Ids of queries (…, t) and keys (…, s), aligned with the leftmost leading axes."""
+        pairs = (self.query_ids, rows, "query_ids"), (self.key_ids, cols, "key_ids")
+        sides = []
+        for ids, index, name in pairs:
+            ids = ids.to(g.device) if index is None else ids.to(g.device)[..., index]
+            steps = ids.shape[-1]
+            lead = g.align(ids[..., 0], name).shape if steps else (1,) * (len(g.lead) + 2)
+            sides.append(ids.reshape(*lead[:-2], steps))
+        return sides[0], sides[1]
 
     def allow(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
-        q = self._side(g, self.query_ids, rows, "query_ids")
-        k = self._side(g, self.key_ids, cols, "key_ids")
+        q, k = self.sides(g, rows, cols)
         return q[..., :, None] == k[..., None, :]
 
     def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
@@ -252,14 +257,12 @@ class Segments(Mask):
         rows = self.queries(g)
         if rows is not None:
             return unless_all(any_of(rows))
-        q = self._side(g, self.query_ids, None, "query_ids").sort(-1).values
-        return unless_all(any_of(_among(q, self._side(g, self.key_ids, None, "key_ids"))))
+        q, k = self.sides(g)
+        return unless_all(any_of(_among(q.sort(-1).values, k)))
 
     def queries(self, g: Geometry) -> Rows:
-        q = self._side(g, self.query_ids, None, "query_ids")
-        if not valued(q) or not is_sorted(q):
-            return None
-        return _among(q, self._side(g, self.key_ids, None, "key_ids"))
+        q, k = self.sides(g)
+        return _among(q, k) if valued(q) and is_sorted(q) else None
 
     def part(self, cut: Cut, g: Geometry) -> Mask:
         q, k = self.query_ids, self.key_ids
@@ -271,11 +274,6 @@ class Segments(Mask):
 
     def size(self) -> tuple[int, int] | None:
         return self.query_ids.shape[-1], self.key_ids.shape[-1]
-
-    def sides(self, g: Geometry) -> tuple[Tensor, Tensor]:
-        """Ids of all queries (…, t) and keys (…, s), aligned with the leading axes."""
-        q = self._side(g, self.query_ids, None, "query_ids")
-        return q, self._side(g, self.key_ids, None, "key_ids")
 
     def _pair(self, g: Geometry) -> tuple[Tensor, Tensor]:
         """Ids (n, t) and (n, s) for the n leading indices for which the rule differs."""
