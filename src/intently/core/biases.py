@@ -358,14 +358,10 @@ def relative_buckets(
     n = table.shape[0]
     if n < 2 or (bidirectional and (n % 2 or n < 4)):
         least = "an even number ≥ 4" if bidirectional else "at least 2"
+        cause = "one half is for keys before the query, the other for those ahead of it"
+        expected = f"shape (buckets, h) with {least} of buckets"
         raise build(
-            ArgumentError,
-            "table",
-            f"shape (buckets, h) with {least} of buckets",
-            shape_of(table),
-            "one half is for keys before the query, the other for those ahead of it"
-            if bidirectional
-            else None,
+            ArgumentError, "table", expected, shape_of(table), cause if bidirectional else None
         )
     single = (n // 2 if bidirectional else n) // 2
     whole_number(max_distance, "max_distance", single + 1)

@@ -18,15 +18,8 @@ from intently.core.biases import Bias, TensorBias
 from intently.core.kernels import eager
 from intently.core.kernels.eager import Dropping, drawn
 from intently.core.kernels.gradients import differentiable
-from intently.core.kernels.native.describing import (
-    BACKWARD,
-    BIAS_BACKWARD,
-    PRODUCT,
-    ROWS,
-    Operands,
-    library,
-    operands,
-)
+from intently.core.kernels.native import describing
+from intently.core.kernels.native.describing import ROWS, Operands, library, operands
 from intently.core.kernels.operands import batched, needs_gradients, opaque
 from intently.core.kernels.problem import Problem
 from intently.core.kernels.tiled import (
@@ -51,7 +44,7 @@ def results(o: Operands) -> tuple[Tensor, Tensor]:
 
 def forward(o: Operands, y: Tensor, stats: Tensor | None = None) -> None:
     """Write y (…, t, e), and the maximum and sum of every row, stats (…, t, 2)."""
-    o.run(PRODUCT, v=o.v, y=y, stats=stats, e=o.v.shape[-1])
+    o.run(describing.PRODUCT, v=o.v, y=y, stats=stats, e=o.v.shape[-1])
 
 
 def gradients(
@@ -66,7 +59,7 @@ def gradients(
     wide = -(-d // step) * step, -(-e // step) * step
     dk, dv = (o.empty(parts, *heads, o.s, n).zero_() for n in wide)
     given: dict[str, Any] = {"v": o.v, "e": e, "y": y, "stats": stats, "dy": dy}
-    o.run(BACKWARD, **given, dq=dq, dk=dk, dv=dv, parts=parts)
+    o.run(describing.BACKWARD, **given, dq=dq, dk=dk, dv=dv, parts=parts)
     dk, dv = (x[0] if parts == 1 else x.sum(0) for x in (dk, dv))
     found: list[Tensor | None] = [_like(dq, o.q), _like(dk[..., :d], o.k), _like(dv[..., :e], o.v)]
     rest = iter(needs[3:])
@@ -80,7 +73,7 @@ def gradients(
             found.append(None)
             continue
         total = torch.zeros_like(x, dtype=torch.float32)
-        o.run(BIAS_BACKWARD, **given, dbias=total, dbias_profile=is_profile)
+        o.run(describing.BIAS_BACKWARD, **given, dbias=total, dbias_profile=is_profile)
         found.append(total.to(x.dtype))
     return found
 
