@@ -470,6 +470,18 @@ def test_a_scale_of_zero_learns() -> None:
 ADDITIVE = it.Additive(random(3, 8).float(), random(3, 8).float(), random(3).float())
 
 
+@pytest.mark.parametrize("mask", MASKS)
+def test_the_short_way_is_the_long_one_to_the_bit(mask: str) -> None:
+    q, k, v = random(2, 4, T, 24), random(2, 2, S, 24, seed=1), random(2, 2, S, 10, seed=2)
+    q, k, v, rule = q.float(), k.float(), v.float(), MASKS[mask]
+    y = it.attention(q, k, v, mask=rule, scale=0.4)
+    assert torch.equal(y, it.attend(q, k, mask=rule, scale=0.4) @ v)
+    with it.kernels.use("torch_fused"), pytest.raises(it.errors.KernelError, match="e=10 differs"):
+        it.attention(q, k, v, mask=rule)
+    with pytest.raises(it.errors.ArgumentError, match=r"mask: expected t = s = 2·2"):
+        it.attention(q, k, v, mask=it.causal() & it.grid(2, 2, 1))
+
+
 @pytest.mark.parametrize("scale", [math.nan, math.inf])
 def test_the_short_way_refuses_what_the_long_one_does(scale: float) -> None:
     q = random(2, 4, 9, 8).float()
