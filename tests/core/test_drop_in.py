@@ -15,7 +15,7 @@ from torch import Tensor
 
 from intently.core.drop_in import scaled_dot_product_attention
 
-from ..combinations import each, pairs
+from ..combinations import pairs
 from .formula import EPS, random
 
 pytestmark = pytest.mark.usefixtures("as_users_call")
@@ -36,20 +36,6 @@ LEADS: dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = {
     "queries without heads": ((), (2, 3), (2, 3)),
     "every axis from another": ((2, 1, 1), (3, 1), (1, 2)),
 }
-GROUPED: dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = {
-    "4-D": ((2, 6), (2, 3), (2, 3)),
-    "3-D": ((6,), (3,), (3,)),
-    "5-D": ((2, 2, 6), (2, 2, 2), (2, 2, 2)),
-    "no groups": ((2, 3), (2, 3), (2, 3)),
-    "one head of both": ((2, 6), (2, 1), (2, 1)),
-    "one head of values": ((2, 6), (2, 3), (2, 1)),
-    "one head of keys": ((2, 6), (2, 1), (2, 3)),
-    "fewer keys than values": ((2, 6), (2, 2), (2, 6)),
-    "2 and 3 of 6": ((2, 6), (2, 2), (2, 3)),
-    "one batch row of keys": ((2, 6), (1, 3), (1, 3)),
-    "keys without a batch": ((2, 6), (3,), (3,)),
-    "queries without a batch": ((6,), (2, 3), (2, 3)),
-}
 
 
 def tensors(
@@ -57,19 +43,6 @@ def tensors(
 ) -> list[Tensor]:
     shapes = zip(leads, ((t, d), (s, d), (s, e)))
     return [random(*lead, *core, seed=i) for i, (lead, core) in enumerate(shapes)]
-
-
-def masks(lead: tuple[int, ...], t: int, s: int) -> dict[str, Tensor | None]:
-    """Masks that broadcast to (…, t, s): one row attends to nothing."""
-    found: dict[str, Tensor | None] = {"none": None}
-    shapes = {(t, s), (1, s), (t, 1), (*lead, t, s), (*lead[-1:], t, s), (*lead[:-1], 1, t, s)}
-    for shape in shapes if lead else {(t, s), (1, s), (t, 1)}:
-        allow = random(*shape, seed=7) < 0.7
-        if shape[-2] > 1:
-            allow[..., 1, :] = False
-        found[f"bool {shape}"] = allow
-        found[f"float {shape}"] = random(*shape, seed=8).masked_fill(~allow, -math.inf)
-    return found
 
 
 def twice(
@@ -92,34 +65,6 @@ def same(inputs: list[Tensor], mask: Tensor | None = None, **options: Any) -> No
     for ours, theirs in zip(*twice(inputs, mask, **options)):
         assert ours.shape == theirs.shape and ours.dtype == theirs.dtype
         torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-12)
-
-
-@pairs({"e": [D, 6], "is_causal": [False, True], "name": LEADS})
-def test_leading_axes_and_masks(name: str, is_causal: bool, e: int) -> None:
-    inputs = tensors(LEADS[name], e=e)
-    q, k, _ = inputs
-    lead = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2])
-    for mask in masks(tuple(lead), T, S).values():
-        if mask is None or not is_causal:
-            same(inputs, mask, is_causal=is_causal, scale=0.3)
-
-
-@pairs({"e": [D, 6], "masked": ["none", "causal", "bool", "float"], "name": GROUPED})
-def test_groups_with_the_flag(name: str, masked: str, e: int) -> None:
-    inputs = tensors(GROUPED[name], e=e)
-    allow = random(3 if name == "no groups" else 6, T, S, seed=7) > 0
-    bias = random(T, S, seed=8)
-    mask = {"bool": allow, "float": bias}.get(masked)
-    same(inputs, mask, is_causal=masked == "causal", enable_gqa=True)
-
-
-@each({"t, s": [(4, 4), (1, 6), (6, 1), (3, 8), (8, 3), (1, 1)], "lead": [(2, 3), (3,), ()]})
-def test_causal_is_top_left(lead: tuple[int, ...], t: int, s: int) -> None:
-    inputs = tensors((lead, lead, lead), t, s)
-    same(inputs, is_causal=True)
-    triangle = torch.ones(t, s, dtype=torch.bool).tril()
-    one = scaled_dot_product_attention(*inputs, is_causal=True)
-    torch.testing.assert_close(one, scaled_dot_product_attention(*inputs, triangle))
 
 
 @pytest.mark.parametrize("float_mask", [False, True])

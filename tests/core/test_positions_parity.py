@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from intently.core.positions import DynamicNTK, Linear, Llama3, LongRope, Rotary, Scaling, YaRN
-from intently.core.positions.scaling import Pairs
+from intently.core.positions.scaling import RotaryPairs
 
 from ..combinations import pairs
 from .formula import random
@@ -114,7 +114,7 @@ def test_rates(name: str, base: float) -> None:
     theirs, ours = PAIRS[name]
     assert ours is not None
     config = LlamaConfig(**options(theirs, base))
-    pairs = Pairs(base, D, torch.float32, torch.device("cpu"))
+    pairs = RotaryPairs(base, D, torch.float32, torch.device("cpu"))
     for length in (1, 24, 25, 100):
         want, gain = ROPE_INIT_FUNCTIONS[theirs["rope_type"]](config, seq_len=length)
         rates = ours.rates(pairs, length)

@@ -18,7 +18,7 @@ from intently.core.biases import Bias
 from intently.core.kernels import differentiated, eager, walk
 from intently.core.kernels.operands import no_autocast, problem_of, tensors, usual, values_of
 from intently.core.kernels.problem import Problem
-from intently.core.kernels.walk import Block
+from intently.core.kernels.walk import WeightBlock
 from intently.core.masks import Mask
 from intently.core.matrix import LazyMatrix, statistics
 from intently.core.matrix.indexing import named, split, take
@@ -201,7 +201,7 @@ class Attention(LazyMatrix):
     def _allow(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor | None:
         return self.problem.allow(rows, cols)
 
-    def _blocks(self, size: int | None = None) -> Iterator[Block]:
+    def _blocks(self, size: int | None = None) -> Iterator[WeightBlock]:
         self._check_fresh()
         if differentiated(self.problem.tensors()):
             yield from super()._blocks(size)

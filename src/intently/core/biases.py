@@ -21,8 +21,8 @@ from intently.core.masks.geometry import (
     Geometry,
     Integers,
     InTiles,
+    JoinedRules,
     OfTensor,
-    Pair,
     Picked,
     Rule,
     Standing,
@@ -109,7 +109,7 @@ class TensorBias(OfTensor, Bias):
         return f"TensorBias({shown(self.tensor)})"
 
 
-class Sum(Pair[Bias], Bias):
+class Sum(JoinedRules[Bias], Bias):
     """``left + right``."""
 
     def tile(

@@ -255,7 +255,7 @@ def _energies(x: Tensor, y: Tensor, v: Tensor) -> Tensor:
     n, t, s = x.shape[0], x.shape[1], y.shape[1]
     longest = max(n, t, s)
     if longest < 2 or n * t * s * v.shape[-1] <= SLICE:
-        return _Energies.apply(x, y, v)  # pyright: ignore[reportReturnType]
+        return _EnergySum.apply(x, y, v)  # pyright: ignore[reportReturnType]
     if n == longest:
         halves = zip(x.chunk(2), y.chunk(2), v.chunk(2))
         return torch.cat([_energies(*half) for half in halves])
@@ -270,7 +270,7 @@ def _plain_energies(x: Tensor, y: Tensor, v: Tensor) -> Tensor:
     return (units.reshape(n, t * s, a) @ v[..., None]).reshape(n, t, s)
 
 
-class _Energies(Function):
+class _EnergySum(Function):
     """`_plain_energies`, keeping x, y and v for its derivatives instead of (n, t, s, a) numbers."""
 
     generate_vmap_rule = True

@@ -25,7 +25,7 @@ from torch import Tensor
 from intently.core.biases import Bias, TensorBias
 from intently.core.kernels.eager import Dropping
 from intently.core.kernels.problem import Problem, cut_rows, positions, taken
-from intently.core.kernels.walk import TILE, Rows, Run, walk
+from intently.core.kernels.walk import TILE, ColumnRun, RowBlock, walk
 from intently.core.masks.geometry import cut_right
 from intently.core.scores import Dot
 
@@ -103,7 +103,7 @@ class _Tiles:
         self.dk = p.part_of_keys(totals.k, cut)
         self.leaves = p.replaced(mask=None).mapped(_leaf)
 
-    def visit(self, block: Rows, dy: Tensor, lse: Tensor, dlse: Tensor, offset: Tensor) -> None:
+    def visit(self, block: RowBlock, dy: Tensor, lse: Tensor, dlse: Tensor, offset: Tensor) -> None:
         """Add the share of one block of rows: dy (…, rows, e), lse, dlse and D (…, rows, 1)."""
         p, rows = self.piece, slice(block.start, block.stop)
         safe = lse.masked_fill(lse.isneginf(), 0)
@@ -135,7 +135,7 @@ class _Tiles:
             if self.leaves.bias is not None and self.totals.bias is not None:
                 self._pull_bias(self.leaves.bias, self.totals.bias, dz, rows, cols)
 
-    def _tile(self, run: Run, rows: slice, dy: Tensor, lse: Tensor, offset: Tensor) -> _Tile:
+    def _tile(self, run: ColumnRun, rows: slice, dy: Tensor, lse: Tensor, offset: Tensor) -> _Tile:
         p, cols = self.piece, slice(run.start, run.stop)
         q, k = (taken(x, at).to(dy.dtype) for x, at in ((p.q, rows), (p.k, cols)))
         pulled = self._pulled(q, k)

@@ -22,7 +22,7 @@ from intently.core.kernels.eager import Dropping, drawn
 from intently.core.kernels.gradients import gradients
 from intently.core.kernels.operands import batched, forward_mode, recording, transformed
 from intently.core.kernels.problem import Kernel, Problem, taken
-from intently.core.kernels.walk import TILE, Rows, walk
+from intently.core.kernels.walk import TILE, RowBlock, walk
 from intently.foundation.values import freeze, thaw
 
 
@@ -133,7 +133,9 @@ def _results(p: Problem, v: Tensor) -> tuple[Tensor, Tensor]:
     return p.q.new_empty((*lead, t, v.shape[-1])), p.q.new_empty((*lead, t), dtype=p.compute_dtype)
 
 
-def _rows(p: Problem, v: Tensor, dropping: Dropping | None, block: Rows) -> tuple[Tensor, Tensor]:
+def _rows(
+    p: Problem, v: Tensor, dropping: Dropping | None, block: RowBlock
+) -> tuple[Tensor, Tensor]:
     """Y (…, rows, e) and lse (…, rows) of one block of rows.
 
     Each tile gives the softmax of its own columns, whose largest weight determines the tile's lse;

@@ -212,7 +212,7 @@ def is_plain_causal(mask: Mask) -> bool:
     return isinstance(mask, _Causal) and mask.offset is None
 
 
-class _Grid(Mask):
+class _ImageGrid(Mask):
     def __init__(self, height: int, width: int, radius: int) -> None:
         super().__init__(height, width, radius)
         self.height, self.width, self.radius = height, width, radius
@@ -268,7 +268,7 @@ def grid(height: int, width: int, radius: int) -> Mask:
                         · · █ █
     """
     sides = whole_number(height, "height", 1), whole_number(width, "width", 1)
-    return _Grid(*sides, whole_number(radius, "radius", 0))
+    return _ImageGrid(*sides, whole_number(radius, "radius", 0))
 
 
 class Tiled(InTiles, Mask):

@@ -320,7 +320,7 @@ class InTiles(Rule):
 R = TypeVar("R", bound=Rule)
 
 
-class Pair(Rule, Generic[R]):
+class JoinedRules(Rule, Generic[R]):
     """Two rules joined into one."""
 
     def __init__(self, left: R, right: R) -> None:

@@ -26,9 +26,9 @@ from intently.core.masks.closed_forms import (
 from intently.core.masks.geometry import (
     Cut,
     Geometry,
+    JoinedRules,
     OfTensor,
     Over,
-    Pair,
     Picked,
     Rule,
     check_broadcast,
@@ -159,7 +159,7 @@ class _Sign(NamedTuple):
     queries: Callable[[Rows, Rows], Rows]
 
 
-class _Pair(Pair[Mask], Mask):
+class _JoinedMasks(JoinedRules[Mask], Mask):
     sign: ClassVar[_Sign]
 
     def __init__(self, left: Mask, right: Mask) -> None:
@@ -189,13 +189,13 @@ class _Pair(Pair[Mask], Mask):
         return max(self.left.extent(), self.right.extent())
 
     def __repr__(self) -> str:
-        other = isinstance(self.left, _Pair) and self.left.sign != self.sign
+        other = isinstance(self.left, _JoinedMasks) and self.left.sign != self.sign
         left = f"({self.left!r})" if other else repr(self.left)
-        right = f"({self.right!r})" if isinstance(self.right, _Pair) else repr(self.right)
+        right = f"({self.right!r})" if isinstance(self.right, _JoinedMasks) else repr(self.right)
         return f"{left} {self.sign.text} {right}"
 
 
-class Both(_Pair):
+class Both(_JoinedMasks):
     """``left & right``."""
 
     sign = _Sign("&", operator.and_, torch.minimum, both)
@@ -214,7 +214,7 @@ class Both(_Pair):
         return super().seen(g)
 
 
-class Either(_Pair):
+class Either(_JoinedMasks):
     """``left | right``."""
 
     sign = _Sign("|", operator.or_, torch.maximum, either)
@@ -264,7 +264,7 @@ class Not(OverMask):
         return self.inner.size()
 
     def __repr__(self) -> str:
-        return f"~({self.inner!r})" if isinstance(self.inner, _Pair) else f"~{self.inner!r}"
+        return f"~({self.inner!r})" if isinstance(self.inner, _JoinedMasks) else f"~{self.inner!r}"
 
 
 class PickedMask(Picked[Mask], OverMask):

@@ -91,14 +91,14 @@ def reads_source(name: str, beside: Collection[str] = (), seen: bool | None = No
 
 
 @runtime_checkable
-class _Named(Protocol):
+class _Attended(Protocol):
     @property
     def name(self) -> str: ...
     @property
     def index(self) -> int: ...
 
 
-def numbered(entries: Sequence[_Named]) -> list[str]:
+def numbered(entries: Sequence[_Attended]) -> list[str]:
     """Return the names of entries; a module that attended several times has ``name[i]``."""
     often = {entry.name for entry in entries if entry.index}
     return [f"{e.name}[{e.index}]" if e.name in often else e.name for e in entries]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from intently.core.kernels.native import measuring
-from intently.core.kernels.walk import Block
+from intently.core.kernels.walk import WeightBlock
 from intently.core.masks import Geometry, Mask, causal, segments, window
 from intently.core.masks.geometry import integers
 from intently.core.matrix import statistics
@@ -116,13 +116,13 @@ def mass_on(matrix: LazyMatrix, mask: Mask) -> Tensor:
 
     wide = torch.promote_types(matrix.dtype, torch.float32)
 
-    def reduce(block: Block) -> Tensor:
+    def reduce(block: WeightBlock) -> Tensor:
         return (block.weights.to(wide) * allowed_in(mask, g, block)).sum(-1)
 
     return matrix._per_row(reduce)
 
 
-def allowed_in(mask: Mask, g: Geometry, block: Block) -> Tensor:
+def allowed_in(mask: Mask, g: Geometry, block: WeightBlock) -> Tensor:
     """A mask over a block of the matrix ``g``: a boolean that broadcasts to its weights."""
     if block.lead:
         mask = mask.part(block.lead, g)
@@ -209,7 +209,7 @@ def entropies(w: Tensor) -> Tensor:
     return -torch.linalg.vecdot(w, w.clamp_min(tiny).log_())
 
 
-def blocks_of_heads(matrix: LazyMatrix, size: int) -> Iterator[Block]:
+def blocks_of_heads(matrix: LazyMatrix, size: int) -> Iterator[WeightBlock]:
     """Yield all weights that may differ from 0, about ``size`` at a time, all heads together."""
     return matrix._blocks(size)
 
@@ -364,7 +364,7 @@ class _Pass:
         self.sums["sink"] = self.first_key()
         return {name: x.reshape(self.geometry.lead) for name, x in self.sums.items()}
 
-    def add(self, block: Block) -> None:
+    def add(self, block: WeightBlock) -> None:
         """Add the sums of a block, which holds all heads of its items."""
         w = block.weights.to(self.columns.dtype)
         if self.counted is not None:
@@ -381,7 +381,7 @@ class _Pass:
             self.sums[name][at] += w.diagonal(offset, -2, -1).sum(-1)
         self._project(block, at, w)
 
-    def _count(self, block: Block, at: tuple, alive: Tensor) -> None:
+    def _count(self, block: WeightBlock, at: tuple, alive: Tensor) -> None:
         position = torch.arange(block.rows.start, block.rows.stop, device=alive.device) + self.first
         self.sums["attending"][at] += alive.sum(-1)
         self.sums["self_count"][at] += (alive & (position >= 0)).sum(-1)
@@ -389,7 +389,7 @@ class _Pass:
         if self.again is not None:
             self.sums["again"][at] += (alive & _rows(self.again, block)).sum(-1)
 
-    def _project(self, block: Block, at: tuple, w: Tensor) -> None:
+    def _project(self, block: WeightBlock, at: tuple, w: Tensor) -> None:
         """Sums Σ w · plane over a block, all planes in one product: the weights are read once."""
         names = [n for n in ("distance", "duplicate", "induction", "shared") if n in self.sums]
         *items, _, rows, cols = w.shape
@@ -419,5 +419,5 @@ class _Pass:
         return self.columns.gather(-1, first.expand(*self.columns.shape[:-1], 1))[..., 0]
 
 
-def _rows(per_row: Tensor, block: Block) -> Tensor:
+def _rows(per_row: Tensor, block: WeightBlock) -> Tensor:
     return per_row[(*block.lead, ..., block.rows)]

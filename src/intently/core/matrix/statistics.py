@@ -14,7 +14,7 @@ from torch import Tensor
 from intently.core.kernels.native import measuring
 from intently.core.kernels.operands import differentiated, transformed
 from intently.core.kernels.problem import Problem
-from intently.core.kernels.walk import Block
+from intently.core.kernels.walk import WeightBlock
 from intently.core.masks.geometry import copied
 from intently.core.matrix.indexing import positions
 from intently.foundation.arrays import Kind
@@ -68,7 +68,7 @@ class Statistics:
         """The number of weights computed per row."""
         return math.prod(self.shape[:-2]) * self.shape[-1]
 
-    def _blocks(self, size: int | None = None) -> Iterator[Block]:
+    def _blocks(self, size: int | None = None) -> Iterator[WeightBlock]:
         """Yield all weights that are not 0 as blocks of rows, which the caller may change.
 
         A block holds about ``size`` weights and all heads of its rows; without a size about
@@ -79,7 +79,7 @@ class Statistics:
         for start in range(0, self.shape[-2] if s else 0, step):
             rows = slice(start, min(start + step, self.shape[-2]))
             index = torch.arange(rows.start, rows.stop, device=self.device)
-            yield Block((), rows, slice(0, s), self.tile(index))
+            yield WeightBlock((), rows, slice(0, s), self.tile(index))
 
     def _columns(self, cols: Tensor) -> Tensor:
         """Weights (…, t, len(cols)), for loops over all columns."""
@@ -94,7 +94,7 @@ class Statistics:
             return self.tile(none, none).new_zeros(shape, dtype=dtype)
         return torch.zeros(shape, dtype=dtype, device=self.device)
 
-    def _per_row(self, reduce: Callable[[Block], Tensor]) -> Tensor:
+    def _per_row(self, reduce: Callable[[WeightBlock], Tensor]) -> Tensor:
         found = self._zeros(self.shape[-2])
         for block in self._blocks():
             found[(*block.lead, ..., block.rows)] = reduce(block)
@@ -104,7 +104,9 @@ class Statistics:
         """What ``ask`` finds by the native kernel; None where that does not serve the matrix."""
         return None
 
-    def _by_query(self, name: str, reduce: Callable[[Block], Tensor], **options: Any) -> Tensor:
+    def _by_query(
+        self, name: str, reduce: Callable[[WeightBlock], Tensor], **options: Any
+    ) -> Tensor:
         """A statistic of every query (…, t), by the native kernel or else from blocks."""
         found = self._asked(lambda p: measuring.by_query(p, [name], **options)[name])
         return self._per_row(reduce) if found is None else found
@@ -156,7 +158,7 @@ class Statistics:
         Source: Shannon 1948, section 6.
         """
 
-        def reduce(block: Block) -> Tensor:
+        def reduce(block: WeightBlock) -> Tensor:
             w = block.weights
             if not differentiated((w,)):
                 return torch.special.entr(w).sum(-1)
@@ -206,7 +208,7 @@ class Statistics:
         counted = torch.zeros(self.shape[-1], dtype=torch.bool, device=self.device)
         counted[index] = True
 
-        def reduce(block: Block) -> Tensor:
+        def reduce(block: WeightBlock) -> Tensor:
             return block.weights.masked_fill(~counted[block.cols], 0).sum(-1)  # 0, if it was NaN
 
         return self._by_query("mass", reduce, keys=counted)
@@ -219,7 +221,7 @@ class Statistics:
         t, s = self.shape[-2:]
         every = torch.arange(max(s, t), device=self.device)
 
-        def reduce(block: Block) -> Tensor:
+        def reduce(block: WeightBlock) -> Tensor:
             w = block.weights
             at, keys = every[block.rows].to(w.dtype) + (s - t), every[block.cols].to(w.dtype)
             return (w * (at[:, None] - keys).abs_()).sum(-1)

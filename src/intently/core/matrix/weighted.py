@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from intently.core.kernels.operands import no_autocast
-from intently.core.kernels.walk import Block
+from intently.core.kernels.walk import WeightBlock
 from intently.core.matrix.lazy import Derived, LazyMatrix
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.arrays import Numbers
@@ -117,7 +117,7 @@ class Weighted(Derived):
                 w, (), every[:t] if rows is None else rows, every[:s] if cols is None else cols
             )
 
-    def _blocks(self, size: int | None = None) -> Iterator[Block]:
+    def _blocks(self, size: int | None = None) -> Iterator[WeightBlock]:
         for block in self.matrix._blocks(size):
             spans = (block.rows, block.cols)
             rows, cols = (torch.arange(x.start, x.stop, device=self.device) for x in spans)

@@ -20,7 +20,7 @@ from intently.core.positions.scaling import (
     Linear,
     Llama3,
     LongRope,
-    Pairs,
+    RotaryPairs,
     Scaling,
     YaRN,
 )
@@ -255,7 +255,7 @@ class Rotary:
         else:
             start = g.align(integers(offset, "offset"), "offset")
             at, end = start + torch.arange(g.t, device=g.device)[:, None], start + g.t
-        pairs = Pairs(self.base, width, dtype, g.device)
+        pairs = RotaryPairs(self.base, width, dtype, g.device)
         if self.scaling is None:
             return at.to(dtype) * pairs.rates()
         if length is not None:

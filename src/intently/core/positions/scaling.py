@@ -21,10 +21,10 @@ Length: TypeAlias = int | Tensor
 """Position after the last one, a number or a tensor (…, 1, 1) with one for each batch row."""
 
 
-class Pairs(NamedTuple):
+class RotaryPairs(NamedTuple):
     """The pairs of dimensions that are rotated, and how their angles are computed.
 
-    >>> Pairs(100.0, 4, torch.float32, torch.device("cpu")).rates()
+    >>> RotaryPairs(100.0, 4, torch.float32, torch.device("cpu")).rates()
     tensor([1.0000, 0.1000])
     """
 
@@ -52,7 +52,7 @@ class Scaling:
     by_length: ClassVar[bool] = False
     """Whether the rates depend on the length of the text."""
 
-    def rates(self, pairs: Pairs, length: Length) -> Tensor:
+    def rates(self, pairs: RotaryPairs, length: Length) -> Tensor:
         """Radians per step: (width / 2,), or (…, 1, width / 2) for lengths (…, 1, 1)."""
         raise NotImplementedError
 
@@ -71,7 +71,7 @@ class Linear(Scaling):
     Source: Chen et al. 2023, "Extending Context Window of Large Language Models via Positional
     Interpolation", section 2.3, equation 4.
 
-    >>> Linear(4.0).rates(Pairs(100.0, 4, torch.float32, torch.device("cpu")), 8)
+    >>> Linear(4.0).rates(RotaryPairs(100.0, 4, torch.float32, torch.device("cpu")), 8)
     tensor([0.2500, 0.0250])
     """
 
@@ -80,7 +80,7 @@ class Linear(Scaling):
     def __post_init__(self) -> None:
         _at_least_one(self.factor)
 
-    def rates(self, pairs: Pairs, length: Length) -> Tensor:
+    def rates(self, pairs: RotaryPairs, length: Length) -> Tensor:
         return pairs.rates() / self.factor
 
 
@@ -95,9 +95,9 @@ class DynamicNTK(Scaling):
     Source: Peng et al. 2023, "YaRN: Efficient Context Window Extension of Large Language Models",
     sections 3.1 and 3.3.
 
-    >>> DynamicNTK(2.0, 8).rates(Pairs(100.0, 4, torch.float32, torch.device("cpu")), 8)
+    >>> DynamicNTK(2.0, 8).rates(RotaryPairs(100.0, 4, torch.float32, torch.device("cpu")), 8)
     tensor([1.0000, 0.1000])
-    >>> DynamicNTK(2.0, 8).rates(Pairs(100.0, 4, torch.float32, torch.device("cpu")), 12)
+    >>> DynamicNTK(2.0, 8).rates(RotaryPairs(100.0, 4, torch.float32, torch.device("cpu")), 12)
     tensor([1.0000, 0.0500])
     """
 
@@ -113,7 +113,7 @@ class DynamicNTK(Scaling):
         if width < 4:
             raise build(ArgumentError, "width", "at least 4 dimensions for DynamicNTK", width)
 
-    def rates(self, pairs: Pairs, length: Length) -> Tensor:
+    def rates(self, pairs: RotaryPairs, length: Length) -> Tensor:
         if isinstance(length, Tensor):
             longest = length.clamp(min=self.original).to(pairs.dtype)
         else:
@@ -136,7 +136,7 @@ class YaRN(Scaling):
     Source: Peng et al. 2023, "YaRN: Efficient Context Window Extension of Large Language Models",
     sections 3.2 and 3.4.
 
-    >>> YaRN(4.0, 64).rates(Pairs(10_000.0, 8, torch.float32, torch.device("cpu")), 0)
+    >>> YaRN(4.0, 64).rates(RotaryPairs(10_000.0, 8, torch.float32, torch.device("cpu")), 0)
     tensor([1.0000e+00, 6.2500e-02, 2.5000e-03, 2.5000e-04])
     """
 
@@ -165,7 +165,7 @@ class YaRN(Scaling):
             return self.attention
         return 0.1 * math.log(self.factor) + 1
 
-    def rates(self, pairs: Pairs, length: Length) -> Tensor:
+    def rates(self, pairs: RotaryPairs, length: Length) -> Tensor:
         fast, slow = (self._pair(turns, pairs) for turns in (self.beta_fast, self.beta_slow))
         if self.truncate:
             fast, slow = math.floor(fast), math.ceil(slow)
@@ -175,7 +175,7 @@ class YaRN(Scaling):
         rates = pairs.rates()
         return rates / self.factor * slowed + rates * (1 - slowed)
 
-    def _pair(self, turns: float, pairs: Pairs) -> float:
+    def _pair(self, turns: float, pairs: RotaryPairs) -> float:
         """The fractional index of the pair with this many turns within the original length."""
         wide, base = pairs.width, cast(float, pairs.base)
         return wide * math.log(self.original / (2 * math.pi * turns)) / (2 * math.log(base))
@@ -193,7 +193,7 @@ class LongRope(Scaling):
     section 3; the attention factor as in the Phi-3 models.
 
     >>> stretch = LongRope([1.0, 1.0], [2.0, 4.0], factor=4.0, original=8)
-    >>> stretch.rates(Pairs(100.0, 4, torch.float32, torch.device("cpu")), 9)
+    >>> stretch.rates(RotaryPairs(100.0, 4, torch.float32, torch.device("cpu")), 9)
     tensor([0.5000, 0.0250])
     """
 
@@ -224,7 +224,7 @@ class LongRope(Scaling):
             return self.attention
         return math.sqrt(1 + math.log(self.factor) / math.log(self.original))
 
-    def rates(self, pairs: Pairs, length: Length) -> Tensor:
+    def rates(self, pairs: RotaryPairs, length: Length) -> Tensor:
         short, long = (pairs.steps().new_tensor(x) for x in (self.short, self.long))
         if isinstance(length, Tensor):
             divisors = torch.where(length > self.original, long, short)
@@ -243,7 +243,8 @@ class Llama3(Scaling):
     Source: Grattafiori et al. 2024, "The Llama 3 Herd of Models"; the rule is that of the Llama 3.1
     models published with it.
 
-    >>> Llama3(8.0, original=64).rates(Pairs(10_000.0, 8, torch.float32, torch.device("cpu")), 0)
+    >>> pairs = RotaryPairs(10_000.0, 8, torch.float32, torch.device("cpu"))
+    >>> Llama3(8.0, original=64).rates(pairs, 0)
     tensor([1.0000e+00, 1.3042e-02, 1.2500e-03, 1.2500e-04])
     """
 
@@ -261,7 +262,7 @@ class Llama3(Scaling):
                 ArgumentError, "low", f"a number of turns in (0, high={self.high})", self.low
             )
 
-    def rates(self, pairs: Pairs, length: Length) -> Tensor:
+    def rates(self, pairs: RotaryPairs, length: Length) -> Tensor:
         rates = pairs.rates()
         turns = rates * (self.original / (2 * math.pi))
         kept = ((turns - self.low) / (self.high - self.low)).clamp(0, 1)

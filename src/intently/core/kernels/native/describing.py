@@ -203,7 +203,7 @@ ROWS = 64
 """Queries in one block."""
 
 
-class Operands(NamedTuple):
+class NativeOperands(NamedTuple):
     """What the kernel reads, each tensor with two axes after the leading ones."""
 
     q: Tensor
@@ -267,7 +267,7 @@ class Operands(NamedTuple):
         program = [x for step in self.mask for x in step if isinstance(x, Tensor)]
         return [*program, *(() if self.rule is None else self.rule.tensors())]
 
-    def replaced_by(self, tensors: list[Tensor]) -> Operands:
+    def replaced_by(self, tensors: list[Tensor]) -> NativeOperands:
         """Return the same operands with other tensors, in the order of `tensors`."""
         q, k, v, *rest = tensors
         sinks = rest.pop(0) if self.sinks is not None else None
@@ -283,7 +283,7 @@ def _written(x: Tensor) -> Tensor:
     return x.resolve_neg().clone() if x.is_neg() or x._is_zerotensor() else x
 
 
-def operands(p: Problem, v: Tensor, dropping: Dropping | None) -> Operands:
+def operands(p: Problem, v: Tensor, dropping: Dropping | None) -> NativeOperands:
     """Describe a product for the kernel; differentiable in everything that the problem holds."""
     lead = p.geometry.lead
     k, groups = p.k, shared_heads(p, v)
@@ -298,7 +298,7 @@ def operands(p: Problem, v: Tensor, dropping: Dropping | None) -> Operands:
     scale = p.scale
     if isinstance(scale, Tensor):
         scale = scale.reshape((1,) * max(0, 2 - scale.ndim) + tuple(scale.shape))
-    return Operands(
+    return NativeOperands(
         q=p.q,
         k=k,
         v=v,
@@ -402,6 +402,6 @@ def _masked(q: Tensor, k: Tensor, v: Tensor, y: Tensor, scale: float, mask: Mask
         return False
     mask.check(at)
     steps = () if mask.allows_all(at) else program(mask, at)
-    o = Operands(q, k, v, None, scale, [], [], None, steps, 0.0, (b, h), h // g, None)
+    o = NativeOperands(q, k, v, None, scale, [], [], None, steps, 0.0, (b, h), h // g, None)
     o.run(PRODUCT, v=v, y=y, e=e)
     return True

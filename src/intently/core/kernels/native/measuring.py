@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from intently.core.kernels.native import describing
-from intently.core.kernels.native.describing import Operands, operands
+from intently.core.kernels.native.describing import NativeOperands, operands
 from intently.core.kernels.problem import Problem
 from intently.core.masks import Mask
 
@@ -110,6 +110,6 @@ def heads(
     return {name: x.sum(1).view(o.lead).float() for name, x in found.items()}
 
 
-def _operands(p: Problem) -> Operands:
+def _operands(p: Problem) -> NativeOperands:
     with torch.no_grad():
         return operands(p, p.k[..., :0], None)  # no values

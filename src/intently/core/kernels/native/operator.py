@@ -19,7 +19,7 @@ from intently.core.kernels import eager
 from intently.core.kernels.eager import Dropping, drawn
 from intently.core.kernels.gradients import differentiable
 from intently.core.kernels.native import describing
-from intently.core.kernels.native.describing import ROWS, Operands, library, operands
+from intently.core.kernels.native.describing import ROWS, NativeOperands, library, operands
 from intently.core.kernels.operands import batched, needs_gradients, opaque
 from intently.core.kernels.problem import Problem
 from intently.core.kernels.tiled import (
@@ -37,20 +37,20 @@ SHARES = 8
 """Tasks into which the backward pass is cut at least, where there are rows for them."""
 
 
-def results(o: Operands) -> tuple[Tensor, Tensor]:
+def results(o: NativeOperands) -> tuple[Tensor, Tensor]:
     """Empty y (…, t, e) and stats (…, t, 2), in float32."""
     return o.empty(*o.lead, o.t, o.v.shape[-1]), o.empty(*o.lead, o.t, 2)
 
 
-def forward(o: Operands, y: Tensor, stats: Tensor | None = None) -> None:
+def forward(o: NativeOperands, y: Tensor, stats: Tensor | None = None) -> None:
     """Write y (…, t, e), and the maximum and sum of every row, stats (…, t, 2)."""
     o.run(describing.PRODUCT, v=o.v, y=y, stats=stats, e=o.v.shape[-1])
 
 
 def gradients(
-    o: Operands, y: Tensor, stats: Tensor, dy: Tensor, needs: list[bool]
+    o: NativeOperands, y: Tensor, stats: Tensor, dy: Tensor, needs: list[bool]
 ) -> list[Tensor | None]:
-    """Gradients of `Operands.tensors`, None for those that need none; y in float32."""
+    """Gradients of `NativeOperands.tensors`, None for those that need none; y in float32."""
     d, e, step = o.q.shape[-1], o.v.shape[-1], library().lanes()
     heads = (*o.lead[:-1], o.lead[-1] // o.groups) if o.lead else ()
     tasks, blocks = max(1, math.prod(heads)), -(-o.t // ROWS)
@@ -78,7 +78,7 @@ def gradients(
     return found
 
 
-def _of_sinks(o: Operands, y: Tensor, stats: Tensor, dy: Tensor) -> Tensor:
+def _of_sinks(o: NativeOperands, y: Tensor, stats: Tensor, dy: Tensor) -> Tensor:
     """−Σ over queries of D · (the weight of the sink), (…, 1, 1)."""
     offset = (dy * y).sum(-1, keepdim=True)
     assert o.sinks is not None
@@ -98,11 +98,11 @@ def _like(x: Tensor, other: Tensor) -> Tensor:
     return x.to(other.dtype)
 
 
-class _Product(torch.autograd.Function):
-    """The product with its gradients; the tensors come as `Operands.tensors` orders them."""
+class _NativeProduct(torch.autograd.Function):
+    """The product with its gradients; the tensors come as `NativeOperands.tensors` orders them."""
 
     @staticmethod
-    def forward(ctx: Any, o: Operands, *tensors: Tensor) -> Tensor:
+    def forward(ctx: Any, o: NativeOperands, *tensors: Tensor) -> Tensor:
         y, stats = results(o)
         forward(o.replaced_by([x.detach() for x in tensors]), y, stats)
         ctx.o = o.replaced_by([y.new_empty(0)] * len(tensors))
@@ -121,13 +121,13 @@ class _Product(torch.autograd.Function):
         return None, *(x if wanted else None for x, wanted in zip(found, needs))
 
 
-def _scale_is_zero(o: Operands) -> bool:
+def _scale_is_zero(o: NativeOperands) -> bool:
     """Whether a learned scale is 0, which its gradient is divided by."""
     learned = isinstance(o.scale, Tensor) and o.scale.requires_grad
     return learned and bool((cast(Tensor, o.scale) == 0).any())
 
 
-def _by_formula(o: Operands, dy: Tensor, needs: list[bool]) -> list[Tensor | None]:
+def _by_formula(o: NativeOperands, dy: Tensor, needs: list[bool]) -> list[Tensor | None]:
     """Gradients by the plain formula, which can be differentiated once more."""
     twice = torch.is_grad_enabled()
     with torch.enable_grad():
@@ -141,7 +141,7 @@ def _by_formula(o: Operands, dy: Tensor, needs: list[bool]) -> list[Tensor | Non
     return [next(found) if want else None for want in needs]
 
 
-def _plain(o: Operands) -> Tensor:
+def _plain(o: NativeOperands) -> Tensor:
     """The same product with the whole matrix."""
     written = [TensorBias(x) for x in o.biases]
     i, j = (torch.arange(n, device=o.q.device) for n in (o.t, o.s))
@@ -161,7 +161,7 @@ def product(p: Problem, v: Tensor) -> Tensor:
     o = operands(p, v, Dropping(*drawn(p), p.dropout) if p.dropout else None)
     tensors = o.tensors()
     if torch.is_grad_enabled() and needs_gradients(tensors):
-        return cast(Tensor, _Product.apply(o, *tensors))
+        return cast(Tensor, _NativeProduct.apply(o, *tensors))
     y = p.q.new_empty((*o.lead, p.geometry.t, v.shape[-1]))
     forward(o, y)
     return y
