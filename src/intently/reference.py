@@ -262,15 +262,10 @@ def _scored(score: Score, q: Array, k: Array) -> Array:
     try:
         return score(q, k)
     except ValueError:
-        d, fits = q.shape[-1], score in (dot, cosine)
-        raise build(
-            ArgumentError,
-            "k",
-            f"shape (…, s, d={d}), as wide as q"
-            if fits
-            else f"a width that the score takes beside q (…, t, d={d})",
-            shape_of(k),
-        ) from None
+        expected = f"a width that the score takes beside q (…, t, d={q.shape[-1]})"
+        if score in (dot, cosine):
+            expected = f"shape (…, s, d={q.shape[-1]}), as wide as q"
+        raise build(ArgumentError, "k", expected, shape_of(k)) from None
 
 
 def _over(value: Any, z: Array, name: str) -> Array:
@@ -292,14 +287,10 @@ def _mask(mask: Any, z: Array) -> Any:
         return _written(mask, z)
     found = np.asarray(mask)
     if found.dtype != np.bool_:
-        raise build(
-            KindError,
-            "mask",
-            "booleans, True means attend, or a mask such as it.causal()",
-            f"dtype {found.dtype}",
-            "numbers may mean the opposite in other code",
-            "what is added to the scores is a bias: bias=; ones and zeros: np.array(mask) == 1",
-        )
+        expected = "booleans, True means attend, or a mask such as it.causal()"
+        cause = "numbers may mean the opposite in other code"
+        fix = "what is added to the scores is a bias: bias=; ones and zeros: np.array(mask) == 1"
+        raise build(KindError, "mask", expected, f"dtype {found.dtype}", cause, fix)
     return _fitting(found, z, "mask")
 
 

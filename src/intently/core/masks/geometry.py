@@ -35,13 +35,9 @@ class Geometry(NamedTuple):
         n = per_row.ndim
         want = self.lead[:n]
         if n > len(self.lead) or any(a not in (1, b) for a, b in zip(per_row.shape, want)):
-            raise build(
-                ArgumentError,
-                name,
-                f"a shape that matches the leftmost leading axes {self.lead}",
-                shape_of(per_row),
-                "lengths, offsets and ids hold one entry per batch row (b,)",
-            )
+            expected = f"a shape that matches the leftmost leading axes {self.lead}"
+            cause = "lengths, offsets and ids hold one entry per batch row (b,)"
+            raise build(ArgumentError, name, expected, shape_of(per_row), cause)
         return per_row.to(self.device).reshape(*per_row.shape, *(1,) * (len(self.lead) - n + 2))
 
 
@@ -163,30 +159,19 @@ def check_broadcast(
     """
     if tensor.device != g.device:
         check_device(tensor, name, g.device, what)
-    shape, want, booleans = tuple(tensor.shape), g.shape, tensor.dtype is torch.bool
-    fits = broadcasts(shape, want)
+    shape, want = tuple(tensor.shape), g.shape
+    expected, cause, fix = f"a shape that broadcasts to (…, t, s) = {want}", None, None
     if len(shape) == 3 and len(want) == 4 and shape[0] not in (1, want[1]) and shape[0] == want[0]:
-        raise build(
-            ArgumentError,
-            name,
-            f"a shape that broadcasts to (b, h, t, s) = {want}",
-            shape_of(tensor),
-            "its first axis is b, where broadcasting looks for h",
-            "use m[:, None], shape (b, 1, t, s)",
-        )
-    if not fits and len(shape) == 2 and len(want) > 2 and shape == (want[0], want[-1]):
-        raise build(
-            ArgumentError,
-            name,
-            f"a shape that broadcasts to (…, t, s) = {want}",
-            shape_of(tensor),
-            "it holds one entry per batch row and key, (b, s)",
-            f"{'pass it.padding(m), or ' * booleans}use m[:, {'None, ' * (len(want) - 3)}None]",
-        )
-    if not fits:
-        raise build(
-            ArgumentError, name, f"a shape that broadcasts to (…, t, s) = {want}", shape_of(tensor)
-        )
+        expected = f"a shape that broadcasts to (b, h, t, s) = {want}"
+        cause = "its first axis is b, where broadcasting looks for h"
+        fix = "use m[:, None], shape (b, 1, t, s)"
+    elif broadcasts(shape, want):
+        return
+    elif len(shape) == 2 and len(want) > 2 and shape == (want[0], want[-1]):
+        cause = "it holds one entry per batch row and key, (b, s)"
+        fix = f"use m[:, {'None, ' * (len(want) - 3)}None]"
+        fix = f"pass it.padding(m), or {fix}" if tensor.dtype is torch.bool else fix
+    raise build(ArgumentError, name, expected, shape_of(tensor), cause, fix)
 
 
 def copied(value: Any, name: str, expected: str) -> Tensor:

@@ -334,15 +334,11 @@ class Bare(Allowed):
             return
         n, s = self.tensor.shape
         if n != 1 and n == g.t == g.lead[0] and s == g.s:
-            raise build(
-                ArgumentError,
-                "mask",
-                f"shape (1, t, s) or (b, t, s) = {(n, n, s)}",
-                shape_of(self.tensor),
-                f"a row may be a text of the batch or a query, since b = t = {n}",
-                "if each text has a row, as in a tokenizer's attention_mask, pass it.padding(m); "
-                "if each query has one, m[None]",
-            )
+            expected = f"shape (1, t, s) or (b, t, s) = {(n, n, s)}"
+            cause = f"a row may be a text of the batch or a query, since b = t = {n}"
+            fix = "if each text has a row, as in a tokenizer's attention_mask, pass it.padding(m); "
+            fix += "if each query has one, m[None]"
+            raise build(ArgumentError, "mask", expected, shape_of(self.tensor), cause, fix)
 
 
 def settled(mask: Mask) -> Mask:

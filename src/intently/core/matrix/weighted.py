@@ -36,14 +36,10 @@ def by_value_norm(matrix: LazyMatrix, v: Tensor, out: Tensor | None = None) -> L
         h = matrix.shape[-3] if matrix.ndim > 2 else 1
         want = (h, v.shape[-1])
         if not isinstance(out, Tensor) or out.ndim != 3 or tuple(out.shape[:2]) != want:
-            raise build(
-                ArgumentError,
-                "out",
-                f"shape (h={h}, e={want[1]}, c)",
-                shape_of(out),
-                "each head has its own rows of the output map",
-                "for nn.Linear(h·e, c) write weight.T.unflatten(0, (h, e))",
-            )
+            cause = "each head has its own rows of the output map"
+            fix = "for nn.Linear(h·e, c) write weight.T.unflatten(0, (h, e))"
+            expected = f"shape (h={h}, e={want[1]}, c)"
+            raise build(ArgumentError, "out", expected, shape_of(out), cause, fix)
         with no_autocast(matrix.device):
             triangle = torch.linalg.qr(out.to(v).mT, mode="r").R
             v = v @ (triangle.mT if matrix.ndim > 2 else triangle[0].mT)

@@ -113,14 +113,10 @@ class Learned(Value):
     def _check(self, first: int, end: int) -> None:
         n = self.table.shape[0]
         if first < 0 or end > n:
-            raise build(
-                ArgumentError,
-                "positions",
-                f"positions in a table of n={n}, 0 … {n - 1}",
-                f"{first} … {end - 1}",
-                f"the longest length it knows is {n}",
-                "shorten the input, or learn a longer table",
-            )
+            expected, got = f"positions in a table of n={n}, 0 … {n - 1}", f"{first} … {end - 1}"
+            cause = f"the longest length it knows is {n}"
+            fix = "shorten the input, or learn a longer table"
+            raise build(ArgumentError, "positions", expected, got, cause, fix)
 
     def __repr__(self) -> str:
         return f"Learned({'×'.join(map(str, self.table.shape))} tensor)"

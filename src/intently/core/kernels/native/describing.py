@@ -285,34 +285,17 @@ def _written(x: Tensor) -> Tensor:
 
 def operands(p: Problem, v: Tensor, dropping: Dropping | None) -> NativeOperands:
     """Describe a product for the kernel; differentiable in everything that the problem holds."""
-    lead = p.geometry.lead
     k, groups = p.k, shared_heads(p, v)
     if groups != p.groups and p.groups > 1:
         k = p.per_query_head(k)  # values of their own for every query head
     if p.compute_dtype != p.q.dtype and p.geometry.t >= ROWS:  # read by many blocks of queries
         k, v = k.float(), v.float()
     tensors, profiles = biases(p) if p.bias is not None else ([], [])
-    sinks = p.sinks
-    if sinks is not None:
-        sinks = sinks[..., None, None] if sinks.ndim else sinks.reshape(1, 1)
-    scale = p.scale
-    if isinstance(scale, Tensor):
-        scale = scale.reshape((1,) * max(0, 2 - scale.ndim) + tuple(scale.shape))
-    return NativeOperands(
-        q=p.q,
-        k=k,
-        v=v,
-        sinks=sinks,
-        scale=scale,
-        biases=tensors,
-        profiles=profiles,
-        rule=p.mask,
-        mask=program(p.mask, p.geometry),
-        softcap=p.softcap or 0.0,
-        lead=lead,
-        groups=groups,
-        dropping=dropping,
-    )
+    sinks = None if p.sinks is None else p.sinks[..., None, None]
+    scale = _two_axes(p.scale) if isinstance(p.scale, Tensor) else p.scale
+    steps, softcap = program(p.mask, p.geometry), p.softcap or 0.0
+    bare = p.q, k, v, sinks, scale, tensors, profiles
+    return NativeOperands(*bare, p.mask, steps, softcap, p.geometry.lead, groups, dropping)
 
 
 def shared_heads(p: Problem, v: Tensor) -> int:
