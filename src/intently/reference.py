@@ -252,13 +252,9 @@ def _scored(score: Score, q: Array, k: Array) -> Array:
     from intently.core.scores import Score as Value
 
     if not callable(score) or isinstance(score, Value):
-        raise build(
-            KindError,
-            "score",
-            "a function (q, k) → (…, t, s): dot, cosine, general(W), additive(…)",
-            type(score).__name__,
-            fix="scores of intently.core.scores are for tensors",
-        )
+        expected = "a function (q, k) → (…, t, s): dot, cosine, general(W), additive(…)"
+        fix = "scores of intently.core.scores are for tensors"
+        raise build(KindError, "score", expected, type(score).__name__, fix=fix)
     try:
         return score(q, k)
     except ValueError:
@@ -341,11 +337,7 @@ def _per_query_head(x: Array, q: Array, name: str) -> Array:
     try:
         np.broadcast_shapes(q.shape[:-2], x.shape[:-2])
     except ValueError:
-        raise build(
-            ArgumentError,
-            name,
-            f"leading axes that broadcast with those of q {q.shape[:-2]}",
-            shape_of(x),
-            "heads are axis −3; with four or more axes h may be a multiple of g",
-        ) from None
+        expected = f"leading axes that broadcast with those of q {q.shape[:-2]}"
+        cause = "heads are axis −3; with four or more axes h may be a multiple of g"
+        raise build(ArgumentError, name, expected, shape_of(x), cause) from None
     return x

@@ -99,13 +99,9 @@ def _check_groups(query: Tensor, key: Tensor, value: Tensor) -> None:
     h = query.shape[-3] if query.ndim > 2 else 0
     for name, x in (("query", query), ("key", key), ("value", value)):
         if x.ndim < 3:
-            raise build(
-                ArgumentError,
-                name,
-                "heads at axis −3, shape (…, heads, steps, width)",
-                shape_of(x),
-                fix="leave out enable_gqa for tensors without heads",
-            )
+            expected = "heads at axis −3, shape (…, heads, steps, width)"
+            fix = "leave out enable_gqa for tensors without heads"
+            raise build(ArgumentError, name, expected, shape_of(x), fix=fix)
         if not x.shape[-3] or h % x.shape[-3]:
             expected = f"a number of heads that divides those of query, h={h}"
             raise build(ArgumentError, name, expected, shape_of(x))
@@ -126,13 +122,9 @@ def _check_lead(query: Tensor, key: Tensor, value: Tensor) -> None:
         try:
             lead = torch.broadcast_shapes(lead, x.shape[:-2])
         except RuntimeError:
-            raise build(
-                ArgumentError,
-                name,
-                f"leading axes that broadcast with {tuple(lead)}",
-                shape_of(x),
-                fix="if query heads share key heads, pass enable_gqa=True",
-            ) from None
+            expected = f"leading axes that broadcast with {tuple(lead)}"
+            fix = "if query heads share key heads, pass enable_gqa=True"
+            raise build(ArgumentError, name, expected, shape_of(x), fix=fix) from None
 
 
 def _check_mask(mask: Any, query: Tensor) -> bool:

@@ -213,13 +213,9 @@ def concat(weight: Tensor, energy: Tensor, d: int | None = None) -> Additive:
     _check_tensor(weight, "weight", "(…, a, d + d_k)", 2)
     wide = weight.shape[-1]
     if d is None and wide % 2:
-        raise build(
-            ArgumentError,
-            "weight",
-            "an even number of columns, half for q and half for k",
-            shape_of(weight),
-            fix="pass the width of the queries: concat(weight, energy, d)",
-        )
+        expected = "an even number of columns, half for q and half for k"
+        fix = "pass the width of the queries: concat(weight, energy, d)"
+        raise build(ArgumentError, "weight", expected, shape_of(weight), fix=fix)
     d = wide // 2 if d is None else d
     if not 0 <= d <= wide:
         raise build(ArgumentError, "d", f"a number of columns from 0 to {wide}", d)

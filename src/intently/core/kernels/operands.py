@@ -44,13 +44,9 @@ def problem_of(
         to = torch.get_autocast_dtype(q.device.type)
         q, k = (x.to(to) if x.dtype is not torch.float64 else x for x in (q, k))
     if q.dtype != k.dtype or q.device != k.device:
-        raise build(
-            KindError,
-            "k",
-            f"dtype and device of q, {q.dtype} on {q.device}",
-            f"{k.dtype} on {k.device}",
-            fix="convert one of them with .to(…), an array with .astype(…)",
-        )
+        expected = f"dtype and device of q, {q.dtype} on {q.device}"
+        fix = "convert one of them with .to(…), an array with .astype(…)"
+        raise build(KindError, "k", expected, f"{k.dtype} on {k.device}", fix=fix)
     score = DOT if score is None else score
     if score is not DOT and not isinstance(score, Score):
         raise build(
@@ -155,25 +151,17 @@ def _leading(q: Tensor, k: Tensor) -> tuple[int, ...]:
     try:
         return tuple(torch.broadcast_shapes(lead_q, lead_k))
     except RuntimeError:
-        raise build(
-            ArgumentError,
-            "k",
-            f"leading axes that broadcast with those of q {tuple(lead_q)}",
-            shape_of(k),
-            "heads are axis −3; with four or more axes h may be a multiple of g",
-        ) from None
+        expected = f"leading axes that broadcast with those of q {tuple(lead_q)}"
+        cause = "heads are axis −3; with four or more axes h may be a multiple of g"
+        raise build(ArgumentError, "k", expected, shape_of(k), cause) from None
 
 
 def check_product(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, v: Any) -> None:
     """Raise unless v is a tensor (…, s, e) for a matrix of this shape, dtype and device."""
     if v.dtype != dtype or v.device != device:
-        raise build(
-            KindError,
-            "v",
-            f"dtype and device of the matrix, {dtype} on {device}",
-            f"{v.dtype} on {v.device}",
-            fix="convert it with .to(…), an array with .astype(…); lists and integers always fit",
-        )
+        expected = f"dtype and device of the matrix, {dtype} on {device}"
+        fix = "convert it with .to(…), an array with .astype(…); lists and integers always fit"
+        raise build(KindError, "v", expected, f"{v.dtype} on {v.device}", fix=fix)
     if v.ndim < 2 or v.shape[-2] != shape[-1]:
         expected = f"shape (…, s={shape[-1]}, e)"
         raise build(ArgumentError, "v", expected, shape_of(v), "v holds one row for each key")

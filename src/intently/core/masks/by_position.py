@@ -231,13 +231,9 @@ class _ImageGrid(Mask):
     def check(self, g: Geometry) -> None:
         pixels = self.height * self.width
         if (g.t, g.s) != (pixels, pixels):
-            raise build(
-                ArgumentError,
-                "mask",
-                f"t = s = {self.height}·{self.width} = {pixels} for {self}",
-                f"t={g.t}, s={g.s}",
-                "grid joins the pixels of one image, row after row",
-            )
+            expected = f"t = s = {self.height}·{self.width} = {pixels} for {self}"
+            cause = "grid joins the pixels of one image, row after row"
+            raise build(ArgumentError, "mask", expected, f"t={g.t}, s={g.s}", cause)
 
     def blocks(self, g: Geometry, rows: int, cols: int) -> Tensor:
         empty, full = [], []

@@ -225,13 +225,9 @@ class Segments(Mask):
         ):
             if ids.shape[-1] != steps:
                 letter = "t" if name == "query_ids" else "s"
-                raise build(
-                    ArgumentError,
-                    name,
-                    f"shape (…, {letter}={steps})",
-                    shape_of(ids),
-                    fix="give one id per step, and key_ids of their own where t and s differ",
-                )
+                expected = f"shape (…, {letter}={steps})"
+                fix = "give one id per step, and key_ids of their own where t and s differ"
+                raise build(ArgumentError, name, expected, shape_of(ids), fix=fix)
             if steps:
                 g.align(ids[..., 0], name)
 

@@ -314,13 +314,9 @@ def _check_layers(layers: Sequence[LazyMatrix]) -> None:
         raise build(ArgumentError, "matrices", "at least one layer", "none")
     for layer in layers:
         if layer.shape[-2] != layer.shape[-1]:
-            raise build(
-                ArgumentError,
-                "matrices",
-                "square matrices, t = s",
-                f"shape {layer.shape}",
-                "rollout follows one sequence through its layers: self-attention",
-            )
+            expected = "square matrices, t = s"
+            cause = "rollout follows one sequence through its layers: self-attention"
+            raise build(ArgumentError, "matrices", expected, f"shape {layer.shape}", cause)
     if len({layer.shape for layer in layers}) > 1:
         shapes = ", ".join(str(layer.shape) for layer in layers)
         raise build(ArgumentError, "matrices", "layers of one shape, heads aside", shapes)

@@ -145,13 +145,9 @@ class LazyMatrix(Statistics):
         return v
 
     def __rmatmul__(self, u: Any) -> Any:
-        raise build(
-            KindError,
-            "matmul",
-            "the matrix on the left, A @ v",
-            f"{type(u).__name__} on the left",
-            fix="write A.mT @ u for the transposed product, or A.dense()",
-        )
+        expected = "the matrix on the left, A @ v"
+        fix = "write A.mT @ u for the transposed product, or A.dense()"
+        raise build(KindError, "matmul", expected, f"{type(u).__name__} on the left", fix=fix)
 
     def _arithmetic(self, other: Any) -> Any:
         got, fix = f"arithmetic with {type(other).__name__}", "pass A.dense(), or a part of it"

@@ -152,13 +152,9 @@ def _tokens(ids: Tensor | Sequence[int], t: int | None) -> tuple[Tensor, Tensor]
         raise build(ArgumentError, "ids", "at least one token, (s,) or (b, s)", shape_of(tokens))
     t = tokens.shape[-1] if t is None else t
     if not 0 <= t <= tokens.shape[-1]:
-        raise build(
-            ArgumentError,
-            "ids",
-            f"a token for each key, and so at least t={t}",
-            shape_of(tokens),
-            "cross-attention has other tokens on its two sides",
-        )
+        expected = f"a token for each key, and so at least t={t}"
+        cause = "cross-attention has other tokens on its two sides"
+        raise build(ArgumentError, "ids", expected, shape_of(tokens), cause)
     return tokens, tokens[..., tokens.shape[-1] - t :]
 
 

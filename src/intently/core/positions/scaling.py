@@ -152,13 +152,9 @@ class YaRN(Scaling):
         _at_least_one(self.factor)
         _trained(self.original)
         if not 0 < self.beta_slow <= self.beta_fast:
-            raise build(
-                ArgumentError,
-                "beta_slow",
-                f"a number in (0, beta_fast={self.beta_fast}]",
-                self.beta_slow,
-                "fast pairs turn more often than slow ones",
-            )
+            expected = f"a number in (0, beta_fast={self.beta_fast}]"
+            cause = "fast pairs turn more often than slow ones"
+            raise build(ArgumentError, "beta_slow", expected, self.beta_slow, cause)
 
     def gain(self) -> float:
         if self.attention is not None:
