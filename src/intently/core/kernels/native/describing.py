@@ -339,7 +339,10 @@ def quick(q: Any, k: Any, v: Any, scale: float | None, mask: Any) -> Tensor | No
     ):
         return None
     if isinstance(mask, Mask):
-        mask = True if is_plain_causal(mask) else mask
+        if is_plain_causal(mask):
+            mask = True
+        elif mask.tensors():
+            return None
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
         return _with_gradients(q, k, v, scale, mask)
     try:
@@ -381,7 +384,7 @@ def _masked(q: Tensor, k: Tensor, v: Tensor, y: Tensor, scale: float, mask: Mask
     if k.shape != (b, g, s, d) or v.shape[0] != b or not y.numel() * k.numel() or h % g:
         return False
     at = Geometry((b, h), t, s, q.device)
-    if max(d, e) > WIDEST or mask.tensors() or unknown_mask(mask, at):
+    if max(d, e) > WIDEST or unknown_mask(mask, at):
         return False
     mask.check(at)
     steps = () if mask.allows_all(at) else program(mask, at)
