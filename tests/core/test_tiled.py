@@ -45,7 +45,7 @@ OPTIONS: dict[str, tuple[dict[str, Any], tuple[Tensor, ...]]] = {
     "plain": ({}, ()),
     "softcap": ({"softcap": 3.0}, ()),
     "sinks": ({"sinks": SINKS}, (SINKS,)),
-    "scale": ({"scale": SCALE, "softcap": 2.0}, (SCALE,)),
+    "scale": ({"scale": SCALE, "softcap": 2.0, "sinks": SINKS}, (SCALE, SINKS)),
     "bias of keys": ({"bias": ONE_ROW}, (ONE_ROW,)),
     "biases": (
         {"bias": it.alibi(slopes=SLOPES) + it.relative_buckets(TABLE) + WHOLE},
