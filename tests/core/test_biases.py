@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from intently.core.biases import Bias, TensorBias, alibi, as_bias, relative_buckets
+from intently.core.biases import Bias, TensorBias, TiledBias, alibi, as_bias, relative_buckets
 from intently.core.masks import indexed
 from intently.core.masks.geometry import Geometry
 from intently.foundation.values import freeze, thaw
@@ -84,6 +84,7 @@ def biases(b: int, h: int, t: int, s: int) -> dict[str, Bias]:
         "buckets, past": relative_buckets(table(5, h), max_distance=4, bidirectional=False),
         "buckets, offset": relative_buckets(table(8, h), max_distance=6, offset=-1),
         "buckets, offset of each row": relative_buckets(table(8, h), offset=offset),
+        "tiles": TiledBias((random(b, 1, -(-t // 2), -(-s // 3)) > 0).long(), random(2, 2, 3)),
         "sum": alibi(offset=offset) + relative_buckets(table(8, h)) + random(b, 1, t, s),
     }
 
