@@ -132,10 +132,8 @@ def _has_nan(y: Tensor) -> bool:
 def once(_: Any) -> None:
     """Raise a clear error if the gradient itself is to be differentiated."""
     if torch.is_grad_enabled():
-        expected, got = (
-            "first derivatives of torch_fused",
-            "a gradient that is to be differentiated",
-        )
+        expected = "first derivatives of torch_fused"
+        got = "a gradient that is to be differentiated again"
         cause = "PyTorch's fused kernels have no second derivatives"
         fix = 'compute within `with it.kernels.use("tiled"):`'
         raise build(KernelError, "create_graph", expected, got, cause, fix)
