@@ -58,8 +58,8 @@ def gradients(
     clean = p.replaced(k=k)
     totals, dv = p.replaced(mask=None).mapped(zeros), zeros(v)
     for cut, blocks in walk(clean):
-        tiles = _Tiles(clean, p.part_of_keys(values, cut), cut, dropping, totals, learned)
-        tiles.dv = p.part_of_keys(dv, cut)
+        mine = p.part_of_keys(values, cut), p.part_of_keys(dv, cut)
+        tiles = _Tiles(clean, mine, cut, dropping, totals, learned)
         for block in blocks:
             rows = (*cut, slice(block.start, block.stop))
             each = (x[rows][..., None] for x in (lse, dlse, offset))
@@ -90,14 +90,14 @@ class _Tiles:
     def __init__(
         self,
         p: Problem,
-        v: Tensor,
+        values: tuple[Tensor, Tensor],
         cut: tuple[slice, ...],
         dropping: Dropping | None,
         totals: Problem,
         learned: bool,
     ) -> None:
         self.whole, self.cut, self.totals, self.learned = p, cut, totals, learned
-        self.piece, self.v = p.part(cut), v
+        self.piece, (self.v, self.dv) = p.part(cut), values
         self.dropping = None if dropping is None else dropping.part(cut)
         self.dq = cut_right(totals.q, cut)
         self.dk = p.part_of_keys(totals.k, cut)
