@@ -33,9 +33,8 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "intently.show",
     ): "a recording writes pages and shows itself",
     ("intently.observe.recording.recording", "intently.observe.saving"): "a recording saves itself",
-    ("intently.core.masks.mask", "intently.core.masks.picture"): "a mask shows itself in notebooks",
     ("intently.core.matrix.lazy", "intently.show"): "a matrix shows itself in notebooks",
-    ("intently.core.biases.bias", "intently.show"): "a bias shows itself in notebooks",
+    ("intently.core.biases", "intently.show"): "a bias shows itself in notebooks",
 }
 """(module that imports, part imported): why. Keep it short."""
 

@@ -37,13 +37,8 @@ def project(x: ArrayLike, weight: ArrayLike, bias: ArrayLike = (0,)) -> Array:
     x, w, b = _array(x, "x", 2), _array(weight, "weight", 2), _array(bias, "bias", 1)
     if x.shape[-1] != w.shape[-2] or w.ndim > 3:
         c = x.shape[-1]
-        raise build(
-            ArgumentError,
-            "weight",
-            f"shape (c={c}, n), or (h, c={c}, n)",
-            shape_of(w),
-            fix="weights of nn.Linear are (n, c): pass weight.T",
-        )
+        got, fix = shape_of(w), "weights of nn.Linear are (n, c): pass weight.T"
+        raise build(ArgumentError, "weight", f"shape (c={c}, n), or (h, c={c}, n)", got, fix=fix)
     if b.shape[-1] not in (1, w.shape[-1]) or b.shape[:-1] not in ((), w.shape[:-2]):
         n = (*w.shape[:-2], w.shape[-1])
         raise build(ArgumentError, "bias", f"shape {n}, as wide as the weight", shape_of(b))
@@ -257,25 +252,16 @@ def _scored(score: Score, q: Array, k: Array) -> Array:
     from intently.core.scores import Score as Value
 
     if not callable(score) or isinstance(score, Value):
-        raise build(
-            KindError,
-            "score",
-            "a function (q, k) → (…, t, s): dot, cosine, general(W), additive(…)",
-            type(score).__name__,
-            fix="scores of intently.core.scores are for tensors",
-        )
+        expected = "a function (q, k) → (…, t, s): dot, cosine, general(W), additive(…)"
+        fix = "scores of intently.core.scores are for tensors"
+        raise build(KindError, "score", expected, type(score).__name__, fix=fix)
     try:
         return score(q, k)
     except ValueError:
-        d, fits = q.shape[-1], score in (dot, cosine)
-        raise build(
-            ArgumentError,
-            "k",
-            f"shape (…, s, d={d}), as wide as q"
-            if fits
-            else f"a width that the score takes beside q (…, t, d={d})",
-            shape_of(k),
-        ) from None
+        expected = f"a width that the score takes beside q (…, t, d={q.shape[-1]})"
+        if score in (dot, cosine):
+            expected = f"shape (…, s, d={q.shape[-1]}), as wide as q"
+        raise build(ArgumentError, "k", expected, shape_of(k)) from None
 
 
 def _over(value: Any, z: Array, name: str) -> Array:
@@ -297,14 +283,10 @@ def _mask(mask: Any, z: Array) -> Any:
         return _written(mask, z)
     found = np.asarray(mask)
     if found.dtype != np.bool_:
-        raise build(
-            KindError,
-            "mask",
-            "booleans, True means attend, or a mask such as it.causal()",
-            f"dtype {found.dtype}",
-            "numbers may mean the opposite in other code",
-            "what is added to the scores is a bias: bias=; ones and zeros: np.array(mask) == 1",
-        )
+        expected = "booleans, True means attend, or a mask such as it.causal()"
+        cause = "numbers may mean the opposite in other code"
+        fix = "what is added to the scores is a bias: bias=; ones and zeros: np.array(mask) == 1"
+        raise build(KindError, "mask", expected, f"dtype {found.dtype}", cause, fix)
     return _fitting(found, z, "mask")
 
 
@@ -355,11 +337,7 @@ def _per_query_head(x: Array, q: Array, name: str) -> Array:
     try:
         np.broadcast_shapes(q.shape[:-2], x.shape[:-2])
     except ValueError:
-        raise build(
-            ArgumentError,
-            name,
-            f"leading axes that broadcast with those of q {q.shape[:-2]}",
-            shape_of(x),
-            "heads are axis −3; with four or more axes h may be a multiple of g",
-        ) from None
+        expected = f"leading axes that broadcast with those of q {q.shape[:-2]}"
+        cause = "heads are axis −3; with four or more axes h may be a multiple of g"
+        raise build(ArgumentError, name, expected, shape_of(x), cause) from None
     return x

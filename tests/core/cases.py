@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 import intently as it
 from intently import reference
-from intently.core.matrix.patterns.weighted import by_value_norm
+from intently.core.matrix.weighted import by_value_norm
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

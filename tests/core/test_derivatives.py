@@ -15,7 +15,6 @@ from ..messages import refused
 from .formula import IN_FLOAT64, families, others, random
 
 KERNELS = IN_FLOAT64
-ON_CPU = [name for name in KERNELS if name != "flex"]
 
 
 def leaf(*shape: int, seed: int = 7) -> Tensor:
@@ -166,13 +165,6 @@ def test_forced_kernels_say_what_torch_func_needs() -> None:
             vmap(lambda q: it.attention(q, q, q))(q)
 
 
-@pytest.mark.parametrize("kernel", ON_CPU)
-def test_notes_say_which_derivatives_there_are(kernel: str) -> None:
-    with it.kernels.use(kernel):
-        note = it.attend(random(4, 4), random(4, 4)).plan().note
-    assert "derivatives" in note or "derivative" in note
-
-
 @pytest.mark.parametrize("kind", ["one tensor", "derived", "a bias of the input"])
 def test_second_derivatives_of_operands_that_depend_on_one_another(kind: str) -> None:
     x, w = leaf(2, 5, 4), leaf(4, 4, seed=3)
@@ -184,15 +176,3 @@ def test_second_derivatives_of_operands_that_depend_on_one_another(kind: str) ->
             return it.attention(q, k, v, bias=bias, mask=it.causal()) + w.sum()
 
     assert gradcheck(f, (x, w)) and gradgradcheck(f, (x, w))
-
-
-@pytest.mark.parametrize("n", [100, 600])
-def test_two_axes(n: int) -> None:
-    x = leaf(n, 4)
-    for mask in (None, it.window(3, 0)):
-        found, expected = [], []
-        for kernel, grads in (("tiled", found), ("eager", expected)):
-            with it.kernels.use(kernel):
-                y = it.attention(x, x, x, mask=mask)
-            grads += torch.autograd.grad(y.square().sum() + it.attend(x, x).lse.sum(), x)
-        torch.testing.assert_close(found, expected)

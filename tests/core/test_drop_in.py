@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from contextlib import suppress
 from typing import Any
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from intently.core.drop_in import scaled_dot_product_attention
 
-from ..combinations import each, pairs
+from ..combinations import pairs
 from .formula import EPS, random
 
 pytestmark = pytest.mark.usefixtures("as_users_call")
@@ -37,20 +36,6 @@ LEADS: dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = {
     "queries without heads": ((), (2, 3), (2, 3)),
     "every axis from another": ((2, 1, 1), (3, 1), (1, 2)),
 }
-GROUPED: dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = {
-    "4-D": ((2, 6), (2, 3), (2, 3)),
-    "3-D": ((6,), (3,), (3,)),
-    "5-D": ((2, 2, 6), (2, 2, 2), (2, 2, 2)),
-    "no groups": ((2, 3), (2, 3), (2, 3)),
-    "one head of both": ((2, 6), (2, 1), (2, 1)),
-    "one head of values": ((2, 6), (2, 3), (2, 1)),
-    "one head of keys": ((2, 6), (2, 1), (2, 3)),
-    "fewer keys than values": ((2, 6), (2, 2), (2, 6)),
-    "2 and 3 of 6": ((2, 6), (2, 2), (2, 3)),
-    "one batch row of keys": ((2, 6), (1, 3), (1, 3)),
-    "keys without a batch": ((2, 6), (3,), (3,)),
-    "queries without a batch": ((6,), (2, 3), (2, 3)),
-}
 
 
 def tensors(
@@ -58,19 +43,6 @@ def tensors(
 ) -> list[Tensor]:
     shapes = zip(leads, ((t, d), (s, d), (s, e)))
     return [random(*lead, *core, seed=i) for i, (lead, core) in enumerate(shapes)]
-
-
-def masks(lead: tuple[int, ...], t: int, s: int) -> dict[str, Tensor | None]:
-    """Masks that broadcast to (…, t, s): one row attends to nothing."""
-    found: dict[str, Tensor | None] = {"none": None}
-    shapes = {(t, s), (1, s), (t, 1), (*lead, t, s), (*lead[-1:], t, s), (*lead[:-1], 1, t, s)}
-    for shape in shapes if lead else {(t, s), (1, s), (t, 1)}:
-        allow = random(*shape, seed=7) < 0.7
-        if shape[-2] > 1:
-            allow[..., 1, :] = False
-        found[f"bool {shape}"] = allow
-        found[f"float {shape}"] = random(*shape, seed=8).masked_fill(~allow, -math.inf)
-    return found
 
 
 def twice(
@@ -93,34 +65,6 @@ def same(inputs: list[Tensor], mask: Tensor | None = None, **options: Any) -> No
     for ours, theirs in zip(*twice(inputs, mask, **options)):
         assert ours.shape == theirs.shape and ours.dtype == theirs.dtype
         torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-12)
-
-
-@pairs({"e": [D, 6], "is_causal": [False, True], "name": LEADS})
-def test_leading_axes_and_masks(name: str, is_causal: bool, e: int) -> None:
-    inputs = tensors(LEADS[name], e=e)
-    q, k, _ = inputs
-    lead = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2])
-    for mask in masks(tuple(lead), T, S).values():
-        if mask is None or not is_causal:
-            same(inputs, mask, is_causal=is_causal, scale=0.3)
-
-
-@pairs({"e": [D, 6], "masked": ["none", "causal", "bool", "float"], "name": GROUPED})
-def test_groups_with_the_flag(name: str, masked: str, e: int) -> None:
-    inputs = tensors(GROUPED[name], e=e)
-    allow = random(3 if name == "no groups" else 6, T, S, seed=7) > 0
-    bias = random(T, S, seed=8)
-    mask = {"bool": allow, "float": bias}.get(masked)
-    same(inputs, mask, is_causal=masked == "causal", enable_gqa=True)
-
-
-@each({"t, s": [(4, 4), (1, 6), (6, 1), (3, 8), (8, 3), (1, 1)], "lead": [(2, 3), (3,), ()]})
-def test_causal_is_top_left(lead: tuple[int, ...], t: int, s: int) -> None:
-    inputs = tensors((lead, lead, lead), t, s)
-    same(inputs, is_causal=True)
-    triangle = torch.ones(t, s, dtype=torch.bool).tril()
-    one = scaled_dot_product_attention(*inputs, is_causal=True)
-    torch.testing.assert_close(one, scaled_dot_product_attention(*inputs, triangle))
 
 
 @pytest.mark.parametrize("float_mask", [False, True])
@@ -149,20 +93,6 @@ def test_a_row_without_keys_is_zero() -> None:
         assert ours[0][..., 1, :].abs().max() == 0 == theirs[0][..., 1, :].abs().max()
         assert ours[1][..., 1, :].abs().max() == 0
         assert all(bool(x.isfinite().all()) for x in ours)
-
-
-@pairs(
-    {
-        "kind": ["none", "causal", "bool", "float"],
-        "t, s": [(300, 300), (130, 530)],
-        "lead": [(2, 3), (3,)],
-        "e": [16, 8],
-    }
-)
-def test_more_steps_than_a_block(lead: tuple[int, ...], t: int, s: int, e: int, kind: str) -> None:
-    allow = random(t, s, seed=7) < 0.7
-    mask = {"bool": allow, "float": random(t, s, seed=8)}.get(kind)
-    same(tensors((lead, lead, lead), t, s, 16, e), mask, is_causal=kind == "causal")
 
 
 @pytest.mark.parametrize("scale", [None, 0.0, -0.7, 2, 1e-30, 100.0, torch.tensor(0.5)])
@@ -314,29 +244,3 @@ def test_any_call(call: tuple[list[Tensor], Tensor | None, dict[str, Any]]) -> N
     theirs = F.scaled_dot_product_attention(*inputs, mask, **options)
     torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-12)
     same(inputs, mask, **options)
-
-
-def test_signature() -> None:
-    names = list(inspect.signature(scaled_dot_product_attention).parameters)
-    assert names == [
-        "query",
-        "key",
-        "value",
-        "attn_mask",
-        "dropout_p",
-        "is_causal",
-        "scale",
-        "enable_gqa",
-    ]
-    q, k, v = tensors(LEADS["4-D"])
-    named = scaled_dot_product_attention(
-        query=q,
-        key=k,
-        value=v,
-        attn_mask=None,
-        dropout_p=0.0,
-        is_causal=True,
-        scale=None,
-        enable_gqa=False,
-    )
-    assert torch.equal(named, scaled_dot_product_attention(q, k, v, None, 0.0, True))

@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import intently as it
-from intently.core.drop_in import scaled_dot_product_attention
-from intently.core.scores import Additive, Cosine, General, concat
+from intently.core.scores import Cosine, General
 
 from ..combinations import pairs
 from .formula import random, serving
@@ -47,14 +46,6 @@ def in_chunks() -> Tensor:
         at(Q[:, :, a:b], K[:, :, :b], V[:, :, :b], mask=it.causal()) for a, b in ((0, 2), (2, 6))
     ]
     return torch.cat(parts, 2)
-
-
-def by_heads() -> Tensor:
-    return torch.stack([at(Q[:, i], K[:, i], V[:, i], mask=it.causal()) for i in range(H)], 1)
-
-
-def by_rows() -> Tensor:
-    return torch.stack([at(q, k, v, mask=it.causal()) for q, k, v in zip(Q, K, V)])
 
 
 def ragged() -> Tensor:
@@ -103,22 +94,7 @@ def in_two_parts() -> Tensor:
     return sum((w[..., None] * (A @ V[:, :, i]) for w, A, i in zip(shares, parts, HALVES)), ZERO)
 
 
-def additive_by_heads() -> Tensor:
-    heads = [Additive(W1[i], W2[i], ENERGY[i]) for i in range(H)]
-    return torch.stack([at(Q[:, i], K[:, i], V[:, i], score=heads[i]) for i in range(H)], 1)
-
-
 PAIRS: dict[str, tuple[Callable[[], Tensor], Callable[[], Tensor]]] = {
-    "attention is attend @ v": (lambda: at(Q, K, V), lambda: it.attend(Q, K) @ V),
-    "PyTorch's own": (lambda: at(Q, K, V), lambda: F.scaled_dot_product_attention(Q, K, V)),
-    "PyTorch's own, causal": (
-        lambda: at(Q, K, V, mask=it.causal()),
-        lambda: F.scaled_dot_product_attention(Q, K, V, is_causal=True),
-    ),
-    "PyTorch's own, mask": (
-        lambda: at(Q, K, V, mask=M),
-        lambda: F.scaled_dot_product_attention(Q, K, V, M),
-    ),
     "order of & does not matter": (
         lambda: at(Q, K, V, mask=it.causal() & it.padding(LENGTHS)),
         lambda: at(Q, K, V, mask=it.padding(LENGTHS) & it.causal()),
@@ -131,15 +107,10 @@ PAIRS: dict[str, tuple[Callable[[], Tensor], Callable[[], Tensor]]] = {
         lambda: at(Q, K, V, mask=it.causal() & (it.prefix(4) | it.allowed(M))),
         lambda: at(Q, K, V, mask=it.causal() & it.prefix(4) | it.causal() & M),
     ),
-    "a window is a band": (
-        lambda: at(Q, K, V, mask=it.window(1, 2)),
-        lambda: at(Q, K, V, mask=torch.ones(T, T).triu(-1).tril(2) > 0),
-    ),
     "De Morgan": (
         lambda: at(Q, K, V, mask=~(it.causal() & M)),
         lambda: at(Q, K, V, mask=~it.causal() | ~it.allowed(M)),
     ),
-    "a mask twice": (lambda: at(Q, K, V, mask=it.allowed(M) & M), lambda: at(Q, K, V, mask=M)),
     "a mask is a bias of 0 and −∞": (
         lambda: at(Q, K, V, mask=M),
         lambda: at(Q, K, V, bias=torch.zeros(M.shape, dtype=Q.dtype).masked_fill(~M, -torch.inf)),
@@ -151,10 +122,6 @@ PAIRS: dict[str, tuple[Callable[[], Tensor], Callable[[], Tensor]]] = {
     "causal is its own offset": (
         lambda: at(Q, K[:, :, :4], V[:, :, :4], mask=it.causal()),
         lambda: at(Q, K[:, :, :4], V[:, :, :4], mask=it.causal(-2)),
-    ),
-    "an offset for each row": (
-        lambda: at(Q, K, V, mask=it.causal(torch.tensor([1, 3]))),
-        lambda: torch.stack([at(Q[i], K[i], V[i], mask=it.causal(n)) for i, n in ((0, 1), (1, 3))]),
     ),
     "a prefix is padding for all": (
         lambda: at(Q, K, V, mask=it.prefix(3)),
@@ -187,20 +154,10 @@ PAIRS: dict[str, tuple[Callable[[], Tensor], Callable[[], Tensor]]] = {
         lambda: it.attend(Q, Q, scale=1) @ Q,
         lambda: torch.softmax(Q @ Q.mT, -1) @ Q,
     ),
-    "the drop-in, causal top-left": (
-        lambda: at(Q[:, :, :3], K, V, mask=it.causal(0)),
-        lambda: scaled_dot_product_attention(Q[:, :, :3], K, V, is_causal=True),
-    ),
     "keys in one part or two": (lambda: at(Q, K, V, bias=BIAS), in_two_parts),
     "the same key twice is a bias of ln 2": (
         lambda: at(Q, *(torch.cat([x, x[:, :, :1]], 2) for x in (K, V))),
         lambda: at(Q, K, V, bias=torch.tensor([2.0, 1, 1, 1, 1, 1], dtype=Q.dtype).log()),
-    ),
-    "heads or a loop": (lambda: at(Q, K, V, mask=it.causal()), by_heads),
-    "batch or a loop": (lambda: at(Q, K, V, mask=it.causal()), by_rows),
-    "grouped or repeated": (
-        lambda: at(Q, K[:, :2], V[:, :2]),
-        lambda: at(Q, *(x[:, :2].repeat_interleave(2, 1) for x in (K, V))),
     ),
     "keys and values permuted together": (
         lambda: at(Q, K[:, :, PERM], V[:, :, PERM]),
@@ -238,14 +195,6 @@ PAIRS: dict[str, tuple[Callable[[], Tensor], Callable[[], Tensor]]] = {
         lambda: at(Q, K, V, scale=0.0),
         lambda: V.mean(2, keepdim=True).expand_as(V),
     ),
-    "the product by hand": (
-        lambda: at(Q, K, V, mask=M),
-        lambda: it.attend(Q, K, mask=M).dense() @ V,
-    ),
-    "the transposed product": (
-        lambda: it.attend(Q, K, mask=M).mT @ V,
-        lambda: it.attend(Q, K, mask=M).dense().mT @ V,
-    ),
     "rows of the identity are weights": (
         lambda: at(Q, K, torch.eye(T, dtype=Q.dtype).expand(B, H, T, T), mask=M),
         lambda: it.attend(Q, K, mask=M).dense(),
@@ -261,26 +210,6 @@ PAIRS: dict[str, tuple[Callable[[], Tensor], Callable[[], Tensor]]] = {
     "cosine is the dot product of unit vectors": (
         lambda: at(Q, K, V, score=Cosine(), scale=3.0, mask=M),
         lambda: at(F.normalize(Q, dim=-1), F.normalize(K, dim=-1), V, scale=3.0, mask=M),
-    ),
-    "additive heads or a loop": (
-        lambda: at(Q, K, V, score=Additive(W1, W2, ENERGY)),
-        additive_by_heads,
-    ),
-    "concat is additive": (
-        lambda: at(Q, K, V, score=concat(torch.cat([W1, W2], -1), ENERGY)),
-        lambda: at(Q, K, V, score=Additive(W1, W2, ENERGY)),
-    ),
-    "additive without an energy is the mean": (
-        lambda: at(Q, K, V, score=Additive(W1, W2, torch.zeros(3, dtype=Q.dtype))),
-        lambda: V.mean(2, keepdim=True).expand_as(V),
-    ),
-    "lse": (
-        lambda: it.attend(Q, K, bias=BIAS).lse,
-        lambda: torch.logsumexp(Q @ K.mT / D**0.5 + BIAS, -1),
-    ),
-    "scores": (
-        lambda: it.attend(Q, K, bias=BIAS, softcap=2.0).scores[...],
-        lambda: 2 * torch.tanh(Q @ K.mT / D**0.5 / 2) + BIAS,
     ),
     "positions are bottom-right": (
         lambda: at(Q[:, :, -2:], K, V, mask=it.window(1, 0)),

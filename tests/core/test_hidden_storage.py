@@ -369,7 +369,7 @@ def test_changes_under_inference_mode_change_no_answer(which: str) -> None:
         given = {name: x.clone() for name, x in given.items()}
         A = it.attend(**given)
         expected = A.dense()
-        given[which].logical_not_() if which == "mask" else given[which].add_(1)
+        given[which].logical_not_() if which == "mask" else given[which][..., ::2].add_(1)
         torch.testing.assert_close(A.dense(), expected)
         torch.testing.assert_close(A @ given["k"].clone(), expected @ given["k"])
 

@@ -159,15 +159,6 @@ def test_gradients_through_a_part_of_a_part(g: int, monkeypatch: pytest.MonkeyPa
             )
 
 
-def test_parts_of_matrices_with_a_tensor_mask_keep_their_rows_of_it() -> None:
-    lengths = torch.tensor([2, 5])
-    A = it.attend(random(2, 3, 4, 2), random(2, 3, 6, 2), mask=it.padding(lengths) & it.causal())
-    assert A[1, 0].dense()[3].gt(0).tolist() == [True] * 5 + [False]
-    assert A[:, 1].dense()[0, 3].gt(0).sum() == 2
-    assert repr(A[1].mask) == "padding(5) & causal()"
-    assert A[1][0].dense()[3].gt(0).sum() == 5
-
-
 def test_the_whole_is_itself_and_labels_stay() -> None:
     A = matrix().label([*"abcde"], [*"tuvwxyz"])
     assert A[...] is A and A[:] is A
@@ -222,24 +213,6 @@ def test_refused(index: Any, kind: type[Exception], text: str) -> None:
             target[index]
         assert text in str(caught.value)
     assert issubclass(RangeError, IndexError)
-
-
-def test_leading_axes_out_of_range_are_pythons_own_error() -> None:
-    with pytest.raises(IndexError):
-        matrix()[2]
-
-
-def test_columns_of_a_large_matrix_are_taken_block_by_block(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    A = matrix("causal & padding", "bias")
-    dense, lse = A.dense(), A.lse
-    monkeypatch.setattr("intently.core.matrix.statistics.BLOCK", 60)
-    torch.testing.assert_close(A[..., [3, 0]], dense[..., [3, 0]], atol=1e-14, rtol=1e-13)
-    torch.testing.assert_close(
-        A[..., [4, 1, 1], 2], dense[..., [4, 1, 1], 2], atol=1e-14, rtol=1e-13
-    )
-    torch.testing.assert_close(A.lse, lse)
 
 
 def test_arrays_of_any_layout_and_whole_numbers_index() -> None:

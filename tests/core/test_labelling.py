@@ -126,6 +126,22 @@ def test_a_page_and_a_recording_label_alike(how: Any, t: int) -> None:
     assert item.sides[layer.columns] == Text(texts)
 
 
+def test_what_looks_back() -> None:
+    """No query sees a later key, and the last query sees the last key."""
+    x, low = torch.ones(2, 4, 3), torch.full((4, 4), -1e9)
+    ways: list[tuple[dict[str, Any], bool]] = [
+        ({"mask": it.causal()}, True),
+        ({"mask": it.window(2, 0)}, True),
+        ({"bias": low.triu(1)}, True),
+        ({"mask": it.window(2, 1)}, False),
+        ({"mask": it.causal(-1)}, False),
+        ({"bias": low.triu(2)}, False),
+        ({}, False),
+    ]
+    for options, back in ways:
+        assert looks_back(it.attend(x, x, **options)) == back, options
+
+
 @pytest.mark.parametrize(
     ("name", "words", "own"),
     [

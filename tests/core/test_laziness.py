@@ -125,13 +125,6 @@ def test_nothing_is_computed_before_it_is_asked_for() -> None:
     assert issubclass(MemoryRefused, MemoryError)
 
 
-def test_max_bytes_is_the_callers_word() -> None:
-    A = it.attend(torch.ones(4, 2), torch.ones(5, 2))
-    assert A.dense(max_bytes=80).shape == (4, 5)
-    with pytest.raises(MemoryRefused, match=r"at most max_bytes=79 bytes; got 80 bytes"):
-        A.dense(max_bytes=79)
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 def test_numpy_and_torch_get_the_dense_weights(dtype: torch.dtype) -> None:
     q = random(3, 2).to(dtype).requires_grad_()
@@ -153,16 +146,6 @@ def test_numpy_may_not_ask_for_a_view() -> None:
         ValueError,
         "copy: expected None or True; got False",
     )
-
-
-def test_a_picture_can_be_drawn() -> None:
-    matplotlib = pytest.importorskip("matplotlib")
-    matplotlib.use("agg")
-    from matplotlib.figure import Figure
-
-    A = it.attend(random(3, 2), random(4, 2), mask=it.causal())
-    image = Figure().subplots().imshow(A)  # type: ignore[arg-type]
-    assert np.array_equal(np.asarray(image.get_array()), A.dense().numpy())
 
 
 REFUSED: dict[str, tuple[Callable[[Any], object], str]] = {
@@ -244,16 +227,6 @@ class TestGradientMode:
 
 class TestAutocast:
     """It counts where the matrix is made, not where it is evaluated."""
-
-    def test_made_inside(self) -> None:
-        q, v = random(4, 3).float(), random(4, 3, seed=2).float()
-        with torch.autocast("cpu", torch.bfloat16):
-            A = it.attend(q, q)
-            inside = A @ v
-        assert A.dtype is inside.dtype is torch.bfloat16
-        assert torch.equal(A @ v, inside) and A.dense().dtype is torch.bfloat16
-        assert A.lse.dtype is torch.float32
-        torch.testing.assert_close(A.dense().float(), it.attend(q, q).dense(), atol=0.02, rtol=0.02)
 
     @pytest.mark.parametrize("kernel", it.kernels.available())
     def test_made_outside(self, kernel: str) -> None:

@@ -125,12 +125,6 @@ def test_tensors_and_brackets_in_the_repr(mask: it.Mask, text: str) -> None:
     assert repr(mask) == text
 
 
-@pytest.mark.usefixtures("as_users_call")
-def test_lists_are_taken_for_tensors() -> None:
-    assert it.padding([2, 3]).draw(1, 3) == it.padding(torch.tensor([2, 3])).draw(1, 3)  # type: ignore[arg-type]
-    assert it.segments([0, 1]).draw(2) == "█ ·\n· █"  # type: ignore[arg-type]
-
-
 atoms = st.sampled_from([x for x in families(2, 2, 4, 4) if x != "none"])
 
 
@@ -159,11 +153,6 @@ def test_masks_join_like_booleans(
     k = torch.randn(2, 2, 4, 3)
     A = it.attend(k, k, mask=mask)
     assert torch.equal(A.dense() > 0, truth)
-
-
-def test_a_tensor_joins_a_mask() -> None:
-    m = torch.rand(4, 4) > 0.5
-    assert (it.causal() & m).draw(4) == (it.causal() & it.allowed(m)).draw(4)
 
 
 def attend(mask: object) -> it.Attention:

@@ -13,7 +13,7 @@ from torch import Tensor
 import intently as it
 from intently.core.matrix import patterns
 from intently.core.matrix.lazy import LazyMatrix
-from intently.core.matrix.patterns.heads import blocks_of_heads
+from intently.core.matrix.patterns import blocks_of_heads
 
 from ..combinations import each
 from .formula import families, random
@@ -27,7 +27,7 @@ SMALL = 60
 @pytest.fixture(params=[2**20, SMALL], ids=["whole", "in pieces"], autouse=True)
 def _blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("intently.core.matrix.statistics.BLOCK", 4 * request.param)
-    monkeypatch.setattr("intently.core.matrix.patterns.measured.SIZE", request.param)
+    monkeypatch.setattr("intently.core.matrix.patterns.SIZE", request.param)
 
 
 def matrices() -> dict[str, LazyMatrix]:
@@ -166,24 +166,6 @@ def test_a_first_query_that_sees_more_than_itself_counts() -> None:
         w, found = A.dense(), patterns.measure(A)
         torch.testing.assert_close(found["sink"].value(), w[..., 0].mean(-1))
         torch.testing.assert_close(found["self"].value(), w.diagonal(0, -2, -1).mean(-1))
-
-
-def test_by_hand() -> None:
-    w = torch.tensor([[[1.0, 0, 0], [0.75, 0.25, 0], [0.125, 0.5, 0.375]]])
-    found = {n: float(a.value()) for n, a in patterns.measure(it.Dense(w), [4, 9, 4]).items()}
-    assert found["previous"] == (0.75 + 0.5) / 2
-    assert found["self"] == pytest.approx((0.25 + 0.375) / 2)
-    assert found["duplicate"] == 0.125 and found["induction"] == 0.5
-    assert found["sink"] == 0.875 / 2 and found["confidence"] == (1 + 0.75 + 0.5) / 3
-    assert found["distance"] == (0 + 0.75 + 0.25 + 0.5) / 3
-
-
-def test_the_mean_of_divergence_is_the_divergence_of_the_layer() -> None:
-    """Lin 1991, equation 5.1, with equal shares."""
-    A = matrices()["causal"]
-    w = A.dense()
-    expected = (entropy(w.mean(1)) - entropy(w).mean(1)).mean(-1)
-    torch.testing.assert_close(patterns.measure(A)["divergence"].value().mean(-1), expected)
 
 
 @pytest.mark.parametrize("lead", [(), (1,), (2, 2, 3)], ids=str)
@@ -368,13 +350,6 @@ def test_jensen_shannon(name: str) -> None:
             torch.testing.assert_close(
                 found[..., a, b], mean.clamp_min(0), atol=1e-12, rtol=1e-12, equal_nan=True
             )
-
-
-def test_heads_that_share_no_key_and_heads_that_are_one() -> None:
-    w = torch.tensor([[[0.5, 0.5, 0, 0]], [[0.5, 0.5, 0, 0]], [[0, 0, 0.25, 0.75]]])
-    found = patterns.jensen_shannon(it.Dense(w))
-    assert found[0, 1] == 0 and found.diagonal().tolist() == [0, 0, 0]
-    torch.testing.assert_close(found[:2, 2], torch.full((2,), math.log(2)))
 
 
 def test_heads_that_are_one_are_never_less_than_alike() -> None:

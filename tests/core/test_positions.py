@@ -106,15 +106,6 @@ def test_rotary_is_the_papers_formula(layout: Layout, width: int) -> None:
         assert got[p].tolist() == pytest.approx(want, abs=1e-14)
 
 
-def test_by_hand() -> None:
-    """A quarter turn a step: base^0 = 1 radian times positions of π/2."""
-    quarters = torch.tensor([0.0, 1.0, 2.0, 3.0], dtype=torch.float64) * math.pi / 2
-    x = torch.tensor([1.0, 0.0], dtype=torch.float64).expand(4, 2)
-    got = Rotary(2)(x, positions=quarters)
-    want = torch.tensor([[1, 0], [0, 1], [-1, 0], [0, -1]], dtype=torch.float64)
-    torch.testing.assert_close(got, want, atol=1e-15, rtol=0)
-
-
 @given(
     st.sampled_from(sorted(SCALINGS)),
     st.sampled_from(LAYOUTS),

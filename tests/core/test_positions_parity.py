@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from intently.core.positions import DynamicNTK, Linear, Llama3, LongRope, Rotary, Scaling, YaRN
+from intently.core.positions.scaling import RotaryPairs
 
 from ..combinations import pairs
-from .formula import plain, random
+from .formula import random
 
 D = 16
 """Head width; two heads."""
@@ -114,12 +114,13 @@ def test_rates(name: str, base: float) -> None:
     theirs, ours = PAIRS[name]
     assert ours is not None
     config = LlamaConfig(**options(theirs, base))
+    pairs = RotaryPairs(base, D, torch.float32, torch.device("cpu"))
     for length in (1, 24, 25, 100):
         want, gain = ROPE_INIT_FUNCTIONS[theirs["rope_type"]](config, seq_len=length)
-        rates = ours.rates(base, D, length, torch.float32, torch.device("cpu"))
+        rates = ours.rates(pairs, length)
         torch.testing.assert_close(rates, want, rtol=1e-6, atol=0)
         ragged = torch.tensor([length, 1])[:, None, None]
-        rates = ours.rates(base, D, ragged, torch.float32, torch.device("cpu"))
+        rates = ours.rates(pairs, ragged)
         torch.testing.assert_close(rates.expand(2, 1, -1)[0, 0], want, rtol=1e-6, atol=0)
         assert ours.gain() == pytest.approx(gain, rel=1e-12)
 
@@ -146,80 +147,3 @@ def test_turning(kind: str, name: str, t: int, offset: int) -> None:
     for x, y in zip((q, k), want):
         torch.testing.assert_close(rotary(x, offset), y, **close)
         torch.testing.assert_close(rotary(x, positions=positions), y, **close)
-
-
-def heads(x: Tensor) -> Tensor:
-    return x.unflatten(-1, (-1, D)).transpose(-2, -3)
-
-
-def mixed(rotary: Rotary, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Causal attention of turned queries and keys, heads side by side."""
-    t = q.shape[-2]
-    causal = torch.ones(t, t, dtype=torch.bool).tril()
-    return plain(rotary(q), rotary(k), v, causal).transpose(-2, -3).flatten(-2)
-
-
-TINY = {
-    "llama": ("LlamaModel", "LlamaConfig", "self_attn"),
-    "cohere": ("CohereModel", "CohereConfig", "self_attn"),
-    "gpt_neox": ("GPTNeoXModel", "GPTNeoXConfig", "attention"),
-}
-
-
-@pairs({"name": PAIRS, "kind": TINY, "t": [7, 30]})
-@torch.no_grad()
-def test_attention_of_a_tiny_model(kind: str, name: str, t: int) -> None:
-    import transformers as hf
-
-    theirs, scaling = PAIRS[name]
-    rotated = D
-    if kind == "gpt_neox":
-        rotated = D // 2
-        if "longrope" in name:
-            theirs = {**theirs, "short_factor": SHORT[::2], "long_factor": LONG[::2]}
-            gain = None if "given" not in name else 1.3
-            scaling = LongRope(SHORT[::2], LONG[::2], factor=4.0, original=24, attention=gain)
-        theirs = {**theirs, "partial_rotary_factor": 0.5}
-    make, config, part = TINY[kind]
-    model: Any = getattr(hf, make)(getattr(hf, config)(**options(theirs, 10_000.0)))
-    layer = getattr(model.layers[0], part)
-    for weight in model.parameters():
-        weight.normal_(0, 0.2)
-    seen: dict[str, Tensor] = {}
-
-    def keep(_: Any, args: Any, given: Any, result: Any) -> None:
-        seen.update(x=given.get("hidden_states", args[0] if args else None), y=result[0])
-
-    layer.register_forward_hook(keep, with_kwargs=True)
-    model.eval()(torch.arange(2 * t).reshape(2, t) % 8)
-    layout = "interleaved" if kind == "cohere" else "half"
-    rotary = Rotary(D, width=rotated, scaling=scaling, layout=layout)
-    if kind == "gpt_neox":
-        qkv = layer.query_key_value(seen["x"]).unflatten(-1, (2, 3, D)).permute(3, 0, 2, 1, 4)
-        got = layer.dense(mixed(rotary, *qkv))
-    else:
-        q, k, v = (heads(p(seen["x"])) for p in (layer.q_proj, layer.k_proj, layer.v_proj))
-        got = layer.o_proj(mixed(rotary, q, k, v))
-    scale = seen["y"].abs().max().item()
-    torch.testing.assert_close(got, seen["y"], rtol=0, atol=2e-6 * max(1, scale))
-
-
-@torch.no_grad()
-def test_attention_of_a_tiny_gpt_j() -> None:
-    from transformers import GPTJConfig, GPTJModel
-
-    config = GPTJConfig(n_embd=2 * D, n_head=2, n_layer=1, vocab_size=9, rotary_dim=D // 4)
-    model = GPTJModel(config).eval()
-    model.set_attn_implementation("eager")
-    layer, seen = model.h[0].attn, []
-    for linear in (layer.q_proj, layer.k_proj, layer.v_proj, layer.out_proj):
-        linear.reset_parameters()
-    layer.q_proj.register_forward_hook(lambda _, given, out: seen.append(given[0]))
-    layer.out_proj.register_forward_hook(lambda _, given, out: seen.append(out))
-    model(torch.randint(0, 9, (2, 9)))
-    x, want = seen
-    q, k, v = (heads(p(x)) for p in (layer.q_proj, layer.k_proj, layer.v_proj))
-    rotary = Rotary(D, width=D // 4, layout="interleaved")
-    torch.testing.assert_close(layer.out_proj(mixed(rotary, q, k, v)), want, **close)
-    other = Rotary(D, width=D // 4, layout="half")
-    assert not torch.allclose(layer.out_proj(mixed(other, q, k, v)), want, atol=1e-3)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import intently as it
 from intently.core.matrix import Dense, LazyMatrix
-from intently.core.matrix.rollout import rollout
+from intently.core.matrix.joined import rollout
 from intently.errors import ArgumentError, KindError, MemoryRefused, RangeError
 
 from ..messages import Refusals, raises
@@ -70,21 +70,6 @@ def test_queries(name: str) -> None:
     index = slice(None) if asked is None else list(asked) if isinstance(asked, range) else asked
     expected = multiplied(matrices)[:, index]
     torch.testing.assert_close(rollout(matrices, queries=asked), expected)
-
-
-def test_two_layers_by_hand() -> None:
-    """Half of each layer stays: query 1 sees ½·(0, 1) + ½·(½, ½) = (¼, ¾) of the layer below.
-
-    Row 0 of the layer below is (1, 0), row 1 (¼, ¾): ¼·(1, 0) + ¾·(¼, ¾) = (7/16, 9/16).
-    """
-    A = Dense(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))
-    assert rollout([A, A]).tolist() == [[1, 0], [7 / 16, 9 / 16]]
-
-
-def test_the_order_of_layers_matters() -> None:
-    first, last = (Dense(random(3, 3, seed=i).softmax(-1)) for i in (0, 1))
-    torch.testing.assert_close(rollout([first, last], 0), last.weights @ first.weights)
-    assert not torch.allclose(rollout([last, first], 0), last.weights @ first.weights)
 
 
 def test_half_types_are_summed_in_float32() -> None:
@@ -157,10 +142,6 @@ CASES: Refusals = {
 
 
 test_message = raises(CASES, whole=True)
-
-
-def test_exactly_the_bytes_allowed_are_enough() -> None:
-    assert rollout([Dense(torch.eye(8))], max_bytes=256).tolist() == torch.eye(8).tolist()
 
 
 def test_different_numbers_of_heads_are_averaged_before_they_meet() -> None:

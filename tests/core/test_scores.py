@@ -19,7 +19,7 @@ from intently.core.scores import Additive, Cosine, Dot, General, Score, concat
 from intently.foundation.values import Value, freeze, thaw
 
 from ..combinations import each, pairs
-from .formula import Largest, multiply, random, serving
+from .formula import Largest, random, serving
 
 B, H, T, S, D, DK, A = 2, 4, 3, 5, 4, 6, 3
 
@@ -104,17 +104,6 @@ def test_learners_shapes_without_batch_and_heads(name: str) -> None:
     np.testing.assert_allclose(found, formula(*array(q, k)), atol=1e-14, rtol=1e-12)
 
 
-@pytest.mark.parametrize("name", SCORES)
-def test_operands_are_a_dot_product_that_is_the_score(name: str) -> None:
-    score, _, d_k = SCORES[name]()
-    q, k = random(B, H, T, D), random(B, H, S, d_k, seed=1)
-    made = score.operands(q, k)
-    if made is None:
-        assert isinstance(score, Additive)
-    else:
-        torch.testing.assert_close(made[0] @ made[1].mT, score(q, k))
-
-
 def test_only_the_dot_product_is_scaled() -> None:
     q, k = random(T, D), random(S, D, seed=1)
     assert Dot().default_scale(16) == 0.25 and Dot().default_scale(0) == 1
@@ -178,37 +167,6 @@ def test_derivatives(name: str, slice_: int, monkeypatch: pytest.MonkeyPatch) ->
     inputs = (q, k, *own)
     assert torch.autograd.gradcheck(f, inputs, check_forward_ad=True, fast_mode=True)
     assert torch.autograd.gradgradcheck(f, inputs, check_fwd_over_rev=True, fast_mode=True)
-
-
-@pytest.mark.parametrize("kernel", it.kernels.available())
-@pytest.mark.parametrize("name", ["general", "general of each head", "additive of each head"])
-def test_gradients_of_the_parameters_through_every_kernel(name: str, kernel: str) -> None:
-    score, _, d_k = SCORES[name]()
-    q, k, v = random(B, H, T, D), random(B, 2, S, d_k, seed=1), random(B, 2, S, 7, seed=2)
-    own = [x.clone().requires_grad_() for x in score.tensors()]
-    matrix = it.attend(q, k, score=type(score)(*own), mask=it.window(3, 0))
-    with serving(kernel):
-        found = torch.autograd.grad((matrix @ v).sin().sum(), own)
-    allow = torch.ones(T, S).tril(S - T).triu(S - T - 3) > 0
-    k, v = (x.repeat_interleave(2, 1) for x in (k, v))
-    w = type(score)(*own)(q, k).masked_fill(~allow, -torch.inf).softmax(-1)
-    torch.testing.assert_close(
-        found, torch.autograd.grad((w @ v).sin().sum(), own), rtol=1e-10, atol=1e-13
-    )
-
-
-@pytest.mark.parametrize("name", ["general of each head", "additive of each head", "cosine"])
-def test_a_matrix_larger_than_a_tile_is_cut_with_its_score(name: str) -> None:
-    score, _, d_k = SCORES[name]()
-    q, k = learned(1, H, 600, D, seed=0), learned(1, 2, 700, d_k, seed=1)
-    v = learned(1, 2, 700, 3, seed=2)
-    own = [x.clone().requires_grad_() for x in score.tensors()]
-    matrix = it.attend(q, k, score=type(score)(*own), mask=it.causal())
-    answers = []
-    for kernel in ("tiled", "eager"):
-        y = multiply(matrix, v, kernel)
-        answers.append((y, *torch.autograd.grad(y.square().sum(), (q, k, v, *own))))
-    torch.testing.assert_close(*answers, rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("slice_", [2**20, 5])
@@ -284,13 +242,6 @@ def test_additive_never_builds_all_of_its_units(monkeypatch: pytest.MonkeyPatch)
         z.sum().backward()
     assert n * t * s <= largest.numbers <= max(2 * n * t * s, 2**12) < n * t * s * a // 10
     assert sum(kept.values()) <= 4 * n * (t + s) * a < n * t * s * a // 5
-
-
-def test_additive_scores_of_a_larger_matrix_in_float32() -> None:
-    score = Additive(random(8, 4).float(), random(8, 4, seed=1).float(), random(8, seed=2).float())
-    q, k = random(1, 900, 4).float(), random(1, 800, 4, seed=1).float()  # 5.76 million units
-    expected = reference.additive(*array(*score.tensors()))(*array(q, k))
-    np.testing.assert_allclose(score(q, k), expected, atol=1e-5)
 
 
 # --- cosine: vectors without a direction ---------------------------------------------------------

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 import intently as it
 
 from ..combinations import each, pairs
-from .formula import IN_FLOAT64, heads_of, plain, random
+from .formula import IN_FLOAT64, plain, random
 
 KERNELS = IN_FLOAT64
 SHAPES = {
@@ -134,38 +132,3 @@ def test_any_stride(how: str, kernel: str, masked: bool) -> None:
         atol=1e-12,
         rtol=1e-12,
     )
-
-
-sizes = st.integers(1, 4)
-
-
-@settings(max_examples=60)
-@given(
-    lead=st.lists(sizes, max_size=3),
-    drop=st.tuples(*[st.integers(0, 3)] * 3),
-    ones=st.tuples(*[st.sets(st.integers(0, 2), max_size=2)] * 3),
-    t=st.integers(0, 5),
-    s=st.integers(0, 5),
-    d=sizes,
-    e=sizes,
-)
-def test_leading_axes_broadcast(
-    lead: list[int],
-    drop: tuple[int, ...],
-    ones: tuple[set[int], ...],
-    t: int,
-    s: int,
-    d: int,
-    e: int,
-) -> None:
-    """Each operand may lack leading axes or have 1 there, as NumPy broadcasts."""
-
-    def operand(n: int, *last: int) -> Tensor:
-        axes = [1 if i in ones[n] else size for i, size in enumerate(lead)]
-        return random(*axes[min(drop[n], len(axes)) :], *last, seed=n)
-
-    q, k, v = operand(0, t, d), operand(1, s, d), operand(2, s, e)
-    A = it.attend(q, k)
-    expected = plain(q, k, v)
-    torch.testing.assert_close(A @ v, expected, atol=1e-12, rtol=1e-12)
-    torch.testing.assert_close(A.dense() @ heads_of(v, q), expected, atol=1e-12, rtol=1e-12)

@@ -1,6 +1,6 @@
 """Statistics at their edges: no rows, few keys, half types, gradients, and what they refuse.
 
-Their definitions are tested in `test_every_matrix.py` and, of many blocks, `test_streamed.py`.
+Their definitions are tested in `test_every_matrix.py`.
 """
 
 from __future__ import annotations
@@ -91,6 +91,52 @@ def test_entropy_can_be_trained_on() -> None:
     q = random(4, 3).requires_grad_()
     A = it.attend(q, random(4, 3, seed=5), mask=it.causal(-1))
     assert torch.autograd.grad(A.entropy().sum(), q)[0].isfinite().all()
+
+
+Q, K = random(4, 60, 6) * 2, random(4, 90, 6, seed=1)
+
+
+@pytest.mark.parametrize(("dtype", "rtol"), [(torch.float32, 1e-6), (torch.float64, 1e-12)])
+def test_long_rows_with_ties(dtype: torch.dtype, rtol: float) -> None:
+    """Groups of 64 keys are skipped by their maximum; equal weights do not lose any."""
+    q, k = torch.ones(2, 3, 1, dtype=dtype), torch.zeros(2, 5000, 1, dtype=dtype)
+    k[0, [17, 64, 65, 4095, 4999]] = 5.0
+    A = it.attend(q, k, scale=1.0)
+    assert set(A.top(5)[1][0, 0].tolist()) == {17, 64, 65, 4095, 4999}
+    assert len(set(A.top(7)[1][1, 2].tolist())) == 7
+    exact = it.attend(q.double(), k.double(), scale=1.0).dense()
+    largest = exact.sort(-1, descending=True).values[..., :7]
+    torch.testing.assert_close(A.top(7)[0].double(), largest, atol=0, rtol=rtol)
+
+
+def test_statistics_follow_gradients() -> None:
+    q = Q.clone().requires_grad_()
+    A = it.attend(q, K, mask=it.causal())
+    for ask in (A.entropy, A.received, lambda: A.pool(5, 5), A.distance, lambda: A.mass([0])):
+        with torch.no_grad():
+            expected = ask()
+        torch.testing.assert_close(ask(), expected, atol=1e-13, rtol=1e-12)
+        assert torch.autograd.grad(ask().square().sum(), q)[0].abs().sum() > 0
+
+
+def test_the_lse_is_computed_once_and_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    original = it.kernels.lse
+    monkeypatch.setattr("intently.core.kernels.lse", lambda p: calls.append(1) or original(p))
+    A = it.attend(Q, K, mask=it.causal())
+    expected = A.lse.clone()
+    A.lse.add_(1)
+    A.mT.entropy()
+    assert torch.equal(A.lse, expected) and calls == [1]
+    q = Q.clone().requires_grad_()
+    B = it.attend(q, K)
+    with torch.no_grad():
+        _ = B.lse
+    assert torch.autograd.grad(B.lse.sum(), q)[0].abs().sum() > 0, "kept without, used with"
+    with torch.inference_mode():
+        A = it.attend(Q, K)
+        _ = A.lse
+    assert (A.lse * torch.ones(1, requires_grad=True)).requires_grad
 
 
 test_errors = raises(

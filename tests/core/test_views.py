@@ -27,14 +27,6 @@ def close(found: torch.Tensor, expected: torch.Tensor) -> None:
 
 
 class TestTransposed:
-    @pytest.mark.parametrize("block", [2**22, 30])
-    def test_product(self, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("intently.core.matrix.statistics.BLOCK", block)
-        A = attention()
-        for u in (random(B, H, T, 3), random(T, 3), random(H, T, 1), random(3, 1, 1, T, 2)):
-            close(A.mT @ u, A.dense().mT @ u)
-        close(A.mT.mT @ random(B, 2, S, 3), A @ random(B, 2, S, 3))
-
     def test_labels_change_sides(self) -> None:
         A = attention().label([*"abcde"], [*"tuvwxyz"])
         assert A.mT.labels == (A.labels[1], A.labels[0])
@@ -56,15 +48,6 @@ class TestTransposed:
     def test_no_rows(self) -> None:
         A = it.attend(random(2, 0, 3), random(2, 4, 3))
         assert torch.equal(A.mT @ random(2, 0, 5), torch.zeros(2, 4, 5, dtype=torch.float64))
-
-
-class TestMeanHeads:
-    def test_product(self) -> None:
-        A = attention()
-        M, w = A.mean_heads(), A.dense().mean(1)
-        close(M @ random(B, S, 3), w @ random(B, S, 3))
-        close(M.mT @ random(B, T, 3), w.mT @ random(B, T, 3))
-        close(A.mT.mean_heads().dense(), w.mT)
 
 
 class TestDense:
@@ -106,21 +89,8 @@ class TestStacked:
             close(A[..., rows, [5, 0, 2]], whole.dense()[..., rows, :][..., [5, 0, 2]])
             assert A[..., rows, [1, 2]].dtype is torch.float64
 
-    def test_several_rows_of_one_call_in_any_order(self) -> None:
-        A = it.stack_rows([attention("none"), attention("causal"), attention()])
-        w = torch.cat([m.dense() for m in A.matrices], -2)  # type: ignore[attr-defined]
-        assert A.shape == (B, H, 3 * T, S)
-        for rows in ([2, 0, 1], [14, 3, 7, 3, 8], [9, 8, 7, 6, 5]):
-            close(A[..., rows, :], w[..., rows, :])
-        close(A[0, 1, ::-1], w[0, 1].flip(0))
-
 
 class TestMerged:
-    def test_rows_and_columns(self) -> None:
-        M = it.Merged(attention(), [[0, 1], [4], [2]], [[0], [2, 3, 5], [6]])
-        close(M[..., [2, 0], [1]], M.dense()[..., [2, 0], :][..., [1]])
-        close(M.mean_heads().dense(), M.dense().mean(1))
-
     def test_thirds_are_exact_in_float64(self) -> None:
         ones = it.Dense(torch.ones(3, 1, dtype=torch.float64))
         assert it.Merged(ones, [[0, 1, 2]], [[0]]).dense().item() == pytest.approx(1, abs=1e-15)

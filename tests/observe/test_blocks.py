@@ -13,7 +13,7 @@ import transformers as T
 from torch import Tensor, nn
 
 import intently as it
-from intently.core.masks.tiled import Tiled
+from intently.core.masks.by_position import Tiled
 from intently.observe.watching.unseen import LAST_BITS
 
 HEADS = 2

@@ -6,8 +6,8 @@ weights = exp z / (Σ exp z + exp sink).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -16,11 +16,10 @@ from torch import Tensor
 from intently import kernels
 from intently.core.biases import Bias
 from intently.core.kernels import differentiated, eager, walk
-from intently.core.kernels.modes import no_autocast
-from intently.core.kernels.operands import problem_of, tensors, usual, values_of
+from intently.core.kernels.operands import no_autocast, problem_of, tensors, usual, values_of
 from intently.core.kernels.problem import Problem
-from intently.core.kernels.walk import Block
-from intently.core.masks import Mask, is_plain_causal
+from intently.core.kernels.walk import WeightBlock
+from intently.core.masks import Mask
 from intently.core.matrix import LazyMatrix, statistics
 from intently.core.matrix.indexing import named, split, take
 from intently.core.scores import DOT, Score
@@ -32,6 +31,8 @@ if TYPE_CHECKING:
     from typing import Never as Refused  # type checkers refuse more arguments, too
 else:
     Refused = object
+
+T = TypeVar("T")
 
 
 @plain_signature
@@ -118,7 +119,7 @@ def attention(
     if (
         score is bias is softcap is sinks is None
         and dropout == 0
-        and (mask is None or (isinstance(mask, Mask) and is_plain_causal(mask)))
+        and (mask is None or isinstance(mask, Mask))
         and (scale is None or type(scale) is float)
     ):
         y = kernels.quick(q, k, v, scale, mask) if _product is _OURS else None
@@ -145,20 +146,7 @@ class Attention(LazyMatrix):
             x.is_inference() for x in self.problem.tensors()
         ):
             return self
-        p = self.problem
-
-        def kept(x: Any) -> Any:
-            return x.clone() if isinstance(x, Tensor) and x.is_inference() else x
-
-        copied = p.replaced(
-            q=kept(p.q),
-            k=kept(p.k),
-            score=p.score.replaced(kept),
-            mask=None if p.mask is None else p.mask.replaced(kept),
-            bias=None if p.bias is None else p.bias.replaced(kept),
-            scale=kept(p.scale),
-            sinks=kept(p.sinks),
-        )
+        copied = self.problem.mapped(lambda x: x.clone() if x.is_inference() else x)
         return Attention(copied, self._cast)
 
     @property
@@ -189,11 +177,21 @@ class Attention(LazyMatrix):
         return self.problem.q.device
 
     def tile(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor:
-        if cols is None:
-            return self._stream(lambda r: eager.entries(self.problem, r), rows, None)
-        return self._stream(
-            lambda r: eager.entries(self.problem, r).index_select(-1, cols), rows, statistics.BLOCK
-        )
+        self._check_fresh()
+        n, wide = self.shape[-2] if rows is None else len(rows), self._row_size()
+
+        def part(r: Tensor | None) -> Tensor:
+            w = eager.entries(self.problem, r)
+            return w if cols is None else w.index_select(-1, cols)
+
+        with no_autocast(self.device):
+            if cols is None or n * wide <= statistics.BLOCK:
+                w = part(rows)
+            else:
+                rows = torch.arange(n, device=self.device) if rows is None else rows
+                blocks = rows.split(max(1, statistics.BLOCK // wide))
+                w = torch.cat([part(r) for r in blocks], -2)
+        return w.expand(*self.shape[:-2], *w.shape[-2:])
 
     def matmul(self, v: Tensor | Numbers) -> Tensor:
         """Y (…, h, t, e) = A @ v for v (…, g, s, e), by the kernel that `plan` names."""
@@ -203,22 +201,7 @@ class Attention(LazyMatrix):
     def _allow(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor | None:
         return self.problem.allow(rows, cols)
 
-    def _stream(
-        self, part: Callable[[Tensor | None], Tensor], rows: Tensor | None, block: int | None
-    ) -> Tensor:
-        """``part`` (…, rows, n) of all rows, with at most ``block`` weights at a time."""
-        self._check_fresh()
-        n = self.shape[-2] if rows is None else len(rows)
-        with no_autocast(self.device):
-            if block is None or n * self._row_size() <= block:
-                found = part(rows)
-            else:
-                rows = torch.arange(n, device=self.device) if rows is None else rows
-                step = max(1, block // self._row_size())
-                found = torch.cat([part(r) for r in rows.split(step)], -2)
-        return found.expand(*self.shape[:-2], *found.shape[-2:])
-
-    def _blocks(self, size: int | None = None) -> Iterator[Block]:
+    def _blocks(self, size: int | None = None) -> Iterator[WeightBlock]:
         self._check_fresh()
         if differentiated(self.problem.tensors()):
             yield from super()._blocks(size)
@@ -244,35 +227,11 @@ class Attention(LazyMatrix):
         known = all(map(valued, self.problem.tensors()))
         return walk.viewers(self.problem) if known else super()._viewers()
 
-    def _measured(self, *names: str, **options: Any) -> dict[str, Tensor] | None:
+    def _asked(self, ask: Callable[[Problem], T]) -> T | None:
         self._check_fresh()
         with no_autocast(self.device):
             p = self.problem.as_dot()
-            return kernels.measuring.by_query(p, names, **options) if kernels.measures(p) else None
-
-    def _summed(
-        self, rules: Sequence[Mask], again: Tensor | None, counted: Tensor | None
-    ) -> dict[str, Tensor] | None:
-        self._check_fresh()
-        with no_autocast(self.device):
-            p = self.problem.as_dot()
-            if not kernels.measures(p):
-                return None
-            return kernels.measuring.heads(p, rules, again, counted)
-
-    def _column_sums(self) -> Tensor:
-        self._check_fresh()
-        with no_autocast(self.device):
-            p = self.problem.as_dot()
-            return kernels.measuring.received(p) if kernels.measures(p) else super()._column_sums()
-
-    def _cells(self, rows: int, cols: int, reduce: str) -> Tensor:
-        self._check_fresh()
-        with no_autocast(self.device):
-            p = self.problem.as_dot()
-            if cols <= kernels.measuring.COLUMNS and kernels.measures(p):
-                return kernels.measuring.picture(p, rows, cols, reduce)
-        return super()._cells(rows, cols, reduce)
+            return ask(p) if kernels.measures(p) else None
 
     def plan(self, v: Tensor | Numbers | None = None) -> kernels.Plan:
         """Report which kernel ``A @ v`` runs, why not a faster one, and its memory.
@@ -304,21 +263,8 @@ class Attention(LazyMatrix):
 
     def _to(self, device: torch.device) -> LazyMatrix:
         self._check_fresh()
-        p = self.problem
-
-        def move(x: Any) -> Any:
-            return x.to(device) if isinstance(x, Tensor) else x
-
-        moved = p.replaced(
-            q=p.q.to(device),
-            k=p.k.to(device),
-            score=p.score.replaced(move),
-            bias=None if p.bias is None else p.bias.replaced(move),
-            scale=move(p.scale),
-            sinks=move(p.sinks),
-            geometry=p.geometry._replace(device=device),
-        )
-        return Attention(moved, self._cast)
+        p = self.problem.mapped(lambda x: x.to(device))
+        return Attention(p.replaced(geometry=p.geometry._replace(device=device)), self._cast)
 
     def __reduce__(self) -> tuple[Any, ...]:
         self._check_fresh()

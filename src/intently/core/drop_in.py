@@ -14,8 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from intently.core.attention import attention
-from intently.core.kernels.modes import in_autocast
-from intently.core.kernels.operands import of_causal_bias
+from intently.core.kernels.operands import in_autocast, of_causal_bias
 from intently.core.masks import Mask, allowed, causal
 from intently.core.masks.geometry import lengths_may_change
 from intently.errors import ArgumentError, KindError, build, shape_of
@@ -100,20 +99,12 @@ def _check_groups(query: Tensor, key: Tensor, value: Tensor) -> None:
     h = query.shape[-3] if query.ndim > 2 else 0
     for name, x in (("query", query), ("key", key), ("value", value)):
         if x.ndim < 3:
-            raise build(
-                ArgumentError,
-                name,
-                "heads at axis −3, shape (…, heads, steps, width)",
-                shape_of(x),
-                fix="leave out enable_gqa for tensors without heads",
-            )
+            expected = "heads at axis −3, shape (…, heads, steps, width)"
+            fix = "leave out enable_gqa for tensors without heads"
+            raise build(ArgumentError, name, expected, shape_of(x), fix=fix)
         if not x.shape[-3] or h % x.shape[-3]:
-            raise build(
-                ArgumentError,
-                name,
-                f"a number of heads that divides those of query, h={h}",
-                shape_of(x),
-            )
+            expected = f"a number of heads that divides those of query, h={h}"
+            raise build(ArgumentError, name, expected, shape_of(x))
 
 
 def _grouped_alike(h: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -131,13 +122,9 @@ def _check_lead(query: Tensor, key: Tensor, value: Tensor) -> None:
         try:
             lead = torch.broadcast_shapes(lead, x.shape[:-2])
         except RuntimeError:
-            raise build(
-                ArgumentError,
-                name,
-                f"leading axes that broadcast with {tuple(lead)}",
-                shape_of(x),
-                fix="if query heads share key heads, pass enable_gqa=True",
-            ) from None
+            expected = f"leading axes that broadcast with {tuple(lead)}"
+            fix = "if query heads share key heads, pass enable_gqa=True"
+            raise build(ArgumentError, name, expected, shape_of(x), fix=fix) from None
 
 
 def _check_mask(mask: Any, query: Tensor) -> bool:
@@ -147,10 +134,6 @@ def _check_mask(mask: Any, query: Tensor) -> bool:
     if in_autocast(query.device):
         fits += [torch.float16, torch.bfloat16]
     if mask.dtype not in fits:
-        raise build(
-            KindError,
-            "attn_mask",
-            f"dtype bool, float32 or that of query, {query.dtype}",
-            f"dtype {mask.dtype}",
-        )
+        expected = f"dtype bool, float32 or that of query, {query.dtype}"
+        raise build(KindError, "attn_mask", expected, f"dtype {mask.dtype}")
     return mask.dtype is torch.bool

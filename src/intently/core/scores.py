@@ -51,13 +51,8 @@ class Score(Value):
     def check(self, q: Tensor, k: Tensor) -> None:
         """Raise if the widths of q and k, the leading axes or the device do not fit."""
         if q.shape[-1] != k.shape[-1]:
-            raise build(
-                ArgumentError,
-                "k",
-                f"shape (…, s, d={q.shape[-1]}) like q",
-                shape_of(k),
-                "queries and keys of a dot product have the same width",
-            )
+            got, cause = shape_of(k), "queries and keys of a dot product have the same width"
+            raise build(ArgumentError, "k", f"shape (…, s, d={q.shape[-1]}) like q", got, cause)
 
     def part(self, index: tuple[Any, ...], g: Geometry) -> Score:
         """Return the same score for the part of the matrix that ``index`` picks by leading axes."""
@@ -218,13 +213,9 @@ def concat(weight: Tensor, energy: Tensor, d: int | None = None) -> Additive:
     _check_tensor(weight, "weight", "(…, a, d + d_k)", 2)
     wide = weight.shape[-1]
     if d is None and wide % 2:
-        raise build(
-            ArgumentError,
-            "weight",
-            "an even number of columns, half for q and half for k",
-            shape_of(weight),
-            fix="pass the width of the queries: concat(weight, energy, d)",
-        )
+        expected = "an even number of columns, half for q and half for k"
+        fix = "pass the width of the queries: concat(weight, energy, d)"
+        raise build(ArgumentError, "weight", expected, shape_of(weight), fix=fix)
     d = wide // 2 if d is None else d
     if not 0 <= d <= wide:
         raise build(ArgumentError, "d", f"a number of columns from 0 to {wide}", d)
@@ -260,7 +251,7 @@ def _energies(x: Tensor, y: Tensor, v: Tensor) -> Tensor:
     n, t, s = x.shape[0], x.shape[1], y.shape[1]
     longest = max(n, t, s)
     if longest < 2 or n * t * s * v.shape[-1] <= SLICE:
-        return _Energies.apply(x, y, v)  # pyright: ignore[reportReturnType]
+        return _EnergySum.apply(x, y, v)  # pyright: ignore[reportReturnType]
     if n == longest:
         halves = zip(x.chunk(2), y.chunk(2), v.chunk(2))
         return torch.cat([_energies(*half) for half in halves])
@@ -275,7 +266,7 @@ def _plain_energies(x: Tensor, y: Tensor, v: Tensor) -> Tensor:
     return (units.reshape(n, t * s, a) @ v[..., None]).reshape(n, t, s)
 
 
-class _Energies(Function):
+class _EnergySum(Function):
     """`_plain_energies`, keeping x, y and v for its derivatives instead of (n, t, s, a) numbers."""
 
     generate_vmap_rule = True
@@ -324,9 +315,5 @@ def _check_tensor(x: Any, name: str, want: str, ndim: int, a: int | None = None)
 
 def _check_width(x: Tensor, name: str, steps: str, width: str, size: int) -> None:
     if x.shape[-1] != size:
-        raise build(
-            ArgumentError,
-            name,
-            f"shape (…, {steps}, {width}={size}), as the score was made for",
-            shape_of(x),
-        )
+        expected = f"shape (…, {steps}, {width}={size}), as the score was made for"
+        raise build(ArgumentError, name, expected, shape_of(x))

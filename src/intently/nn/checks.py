@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import Tensor
 
-from intently.core.kernels.modes import in_autocast
+from intently.core.kernels.operands import in_autocast
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.arrays import check_floats
 from intently.foundation.field_names import answered

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from intently.core.kernels.modes import forward_mode, in_autocast, transformed
+from intently.core.kernels.operands import forward_mode, in_autocast, transformed
 
 SIZE, WEIGHT = 2**21, 2**18
 """Multiplications, or numbers in a weight, from which on oneDNN makes up for its longer start."""

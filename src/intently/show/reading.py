@@ -10,7 +10,7 @@ import torch
 
 from intently.core.matrix import LazyMatrix
 from intently.core.matrix.labelling import follows, row_name
-from intently.core.matrix.patterns.heads import blocks_of_heads, entropies
+from intently.core.matrix.patterns import blocks_of_heads, entropies
 from intently.errors import ArgumentError, build, shape_of
 
 Pooling = Literal["mean", "max", "sum"]

@@ -48,7 +48,7 @@ from intently.checker.report.finding import Finding
 from intently.checker.report.telling import told
 from intently.core.biases import Bias
 from intently.core.masks import Mask
-from intently.core.masks.first_keys import Padding
+from intently.core.masks.ragged import Padding
 
 
 @dataclass(frozen=True)

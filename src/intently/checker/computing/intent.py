@@ -19,9 +19,9 @@ from torch import Tensor
 from intently.core.biases import Bias, as_bias
 from intently.core.masks import Mask, causal, window
 from intently.core.masks.by_position import _Causal, _Window
-from intently.core.masks.first_keys import Padding
 from intently.core.masks.geometry import Geometry
 from intently.core.masks.mask import Both
+from intently.core.masks.ragged import Padding
 from intently.errors import ArgumentError, build
 
 ACROSS = "hidden by a causal mask"

@@ -7,21 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
-from intently.core.kernels import eager, native, tiled
+from intently.core.kernels import eager, tiled
 from intently.core.kernels.eager import Eager
 from intently.core.kernels.flex import Flex
-from intently.core.kernels.modes import differentiated, opaque, recording
-from intently.core.kernels.native import Native, measuring, unserved
+from intently.core.kernels.native import Native, measuring, quick, unserved
+from intently.core.kernels.operands import differentiated, opaque, recording, wanted_kernel
 from intently.core.kernels.problem import Kernel, Problem
 from intently.core.kernels.tiled import Tiled
 from intently.core.kernels.torch_fused import TorchFused
-from intently.core.masks import Mask
 from intently.errors import KernelError, build
 from intently.foundation.checks import check_word
 from intently.foundation.on_demand import listed
@@ -42,7 +39,6 @@ __all__ = [
 ]
 
 __dir__ = listed(__name__)
-_forced: ContextVar[str | None] = ContextVar("intently_kernel", default=None)
 
 
 def available() -> tuple[str, ...]:
@@ -57,7 +53,7 @@ def available() -> tuple[str, ...]:
 
 
 def _asked_for() -> str | None:
-    return _forced.get()
+    return wanted_kernel.get()
 
 
 setattr(_asked_for, "_dynamo_marked_constant", True)  # noqa: B010 - torch.compiler's own mark
@@ -77,11 +73,11 @@ def use(name: str) -> Iterator[None]:
     'eager'
     """
     check_word(name, "name", [kernel.name for kernel in _KERNELS])
-    token = _forced.set(name)
+    token = wanted_kernel.set(name)
     try:
         yield
     finally:
-        _forced.reset(token)
+        wanted_kernel.reset(token)
 
 
 @dataclass(frozen=True)
@@ -118,13 +114,8 @@ def choose(problem: Problem, v: Tensor) -> Kernel:
     kernel = next(kernel for kernel in _KERNELS if kernel.name == forced)
     reason = kernel.refuses(problem, v)
     if reason is not None:
-        raise build(
-            KernelError,
-            "kernel",
-            f"a call that {forced} can serve",
-            reason,
-            fix="leave the `with it.kernels.use(…)` block, or change the call",
-        )
+        fix = "leave the `with it.kernels.use(…)` block, or change the call"
+        raise build(KernelError, "kernel", f"a call that {forced} can serve", reason, fix=fix)
     return kernel
 
 
@@ -136,16 +127,6 @@ def lse(problem: Problem) -> Tensor:
     if kernel.refuses(problem, nothing) or kernel.yields(problem, nothing):
         return eager.lse(problem)
     return tiled.product(problem, nothing)[1]
-
-
-def quick(q: Any, k: Any, v: Any, scale: float | None, mask: Any) -> Tensor | None:
-    """The plain product of a small call without gradients, or None: `native.quick`.
-
-    The mask is None, plain `causal()`, or a tensor: booleans, or numbers to add.
-    """
-    if _asked_for() is not None:
-        return None
-    return native.quick(q, k, v, scale, True if isinstance(mask, Mask) else mask)
 
 
 def measures(problem: Problem) -> bool:

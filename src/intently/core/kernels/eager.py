@@ -7,7 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from intently.core.kernels.problem import Kernel, Problem, Span, cut_lead
+from intently.core.kernels.problem import Kernel, Problem, Span
+from intently.core.masks.geometry import cut_right
 from intently.foundation.arrays import valued
 
 
@@ -63,15 +64,12 @@ class Eager(Kernel):
     note = "every derivative, forward mode, torch.func and torch.compile"
 
     def writes(self, problem: Problem, v: Tensor) -> str | None:
-        """The matrix itself."""
         return "builds the whole t × s matrix"
 
     def memory(self, problem: Problem, v: Tensor) -> int:
-        """Bytes at the peak: the scores and the weights."""
         return 2 * problem.matrix_bytes()
 
     def multiply(self, problem: Problem, v: Tensor) -> Tensor:
-        """Y (…, t, e) in the dtype of q."""
         dropping = Dropping(*drawn(problem), problem.dropout) if problem.dropout else None
         return product(problem, v, dropping)
 
@@ -101,7 +99,7 @@ class Dropping:
 
     def part(self, cut: tuple[slice, ...]) -> Dropping:
         """Return the same dropout under one slice for each leading axis."""
-        return Dropping(cut_lead(self.rows, cut), self.cols, self.rate)
+        return Dropping(cut_right(self.rows, cut), self.cols, self.rate)
 
     def factors(self, rows: Span, cols: Span, dtype: torch.dtype) -> Tensor:
         """0 for weights that are dropped, 1 / (1 − rate) for those that stay."""

@@ -22,6 +22,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from itertools import product as product_of
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -30,7 +31,7 @@ from torch import Tensor
 
 from intently.core.kernels.problem import Kernel, Problem, four_axes
 from intently.core.masks import FULL, PARTIAL, Geometry, Mask
-from intently.core.masks.over import Rule
+from intently.core.masks.geometry import Rule
 from intently.core.scores import Dot
 from intently.foundation.values import Value, freeze, thaw
 
@@ -60,7 +61,6 @@ class Flex(Kernel):
     device = "cuda"
 
     def refuses(self, problem: Problem, v: Tensor) -> str | None:
-        """Why FlexAttention cannot run this call; None if it can."""
         p = problem
         if p.q.device.type != "cuda":
             return "FlexAttention runs on CUDA here; tiled serves the CPU"
@@ -71,7 +71,6 @@ class Flex(Kernel):
         return f"t={problem.geometry.t} is below {BLOCK}" if problem.geometry.t < BLOCK else None
 
     def memory(self, problem: Problem, v: Tensor) -> int:
-        """Bytes beside the inputs: the result, its lse and the lists of blocks."""
         g = problem.geometry
         rows = math.prod(g.shape[:-1])
         blocks = 0 if problem.mask is None else -(-g.t // BLOCK) * -(-g.s // BLOCK)
@@ -79,7 +78,6 @@ class Flex(Kernel):
         return rows * (v.shape[-1] * problem.q.element_size() + 4) + 16 * blocks * rule
 
     def multiply(self, problem: Problem, v: Tensor) -> Tensor:
-        """Y (…, t, e) in the dtype of q."""
         with _room_for_kernels():
             return product(problem, v, compiled())
 
@@ -257,9 +255,8 @@ def _batch_rows(mask: Mask, g: Geometry) -> Iterator[tuple[Mask, Geometry]]:
     if len(g.lead) < 2 or not mask.lead():
         yield mask, g
         return
-    for n in range(math.prod(g.lead[:-1])):
-        b = leading(g.lead, *(torch.tensor(x, device="cpu") for x in (n, 0)))[:-1]
-        cut = (*(slice(int(i), int(i) + 1) for i in b), slice(None))
+    for b in product_of(*map(range, g.lead[:-1])):
+        cut = (*(slice(i, i + 1) for i in b), slice(None))
         yield mask.part(cut, g), g._replace(lead=(*(1,) * len(b), g.lead[-1]))
 
 

@@ -24,8 +24,9 @@ from torch import Tensor
 
 from intently.core.biases import Bias, TensorBias
 from intently.core.kernels.eager import Dropping
-from intently.core.kernels.problem import Problem, cut_lead, cut_rows, positions, taken
-from intently.core.kernels.walk import TILE, Rows, Run, walk
+from intently.core.kernels.problem import Problem, cut_rows, positions, taken
+from intently.core.kernels.walk import TILE, ColumnRun, RowBlock, walk
+from intently.core.masks.geometry import cut_right
 from intently.core.scores import Dot
 
 KEPT = 8 * TILE
@@ -49,37 +50,24 @@ def gradients(
     (y, lse), (dy, dlse) = results, given
     dtype = p.compute_dtype
     offset = (dy.to(dtype) * y).sum(-1) - dlse
+
+    def zeros(x: Tensor) -> Tensor:
+        return torch.zeros_like(x, dtype=dtype if x.is_floating_point() else None)
+
     k, values = p.without_unseen(p.k, v)
     clean = p.replaced(k=k)
-    totals = _Totals(p, v)
+    totals, dv = p.replaced(mask=None).mapped(zeros), zeros(v)
     for cut, blocks in walk(clean):
-        tiles = _Tiles(clean, p.part_of_keys(values, cut), cut, dropping, totals, learned)
+        mine = p.part_of_keys(values, cut), p.part_of_keys(dv, cut)
+        tiles = _Tiles(clean, mine, cut, dropping, totals, learned)
         for block in blocks:
             rows = (*cut, slice(block.start, block.stop))
             each = (x[rows][..., None] for x in (lse, dlse, offset))
             tiles.visit(block, dy[rows].to(dtype), *each)
-    return totals.found()
-
-
-class _Totals:
-    """Accumulators of the gradients of all tiles, in the compute dtype."""
-
-    def __init__(self, p: Problem, v: Tensor) -> None:
-        def zeros(x: Tensor) -> Tensor:
-            return torch.zeros_like(x, dtype=p.compute_dtype if x.is_floating_point() else None)
-
-        self.q, self.k, self.v = zeros(p.q), zeros(p.k), zeros(v)
-        self.sinks = None if p.sinks is None else zeros(p.sinks)
-        self.scale = zeros(p.scale) if isinstance(p.scale, Tensor) else None
-        self.score = p.score.replaced(zeros)
-        self.bias = None if p.bias is None else p.bias.replaced(zeros)
-        self.mask = [None] * (0 if p.mask is None else len(p.mask.tensors()))
-
-    def found(self) -> list[Tensor | None]:
-        """In the order of the inputs; a mask has no gradients."""
-        own = [self.q, self.k, self.v, *(x for x in (self.sinks, self.scale) if x is not None)]
-        held = () if self.bias is None else self.bias.tensors()
-        return [*own, *self.score.tensors(), *self.mask, *held]
+    dq, dk, *own = totals.replaced(bias=None).tensors()
+    masks = () if p.mask is None else p.mask.tensors()
+    held = () if totals.bias is None else totals.bias.tensors()
+    return [dq, dk, dv, *own, *[None for _ in masks], *held]
 
 
 class _Tile(NamedTuple):
@@ -102,22 +90,20 @@ class _Tiles:
     def __init__(
         self,
         p: Problem,
-        v: Tensor,
+        values: tuple[Tensor, Tensor],
         cut: tuple[slice, ...],
         dropping: Dropping | None,
-        totals: _Totals,
+        totals: Problem,
         learned: bool,
     ) -> None:
         self.whole, self.cut, self.totals, self.learned = p, cut, totals, learned
-        self.piece, self.v = p.part(cut), v
+        self.piece, (self.v, self.dv) = p.part(cut), values
         self.dropping = None if dropping is None else dropping.part(cut)
-        self.dq = cut_lead(totals.q, cut)
-        self.dk, self.dv = p.part_of_keys(totals.k, cut), p.part_of_keys(totals.v, cut)
-        self.score = p.score.replaced(_leaf)
-        self.scale = _leaf(p.scale) if isinstance(p.scale, Tensor) else p.scale
-        self.bias = None if p.bias is None else p.bias.replaced(_leaf)
+        self.dq = cut_right(totals.q, cut)
+        self.dk = p.part_of_keys(totals.k, cut)
+        self.leaves = p.replaced(mask=None).mapped(_leaf)
 
-    def visit(self, block: Rows, dy: Tensor, lse: Tensor, dlse: Tensor, offset: Tensor) -> None:
+    def visit(self, block: RowBlock, dy: Tensor, lse: Tensor, dlse: Tensor, offset: Tensor) -> None:
         """Add the share of one block of rows: dy (…, rows, e), lse, dlse and D (…, rows, 1)."""
         p, rows = self.piece, slice(block.start, block.stop)
         safe = lse.masked_fill(lse.isneginf(), 0)
@@ -146,10 +132,10 @@ class _Tiles:
             else:
                 _add(self.dq[..., rows, :], (dz @ p.per_query_head(k)).mul_(p.scale))
                 _add(self.dk[..., cols, :], (dz.mT @ q).mul_(p.scale), p.groups)
-            if self.bias is not None and self.totals.bias is not None:
-                self._pull_bias(self.bias, self.totals.bias, dz, rows, cols)
+            if self.leaves.bias is not None and self.totals.bias is not None:
+                self._pull_bias(self.leaves.bias, self.totals.bias, dz, rows, cols)
 
-    def _tile(self, run: Run, rows: slice, dy: Tensor, lse: Tensor, offset: Tensor) -> _Tile:
+    def _tile(self, run: ColumnRun, rows: slice, dy: Tensor, lse: Tensor, offset: Tensor) -> _Tile:
         p, cols = self.piece, slice(run.start, run.stop)
         q, k = (taken(x, at).to(dy.dtype) for x, at in ((p.q, rows), (p.k, cols)))
         pulled = self._pulled(q, k)
@@ -171,14 +157,14 @@ class _Tiles:
 
         None where the logits are plain dot products.
         """
-        p, scale = self.piece, self.scale
+        p, scale = self.piece, self.leaves.scale
         if type(p.score) is Dot and p.softcap is None and not isinstance(scale, Tensor):
             return None
         with differentiable():
             if isinstance(scale, Tensor) and scale.ndim > 2:
-                scale = cut_lead(scale, self.cut)
+                scale = cut_right(scale, self.cut)
             q, k = _leaf(q), _leaf(k)
-            score = self.score.part(self.cut, self.whole.geometry)
+            score = self.leaves.score.part(self.cut, self.whole.geometry)
             return p.replaced(score=score, scale=scale).scaled(q, k), q, k
 
     def _pull(
@@ -187,9 +173,9 @@ class _Tiles:
         """Add the derivatives of the logits for q, k, score and scale."""
         totals, (z, q, k) = self.totals, pulled
         pairs = [(q, self.dq[..., rows, :]), (k, self.dk[..., cols, :])]
-        pairs += zip(self.score.tensors(), totals.score.tensors())
-        if isinstance(self.scale, Tensor) and totals.scale is not None:
-            pairs.append((self.scale, totals.scale))
+        pairs += zip(self.leaves.score.tensors(), totals.score.tensors())
+        if isinstance(self.leaves.scale, Tensor) and isinstance(totals.scale, Tensor):
+            pairs.append((self.leaves.scale, totals.scale))
         _add_derivatives(z, dz, pairs)
 
     def _pull_bias(self, bias: Bias, total: Bias, dz: Tensor, rows: slice, cols: slice) -> None:

@@ -6,6 +6,7 @@ z = softcap(scale · score(q, k)) + bias, −∞ where masked; weights = exp z /
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar, TypeAlias
 
 import torch
@@ -13,29 +14,20 @@ from torch import Tensor
 
 from intently.core.biases import Bias
 from intently.core.masks import Geometry, Mask, indexed, is_plain_causal
-from intently.core.masks.geometry import is_empty
+from intently.core.masks.geometry import cut_right
 from intently.core.scores import DOT, Dot, Score
+from intently.foundation.values import Value
 
 Span: TypeAlias = slice | Tensor | None
 """Some rows or columns: a slice of them, their positions, or None for all."""
+
+FIELDS = ("q", "k", "score", "mask", "bias", "scale", "softcap", "sinks", "dropout", "geometry")
 
 
 class Problem:
     """q (…, h, t, d), k (…, g, s, d) and everything that turns them into weights."""
 
-    __slots__ = (
-        "_tensors",
-        "bias",
-        "dropout",
-        "geometry",
-        "k",
-        "mask",
-        "q",
-        "scale",
-        "score",
-        "sinks",
-        "softcap",
-    )
+    __slots__ = (*FIELDS, "_tensors")
 
     def __init__(
         self,
@@ -115,10 +107,21 @@ class Problem:
     def replaced(self, **changed: object) -> Problem:
         """Return the problem with some operands changed and the same geometry."""
         other = object.__new__(Problem)
-        for name in Problem.__slots__:
-            setattr(other, name, changed.get(name, getattr(self, name)))
+        for name in FIELDS:
+            setattr(other, name, changed[name] if name in changed else getattr(self, name))
         other._tensors = None
         return other
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> Problem:
+        """Return the problem with every tensor x in it replaced by ``change(x)``."""
+
+        def changed(x: Any) -> Any:
+            if isinstance(x, Value):
+                return x.replaced(change)
+            return change(x) if isinstance(x, Tensor) else x
+
+        names = ("q", "k", "score", "mask", "bias", "scale", "sinks")
+        return self.replaced(**{name: changed(getattr(self, name)) for name in names})
 
     def shared_by(self, v: Tensor) -> Problem:
         """Return the problem with leading axes of size 1 as long as those of v (…, g, s, e)."""
@@ -135,10 +138,10 @@ class Problem:
         if sinks is not None and sinks.ndim:
             sinks = cut_rows(sinks, cut)
         if isinstance(scale, Tensor) and scale.ndim > 2:
-            scale = cut_lead(scale, cut)
+            scale = cut_right(scale, cut)
         lead = tuple(len(range(n)[c]) for n, c in zip(g.lead, cut))
         return self.replaced(
-            q=cut_lead(self.q, cut),
+            q=cut_right(self.q, cut),
             k=self.part_of_keys(self.k, cut),
             sinks=sinks,
             scale=scale,
@@ -151,10 +154,10 @@ class Problem:
     def part_of_keys(self, x: Tensor, cut: tuple[slice, ...]) -> Tensor:
         """Keys or values (…, g, s, d) under the same slices."""
         if self.groups == 1:
-            return cut_lead(x, cut)
+            return cut_right(x, cut)
         start, stop, _ = cut[-1].indices(self.q.shape[-3])
         n = self.groups
-        return cut_lead(x, (*cut[:-1], slice(start // n, -(-stop // n))))
+        return cut_right(x, (*cut[:-1], slice(start // n, -(-stop // n))))
 
     def indexed(self, index: tuple[Any, ...]) -> Problem:
         """Return the problem under any index of the leading axes, as tensors are indexed."""
@@ -372,17 +375,6 @@ def four_axes(x: Tensor, g: Geometry, heads: int) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
-def cut_lead(x: Tensor, cut: tuple[slice, ...]) -> Tensor:
-    """Cut the leading axes of x (…, n, m), aligned from the right.
-
-    Axes of size 1 are shared, and stay as they are unless nothing is left of the axis.
-    """
-    n = x.ndim - 2
-    mine = zip(x.shape, cut[len(cut) - n :])
-    slices = [slice(None) if size == 1 and not is_empty(c) else c for size, c in mine]
-    return x[tuple(slices)] if slices else x
-
-
 def cut_rows(x: Tensor, cut: tuple[slice, ...]) -> Tensor:
-    """Cut x (…, h), one number for each leading index, as `cut_lead` cuts a matrix."""
-    return cut_lead(x[..., None, None], cut)[..., 0, 0]
+    """Cut x (…, h), one number for each leading index, as `cut_right` cuts a matrix."""
+    return cut_right(x[..., None, None], cut)[..., 0, 0]

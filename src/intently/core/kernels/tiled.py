@@ -11,7 +11,7 @@ Source: Milakov & Gimelshein 2018, section 3.1 (softmaxes of parts joined); Dao 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any, cast
 
 import torch
@@ -20,9 +20,9 @@ from torch import Tensor
 from intently.core.kernels import eager
 from intently.core.kernels.eager import Dropping, drawn
 from intently.core.kernels.gradients import gradients
-from intently.core.kernels.modes import batched, forward_mode, recording, transformed
+from intently.core.kernels.operands import batched, forward_mode, recording, transformed
 from intently.core.kernels.problem import Kernel, Problem, taken
-from intently.core.kernels.walk import TILE, Rows, walk
+from intently.core.kernels.walk import TILE, RowBlock, walk
 from intently.foundation.values import freeze, thaw
 
 
@@ -55,14 +55,12 @@ class Tiled(Kernel):
         return "the matrix is small" if math.prod(problem.geometry.shape) <= TILE // 4 else None
 
     def memory(self, problem: Problem, v: Tensor) -> int:
-        """Bytes beside the inputs: the result, its lse, and three tiles at work."""
         rows = math.prod(problem.geometry.shape[:-1])
         size = torch.finfo(problem.compute_dtype).bits // 8
         tiles = 3 * min(problem.matrix_bytes(), TILE * size)
         return rows * (v.shape[-1] * problem.q.element_size() + size) + tiles
 
     def multiply(self, problem: Problem, v: Tensor) -> Tensor:
-        """Y (…, h, t, e) in the dtype of q."""
         own = v.ndim - 2 - len(problem.geometry.lead)
         if own <= 0:
             return product(problem.shared_by(v), v)[0]
@@ -78,17 +76,18 @@ def product(problem: Problem, v: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def arguments(p: Problem, v: Tensor) -> tuple[Any, ...]:
-    """The arguments of an operator that computes a product."""
+    """The arguments of an operator that computes a product; first what may need a gradient."""
     form, held = freeze(p.score, p.mask, p.bias)
-    scale, number = (p.scale, 1.0) if isinstance(p.scale, Tensor) else (None, float(p.scale))
+    inputs = [p.q, p.k, v, *(x for x in (p.sinks, p.scale) if isinstance(x, Tensor)), *held]
     numbers = list(drawn(p)) if p.dropout else []
-    lead, softcap = list(p.geometry.lead), p.softcap or 0.0
-    return p.q, p.k, v, p.sinks, scale, numbers, held, form, lead, number, softcap, p.dropout
+    scale = None if isinstance(p.scale, Tensor) else float(p.scale)
+    lead, softcap, sunk = list(p.geometry.lead), p.softcap or 0.0, p.sinks is not None
+    return inputs, numbers, form, lead, sunk, scale, softcap, p.dropout
 
 
 ARGUMENTS = (
-    "Tensor q, Tensor k, Tensor v, Tensor? sinks, Tensor? scale, Tensor[] numbers, "
-    "Tensor[] held, str form, SymInt[] lead, float number, float softcap, float dropout"
+    "Tensor[] inputs, Tensor[] numbers, str form, SymInt[] lead, bool sunk, float? scale, "
+    "float softcap, float dropout"
 )
 """Their schema."""
 
@@ -117,23 +116,15 @@ def _(*operands: Any) -> tuple[Tensor, Tensor]:
 
 
 def again(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    sinks: Tensor | None,
-    scale: Tensor | None,
-    numbers: list[Tensor],
-    held: list[Tensor],
-    form: str,
-    lead: list[int],
-    number: float,
-    softcap: float,
-    dropout: float,
+    inputs: list[Tensor], numbers: list[Tensor], form: str, lead: list[int], *options: Any
 ) -> tuple[Problem, Tensor, Dropping | None]:
     """Make the problem again from the arguments of an operator."""
-    score, mask, bias = cast(tuple[Any, Any, Any], thaw(form, held))
-    rate: Any = number if scale is None else scale
-    problem = Problem(q, k, score, mask, bias, rate, softcap or None, sinks, dropout, tuple(lead))
+    sunk, scale, softcap, dropout = options
+    q, k, v, *rest = inputs
+    sinks = rest.pop(0) if sunk else None
+    scale = rest.pop(0) if scale is None else scale
+    score, mask, bias = cast(tuple[Any, Any, Any], thaw(form, rest))
+    problem = Problem(q, k, score, mask, bias, scale, softcap or None, sinks, dropout, tuple(lead))
     return problem, v, Dropping(numbers[0], numbers[1], dropout) if numbers else None
 
 
@@ -142,7 +133,9 @@ def _results(p: Problem, v: Tensor) -> tuple[Tensor, Tensor]:
     return p.q.new_empty((*lead, t, v.shape[-1])), p.q.new_empty((*lead, t), dtype=p.compute_dtype)
 
 
-def _rows(p: Problem, v: Tensor, dropping: Dropping | None, block: Rows) -> tuple[Tensor, Tensor]:
+def _rows(
+    p: Problem, v: Tensor, dropping: Dropping | None, block: RowBlock
+) -> tuple[Tensor, Tensor]:
     """Y (…, rows, e) and lse (…, rows) of one block of rows.
 
     Each tile gives the softmax of its own columns, whose largest weight determines the tile's lse;
@@ -175,96 +168,64 @@ def _rows(p: Problem, v: Tensor, dropping: Dropping | None, block: Rows) -> tupl
 def _tiled_backward(
     dy: Tensor, dlse: Tensor, y: Tensor, lse: Tensor, needs: list[bool], *operands: Any
 ) -> list[Tensor]:
-    p, v, dropping = again(*[detached(x) for x in operands])
+    inputs, *others = operands
+    p, v, dropping = again([x.detach() for x in inputs], *others)
     learned = any(needs[3 if p.sinks is None else 4 :])
-    found = gradients(p, v, dropping, (y, lse), (dy, dlse), learned)
-    triples = zip(found, inputs_of(operands), needs)
-    wanted = [(x, like) for x, like, wanted in triples if wanted and x is not None]
-    return [x.to(like.dtype).contiguous() for x, like in wanted]
+    totals = gradients(p, v, dropping, (y, lse), (dy, dlse), learned)
+    return [
+        x.to(like.dtype).contiguous()
+        for x, like, wanted in zip(totals, inputs, needs)
+        if wanted and x is not None
+    ]
 
 
 @_tiled_backward.register_fake
 def _(
     dy: Tensor, dlse: Tensor, y: Tensor, lse: Tensor, needs: list[bool], *operands: Any
 ) -> list[Tensor]:
-    return [x.new_empty(x.shape) for x, wanted in zip(inputs_of(operands), needs) if wanted]
+    return [x.new_empty(x.shape) for x, wanted in zip(operands[0], needs) if wanted]
 
 
-def inputs_of(operands: tuple[Any, ...]) -> list[Tensor]:
-    """The tensors that may need a gradient, in the order of `gradients`."""
-    q, k, v, sinks, scale, _, held, *_ = operands
-    return [q, k, v, *(x for x in (sinks, scale) if x is not None), *held]
-
-
-def with_inputs(operands: tuple[Any, ...], inputs: list[Tensor]) -> tuple[Any, ...]:
-    """The arguments of an operator with other tensors, in the order of `inputs_of`."""
-    _, _, _, sinks, scale, numbers, _, *rest = operands
-    q, k, v, *left = inputs
-    optional = [None if x is None else left.pop(0) for x in (sinks, scale)]
-    return (q, k, v, *optional, numbers, left, *rest)
-
-
-def detached(x: Any) -> Any:
-    """An argument without its graph."""
-    if isinstance(x, list):
-        return [detached(y) for y in x]
-    return x.detach() if isinstance(x, Tensor) else x
-
-
-def remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     """Save what an operator with these arguments was given, and its two results."""
-    q, k, v, sinks, scale, numbers, held, *rest = inputs
-    ctx.save_for_backward(q, k, v, sinks, scale, *output, *numbers, *held)
-    ctx.counts, ctx.rest = (len(numbers), len(held)), rest
+    tensors, numbers, *ctx.others = inputs
+    ctx.save_for_backward(*output, *tensors, *numbers)
+    ctx.count = len(tensors)
 
 
-def remembered(ctx: Any) -> tuple[Tensor, Tensor, tuple[Any, ...]]:
+def saved(ctx: Any) -> tuple[Tensor, Tensor, tuple[Any, ...]]:
     """Both results and the arguments."""
-    q, k, v, sinks, scale, y, second, *lists = ctx.saved_tensors
-    numbers, held = lists[: ctx.counts[0]], lists[ctx.counts[0] :]
-    return y, second, (q, k, v, sinks, scale, numbers, held, *ctx.rest)
+    y, second, *tensors = ctx.saved_tensors
+    return y, second, (tensors[: ctx.count], tensors[ctx.count :], *ctx.others)
 
 
-def in_place(
-    operands: tuple[Any, ...], needs: list[bool], found: Iterator[Tensor]
-) -> tuple[Any, ...]:
+def in_place(operands: tuple[Any, ...], found: Iterable[Tensor]) -> tuple[Any, ...]:
     """Gradients of the inputs that need one, each in the place of its argument."""
-    _, _, _, sinks, scale, numbers, _, *rest = operands
-    each = iter([next(found) if wanted else None for wanted in needs])
-    first = [next(each) for _ in range(3)]
-    optional = [None if x is None else next(each) for x in (sinks, scale)]
-    others = [[] if x == [] else None for x in rest]
-    return (*first, *optional, [None] * len(numbers), list(each), *others)
+    inputs, numbers, *others = operands
+    each = iter(found)
+    gradients = [next(each) if x.requires_grad else None for x in inputs]
+    return gradients, [None] * len(numbers), *([] if x == [] else None for x in others)
 
 
 def _derivatives(ctx: Any, dy: Tensor, dlse: Tensor) -> tuple[Any, ...]:
-    y, lse, operands = remembered(ctx)
-    needs = [x.requires_grad for x in inputs_of(operands)]
+    y, lse, operands = saved(ctx)
     if torch.is_grad_enabled() or batched(dy):
-        found = twice(operands, (dy, dlse))
-    else:
-        found = _tiled_backward(dy, dlse, y, lse, needs, *operands)
-    return in_place(operands, needs, iter(found))
+        return in_place(operands, by_formula(operands, (dy, dlse)))
+    needs = [x.requires_grad for x in operands[0]]
+    return in_place(operands, _tiled_backward(dy, dlse, y, lse, needs, *operands))
 
 
-def twice(operands: tuple[Any, ...], given: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
-    """Gradients that can be differentiated once more, by the plain formula."""
-    fresh: list[Tensor] = []
-
-    def alias(x: Any) -> Any:
-        if isinstance(x, list):
-            return [alias(y) for y in x]
-        if not isinstance(x, Tensor) or not x.requires_grad:
-            return x
-        fresh.append(x.view_as(x))  # operands may depend on one another, or be the same
-        return fresh[-1]
-
-    again_wanted = torch.is_grad_enabled()
+def by_formula(operands: tuple[Any, ...], given: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
+    """Gradients by the plain formula, which can be differentiated once more."""
+    inputs, *others = operands
+    options: dict[str, Any] = {"create_graph": torch.is_grad_enabled(), "materialize_grads": True}
     with torch.enable_grad():
-        p, v, dropping = again(*[alias(x) for x in operands])
+        # views, since inputs may depend on one another, or be the same
+        fresh = [x.view_as(x) if x.requires_grad else x for x in inputs]
+        p, v, dropping = again(fresh, *others)
         results = eager.product(p, v, dropping), eager.lse(p)
-    options: dict[str, Any] = {"create_graph": again_wanted, "materialize_grads": True}
-    return torch.autograd.grad(results, fresh, given, allow_unused=True, **options)
+    wanted = [x for x in fresh if x.requires_grad]
+    return torch.autograd.grad(results, wanted, given, allow_unused=True, **options)
 
 
-torch.library.register_autograd("intently::tiled", _derivatives, setup_context=remember)
+torch.library.register_autograd("intently::tiled", _derivatives, setup_context=save)

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from intently.core.kernels import walk
-from intently.core.kernels.modes import forward_mode, recording, transformed
+from intently.core.kernels.operands import forward_mode, recording, transformed
 from intently.core.kernels.problem import Kernel, Problem, four_axes
 from intently.core.scores import Dot
 from intently.errors import KernelError, build
@@ -38,7 +38,6 @@ class TorchFused(Kernel):
     note = "first derivatives; a single torch.func.grad; torch.compile"
 
     def refuses(self, problem: Problem, v: Tensor) -> str | None:
-        """Why PyTorch's fused kernel cannot run this call; None if it can."""
         p = problem
         if type(p.score) is not Dot:
             return f"score is {type(p.score).__name__}, not the dot product"
@@ -90,18 +89,15 @@ class TorchFused(Kernel):
         return None
 
     def memory(self, problem: Problem, v: Tensor) -> int:
-        """Bytes beside the inputs: the result, its lse, and the mask if it is materialised."""
         p = problem
         rows = math.prod(p.geometry.shape[:-1])
         return rows * (v.shape[-1] * p.q.element_size() + 4) + _written_bytes(p)
 
     def writes(self, problem: Problem, v: Tensor) -> str | None:
-        """What it has materialised at size t × s."""
         size = _written_bytes(problem)
         return f"mask and bias are written out: {size / 2**20:.1f} MiB" if size else None
 
     def multiply(self, problem: Problem, v: Tensor) -> Tensor:
-        """Y (…, h, t, e) in the dtype of q."""
         p = problem
         if _knows_mask(p):  # and every key is seen by a query
             mask, (q, k, v) = None, _four(p, p.q, p.k, v)
@@ -136,14 +132,11 @@ def _has_nan(y: Tensor) -> bool:
 def once(_: Any) -> None:
     """Raise a clear error if the gradient itself is to be differentiated."""
     if torch.is_grad_enabled():
-        raise build(
-            KernelError,
-            "create_graph",
-            "first derivatives of torch_fused",
-            "a gradient that is to be differentiated again",
-            "PyTorch's fused kernels have no second derivatives",
-            'compute within `with it.kernels.use("tiled"):`',
-        )
+        expected = "first derivatives of torch_fused"
+        got = "a gradient that is to be differentiated again"
+        cause = "PyTorch's fused kernels have no second derivatives"
+        fix = 'compute within `with it.kernels.use("tiled"):`'
+        raise build(KernelError, "create_graph", expected, got, cause, fix)
 
 
 def _fuses(p: Problem, v: Tensor) -> bool:
@@ -156,7 +149,8 @@ def _fuses(p: Problem, v: Tensor) -> bool:
     q, k, v = _four(p, p.q, p.k, v)
     mask = q.new_zeros(()).expand(*q.shape[:3], k.shape[2]) if masked else None
     causal = mask is None and p.mask is not None
-    return _choice(q, k, v, mask, p.dropout, causal, p.scale, q.shape[1] != k.shape[1])
+    grouped = q.shape[1] != k.shape[1]
+    return _choice(q, k, v, mask, p.dropout, causal, scale=float(p.scale), enable_gqa=grouped)
 
 
 @lru_cache(maxsize=256)
@@ -168,23 +162,11 @@ def _cpu_fuses(
         k = torch.zeros(1, 1, 2, d, dtype=dtype, device="cpu")
         q = k.expand(1, 2, 2, d).contiguous() if grouped else k
         mask = k.new_zeros(1, 1, 2, 2) if masked else None
-        return _choice(q, k, k, mask, 0.0, causal and not masked, 1.0, grouped)
+        return _choice(q, k, k, mask, 0.0, causal and not masked, scale=1.0, enable_gqa=grouped)
 
 
-def _choice(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None,
-    dropout: float,
-    causal: bool,
-    scale: float | Tensor,
-    grouped: bool,
-) -> bool:
-    choice = torch._fused_sdp_choice(  # pyright: ignore[reportPrivateImportUsage]
-        q, k, v, mask, dropout, causal, scale=float(scale), enable_gqa=grouped
-    )
-    return choice > 0
+def _choice(*given: Any, **options: Any) -> bool:
+    return torch._fused_sdp_choice(*given, **options) > 0  # pyright: ignore[reportPrivateImportUsage]
 
 
 def _written_bytes(p: Problem) -> int:

@@ -30,7 +30,7 @@ VISIT = 2**15
 """The overhead of visiting a tile, measured in weights."""
 
 
-class Run(NamedTuple):
+class ColumnRun(NamedTuple):
     """Columns start … stop − 1 of a block of rows; ``full`` where the mask allows all of them."""
 
     start: int
@@ -38,15 +38,15 @@ class Run(NamedTuple):
     full: bool
 
 
-class Rows(NamedTuple):
+class RowBlock(NamedTuple):
     """Rows start … stop − 1 and the runs of columns that they may attend."""
 
     start: int
     stop: int
-    runs: tuple[Run, ...]
+    runs: tuple[ColumnRun, ...]
 
 
-class Blocks(NamedTuple):
+class MaskBlocks(NamedTuple):
     """States of the mask, (t / grain, s / grain), as `Mask.blocks` gives them."""
 
     grain: int
@@ -58,25 +58,25 @@ class Blocks(NamedTuple):
         return float((self.states != EMPTY).mean()) if self.states.size else 1.0
 
 
-def blocks(problem: Problem) -> Blocks | None:
+def blocks(problem: Problem) -> MaskBlocks | None:
     """Return the block structure of the mask, empty and full blocks; None without a mask."""
     if problem.mask is None:
         return None
     g = problem.geometry
     grain = max(GRAIN, 2 ** math.ceil(math.log2(max(g.t, g.s, 1) / 2048)))
-    return Blocks(grain, problem.mask.blocks(g, grain, grain).cpu().numpy())
+    return MaskBlocks(grain, problem.mask.blocks(g, grain, grain).cpu().numpy())
 
 
 def walk(
     problem: Problem, tile: int = TILE, wide: int = WIDE
-) -> Iterator[tuple[tuple[slice, ...], list[Rows]]]:
+) -> Iterator[tuple[tuple[slice, ...], list[RowBlock]]]:
     """Cut the leading axes into pieces, each with the rows and columns to visit.
 
     A tile has about ``tile`` weights and at most ``wide`` columns.
     """
     found = blocks(problem)
     shared = problem.mask is None or not problem.mask.lead()
-    rows: list[Rows] | None = None
+    rows: list[RowBlock] | None = None
     for cut in _pieces(problem, found, tile, wide):
         if rows is None or not shared:
             rows = _layout(problem.part(cut), found if shared else None, tile, wide)
@@ -84,7 +84,7 @@ def walk(
 
 
 def _pieces(
-    problem: Problem, found: Blocks | None, tile: int, wide: int
+    problem: Problem, found: MaskBlocks | None, tile: int, wide: int
 ) -> Iterator[tuple[slice, ...]]:
     """Cut the leading axes so that a tile of one piece holds about ``tile`` weights."""
     g = problem.geometry
@@ -107,17 +107,17 @@ def _whole_groups(step: int, n: int) -> int:
     return next(k for k in range(step, 0, -1) if n % k == 0)
 
 
-def _layout(problem: Problem, found: Blocks | None, tile: int, wide: int) -> list[Rows]:
+def _layout(problem: Problem, found: MaskBlocks | None, tile: int, wide: int) -> list[RowBlock]:
     """Return the blocks of rows of a piece, each with the columns worth visiting."""
     g = problem.geometry
     if not g.s:
-        return [Rows(0, g.t, ())]
+        return [RowBlock(0, g.t, ())]
     heads = max(1, math.prod(g.lead))
     found = found or blocks(problem)
     if found is None:
         tall = min(4 * GRAIN, max(GRAIN, tile // (heads * min(g.s, wide))))
-        runs = tuple(Run(c, min(c + wide, g.s), True) for c in range(0, g.s, wide))
-        return [Rows(r, min(r + tall, g.t), runs) for r in range(0, g.t, tall)]
+        runs = tuple(ColumnRun(c, min(c + wide, g.s), True) for c in range(0, g.s, wide))
+        return [RowBlock(r, min(r + tall, g.t), runs) for r in range(0, g.t, tall)]
     best, least = [], math.inf
     for tall in (1, 2, 4):
         columns = max(1, tile // (heads * tall * found.grain)) if wide < g.s else g.s
@@ -129,7 +129,7 @@ def _layout(problem: Problem, found: Blocks | None, tile: int, wide: int) -> lis
     return best
 
 
-def _rows(found: Blocks, tall: int, columns: int, t: int, s: int) -> list[Rows]:
+def _rows(found: MaskBlocks, tall: int, columns: int, t: int, s: int) -> list[RowBlock]:
     """Join ``tall`` rows of blocks and cut each into runs of at most ``columns`` columns."""
     grain, states = found
     if tall > 1:
@@ -139,28 +139,28 @@ def _rows(found: Blocks, tall: int, columns: int, t: int, s: int) -> list[Rows]:
         states = np.where(low == padded.max(1), low, PARTIAL)
     wide = max(1, columns // grain)
     return [
-        Rows(i * tall * grain, min((i + 1) * tall * grain, t), _runs(row, grain, wide, s))
+        RowBlock(i * tall * grain, min((i + 1) * tall * grain, t), _runs(row, grain, wide, s))
         for i, row in enumerate(states)
     ]
 
 
-def _runs(row: np.ndarray, grain: int, wide: int, s: int) -> tuple[Run, ...]:
+def _runs(row: np.ndarray, grain: int, wide: int, s: int) -> tuple[ColumnRun, ...]:
     """Neighbouring blocks of one state, joined into runs of at most ``wide`` blocks."""
     ends = [*np.flatnonzero(row[1:] != row[:-1]) + 1, len(row)]
-    runs: list[Run] = []
+    runs: list[ColumnRun] = []
     start = 0
     for end in map(int, ends):
         if end > start and row[start] != EMPTY:
             full = bool(row[start] == FULL)
             runs += [
-                Run(c * grain, min(min(c + wide, end) * grain, s), full)
+                ColumnRun(c * grain, min(min(c + wide, end) * grain, s), full)
                 for c in range(start, end, wide)
             ]
         start = end
     return tuple(runs)
 
 
-class Block(NamedTuple):
+class WeightBlock(NamedTuple):
     """Weights (…, rows, cols) of a part of a matrix; its other columns in these rows are 0."""
 
     lead: tuple[slice, ...]
@@ -169,7 +169,7 @@ class Block(NamedTuple):
     weights: Tensor
 
 
-def weight_blocks(problem: Problem, size: int, together: bool = False) -> Iterator[Block]:
+def weight_blocks(problem: Problem, size: int, together: bool = False) -> Iterator[WeightBlock]:
     """Yield all weights that may differ from 0, about ``size`` at a time, in the compute dtype.
 
     The caller may change a block in place. With ``together``, a block holds all heads of its rows.
@@ -187,10 +187,10 @@ def weight_blocks(problem: Problem, size: int, together: bool = False) -> Iterat
             step = max(1, size // (heads * (cols.stop - cols.start)))
             for start in range(part.start, part.stop, step):
                 rows = slice(start, min(start + step, part.stop))
-                yield Block(cut, rows, cols, _weights(piece, rows, cols, part))
+                yield WeightBlock(cut, rows, cols, _weights(piece, rows, cols, part))
 
 
-def _weights(p: Problem, rows: slice, cols: slice, part: Rows) -> Tensor:
+def _weights(p: Problem, rows: slice, cols: slice, part: RowBlock) -> Tensor:
     z = p.logits(rows, cols)
     certain = all(run.full for run in part.runs)
     low = -math.inf if certain else p.hiding(z)

@@ -24,12 +24,10 @@ In a notebook a mask shows itself as a picture.
 """
 
 from intently.core.masks.by_position import causal, dilated, grid, is_plain_causal, window
-from intently.core.masks.by_segment import segments
 from intently.core.masks.closed_forms import EMPTY, FULL, PARTIAL
-from intently.core.masks.first_keys import padding, prefix
-from intently.core.masks.geometry import Geometry, check_broadcast
+from intently.core.masks.geometry import Geometry, check_broadcast, indexed
 from intently.core.masks.mask import Mask, allowed, as_mask
-from intently.core.masks.over import indexed
+from intently.core.masks.ragged import padding, prefix, segments
 from intently.foundation.on_demand import listed
 
 __all__ = [

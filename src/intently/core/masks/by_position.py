@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from intently.core.masks.closed_forms import Queries, Rows, edges, image_edges, states
+from intently.core.masks.closed_forms import FULL, Queries, Rows, edges, image_edges, states
 from intently.core.masks.geometry import (
     Geometry,
     Integers,
+    InTiles,
     Standing,
     as_offset,
     lengths_may_change,
@@ -30,6 +31,16 @@ class _Positioned(Standing, Mask):
         offset = None if offset is None else as_offset(offset)
         super().__init__(*reach, offset)
         self.offset = offset
+
+    def sees(self, at: Tensor, keys: Tensor) -> Tensor:
+        """Whether a query at position ``at`` sees a key; both broadcast."""
+        raise NotImplementedError
+
+    def allow(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
+        return self.sees(rows[:, None] + self.start(g), cols)
+
+    def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
+        return self.sees(self.position(g, lead, i), j)
 
     def check(self, g: Geometry) -> None:
         if self.offset is not None:
@@ -90,11 +101,8 @@ class _Causal(Band):
     def __init__(self, offset: int | Integers | None) -> None:
         super().__init__(offset=offset)
 
-    def allow(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
-        return cols <= rows[:, None] + self.start(g)
-
-    def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
-        return j <= self.position(g, lead, i)
+    def sees(self, at: Tensor, keys: Tensor) -> Tensor:
+        return keys <= at
 
     def __repr__(self) -> str:
         return self._written("causal")
@@ -105,12 +113,11 @@ class _Window(Band):
         super().__init__(before, after, offset=offset)
         self.before, self.after = min(before, FAR), min(after, FAR)
 
-    def allow(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
-        at = rows[:, None] + self.start(g)
-        return (cols >= at - self.before) & (cols <= at + self.after)
+    def sees(self, at: Tensor, keys: Tensor) -> Tensor:
+        return (keys >= at - self.before) & (keys <= at + self.after)
 
     def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
-        distance = j - self.position(g, lead, i)
+        distance = j - self.position(g, lead, i)  # indices may be int32: reaches are not added
         return (distance >= -self.before) & (distance <= self.after)
 
     def __repr__(self) -> str:
@@ -124,11 +131,8 @@ class Dilated(_Positioned):
         super().__init__(step, offset=offset)
         self.step = step
 
-    def allow(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
-        return (cols - (rows[:, None] + self.start(g))) % self.step == 0
-
-    def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
-        return (j - self.position(g, lead, i)) % self.step == 0
+    def sees(self, at: Tensor, keys: Tensor) -> Tensor:
+        return (keys - at) % self.step == 0
 
     def allows_all(self, g: Geometry) -> bool:
         return self.step == 1
@@ -208,18 +212,15 @@ def is_plain_causal(mask: Mask) -> bool:
     return isinstance(mask, _Causal) and mask.offset is None
 
 
-class _Grid(Mask):
+class _ImageGrid(Mask):
     def __init__(self, height: int, width: int, radius: int) -> None:
         super().__init__(height, width, radius)
         self.height, self.width, self.radius = height, width, radius
 
     def allow(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
-        return self._near(rows[:, None], cols)
+        return self.at(g, (), rows[:, None], cols)
 
     def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
-        return self._near(i, j)
-
-    def _near(self, i: Tensor, j: Tensor) -> Tensor:
         dy = (i // self.width - j // self.width).abs()
         dx = (i % self.width - j % self.width).abs()
         return (dy <= self.radius) & (dx <= self.radius)
@@ -230,13 +231,9 @@ class _Grid(Mask):
     def check(self, g: Geometry) -> None:
         pixels = self.height * self.width
         if (g.t, g.s) != (pixels, pixels):
-            raise build(
-                ArgumentError,
-                "mask",
-                f"t = s = {self.height}·{self.width} = {pixels} for {self}",
-                f"t={g.t}, s={g.s}",
-                "grid joins the pixels of one image, row after row",
-            )
+            expected = f"t = s = {self.height}·{self.width} = {pixels} for {self}"
+            cause = "grid joins the pixels of one image, row after row"
+            raise build(ArgumentError, "mask", expected, f"t={g.t}, s={g.s}", cause)
 
     def blocks(self, g: Geometry, rows: int, cols: int) -> Tensor:
         empty, full = [], []
@@ -267,4 +264,22 @@ def grid(height: int, width: int, radius: int) -> Mask:
                         · · █ █
     """
     sides = whole_number(height, "height", 1), whole_number(width, "width", 1)
-    return _Grid(*sides, whole_number(radius, "radius", 0))
+    return _ImageGrid(*sides, whole_number(radius, "radius", 0))
+
+
+class Tiled(InTiles, Mask):
+    """A mask made of boolean ``tiles`` (n, r, c); ``index`` (…, R, C) says which stands where."""
+
+    def allow(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
+        return self.entries(rows, cols)
+
+    def blocks(self, g: Geometry, rows: int, cols: int) -> Tensor:
+        if (rows, cols) != tuple(self.tiles.shape[-2:]):
+            return super().blocks(g, rows, cols)
+        found = self.tiles.any((-2, -1)).int() + self.tiles.all((-2, -1)).int()
+        states = found[self.index.long()].flatten(0, -3)
+        least, most = states.amin(0), states.amax(0)
+        return torch.where(least == FULL, least, most.clamp_max(FULL - 1)).to(torch.int8)
+
+    def lead(self) -> tuple[int, ...]:
+        return tuple(self.index.shape[:-2])

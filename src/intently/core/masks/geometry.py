@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.arrays import hidden, plain, valued
+from intently.foundation.values import Value
 
 Integers: TypeAlias = Tensor | np.ndarray | Sequence[int]
 """One for each row of a batch; lists and arrays are copied."""
@@ -34,13 +35,9 @@ class Geometry(NamedTuple):
         n = per_row.ndim
         want = self.lead[:n]
         if n > len(self.lead) or any(a not in (1, b) for a, b in zip(per_row.shape, want)):
-            raise build(
-                ArgumentError,
-                name,
-                f"a shape that matches the leftmost leading axes {self.lead}",
-                shape_of(per_row),
-                "lengths, offsets and ids hold one entry per batch row (b,)",
-            )
+            expected = f"a shape that matches the leftmost leading axes {self.lead}"
+            cause = "lengths, offsets and ids hold one entry per batch row (b,)"
+            raise build(ArgumentError, name, expected, shape_of(per_row), cause)
         return per_row.to(self.device).reshape(*per_row.shape, *(1,) * (len(self.lead) - n + 2))
 
 
@@ -162,30 +159,19 @@ def check_broadcast(
     """
     if tensor.device != g.device:
         check_device(tensor, name, g.device, what)
-    shape, want, booleans = tuple(tensor.shape), g.shape, tensor.dtype is torch.bool
-    fits = broadcasts(shape, want)
+    shape, want = tuple(tensor.shape), g.shape
+    expected, cause, fix = f"a shape that broadcasts to (…, t, s) = {want}", None, None
     if len(shape) == 3 and len(want) == 4 and shape[0] not in (1, want[1]) and shape[0] == want[0]:
-        raise build(
-            ArgumentError,
-            name,
-            f"a shape that broadcasts to (b, h, t, s) = {want}",
-            shape_of(tensor),
-            "its first axis is b, where broadcasting looks for h",
-            "use m[:, None], shape (b, 1, t, s)",
-        )
-    if not fits and len(shape) == 2 and len(want) > 2 and shape == (want[0], want[-1]):
-        raise build(
-            ArgumentError,
-            name,
-            f"a shape that broadcasts to (…, t, s) = {want}",
-            shape_of(tensor),
-            "it holds one entry per batch row and key, (b, s)",
-            f"{'pass it.padding(m), or ' * booleans}use m[:, {'None, ' * (len(want) - 3)}None]",
-        )
-    if not fits:
-        raise build(
-            ArgumentError, name, f"a shape that broadcasts to (…, t, s) = {want}", shape_of(tensor)
-        )
+        expected = f"a shape that broadcasts to (b, h, t, s) = {want}"
+        cause = "its first axis is b, where broadcasting looks for h"
+        fix = "use m[:, None], shape (b, 1, t, s)"
+    elif broadcasts(shape, want):
+        return
+    elif len(shape) == 2 and len(want) > 2 and shape == (want[0], want[-1]):
+        cause = "it holds one entry per batch row and key, (b, s)"
+        fix = f"use m[:, {'None, ' * (len(want) - 3)}None]"
+        fix = f"pass it.padding(m), or {fix}" if tensor.dtype is torch.bool else fix
+    raise build(ArgumentError, name, expected, shape_of(tensor), cause, fix)
 
 
 def copied(value: Any, name: str, expected: str) -> Tensor:
@@ -218,3 +204,181 @@ def integers(tensor: Any, name: str) -> Tensor:
     if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool:
         raise build(KindError, name, "integers", f"dtype {tensor.dtype}")
     return tensor
+
+
+class Rule(Value):
+    """A rule for each query and key: a mask or a bias."""
+
+    shown: ClassVar[tuple[str, ...]] = ()
+    """The methods that `dir` lists; the others serve kernels and recordings."""
+
+    def __dir__(self) -> list[str]:
+        return [*self.shown, *(name for name in super().__dir__() if name.startswith("__"))]
+
+    def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
+        """The rule at single entries: index tensors, one for each axis of (…, t, s).
+
+        They broadcast together; only arithmetic, comparisons and indexing are used, so that
+        FlexAttention can trace the rule.
+        """
+        raise NotImplementedError
+
+    def check(self, g: Geometry) -> None:
+        """Raise `ArgumentError` or `KindError` if the rule does not fit the matrix ``g``."""
+
+    def part(self, cut: Cut, g: Geometry) -> Any:
+        """The same rule for the matrix whose leading axes were cut.
+
+        ``cut`` has one slice, or one int which drops its axis, for each leading axis of ``g``. The
+        tensors of the rule are aligned with the leftmost leading axes unless a subclass differs.
+        """
+        return self.replaced(lambda x: cut_left(x, cut))
+
+    def picked(self, index: Tensor, *lead: int) -> Any:
+        """The rule at picked indices of the leading axes ``lead``."""
+        raise NotImplementedError
+
+
+class OfTensor(Rule):
+    """A rule that is one ``tensor``, which broadcasts to (…, t, s) as NumPy does."""
+
+    tensor: Tensor
+
+    def laid(self, g: Geometry) -> Tensor:
+        """The tensor with at least two axes, broadcastable to (…, t, s)."""
+        x = self.tensor
+        return x.reshape((1,) * max(0, 2 - x.ndim) + tuple(x.shape))
+
+    def entries(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
+        """Some rows and columns of it, first those that leave less."""
+        x = self.laid(g)
+        picks = [(-2, rows), (-1, cols)]
+        if len(rows) * x.shape[-1] > len(cols) * x.shape[-2]:
+            picks.reverse()
+        for axis, index in picks:
+            x = entries(x, axis, index)
+        return x
+
+    def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
+        return pick(g, self.tensor, (*lead, i, j)[len(lead) + 2 - self.tensor.ndim :])
+
+
+class InTiles(Rule):
+    """A rule in tiles, most of which are equal: masks and biases of any regular shape.
+
+    A matrix (…, t, s) of blocks, windows or global keys has few tiles that differ. ``index`` (…, R,
+    C) says which of the ``tiles`` (n, r, c) stands where; the first tile stands for nothing.
+    """
+
+    def __init__(self, index: Tensor, tiles: Tensor) -> None:
+        super().__init__(index, tiles)
+        self.index, self.tiles = index, tiles
+
+    def entries(self, rows: Tensor, cols: Tensor) -> Tensor:
+        """The entries (…, len(rows), len(cols)) of some rows and columns."""
+        r, c = self.tiles.shape[-2:]
+        which = self.index[..., (rows // r)[:, None], cols // c].long()
+        return self.tiles[which, (rows % r)[:, None], cols % c]
+
+    def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
+        r, c = self.tiles.shape[-2:]
+        place = (*lead, i // r, j // c)
+        which = pick(g, self.index, place[len(place) - self.index.ndim :]).long()
+        return self.tiles.to(g.device)[which, i % r, j % c]
+
+    def check(self, g: Geometry) -> None:
+        """Raise `ArgumentError` if the tiles do not cover the matrix ``g``."""
+        r, c = self.tiles.shape[-2:]
+        shape, want = tuple(self.index.shape), (*g.lead, -(-g.t // r), -(-g.s // c))
+        if not broadcasts(shape, want) or shape[-2:] != want[-2:]:
+            expected = f"tiles that cover (…, t, s) = {g.shape}, index {want}"
+            raise build(ArgumentError, "tiles", expected, shape_of(self.index))
+
+    def part(self, cut: Cut, g: Geometry) -> Any:
+        return type(self)(cut_right(self.index, cut), self.tiles)
+
+    def __repr__(self) -> str:
+        n, r, c = self.tiles.shape
+        return f"{type(self).__name__}({n} tiles of {r}×{c})"
+
+
+R = TypeVar("R", bound=Rule)
+
+
+class JoinedRules(Rule, Generic[R]):
+    """Two rules joined into one."""
+
+    def __init__(self, left: R, right: R) -> None:
+        super().__init__(left, right)
+        self.left, self.right = left, right
+
+    def check(self, g: Geometry) -> None:
+        """Check both rules."""
+        self.left.check(g)
+        self.right.check(g)
+
+    def part(self, cut: Cut, g: Geometry) -> Any:
+        """Return the parts of both, joined."""
+        return type(self)(self.left.part(cut, g), self.right.part(cut, g))
+
+
+class Over(Rule, Generic[R]):
+    """A mask or bias over another one, ``inner``, which is asked about the matrix ``whole(g)``."""
+
+    def __init__(self, inner: R, *parts: Any) -> None:
+        super().__init__(inner, *parts)
+        self.inner = inner
+
+    def whole(self, g: Geometry) -> Geometry:
+        """The geometry of the inner rule."""
+        return g
+
+    def check(self, g: Geometry) -> None:
+        """Check the inner rule against its own geometry."""
+        self.inner.check(self.whole(g))
+
+    def part(self, cut: Cut, g: Geometry) -> Any:
+        """Return the same over the part of the inner rule."""
+        return type(self)(self.inner.part(cut, self.whole(g)), *self.parts[1:])
+
+
+class Picked(Over[R]):
+    """A rule at picked leading indices of the matrix it was laid over, as lists of indices pick.
+
+    ``index`` (n, …) holds one index tensor for each of the n leading axes ``axes`` of that matrix.
+    """
+
+    def __init__(self, inner: R, index: Tensor, *axes: int) -> None:
+        super().__init__(inner, index, *axes)
+        self.index, self.axes = index, axes
+
+    def whole(self, g: Geometry) -> Geometry:
+        return g._replace(lead=self.axes)
+
+    def taken(self, block: Tensor) -> Tensor:
+        """Take the picked leading indices of a block (…, n, m)."""
+        return block.expand(*self.axes, *block.shape[-2:])[tuple(self.index.to(block.device))]
+
+    def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
+        """Return the inner rule at single entries of the matrix it was picked from."""
+        index = tuple(pick(g, x, lead) for x in self.index)
+        return self.inner.at(self.whole(g), index, i, j)
+
+    def check(self, g: Geometry) -> None:
+        """Nothing to do: the rule was checked before it was picked."""
+
+    def part(self, cut: Cut, g: Geometry) -> Any:
+        """Return the same under fewer of the picked indices."""
+        return type(self)(self.inner, self.index[(slice(None), *cut)], *self.axes)
+
+    def __repr__(self) -> str:
+        return f"({self.inner!r})[{'×'.join(map(str, self.index.shape[1:]))} picked]"
+
+
+def indexed(rule: R, whole: Geometry, index: tuple[Any, ...]) -> R:
+    """Return a mask or bias of the matrix ``whole`` under an index of its leading axes."""
+    if all(isinstance(i, (int, slice)) for i in index):
+        return rule.part((*index, *[slice(None)] * (len(whole.lead) - len(index))), whole)
+    every = [torch.arange(n, device=whole.device) for n in whole.lead]
+    grids = torch.meshgrid(*every, indexing="ij")
+    return rule.picked(torch.stack([x[index] for x in grids]), *whole.lead)

@@ -18,6 +18,7 @@ from intently.core.masks.closed_forms import (
     either,
     most,
     neither,
+    picture,
     reduced,
     step_within,
     unless_all,
@@ -25,13 +26,15 @@ from intently.core.masks.closed_forms import (
 from intently.core.masks.geometry import (
     Cut,
     Geometry,
+    JoinedRules,
+    OfTensor,
+    Over,
+    Picked,
+    Rule,
     check_broadcast,
     copied,
     cut_right,
-    entries,
-    pick,
 )
-from intently.core.masks.over import Over, Pair, Picked, Rule
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.arrays import Numbers, hidden, plain, valued
 from intently.foundation.field_names import answered
@@ -110,8 +113,6 @@ class Mask(Rule):
         return "\n".join(" ".join("█" if on else "·" for on in row) for row in grid.tolist())
 
     def _repr_html_(self) -> str:
-        from intently.core.masks.picture import picture
-
         return picture(self)
 
     def __and__(self, other: Mask | Tensor | Numbers) -> Mask:
@@ -158,7 +159,7 @@ class _Sign(NamedTuple):
     queries: Callable[[Rows, Rows], Rows]
 
 
-class _Pair(Pair[Mask], Mask):
+class _JoinedMasks(JoinedRules[Mask], Mask):
     sign: ClassVar[_Sign]
 
     def __init__(self, left: Mask, right: Mask) -> None:
@@ -188,13 +189,13 @@ class _Pair(Pair[Mask], Mask):
         return max(self.left.extent(), self.right.extent())
 
     def __repr__(self) -> str:
-        other = isinstance(self.left, _Pair) and self.left.sign != self.sign
+        other = isinstance(self.left, _JoinedMasks) and self.left.sign != self.sign
         left = f"({self.left!r})" if other else repr(self.left)
-        right = f"({self.right!r})" if isinstance(self.right, _Pair) else repr(self.right)
+        right = f"({self.right!r})" if isinstance(self.right, _JoinedMasks) else repr(self.right)
         return f"{left} {self.sign.text} {right}"
 
 
-class Both(_Pair):
+class Both(_JoinedMasks):
     """``left & right``."""
 
     sign = _Sign("&", operator.and_, torch.minimum, both)
@@ -213,7 +214,7 @@ class Both(_Pair):
         return super().seen(g)
 
 
-class Either(_Pair):
+class Either(_JoinedMasks):
     """``left | right``."""
 
     sign = _Sign("|", operator.or_, torch.maximum, either)
@@ -263,7 +264,7 @@ class Not(OverMask):
         return self.inner.size()
 
     def __repr__(self) -> str:
-        return f"~({self.inner!r})" if isinstance(self.inner, _Pair) else f"~{self.inner!r}"
+        return f"~({self.inner!r})" if isinstance(self.inner, _JoinedMasks) else f"~{self.inner!r}"
 
 
 class PickedMask(Picked[Mask], OverMask):
@@ -286,7 +287,7 @@ class PickedMask(Picked[Mask], OverMask):
         return self.inner.size()
 
 
-class Allowed(Mask):
+class Allowed(OfTensor, Mask):
     """A boolean tensor that broadcasts to (…, t, s)."""
 
     def __init__(self, tensor: Tensor) -> None:
@@ -294,12 +295,7 @@ class Allowed(Mask):
         self.tensor = tensor
 
     def allow(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
-        x = self.laid(g)
-        return entries(entries(x, -2, rows), -1, cols)
-
-    def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
-        index = (*lead, i, j)
-        return pick(g, self.tensor, index[len(index) - self.tensor.ndim :])
+        return self.entries(g, rows, cols)
 
     def check(self, g: Geometry) -> None:
         check_broadcast(self.tensor, g, "mask", "a boolean tensor")
@@ -325,11 +321,6 @@ class Allowed(Mask):
         t, s = (1, 1, *self.tensor.shape)[-2:]
         return None if t == s == 1 else (s if t == 1 else t, t if s == 1 else s)
 
-    def laid(self, g: Geometry) -> Tensor:
-        """The tensor with at least two axes, broadcastable to (…, t, s)."""
-        x = self.tensor
-        return x.reshape((1,) * max(0, 2 - x.ndim) + tuple(x.shape))
-
     def __repr__(self) -> str:
         return f"allowed({'×'.join(map(str, self.tensor.shape))} tensor)"
 
@@ -343,15 +334,11 @@ class Bare(Allowed):
             return
         n, s = self.tensor.shape
         if n != 1 and n == g.t == g.lead[0] and s == g.s:
-            raise build(
-                ArgumentError,
-                "mask",
-                f"shape (1, t, s) or (b, t, s) = {(n, n, s)}",
-                shape_of(self.tensor),
-                f"a row may be a text of the batch or a query, since b = t = {n}",
-                "if each text has a row, as in a tokenizer's attention_mask, pass it.padding(m); "
-                "if each query has one, m[None]",
-            )
+            expected = f"shape (1, t, s) or (b, t, s) = {(n, n, s)}"
+            cause = f"a row may be a text of the batch or a query, since b = t = {n}"
+            fix = "if each text has a row, as in a tokenizer's attention_mask, pass it.padding(m); "
+            fix += "if each query has one, m[None]"
+            raise build(ArgumentError, "mask", expected, shape_of(self.tensor), cause, fix)
 
 
 def settled(mask: Mask) -> Mask:

@@ -1,8 +1,7 @@
 """The lazy matrix: weights that are never materialised as a whole, and all statistics."""
 
-from intently.core.matrix.joined import Dense, Merged, Stacked, stack_rows
+from intently.core.matrix.joined import Dense, Merged, Stacked, rollout, stack_rows
 from intently.core.matrix.lazy import Labels, LazyMatrix, MeanHeads, Transposed
-from intently.core.matrix.rollout import rollout
 from intently.foundation.on_demand import listed
 
 __all__ = [

@@ -16,6 +16,7 @@ from intently.foundation.tokens import bare
 SHOWN = 12
 """Most labels that a message lists."""
 
+KINDS = "ints, slices, lists, tensors and …"
 
 Entry: TypeAlias = int | slice | Tensor
 
@@ -25,32 +26,21 @@ def split(index: Any, ndim: int) -> tuple[tuple[Entry, ...], Entry | None, Entry
     entries = list(index) if isinstance(index, tuple) else [index]
     dots = [n for n, i in enumerate(entries) if i is Ellipsis]
     if len(dots) > 1:
-        raise build(ArgumentError, "index", "at most one …", f"{len(dots)}")
+        raise _wrong("at most one …", len(dots))
     before = [_entry(i) for i in (entries[: dots[0]] if dots else entries)]
     after = [_entry(i) for i in (entries[dots[0] + 1 :] if dots else [])]
     missing = ndim - sum(map(_axes, before + after))
     if missing < 0:
-        raise build(ArgumentError, "index", f"at most {ndim} axes", ndim - missing)
-    found = before + [slice(None)] * missing + after
-    if any(_axes(i) != 1 for i in found[-2:]):
-        raise build(
-            ArgumentError,
-            "index",
-            "rows and columns of one axis each",
-            f"a boolean of {shape_of(next(i for i in found[-2:] if _axes(i) != 1))} over them",
-            fix="index the dense matrix: A.dense()[mask]",
-        )
-    *lead, rows, cols = found
-    backwards = [i for i in lead if isinstance(i, slice) and (i.step or 1) < 0]
-    if backwards:
-        raise build(
-            ArgumentError,
-            "index",
-            "steps > 0 along leading axes",
-            backwards[0],
-            "PyTorch has no views that run backwards",
-            "give the positions: A[[2, 1, 0]]",
-        )
+        raise _wrong(f"at most {ndim} axes", ndim - missing)
+    *lead, rows, cols = before + [slice(None)] * missing + after
+    for i in (rows, cols):
+        if _axes(i) != 1:
+            got, fix = f"a boolean of {shape_of(i)} over them", "index the dense matrix: "
+            raise _wrong("rows and columns of one axis each", got, fix=fix + "A.dense()[mask]")
+    for i in lead:
+        if isinstance(i, slice) and (i.step or 1) < 0:
+            cause, fix = "PyTorch has no views that run backwards", "give the positions: "
+            raise _wrong("steps > 0 along leading axes", i, cause, fix + "A[[2, 1, 0]]")
     while lead and _is_all(lead[-1]):
         lead.pop()
     return tuple(lead), None if _is_all(rows) else rows, None if _is_all(cols) else cols
@@ -91,25 +81,27 @@ def _places(text: str | list[str], axis: int, labels: Sequence[Sequence[str] | N
     if isinstance(text, list):
         return [_places(one, axis, labels) for one in text]
     side = {-2: "rows", -1: "columns"}.get(axis)
-    own = None if side is None else labels[axis]
-    if own is None:
-        expected = "positions along leading axes" if side is None else "positions"
-        cause = None if side is None else f"the {side} have no labels"
-        fix = None if side is None else "name them first: A.label(rows, columns)"
-        raise build(ArgumentError, "index", expected, repr(text), cause, fix)
-    found = [n for n, label in enumerate(own) if label == text]
-    found = found or [n for n, label in enumerate(own) if bare(label) == text]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        fix = f"give one of these positions, such as A[..., {found[0]}, :]"
-        fix = fix if axis == -2 else f"give one of these positions, such as A[..., {found[0]}]"
-        at = ", ".join(map(str, found))
-        raise build(
-            ArgumentError, "index", "a label that occurs once", f"{text!r} at {at}", fix=fix
-        )
-    known = ", ".join(map(repr, own[:SHOWN])) + ", …" * (len(own) > SHOWN)
-    raise build(ArgumentError, "index", f"one of the labels of {side}, {known}", repr(text))
+    if side is None:
+        raise _wrong("positions along leading axes", repr(text))
+    names = labels[axis]
+    if names is None:
+        fix = "name them first: A.label(rows, columns)"
+        raise _wrong("positions", repr(text), f"the {side} have no labels", fix)
+    at = [n for n, label in enumerate(names) if label == text]
+    at = at or [n for n, label in enumerate(names) if bare(label) == text]
+    if len(at) == 1:
+        return at[0]
+    if at:
+        fix = f"give one of these positions, such as A[..., {at[0]}{', :' * (axis == -2)}]"
+        raise _wrong("a label that occurs once", f"{text!r} at {', '.join(map(str, at))}", fix=fix)
+    known = ", ".join(map(repr, names[:SHOWN])) + ", …" * (len(names) > SHOWN)
+    raise _wrong(f"one of the labels of {side}, {known}", repr(text))
+
+
+def _wrong(
+    expected: str, got: object, cause: str | None = None, fix: str | None = None
+) -> ArgumentError:
+    return build(ArgumentError, "index", expected, got, cause, fix)
 
 
 def positions(index: Entry | None, size: int, name: str, device: torch.device) -> Tensor | None:
@@ -122,15 +114,10 @@ def positions(index: Entry | None, size: int, name: str, device: torch.device) -
     found = torch.as_tensor(index, device=device)
     if found.dtype is torch.bool:
         if found.shape != (size,):
-            raise build(ArgumentError, "index", f"a boolean ({name}={size},)", shape_of(found))
+            raise _wrong(f"a boolean ({name}={size},)", shape_of(found))
         return found.nonzero()[:, 0]
     if found.is_floating_point() or found.ndim > 1:
-        raise build(
-            ArgumentError,
-            "index",
-            f"integers (n,) along {name}",
-            f"{found.dtype}, {shape_of(found)}",
-        )
+        raise _wrong(f"integers (n,) along {name}", f"{found.dtype}, {shape_of(found)}")
     if found.numel() and valued(found):
         least, most = (int(x) for x in found.aminmax())
         if least < -size or most >= size:
@@ -159,16 +146,11 @@ def _entry(i: Any) -> Entry:
         i = _array(i)
     if isinstance(i, Tensor) and not (i.ndim == 0 and i.dtype is torch.bool):
         if i.is_floating_point() or i.is_complex():
-            raise build(ArgumentError, "index", "integers, or booleans", f"dtype {i.dtype}")
+            raise _wrong("integers, or booleans", f"dtype {i.dtype}")
         return i
     if isinstance(i, (int, np.integer)) and not isinstance(i, bool):
         return int(i)
-    raise build(
-        ArgumentError,
-        "index",
-        "ints, slices, lists, tensors and …",
-        "None (a new axis)" if i is None else repr(i),
-    )
+    raise _wrong(KINDS, "None (a new axis)" if i is None else repr(i))
 
 
 def _array(i: list[Any] | range | np.ndarray) -> Tensor:
@@ -177,8 +159,7 @@ def _array(i: list[Any] | range | np.ndarray) -> Tensor:
     try:
         return torch.from_numpy(array.astype(np.int64) if array.dtype.kind in "iu" else array)
     except (TypeError, ValueError):
-        expected = "ints, slices, lists, tensors and …"
-        raise build(ArgumentError, "index", expected, f"dtype {array.dtype}") from None
+        raise _wrong(KINDS, f"dtype {array.dtype}") from None
 
 
 def _axes(i: Entry) -> int:

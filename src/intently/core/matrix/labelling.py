@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import partial
+from functools import partial, reduce
 from itertools import pairwise
+from operator import and_
 from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from intently.core.biases import Bias
-from intently.core.biases.bias import TensorBias
+from intently.core.biases import Bias, TensorBias
 from intently.core.kernels.problem import Problem
-from intently.core.masks import Geometry, Mask, is_plain_causal
+from intently.core.masks import Mask, is_plain_causal
 from intently.core.masks.mask import Both
 from intently.core.matrix import LazyMatrix
 
@@ -91,14 +91,14 @@ def reads_source(name: str, beside: Collection[str] = (), seen: bool | None = No
 
 
 @runtime_checkable
-class _Named(Protocol):
+class _Attended(Protocol):
     @property
     def name(self) -> str: ...
     @property
     def index(self) -> int: ...
 
 
-def numbered(entries: Sequence[_Named]) -> list[str]:
+def numbered(entries: Sequence[_Attended]) -> list[str]:
     """Return the names of entries; a module that attended several times has ``name[i]``."""
     often = {entry.name for entry in entries if entry.index}
     return [f"{e.name}[{e.index}]" if e.name in often else e.name for e in entries]
@@ -191,18 +191,23 @@ def looks_back(matrix: LazyMatrix) -> bool:
     hidden = list(tensors(bias))
     if t < 2 or not s or (mask is None and not hidden):
         return False
+
+    def seen(rows: Tensor, columns: Tensor) -> Tensor:
+        """Which keys some queries see, broadcastable to (…, rows, columns)."""
+        shown = [bias.tile(g, rows, columns) > HIDDEN for bias in hidden]
+        return reduce(and_, shown if mask is None else [mask.allow(g, rows, columns), *shown])
+
     last = torch.arange(s - 1, s, device=g.device)
-    if not bool(_seen(mask, hidden, g, last + t - s, last).any()):
+    at_last = seen(last + t - s, last)
+    if not bool(at_last.any()):
         return False
     if mask is not None and _never_later(mask):
         return True
-    leading = (*(bias.tensor for bias in hidden), *_leading(mask, g))
-    lead = max(x.shape[:-2].numel() for x in leading)
     rows = torch.arange(t, device=g.device)
-    for some in rows.split(max(1, BLOCK // max(1, lead * s))):
+    for some in rows.split(max(1, BLOCK // max(1, at_last.shape[:-2].numel() * s))):
         columns = torch.arange(max(0, int(some[0]) + s - t + 1), s, device=g.device)
         later = columns > some[:, None] + s - t
-        if bool((_seen(mask, hidden, g, some, columns) & later).any()):
+        if bool((seen(some, columns) & later).any()):
             return False
     return True
 
@@ -222,22 +227,3 @@ def tensors(bias: Bias | None) -> Iterator[TensorBias]:
         for part in bias.parts:
             if isinstance(part, Bias):
                 yield from tensors(part)
-
-
-def _leading(mask: Mask | None, g: Geometry) -> Iterator[Tensor]:
-    """Yield one entry of the mask, which has its leading axes."""
-    if mask is not None:
-        one = torch.arange(1, device=g.device)
-        yield mask.allow(g, one, one)
-
-
-def _seen(
-    mask: Mask | None, hidden: Sequence[TensorBias], g: Geometry, rows: Tensor, columns: Tensor
-) -> Tensor:
-    """Return which keys some queries see, broadcastable to (…, rows, columns)."""
-    found = torch.ones(1, 1, dtype=torch.bool, device=g.device)
-    if mask is not None:
-        found = mask.allow(g, rows, columns)
-    for bias in hidden:
-        found = found & (bias.tile(g, rows, columns) > HIDDEN)
-    return found

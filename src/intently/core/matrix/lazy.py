@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from intently.core.kernels.modes import no_autocast
-from intently.core.kernels.operands import check_product
+from intently.core.kernels.operands import check_product, no_autocast
 from intently.core.matrix.indexing import named, split, take
 from intently.core.matrix.statistics import Statistics
 from intently.errors import ArgumentError, KindError, MemoryRefused, RangeError, build
@@ -146,22 +145,13 @@ class LazyMatrix(Statistics):
         return v
 
     def __rmatmul__(self, u: Any) -> Any:
-        raise build(
-            KindError,
-            "matmul",
-            "the matrix on the left, A @ v",
-            f"{type(u).__name__} on the left",
-            fix="write A.mT @ u for the transposed product, or A.dense()",
-        )
+        expected = "the matrix on the left, A @ v"
+        fix = "write A.mT @ u for the transposed product, or A.dense()"
+        raise build(KindError, "matmul", expected, f"{type(u).__name__} on the left", fix=fix)
 
     def _arithmetic(self, other: Any) -> Any:
-        raise build(
-            KindError,
-            "operand",
-            "A @ v, the one product of a lazy matrix",
-            f"arithmetic with {type(other).__name__}",
-            fix="pass A.dense(), or a part of it",
-        )
+        got, fix = f"arithmetic with {type(other).__name__}", "pass A.dense(), or a part of it"
+        raise build(KindError, "operand", "A @ v, the one product of a lazy matrix", got, fix=fix)
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _arithmetic
     __truediv__ = __rtruediv__ = __pow__ = __rpow__ = _arithmetic

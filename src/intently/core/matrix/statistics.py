@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from intently.core.kernels.modes import differentiated, transformed
-from intently.core.kernels.native.measuring import MOST
-from intently.core.kernels.walk import Block
-from intently.core.masks import Mask
+from intently.core.kernels.native import measuring
+from intently.core.kernels.operands import differentiated, transformed
+from intently.core.kernels.problem import Problem
+from intently.core.kernels.walk import WeightBlock
 from intently.core.masks.geometry import copied
 from intently.core.matrix.indexing import positions
 from intently.foundation.arrays import Kind
 from intently.foundation.checks import check_word, whole_number
+
+T = TypeVar("T")
 
 BLOCK = 2**22
 """Weights that one block of a streamed statistic holds at most."""
@@ -66,7 +68,7 @@ class Statistics:
         """The number of weights computed per row."""
         return math.prod(self.shape[:-2]) * self.shape[-1]
 
-    def _blocks(self, size: int | None = None) -> Iterator[Block]:
+    def _blocks(self, size: int | None = None) -> Iterator[WeightBlock]:
         """Yield all weights that are not 0 as blocks of rows, which the caller may change.
 
         A block holds about ``size`` weights and all heads of its rows; without a size about
@@ -77,7 +79,7 @@ class Statistics:
         for start in range(0, self.shape[-2] if s else 0, step):
             rows = slice(start, min(start + step, self.shape[-2]))
             index = torch.arange(rows.start, rows.stop, device=self.device)
-            yield Block((), rows, slice(0, s), self.tile(index))
+            yield WeightBlock((), rows, slice(0, s), self.tile(index))
 
     def _columns(self, cols: Tensor) -> Tensor:
         """Weights (…, t, len(cols)), for loops over all columns."""
@@ -92,24 +94,22 @@ class Statistics:
             return self.tile(none, none).new_zeros(shape, dtype=dtype)
         return torch.zeros(shape, dtype=dtype, device=self.device)
 
-    def _per_row(self, reduce: Callable[[Block], Tensor]) -> Tensor:
+    def _per_row(self, reduce: Callable[[WeightBlock], Tensor]) -> Tensor:
         found = self._zeros(self.shape[-2])
         for block in self._blocks():
             found[(*block.lead, ..., block.rows)] = reduce(block)
         return found
 
-    def _measured(self, *names: str, **options: Any) -> dict[str, Tensor] | None:
-        """Statistics of every query, found together by a kernel; None where no kernel does that."""
+    def _asked(self, ask: Callable[[Problem], T]) -> T | None:
+        """What ``ask`` finds by the native kernel; None where that does not serve the matrix."""
         return None
 
-    def _summed(
-        self, rules: Sequence[Mask], again: Tensor | None, counted: Tensor | None
-    ) -> dict[str, Tensor] | None:
-        """Sums over the queries of every head, found by a kernel; None where no kernel does that.
-
-        See `kernels.measuring.heads`.
-        """
-        return None
+    def _by_query(
+        self, name: str, reduce: Callable[[WeightBlock], Tensor], **options: Any
+    ) -> Tensor:
+        """A statistic of every query (…, t), by the native kernel or else from blocks."""
+        found = self._asked(lambda p: measuring.by_query(p, [name], **options)[name])
+        return self._per_row(reduce) if found is None else found
 
     def top(self, n: int) -> tuple[Tensor, Tensor]:
         """Return each query's n keys of largest weight: weights and keys (…, t, n), largest first.
@@ -118,9 +118,10 @@ class Statistics:
         come in any order. A NaN query has no order: weights NaN, keys −1.
         """
         whole_number(n, "n", 1)
-        found = self._measured("top", n=n) if n <= MOST else None
-        if found is not None:
-            return found["top"], found["top_keys"]
+        if n <= measuring.MOST:
+            found = self._asked(lambda p: measuring.by_query(p, ["top"], n=n))
+            if found is not None:
+                return found["top"], found["top_keys"]
         weights = self._zeros(self.shape[-2], n)
         keys = torch.full_like(weights, -1, dtype=torch.long)
         for block in self._blocks():
@@ -137,7 +138,7 @@ class Statistics:
 
         −1 for a query that may attend to nothing, and for a NaN query.
         """
-        found = self._measured("argmax")
+        found = self._asked(lambda p: measuring.by_query(p, ["argmax"]))
         if found is not None:
             return found["argmax"]
         keys = self._zeros(self.shape[-2], dtype=torch.long) - 1
@@ -156,18 +157,15 @@ class Statistics:
 
         Source: Shannon 1948, section 6.
         """
-        found = self._measured("entropy")
-        if found is not None:
-            return found["entropy"]
 
-        def reduce(block: Block) -> Tensor:
+        def reduce(block: WeightBlock) -> Tensor:
             w = block.weights
             if not differentiated((w,)):
                 return torch.special.entr(w).sum(-1)
             w = w.masked_fill(w == 0, 1)  # the slope of w log w at 0 is infinite
             return -(w * w.log()).sum(-1)
 
-        return self._per_row(reduce)
+        return self._by_query("entropy", reduce)
 
     def received(self, normalize: bool = False) -> Tensor:
         """Return how much attention each key receives: the column sums Σ over queries of w, (…, s).
@@ -178,14 +176,12 @@ class Statistics:
         heads, a query sees every key that it sees in some head; in a matrix of words, every key
         that one of its tokens sees.
         """
-        total = self._column_sums()
+        total = self._asked(measuring.received)
+        if total is None:
+            total = self._zeros(self.shape[-1])
+            for block in self._blocks():
+                total[(*block.lead, ..., block.cols)] += block.weights.sum(-2)
         return total / self._viewers().clamp_min(1) if normalize else total
-
-    def _column_sums(self) -> Tensor:
-        total = self._zeros(self.shape[-1])
-        for block in self._blocks():
-            total[(*block.lead, ..., block.cols)] += block.weights.sum(-2)
-        return total
 
     def _viewers(self) -> Tensor:
         """The number of queries that may see each key, broadcastable to (…, s)."""
@@ -211,32 +207,26 @@ class Statistics:
         assert index is not None
         counted = torch.zeros(self.shape[-1], dtype=torch.bool, device=self.device)
         counted[index] = True
-        found = self._measured("mass", keys=counted)
-        if found is not None:
-            return found["mass"]
 
-        def reduce(block: Block) -> Tensor:
+        def reduce(block: WeightBlock) -> Tensor:
             return block.weights.masked_fill(~counted[block.cols], 0).sum(-1)  # 0, if it was NaN
 
-        return self._per_row(reduce)
+        return self._by_query("mass", reduce, keys=counted)
 
     def distance(self) -> Tensor:
         """Return the mean distance Σ w |position − key| of each query, (…, t), in steps.
 
         Query i is at position s − t + i (bottom-right).
         """
-        found = self._measured("distance")
-        if found is not None:
-            return found["distance"]
         t, s = self.shape[-2:]
         every = torch.arange(max(s, t), device=self.device)
 
-        def reduce(block: Block) -> Tensor:
+        def reduce(block: WeightBlock) -> Tensor:
             w = block.weights
             at, keys = every[block.rows].to(w.dtype) + (s - t), every[block.cols].to(w.dtype)
             return (w * (at[:, None] - keys).abs_()).sum(-1)
 
-        return self._per_row(reduce)
+        return self._by_query("distance", reduce)
 
     def pool(self, rows: int, cols: int, reduce: str = "mean") -> Tensor:
         """Return a picture (…, rows, cols) of the matrix: "mean", "max" or "sum" of each cell.
@@ -257,6 +247,10 @@ class Statistics:
 
     def _cells(self, rows: int, cols: int, reduce: str) -> Tensor:
         """Sums of the cells of a picture, or their maxima."""
+        if cols <= measuring.COLUMNS:
+            cells = self._asked(lambda p: measuring.picture(p, rows, cols, reduce))
+            if cells is not None:
+                return cells
         t, s = self.shape[-2:]
         out = self._zeros(rows, cols)
         join, method = (torch.maximum, "amax") if reduce == "max" else (torch.add, "sum")

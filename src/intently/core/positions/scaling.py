@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, NamedTuple, TypeAlias, cast
 
 import torch
 from torch import Tensor
@@ -21,23 +21,29 @@ Length: TypeAlias = int | Tensor
 """Position after the last one, a number or a tensor (…, 1, 1) with one for each batch row."""
 
 
-def plain_rates(
-    base: float | Tensor, width: int, dtype: torch.dtype, device: torch.device
-) -> Tensor:
-    """Radians per step of each pair of dimensions, base^(−2i/width): (…, width / 2).
+class RotaryPairs(NamedTuple):
+    """The pairs of dimensions that are rotated, and how their angles are computed.
 
-    Source: Su et al. 2021, "RoFormer", section 3.2.2, equation 15.
-
-    >>> plain_rates(100.0, 4, torch.float32, torch.device("cpu"))
+    >>> RotaryPairs(100.0, 4, torch.float32, torch.device("cpu")).rates()
     tensor([1.0000, 0.1000])
     """
-    return 1 / _steps_a_radian(base, width, dtype, device)
 
+    base: float | Tensor
+    width: int
+    dtype: torch.dtype
+    device: torch.device
 
-def _steps_a_radian(
-    base: float | Tensor, width: int, dtype: torch.dtype, device: torch.device
-) -> Tensor:
-    return base ** (torch.arange(0, width, 2, device=device).to(dtype) / width)
+    def steps(self) -> Tensor:
+        """Steps a radian, base^(2i/width): (…, width / 2)."""
+        numbers = torch.arange(0, self.width, 2, device=self.device).to(self.dtype)
+        return self.base ** (numbers / self.width)
+
+    def rates(self) -> Tensor:
+        """Radians a step without a scaling, base^(−2i/width).
+
+        Source: Su et al. 2021, "RoFormer", section 3.2.2, equation 15.
+        """
+        return 1 / self.steps()
 
 
 class Scaling:
@@ -46,9 +52,7 @@ class Scaling:
     by_length: ClassVar[bool] = False
     """Whether the rates depend on the length of the text."""
 
-    def rates(
-        self, base: float, width: int, length: Length, dtype: torch.dtype, device: torch.device
-    ) -> Tensor:
+    def rates(self, pairs: RotaryPairs, length: Length) -> Tensor:
         """Radians per step: (width / 2,), or (…, 1, width / 2) for lengths (…, 1, 1)."""
         raise NotImplementedError
 
@@ -67,7 +71,7 @@ class Linear(Scaling):
     Source: Chen et al. 2023, "Extending Context Window of Large Language Models via Positional
     Interpolation", section 2.3, equation 4.
 
-    >>> Linear(4.0).rates(100.0, 4, 8, torch.float32, torch.device("cpu"))
+    >>> Linear(4.0).rates(RotaryPairs(100.0, 4, torch.float32, torch.device("cpu")), 8)
     tensor([0.2500, 0.0250])
     """
 
@@ -76,10 +80,8 @@ class Linear(Scaling):
     def __post_init__(self) -> None:
         _at_least_one(self.factor)
 
-    def rates(
-        self, base: float, width: int, length: Length, dtype: torch.dtype, device: torch.device
-    ) -> Tensor:
-        return plain_rates(base, width, dtype, device) / self.factor
+    def rates(self, pairs: RotaryPairs, length: Length) -> Tensor:
+        return pairs.rates() / self.factor
 
 
 @dataclass(frozen=True)
@@ -93,9 +95,9 @@ class DynamicNTK(Scaling):
     Source: Peng et al. 2023, "YaRN: Efficient Context Window Extension of Large Language Models",
     sections 3.1 and 3.3.
 
-    >>> DynamicNTK(2.0, 8).rates(100.0, 4, 8, torch.float32, torch.device("cpu"))
+    >>> DynamicNTK(2.0, 8).rates(RotaryPairs(100.0, 4, torch.float32, torch.device("cpu")), 8)
     tensor([1.0000, 0.1000])
-    >>> DynamicNTK(2.0, 8).rates(100.0, 4, 12, torch.float32, torch.device("cpu"))
+    >>> DynamicNTK(2.0, 8).rates(RotaryPairs(100.0, 4, torch.float32, torch.device("cpu")), 12)
     tensor([1.0000, 0.0500])
     """
 
@@ -111,15 +113,14 @@ class DynamicNTK(Scaling):
         if width < 4:
             raise build(ArgumentError, "width", "at least 4 dimensions for DynamicNTK", width)
 
-    def rates(
-        self, base: float, width: int, length: Length, dtype: torch.dtype, device: torch.device
-    ) -> Tensor:
+    def rates(self, pairs: RotaryPairs, length: Length) -> Tensor:
         if isinstance(length, Tensor):
-            longest = length.clamp(min=self.original).to(dtype)
+            longest = length.clamp(min=self.original).to(pairs.dtype)
         else:
             longest = max(length, self.original)
         growth = self.factor * longest / self.original - (self.factor - 1)
-        return plain_rates(base * growth ** (width / (width - 2)), width, dtype, device)
+        base = pairs.base * growth ** (pairs.width / (pairs.width - 2))
+        return pairs._replace(base=base).rates()
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ class YaRN(Scaling):
     Source: Peng et al. 2023, "YaRN: Efficient Context Window Extension of Large Language Models",
     sections 3.2 and 3.4.
 
-    >>> YaRN(4.0, 64).rates(10_000.0, 8, 0, torch.float32, torch.device("cpu"))
+    >>> YaRN(4.0, 64).rates(RotaryPairs(10_000.0, 8, torch.float32, torch.device("cpu")), 0)
     tensor([1.0000e+00, 6.2500e-02, 2.5000e-03, 2.5000e-04])
     """
 
@@ -151,34 +152,29 @@ class YaRN(Scaling):
         _at_least_one(self.factor)
         _trained(self.original)
         if not 0 < self.beta_slow <= self.beta_fast:
-            raise build(
-                ArgumentError,
-                "beta_slow",
-                f"a number in (0, beta_fast={self.beta_fast}]",
-                self.beta_slow,
-                "fast pairs turn more often than slow ones",
-            )
+            expected = f"a number in (0, beta_fast={self.beta_fast}]"
+            cause = "fast pairs turn more often than slow ones"
+            raise build(ArgumentError, "beta_slow", expected, self.beta_slow, cause)
 
     def gain(self) -> float:
         if self.attention is not None:
             return self.attention
         return 0.1 * math.log(self.factor) + 1
 
-    def rates(
-        self, base: float, width: int, length: Length, dtype: torch.dtype, device: torch.device
-    ) -> Tensor:
-        fast, slow = (self._pair(turns, base, width) for turns in (self.beta_fast, self.beta_slow))
+    def rates(self, pairs: RotaryPairs, length: Length) -> Tensor:
+        fast, slow = (self._pair(turns, pairs) for turns in (self.beta_fast, self.beta_slow))
         if self.truncate:
             fast, slow = math.floor(fast), math.ceil(slow)
-        fast, slow = max(fast, 0), min(slow, width - 1)
-        number = torch.arange(width // 2, device=device).to(dtype)
+        fast, slow = max(fast, 0), min(slow, pairs.width - 1)
+        number = torch.arange(pairs.width // 2, device=pairs.device).to(pairs.dtype)
         slowed = ((number - fast) / (slow - fast if slow != fast else 0.001)).clamp(0, 1)
-        rates = plain_rates(base, width, dtype, device)
+        rates = pairs.rates()
         return rates / self.factor * slowed + rates * (1 - slowed)
 
-    def _pair(self, turns: float, base: float, width: int) -> float:
+    def _pair(self, turns: float, pairs: RotaryPairs) -> float:
         """The fractional index of the pair with this many turns within the original length."""
-        return width * math.log(self.original / (2 * math.pi * turns)) / (2 * math.log(base))
+        wide, base = pairs.width, cast(float, pairs.base)
+        return wide * math.log(self.original / (2 * math.pi * turns)) / (2 * math.log(base))
 
 
 @dataclass(frozen=True)
@@ -193,7 +189,7 @@ class LongRope(Scaling):
     section 3; the attention factor as in the Phi-3 models.
 
     >>> stretch = LongRope([1.0, 1.0], [2.0, 4.0], factor=4.0, original=8)
-    >>> stretch.rates(100.0, 4, 9, torch.float32, torch.device("cpu"))
+    >>> stretch.rates(RotaryPairs(100.0, 4, torch.float32, torch.device("cpu")), 9)
     tensor([0.5000, 0.0250])
     """
 
@@ -224,15 +220,13 @@ class LongRope(Scaling):
             return self.attention
         return math.sqrt(1 + math.log(self.factor) / math.log(self.original))
 
-    def rates(
-        self, base: float, width: int, length: Length, dtype: torch.dtype, device: torch.device
-    ) -> Tensor:
-        short, long = (torch.tensor(x, dtype=dtype, device=device) for x in (self.short, self.long))
+    def rates(self, pairs: RotaryPairs, length: Length) -> Tensor:
+        short, long = (pairs.steps().new_tensor(x) for x in (self.short, self.long))
         if isinstance(length, Tensor):
             divisors = torch.where(length > self.original, long, short)
         else:
             divisors = long if length > self.original else short
-        return 1 / (divisors * _steps_a_radian(base, width, dtype, device))
+        return 1 / (divisors * pairs.steps())
 
 
 @dataclass(frozen=True)
@@ -245,7 +239,8 @@ class Llama3(Scaling):
     Source: Grattafiori et al. 2024, "The Llama 3 Herd of Models"; the rule is that of the Llama 3.1
     models published with it.
 
-    >>> Llama3(8.0, original=64).rates(10_000.0, 8, 0, torch.float32, torch.device("cpu"))
+    >>> pairs = RotaryPairs(10_000.0, 8, torch.float32, torch.device("cpu"))
+    >>> Llama3(8.0, original=64).rates(pairs, 0)
     tensor([1.0000e+00, 1.3042e-02, 1.2500e-03, 1.2500e-04])
     """
 
@@ -263,10 +258,8 @@ class Llama3(Scaling):
                 ArgumentError, "low", f"a number of turns in (0, high={self.high})", self.low
             )
 
-    def rates(
-        self, base: float, width: int, length: Length, dtype: torch.dtype, device: torch.device
-    ) -> Tensor:
-        rates = plain_rates(base, width, dtype, device)
+    def rates(self, pairs: RotaryPairs, length: Length) -> Tensor:
+        rates = pairs.rates()
         turns = rates * (self.original / (2 * math.pi))
         kept = ((turns - self.low) / (self.high - self.low)).clamp(0, 1)
         return rates / self.factor * (1 - kept) + rates * kept
@@ -274,20 +267,11 @@ class Llama3(Scaling):
 
 def _at_least_one(factor: float) -> None:
     if isinstance(factor, bool) or not (isinstance(factor, (int, float)) and factor >= 1):
-        raise build(
-            ArgumentError,
-            "factor",
-            "a number ≥ 1",
-            repr(factor),
-            "it is the new length divided by the trained one",
-        )
+        cause = "it is the new length divided by the trained one"
+        raise build(ArgumentError, "factor", "a number ≥ 1", repr(factor), cause)
 
 
 def _trained(original: int, least: int = 1) -> None:
     if isinstance(original, bool) or not (isinstance(original, int) and original >= least):
-        raise build(
-            ArgumentError,
-            "original",
-            f"the length that was trained, an int ≥ {least}",
-            repr(original),
-        )
+        expected = f"the length that was trained, an int ≥ {least}"
+        raise build(ArgumentError, "original", expected, repr(original))

@@ -11,10 +11,9 @@ from torch import Tensor
 from intently.core.biases import Bias
 from intently.core.masks import Geometry, Mask, allowed
 from intently.core.masks.closed_forms import unless_all
-from intently.core.masks.first_keys import Padding
-from intently.core.masks.geometry import Cut, cut_left, pick
+from intently.core.masks.geometry import Cut, Over, R, cut_left, pick
 from intently.core.masks.mask import OverMask
-from intently.core.masks.over import Over, R
+from intently.core.masks.ragged import Padding
 from intently.errors import ArgumentError, build
 from intently.foundation.values import Value
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from intently.core.kernels.modes import transformed
+from intently.core.kernels.operands import transformed
 from intently.core.positions import Rotary
 from intently.foundation.arrays import valued
 

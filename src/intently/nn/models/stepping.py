@@ -19,7 +19,7 @@ from torch.nn.modules import module as hooks
 
 from intently.core.attention import replaced
 from intently.core.kernels import _asked_for, native
-from intently.core.kernels.modes import forward_mode, in_autocast, transformed
+from intently.core.kernels.operands import forward_mode, in_autocast, transformed
 from intently.core.scores import Dot
 from intently.nn.blocks import DecoderLayer, EncoderLayer
 from intently.nn.caches.rotary import turned

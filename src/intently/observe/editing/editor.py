@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from intently.core.attention import Attention
-from intently.core.kernels.modes import transformed
+from intently.core.kernels.operands import transformed
 from intently.core.masks import Geometry
 from intently.core.matrix import Dense, LazyMatrix
 from intently.errors import KernelError, UnverifiedError, build

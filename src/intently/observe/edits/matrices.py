@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from intently.core.kernels.modes import no_autocast
+from intently.core.kernels.operands import no_autocast
 from intently.core.matrix.lazy import Derived, LazyMatrix
 from intently.foundation.arrays import Numbers
 

@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from intently.core.biases import as_bias
-from intently.core.biases.bias import TensorBias
+from intently.core.biases import TensorBias, as_bias
 from intently.core.masks import Geometry, Mask, allowed, causal, is_plain_causal
 from intently.foundation.values import Value
 from intently.observe.storage.stores import KeptSpec

@@ -15,13 +15,12 @@ import torch
 from torch import Tensor
 
 from intently.core import masks
-from intently.core.biases import Bias, TensorBias, alibi, relative_buckets
-from intently.core.biases.tiled import TiledBias
+from intently.core.biases import Bias, TensorBias, TiledBias, alibi, relative_buckets
 from intently.core.masks import Geometry, Mask
-from intently.core.masks.first_keys import Padding, RealKeys
+from intently.core.masks.by_position import Tiled
 from intently.core.masks.geometry import integers
 from intently.core.masks.mask import Allowed
-from intently.core.masks.tiled import Tiled
+from intently.core.masks.ragged import Padding, RealKeys
 from intently.core.scores import Additive, Cosine, Dot, General, Score
 from intently.errors import IntentlyError, MemoryRefused, build
 from intently.foundation.checks import whole_number

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from intently.core.biases import Bias
-from intently.core.biases.tiled import TiledBias
+from intently.core.biases import Bias, TiledBias
 from intently.core.masks import Geometry, Mask, allowed
-from intently.core.masks.tiled import Tiled
+from intently.core.masks.by_position import Tiled
 from intently.observe.sources.origins import NOWHERE
 from intently.observe.watching.mask_inference import Seen
 

@@ -9,8 +9,7 @@ from functools import cached_property, partial
 import torch
 from torch import Tensor
 
-from intently.core.biases import Bias
-from intently.core.biases.tiled import TiledBias
+from intently.core.biases import Bias, TiledBias
 from intently.core.masks import Mask
 from intently.observe.sources.block_masks import mask_of, tiled
 from intently.observe.sources.block_rows import Piece, Product

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from intently.core.attention import Attention, attend
 from intently.core.biases import Bias
-from intently.core.kernels.modes import in_autocast, transformed
+from intently.core.kernels.operands import in_autocast, transformed
 from intently.core.masks import Mask
 from intently.core.matrix import LazyMatrix
 from intently.core.scores import Score

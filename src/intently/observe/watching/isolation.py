@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from intently.core.kernels.modes import in_autocast, no_autocast
+from intently.core.kernels.operands import in_autocast, no_autocast
 
 _AS_IT_IS = nullcontext()
 

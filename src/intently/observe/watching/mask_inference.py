@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from intently.core.biases.bias import TensorBias
+from intently.core.biases import TensorBias
 from intently.core.masks import Geometry, Mask, allowed, causal, padding, window
 from intently.core.masks.mask import Allowed
 from intently.observe.storage.stores import identity, packed, same, small

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from intently.core.attention import Attention, attend
-from intently.core.biases.tiled import TiledBias
-from intently.core.kernels.modes import transformed
-from intently.core.kernels.operands import usual
+from intently.core.biases import TiledBias
+from intently.core.kernels.operands import transformed, usual
 from intently.core.masks import Geometry
 from intently.errors import StaleError
 from intently.observe.generation.call_masks import trimmed, written

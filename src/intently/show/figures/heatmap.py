@@ -11,7 +11,7 @@ import torch
 
 from intently.core.matrix import LazyMatrix
 from intently.core.matrix.labelling import follows
-from intently.core.matrix.patterns.heads import entropies
+from intently.core.matrix.patterns import entropies
 from intently.errors import ArgumentError, KindError, build
 from intently.foundation.checks import check_word
 from intently.show import reading

@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from intently.core.biases import Bias
-from intently.core.biases.bias import as_bias
+from intently.core.biases import Bias, as_bias
 from intently.core.masks import Geometry, Mask
 from intently.core.masks.mask import as_mask
 from intently.errors import ArgumentError, IntentlyError, build

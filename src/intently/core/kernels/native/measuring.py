@@ -13,14 +13,7 @@ import torch
 from torch import Tensor
 
 from intently.core.kernels.native import describing
-from intently.core.kernels.native.operator import (
-    HEADS,
-    MEASURE,
-    PICTURE,
-    RECEIVE,
-    Operands,
-    operands,
-)
+from intently.core.kernels.native.describing import NativeOperands, operands
 from intently.core.kernels.problem import Problem
 from intently.core.masks import Mask
 
@@ -61,7 +54,7 @@ def by_query(
             kind = torch.long if name == "argmax" else torch.float32
             found[name] = o.empty(*o.lead, o.t, 1, dtype=kind)
     flags = None if keys is None else keys.view(torch.uint8)[None]
-    o.run(MEASURE, **found, top_n=n, flags=flags)
+    o.run(describing.MEASURE, **found, top_n=n, flags=flags)
     return {name: x if name.startswith("top") else x[..., 0] for name, x in found.items()}
 
 
@@ -71,7 +64,7 @@ def received(p: Problem) -> Tensor:
     leads = math.prod(o.lead)
     parts = max(1, min(SHARES // max(1, leads), -(-o.t // 64)))
     sums = o.empty(max(1, leads * parts), o.s, dtype=torch.float64).zero_()
-    o.run(RECEIVE, received=sums, parts=parts)
+    o.run(describing.RECEIVE, received=sums, parts=parts)
     return sums.view(*o.lead, parts, o.s).sum(-2).float()
 
 
@@ -79,7 +72,9 @@ def picture(p: Problem, rows: int, cols: int, reduce: str) -> Tensor:
     """Sums or maxima of cells (…, rows, cols)."""
     o = _operands(p)
     found = o.empty(*o.lead, rows, cols).zero_()
-    o.run(PICTURE, picture=found, cell_rows=rows, cell_cols=cols, largest=reduce == "max")
+    o.run(
+        describing.PICTURE, picture=found, cell_rows=rows, cell_cols=cols, largest=reduce == "max"
+    )
     return found
 
 
@@ -107,7 +102,7 @@ def heads(
     firsts = o.empty(items * parts, 1, dtype=torch.long).fill_(o.s)
     flags = {"again": again, "counted": counted}
     rows = {n: x.view(torch.uint8)[..., None] for n, x in flags.items() if x is not None}
-    o.run(HEADS, sought=programs, sums=sums, firsts=firsts, parts=parts, **rows)
+    o.run(describing.HEADS, sought=programs, sums=sums, firsts=firsts, parts=parts, **rows)
     sums, firsts = sums.view(items, parts, each, -1), firsts.view(items, parts, 1)
     early = firsts == firsts.amin(1, keepdim=True)
     found = dict(zip(SUMS, sums.unbind(-1)))
@@ -115,6 +110,6 @@ def heads(
     return {name: x.sum(1).view(o.lead).float() for name, x in found.items()}
 
 
-def _operands(p: Problem) -> Operands:
+def _operands(p: Problem) -> NativeOperands:
     with torch.no_grad():
         return operands(p, p.k[..., :0], None)  # no values

@@ -8,11 +8,8 @@ Source: Dao 2023, "FlashAttention-2", algorithms 1 and 2.
 
 from __future__ import annotations
 
-import importlib
 import math
-import os
-from types import ModuleType
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -21,231 +18,39 @@ from intently.core.biases import Bias, TensorBias
 from intently.core.kernels import eager
 from intently.core.kernels.eager import Dropping, drawn
 from intently.core.kernels.gradients import differentiable
-from intently.core.kernels.modes import batched, needs_gradients, opaque
 from intently.core.kernels.native import describing
+from intently.core.kernels.native.describing import ROWS, NativeOperands, library, operands
+from intently.core.kernels.operands import batched, needs_gradients, opaque
 from intently.core.kernels.problem import Problem
 from intently.core.kernels.tiled import (
     ARGUMENTS,
     again,
     arguments,
+    by_formula,
     in_place,
-    inputs_of,
-    remember,
-    remembered,
-    twice,
-    with_inputs,
+    save,
+    saved,
 )
-from intently.core.masks import Mask
 from intently.core.scores import DOT
-from intently.foundation import forks
-
-
-class Loaded(NamedTuple):
-    """The module, or the reason why there is none."""
-
-    module: ModuleType | None
-    reason: str | None
-
-
-def _load() -> Loaded:
-    if os.environ.get("INTENTLY_NATIVE") == "off":
-        return Loaded(None, "INTENTLY_NATIVE=off is set")
-    try:
-        module = importlib.import_module("intently.core.kernels.native._native")
-    except ModuleNotFoundError:
-        return Loaded(None, "it was not built: no C++ compiler was found, or it failed")
-    except ImportError as error:
-        return Loaded(None, f"it does not load: {error}")
-    if forks.is_fork:  # of a process that may have used PyTorch's threads
-        module.forked()
-    return Loaded(module, None)
-
-
-loaded = _load()
-"""Read when the package is imported; ``INTENTLY_NATIVE`` names an instruction set, or ``off``."""
-
-
-def library() -> Any:
-    """Return the module; only called where `loaded` has one."""
-    assert loaded.module is not None
-    return loaded.module
-
-
-def instructions() -> str | None:
-    """Return the instruction set in use, such as ``"avx512"``; None without the module."""
-    return None if loaded.module is None else library().instructions()
-
-
-PRODUCT, BACKWARD, BIAS_BACKWARD, MEASURE, RECEIVE, PICTURE, HEADS = 0, 2, 3, 4, 5, 6, 7
-"""The jobs of the compiled module."""
 
 SHARES = 8
 """Tasks into which the backward pass is cut at least, where there are rows for them."""
 
-ROWS = 64
-"""Queries in one block."""
 
-
-class Operands(NamedTuple):
-    """What the kernel reads, each tensor with two axes after the leading ones."""
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    sinks: Tensor | None
-    scale: Tensor | float
-    biases: list[Tensor]
-    profiles: list[Tensor]
-    rule: Mask | None
-    mask: tuple[describing.Step, ...]
-    """The program of the rule."""
-    softcap: float
-    lead: tuple[int, ...]
-    groups: int
-    dropping: Dropping | None
-
-    @property
-    def t(self) -> int:
-        """The number of queries."""
-        return self.q.shape[-2]
-
-    @property
-    def s(self) -> int:
-        """The number of keys."""
-        return self.k.shape[-2]
-
-    def run(self, job: int, **others: Any) -> None:
-        """Run one job of the compiled module on these operands and others.
-
-        Here pointers are taken, so a view that only promises its numbers (negative, all zeros)
-        becomes numbers.
-        """
-        given: dict[str, Any] = {
-            "q": self.q,
-            "k": self.k,
-            "t": self.t,
-            "s": self.s,
-            "d": self.q.shape[-1],
-            "softcap": self.softcap,
-            **others,
-        }
-        if self.mask:
-            given["mask"] = self.mask
-        if self.biases:
-            given["biases"] = tuple(self.biases)
-        if self.profiles:
-            given["profiles"] = tuple(self.profiles)
-        if isinstance(self.scale, Tensor):
-            given["scales"] = self.scale
-        else:
-            given["scale"] = self.scale
-        if self.sinks is not None:
-            given["sinks"] = self.sinks
-        if self.dropping is not None and "v" in others:
-            given["rate"] = self.dropping.rate
-            given["drop_rows"], given["drop_cols"] = self.dropping.rows, self.dropping.cols
-        for name, x in given.items():
-            if isinstance(x, tuple) or (
-                isinstance(x, Tensor) and (x.is_neg() or x._is_zerotensor())
-            ):
-                given[name] = _written(x)
-        library().run(job, torch.get_num_threads(), self.lead, self.groups, given)
-
-    def empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Memory to write to, whatever PyTorch's default dtype and device are."""
-        return self.q.new_empty(shape, dtype=dtype)
-
-    def tensors(self) -> list[Tensor]:
-        """Those that may need a gradient, in the order of `gradients`."""
-        found = [self.q, self.k, self.v]
-        for x in (self.sinks, self.scale):
-            if isinstance(x, Tensor):
-                found.append(x)
-        return [*found, *self.biases, *self.profiles]
-
-    def read_by_mask(self) -> list[Tensor]:
-        """The tensors that the mask holds, and those that its program reads."""
-        program = [x for step in self.mask for x in step if isinstance(x, Tensor)]
-        return [*program, *(() if self.rule is None else self.rule.tensors())]
-
-    def replaced_by(self, tensors: list[Tensor]) -> Operands:
-        """Return the same operands with other tensors, in the order of `tensors`."""
-        q, k, v, *rest = tensors
-        sinks = rest.pop(0) if self.sinks is not None else None
-        scale = rest.pop(0) if isinstance(self.scale, Tensor) else self.scale
-        n = len(self.biases)
-        return self._replace(
-            q=q, k=k, v=v, sinks=sinks, scale=scale, biases=rest[:n], profiles=rest[n:]
-        )
-
-
-def _written(x: Any) -> Any:
-    """A tensor, or a tuple of them, whose memory holds its numbers."""
-    if isinstance(x, tuple):
-        found = []
-        for part in x:
-            found.append(_written(part) if isinstance(part, (tuple, Tensor)) else part)
-        return tuple(found)
-    if isinstance(x, Tensor) and (x.is_neg() or x._is_zerotensor()):
-        return x.resolve_neg().clone()
-    return x
-
-
-def operands(p: Problem, v: Tensor, dropping: Dropping | None) -> Operands:
-    """Describe a product for the kernel; differentiable in everything that the problem holds."""
-    lead = p.geometry.lead
-    k, groups = p.k, shared_heads(p, v)
-    if groups != p.groups and p.groups > 1:
-        k = p.per_query_head(k)  # values of their own for every query head
-    if p.compute_dtype != p.q.dtype and p.geometry.t >= ROWS:  # read by many blocks of queries
-        k, v = k.float(), v.float()
-    tensors, profiles = describing.biases(p) if p.bias is not None else ([], [])
-    sinks = p.sinks
-    if sinks is not None:
-        sinks = sinks[..., None, None] if sinks.ndim else sinks.reshape(1, 1)
-    scale = p.scale
-    if isinstance(scale, Tensor):
-        scale = scale.reshape((1,) * max(0, 2 - scale.ndim) + tuple(scale.shape))
-    return Operands(
-        q=p.q,
-        k=k,
-        v=v,
-        sinks=sinks,
-        scale=scale,
-        biases=tensors,
-        profiles=profiles,
-        rule=p.mask,
-        mask=describing.program(p.mask, p.geometry),
-        softcap=p.softcap or 0.0,
-        lead=lead,
-        groups=groups,
-        dropping=dropping,
-    )
-
-
-def results(o: Operands) -> tuple[Tensor, Tensor]:
+def results(o: NativeOperands) -> tuple[Tensor, Tensor]:
     """Empty y (…, t, e) and stats (…, t, 2), in float32."""
     return o.empty(*o.lead, o.t, o.v.shape[-1]), o.empty(*o.lead, o.t, 2)
 
 
-def shared_heads(p: Problem, v: Tensor) -> int:
-    """How many query heads share the same key and value head."""
-    lead = p.geometry.lead
-    mine, own = p.k.shape[-3:-2], v.shape[-3:-2]
-    if len(lead) < 1 or mine != own or not mine or lead[-1] % mine[0]:
-        return 1
-    return lead[-1] // mine[0]
-
-
-def forward(o: Operands, y: Tensor, stats: Tensor | None = None) -> None:
+def forward(o: NativeOperands, y: Tensor, stats: Tensor | None = None) -> None:
     """Write y (…, t, e), and the maximum and sum of every row, stats (…, t, 2)."""
-    o.run(PRODUCT, v=o.v, y=y, stats=stats, e=o.v.shape[-1])
+    o.run(describing.PRODUCT, v=o.v, y=y, stats=stats, e=o.v.shape[-1])
 
 
 def gradients(
-    o: Operands, y: Tensor, stats: Tensor, dy: Tensor, needs: list[bool]
+    o: NativeOperands, y: Tensor, stats: Tensor, dy: Tensor, needs: list[bool]
 ) -> list[Tensor | None]:
-    """Gradients of `Operands.tensors`, None for those that need none; y in float32."""
+    """Gradients of `NativeOperands.tensors`, None for those that need none; y in float32."""
     d, e, step = o.q.shape[-1], o.v.shape[-1], library().lanes()
     heads = (*o.lead[:-1], o.lead[-1] // o.groups) if o.lead else ()
     tasks, blocks = max(1, math.prod(heads)), -(-o.t // ROWS)
@@ -254,7 +59,7 @@ def gradients(
     wide = -(-d // step) * step, -(-e // step) * step
     dk, dv = (o.empty(parts, *heads, o.s, n).zero_() for n in wide)
     given: dict[str, Any] = {"v": o.v, "e": e, "y": y, "stats": stats, "dy": dy}
-    o.run(BACKWARD, **given, dq=dq, dk=dk, dv=dv, parts=parts)
+    o.run(describing.BACKWARD, **given, dq=dq, dk=dk, dv=dv, parts=parts)
     dk, dv = (x[0] if parts == 1 else x.sum(0) for x in (dk, dv))
     found: list[Tensor | None] = [_like(dq, o.q), _like(dk[..., :d], o.k), _like(dv[..., :e], o.v)]
     rest = iter(needs[3:])
@@ -268,12 +73,12 @@ def gradients(
             found.append(None)
             continue
         total = torch.zeros_like(x, dtype=torch.float32)
-        o.run(BIAS_BACKWARD, **given, dbias=total, dbias_profile=is_profile)
+        o.run(describing.BIAS_BACKWARD, **given, dbias=total, dbias_profile=is_profile)
         found.append(total.to(x.dtype))
     return found
 
 
-def _of_sinks(o: Operands, y: Tensor, stats: Tensor, dy: Tensor) -> Tensor:
+def _of_sinks(o: NativeOperands, y: Tensor, stats: Tensor, dy: Tensor) -> Tensor:
     """−Σ over queries of D · (the weight of the sink), (…, 1, 1)."""
     offset = (dy * y).sum(-1, keepdim=True)
     assert o.sinks is not None
@@ -293,12 +98,11 @@ def _like(x: Tensor, other: Tensor) -> Tensor:
     return x.to(other.dtype)
 
 
-class _Product(torch.autograd.Function):
-    """The product with its gradients; the tensors come as `Operands.tensors` orders them."""
+class _NativeProduct(torch.autograd.Function):
+    """The product with its gradients; the tensors come as `NativeOperands.tensors` orders them."""
 
     @staticmethod
-    def forward(ctx: Any, o: Operands, *tensors: Tensor) -> Tensor:
-        """Y (…, t, e) in the dtype of q."""
+    def forward(ctx: Any, o: NativeOperands, *tensors: Tensor) -> Tensor:
         y, stats = results(o)
         forward(o.replaced_by([x.detach() for x in tensors]), y, stats)
         ctx.o = o.replaced_by([y.new_empty(0)] * len(tensors))
@@ -317,13 +121,13 @@ class _Product(torch.autograd.Function):
         return None, *(x if wanted else None for x, wanted in zip(found, needs))
 
 
-def _scale_is_zero(o: Operands) -> bool:
+def _scale_is_zero(o: NativeOperands) -> bool:
     """Whether a learned scale is 0, which its gradient is divided by."""
     learned = isinstance(o.scale, Tensor) and o.scale.requires_grad
     return learned and bool((cast(Tensor, o.scale) == 0).any())
 
 
-def _by_formula(o: Operands, dy: Tensor, needs: list[bool]) -> list[Tensor | None]:
+def _by_formula(o: NativeOperands, dy: Tensor, needs: list[bool]) -> list[Tensor | None]:
     """Gradients by the plain formula, which can be differentiated once more."""
     twice = torch.is_grad_enabled()
     with torch.enable_grad():
@@ -337,7 +141,7 @@ def _by_formula(o: Operands, dy: Tensor, needs: list[bool]) -> list[Tensor | Non
     return [next(found) if want else None for want in needs]
 
 
-def _plain(o: Operands) -> Tensor:
+def _plain(o: NativeOperands) -> Tensor:
     """The same product with the whole matrix."""
     written = [TensorBias(x) for x in o.biases]
     i, j = (torch.arange(n, device=o.q.device) for n in (o.t, o.s))
@@ -357,7 +161,7 @@ def product(p: Problem, v: Tensor) -> Tensor:
     o = operands(p, v, Dropping(*drawn(p), p.dropout) if p.dropout else None)
     tensors = o.tensors()
     if torch.is_grad_enabled() and needs_gradients(tensors):
-        return cast(Tensor, _Product.apply(o, *tensors))
+        return cast(Tensor, _NativeProduct.apply(o, *tensors))
     y = p.q.new_empty((*o.lead, p.geometry.t, v.shape[-1]))
     forward(o, y)
     return y
@@ -379,10 +183,9 @@ def _native(*given: Any) -> tuple[Tensor, Tensor]:
 @_native.register_fake
 def _(*given: Any) -> tuple[Tensor, Tensor]:
     p, v, _ = again(*given)
-    *lead, t, _ = p.geometry.shape
-    return p.q.new_empty((*lead, t, v.shape[-1]), dtype=torch.float32), p.q.new_empty(
-        (*lead, t, 2), dtype=torch.float32
-    )
+    rows = p.geometry.shape[:-1]
+    y, stats = (p.q.new_empty((*rows, n), dtype=torch.float32) for n in (v.shape[-1], 2))
+    return y, stats
 
 
 @torch.library.custom_op(
@@ -393,43 +196,40 @@ def _(*given: Any) -> tuple[Tensor, Tensor]:
 def _native_backward(
     dy: Tensor, y: Tensor, stats: Tensor, needs: list[bool], *given: Any
 ) -> list[Tensor]:
-    inputs = inputs_of(given)
+    inputs, *others = given
     with differentiable():
         leaves = [x.detach().requires_grad_(n) for x, n in zip(inputs, needs)]
-        o = operands(*again(*with_inputs(given, leaves)))
-        made = o.tensors()
-    wanted = [x.requires_grad for x in made]
+        o = operands(*again(leaves, *others))
+        described = o.tensors()
+    wanted = [x.requires_grad for x in described]
     if _scale_is_zero(o):
         with differentiable(), torch.enable_grad():
             found = _by_formula(o, dy, wanted)
     else:
-        o = o.replaced_by([x.detach() for x in made])
-        found = gradients(o, y, stats, dy, wanted)
-    outputs = [(x, dx) for x, dx in zip(made, found) if x.requires_grad and dx is not None]
+        found = gradients(o.replaced_by([x.detach() for x in described]), y, stats, dy, wanted)
+    pairs = [(x, dx) for x, dx in zip(described, found) if x.requires_grad and dx is not None]
+    leaves = [x for x in leaves if x.requires_grad]
+    options: dict[str, Any] = {"allow_unused": True, "materialize_grads": True}
     with differentiable():
         back = torch.autograd.grad(
-            [x for x, _ in outputs],
-            [x for x in leaves if x.requires_grad],
-            [dx for _, dx in outputs],
-            allow_unused=True,
-            materialize_grads=True,
+            [x for x, _ in pairs], leaves, [dx for _, dx in pairs], **options
         )
     return [dx.contiguous() for dx in back]
 
 
 @_native_backward.register_fake
 def _(dy: Tensor, y: Tensor, stats: Tensor, needs: list[bool], *given: Any) -> list[Tensor]:
-    return [x.new_empty(x.shape) for x, wanted in zip(inputs_of(given), needs) if wanted]
+    return [x.new_empty(x.shape) for x, wanted in zip(given[0], needs) if wanted]
 
 
 def _derivatives(ctx: Any, dy: Tensor, _: Tensor) -> tuple[Any, ...]:
-    y, stats, given = remembered(ctx)
-    needs = [x.requires_grad for x in inputs_of(given)]
+    y, stats, given = saved(ctx)
+    inputs = given[0]
     if torch.is_grad_enabled() or batched(dy):
-        found = twice(given, (dy.to(given[0].dtype), torch.zeros_like(stats[..., 0])))
-    else:
-        found = _native_backward(dy, y, stats, needs, *given)
-    return in_place(given, needs, iter(found))
+        own = dy.to(inputs[0].dtype), torch.zeros_like(stats[..., 0])
+        return in_place(given, by_formula(given, own))
+    needs = [x.requires_grad for x in inputs]
+    return in_place(given, _native_backward(dy, y, stats, needs, *given))
 
 
-torch.library.register_autograd("intently::native", _derivatives, setup_context=remember)
+torch.library.register_autograd("intently::native", _derivatives, setup_context=save)

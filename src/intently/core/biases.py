@@ -1,4 +1,13 @@
-"""Biases by the distance between query and key: ALiBi and the buckets of T5."""
+"""Biases as values, added to the scores before the mask and the softmax.
+
+A bias is made without knowing t and s; tiles of it are evaluated later, when the `Geometry` of the
+matrix is known, so nothing of size t × s is built. By default, query i of t is at position s − t +
+i, as in every mask. Biases add with ``+``:
+
+>>> import torch
+>>> alibi(8) + relative_buckets(torch.zeros(32, 8))
+alibi(8) + relative_buckets(32×8 tensor)
+"""
 
 from __future__ import annotations
 
@@ -7,22 +16,132 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from intently.core.biases.bias import Bias, shown
 from intently.core.masks.geometry import (
     Cut,
     Geometry,
     Integers,
+    InTiles,
+    JoinedRules,
+    OfTensor,
+    Picked,
+    Rule,
     Standing,
     as_offset,
+    check_broadcast,
     check_device,
     cut_left,
+    cut_right,
     first_of_run,
     pick,
     written,
 )
 from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.foundation.arrays import Kind, Numbers, as_tensor
 from intently.foundation.checks import whole_number
 from intently.foundation.field_names import answered
+from intently.foundation.on_demand import listed
+
+__all__ = ["Bias", "TensorBias", "alibi", "as_bias", "relative_buckets"]
+
+__dir__ = listed(__name__)
+
+
+class Bias(Rule):
+    """A rule that gives the number added to the score of each query and key."""
+
+    shown = ("at", "tile")
+
+    def tile(
+        self, g: Geometry, rows: Tensor, cols: Tensor, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        """Bias of some rows and columns, broadcastable to (…, len(rows), len(cols)).
+
+        It is differentiable in the tensors of the rule. Without ``dtype``, the result has the
+        rule's own dtype: float64 for numbers computed from a formula.
+        """
+        raise NotImplementedError
+
+    def picked(self, index: Tensor, *lead: int) -> Bias:
+        """Return the bias at picked indices of the leading axes."""
+        return PickedBias(self, index, *lead)
+
+    def _repr_html_(self) -> str:
+        from intently.show.notebook import bias_html
+
+        return bias_html(self)
+
+    def __add__(self, other: Bias | Tensor | Numbers) -> Bias:
+        """The sum of both biases."""
+        return Sum(self, as_bias(other))
+
+    def __radd__(self, other: Tensor | Numbers) -> Bias:
+        return Sum(as_bias(other), self)
+
+
+class TensorBias(OfTensor, Bias):
+    """A tensor that broadcasts to (…, h, t, s) as NumPy does; its gradient has its own shape.
+
+    Arrays, lists and integers are copied. Raises `KindError` for values that are not numbers:
+    booleans are masks.
+
+    >>> TensorBias(torch.zeros(4, 1, 6))
+    TensorBias(4×1×6 tensor)
+    """
+
+    def __init__(self, tensor: Tensor | Numbers, like: Kind | None = None) -> None:
+        tensor = as_tensor(tensor, "bias", like)
+        super().__init__(tensor)
+        self.tensor = tensor
+
+    def tile(
+        self, g: Geometry, rows: Tensor, cols: Tensor, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        x = self.entries(g, rows, cols)
+        return x if dtype is None else x.to(dtype)
+
+    def check(self, g: Geometry) -> None:
+        check_broadcast(self.tensor, g, "bias")
+
+    def part(self, cut: Cut, g: Geometry) -> TensorBias:
+        return TensorBias(cut_right(self.tensor, cut)) if self.tensor.ndim > 2 else self
+
+    def __repr__(self) -> str:
+        return f"TensorBias({shown(self.tensor)})"
+
+
+class Sum(JoinedRules[Bias], Bias):
+    """``left + right``."""
+
+    def tile(
+        self, g: Geometry, rows: Tensor, cols: Tensor, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        return self.left.tile(g, rows, cols, dtype) + self.right.tile(g, rows, cols, dtype)
+
+    def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
+        return self.left.at(g, lead, i, j) + self.right.at(g, lead, i, j)
+
+    def __repr__(self) -> str:
+        right = f"({self.right!r})" if isinstance(self.right, Sum) else repr(self.right)
+        return f"{self.left!r} + {right}"
+
+
+class PickedBias(Picked[Bias], Bias):
+    """The bias at picked leading indices."""
+
+    def tile(
+        self, g: Geometry, rows: Tensor, cols: Tensor, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        return self.taken(self.inner.tile(self.whole(g), rows, cols, dtype))
+
+
+def as_bias(bias: Bias | Tensor | Numbers, like: Kind | None = None) -> Bias:
+    """Return a bias unchanged, numbers as `TensorBias` with the dtype and device of `as_tensor`."""
+    return bias if isinstance(bias, Bias) else TensorBias(bias, like)
+
+
+def shown(tensor: Tensor) -> str:
+    """Describe a tensor by its shape."""
+    return f"{'×'.join(map(str, tensor.shape)) or 'scalar'} tensor"
 
 
 class ByDistance(Standing, Bias):
@@ -58,13 +177,8 @@ class ByDistance(Standing, Bias):
         h = g.lead[-1] if g.lead else 1
         if heads not in (None, h):
             got = f"{heads} heads" if tensor is None else shape_of(tensor)
-            raise build(
-                ArgumentError,
-                name,
-                f"one entry for each head of the matrix, h={h}",
-                got,
-                "heads are axis −3",
-            )
+            expected = f"one entry for each head of the matrix, h={h}"
+            raise build(ArgumentError, name, expected, got, "heads are axis −3")
         if self.offset is not None:
             self.start(g)
 
@@ -205,13 +319,8 @@ def alibi(
         whole_number(heads, "heads", 1)
     if slopes is not None:
         if heads is not None:
-            raise build(
-                ArgumentError,
-                "slopes",
-                "either heads or slopes",
-                f"heads={heads} and slopes",
-                "slopes hold one entry for each head",
-            )
+            expected, cause = "either heads or slopes", "slopes hold one entry for each head"
+            raise build(ArgumentError, "slopes", expected, f"heads={heads} and slopes", cause)
         slopes = _floats(slopes, "slopes")
         if slopes.ndim > 1:
             raise build(ArgumentError, "slopes", "shape (h,) or ()", shape_of(slopes))
@@ -249,14 +358,10 @@ def relative_buckets(
     n = table.shape[0]
     if n < 2 or (bidirectional and (n % 2 or n < 4)):
         least = "an even number ≥ 4" if bidirectional else "at least 2"
+        cause = "one half is for keys before the query, the other for those ahead of it"
+        expected = f"shape (buckets, h) with {least} of buckets"
         raise build(
-            ArgumentError,
-            "table",
-            f"shape (buckets, h) with {least} of buckets",
-            shape_of(table),
-            "one half is for keys before the query, the other for those ahead of it"
-            if bidirectional
-            else None,
+            ArgumentError, "table", expected, shape_of(table), cause if bidirectional else None
         )
     single = (n // 2 if bidirectional else n) // 2
     whole_number(max_distance, "max_distance", single + 1)
@@ -282,3 +387,13 @@ def _floats(x: Tensor | Sequence[float], name: str) -> Tensor:
     if not x.is_floating_point():
         raise build(KindError, name, "a floating-point tensor", f"dtype {x.dtype}")
     return x
+
+
+class TiledBias(InTiles, Bias):
+    """A bias made of ``tiles`` (n, r, c); ``index`` (…, R, C) says which stands where."""
+
+    def tile(
+        self, g: Geometry, rows: Tensor, cols: Tensor, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        block = self.entries(rows, cols)
+        return block if dtype is None else block.to(dtype)

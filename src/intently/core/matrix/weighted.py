@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from intently.core.kernels.modes import no_autocast
-from intently.core.kernels.walk import Block
-from intently.core.matrix.indexing import positions
+from intently.core.kernels.operands import no_autocast
+from intently.core.kernels.walk import WeightBlock
 from intently.core.matrix.lazy import Derived, LazyMatrix
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.arrays import Numbers
@@ -36,18 +36,15 @@ def by_value_norm(matrix: LazyMatrix, v: Tensor, out: Tensor | None = None) -> L
         h = matrix.shape[-3] if matrix.ndim > 2 else 1
         want = (h, v.shape[-1])
         if not isinstance(out, Tensor) or out.ndim != 3 or tuple(out.shape[:2]) != want:
-            raise build(
-                ArgumentError,
-                "out",
-                f"shape (h={h}, e={want[1]}, c)",
-                shape_of(out),
-                "each head has its own rows of the output map",
-                "for nn.Linear(h·e, c) write weight.T.unflatten(0, (h, e))",
-            )
+            cause = "each head has its own rows of the output map"
+            fix = "for nn.Linear(h·e, c) write weight.T.unflatten(0, (h, e))"
+            expected = f"shape (h={h}, e={want[1]}, c)"
+            raise build(ArgumentError, "out", expected, shape_of(out), cause, fix)
         with no_autocast(matrix.device):
             triangle = torch.linalg.qr(out.to(v).mT, mode="r").R
             v = v @ (triangle.mT if matrix.ndim > 2 else triangle[0].mT)
-    return _ByColumn(matrix, v.norm(dim=-1))
+    lengths = v.norm(dim=-1, keepdim=True)
+    return Weighted(matrix, lengths.new_ones(*matrix.shape[:-1], 1), lengths)
 
 
 def by_gradient(matrix: LazyMatrix, v: Tensor, dy: Tensor) -> Weighted:
@@ -75,29 +72,37 @@ def by_gradient(matrix: LazyMatrix, v: Tensor, dy: Tensor) -> Weighted:
         got = f"{dy.dtype} on {dy.device}" if isinstance(dy, Tensor) else type(dy).__name__
         raise build(KindError, "dy", f"a tensor like v, {v.dtype} on {v.device}", got)
     if tuple(dy.shape) != (*lead, t, v.shape[-1]):
-        raise build(
-            ArgumentError,
-            "dy",
-            f"the shape of A @ v, {(*lead, t, v.shape[-1])}",
-            shape_of(dy),
-            "it is the gradient of the loss to A @ v",
-        )
-    return _ByGradient(matrix, _per_head(v, matrix), dy)
+        expected, got = f"the shape of A @ v, {(*lead, t, v.shape[-1])}", shape_of(dy)
+        raise build(ArgumentError, "dy", expected, got, "it is the gradient of the loss to A @ v")
+    return Weighted(matrix, dy, _per_head(v, matrix))
 
 
 class Weighted(Derived):
-    """The weights of a matrix, each times a factor."""
+    """The weights of a matrix, each times left_i · right_j: (…, t, n) and (…, s, n)."""
+
+    def __init__(
+        self, matrix: LazyMatrix, left: Tensor, right: Tensor, positive: bool = False
+    ) -> None:
+        super().__init__(matrix)
+        self.left, self.right = left, right.expand(*matrix.shape[:-2], *right.shape[-2:])
+        self.only_positive = positive
+
+    def _parts(self, change: Callable[[Tensor], Tensor]) -> tuple[Any, ...]:
+        return change(self.left), change(self.right), self.only_positive
 
     def _row_size(self) -> int:
         return self.matrix._row_size()
 
     def positive(self) -> LazyMatrix:
         """Return the matrix with 0 where the product is negative, still lazy."""
-        return _Positive(self)
+        return Weighted(self.matrix, self.left, self.right, True)
 
     def _times(self, w: Tensor, cut: tuple[slice, ...], rows: Tensor, cols: Tensor) -> Tensor:
         """Weights (…, rows, cols) times their factors; ``cut`` says which heads they belong to."""
-        raise NotImplementedError
+        wide = torch.promote_types(w.dtype, self.left.dtype)
+        left, right = self.left[cut].index_select(-2, rows), self.right[cut].index_select(-2, cols)
+        w = w * (left.to(wide) @ right.to(wide).mT)
+        return w.clamp_min(0) if self.only_positive else w
 
     def tile(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor:
         t, s = self.shape[-2:]
@@ -108,13 +113,10 @@ class Weighted(Derived):
                 w, (), every[:t] if rows is None else rows, every[:s] if cols is None else cols
             )
 
-    def _blocks(self, size: int | None = None) -> Iterator[Block]:
+    def _blocks(self, size: int | None = None) -> Iterator[WeightBlock]:
         for block in self.matrix._blocks(size):
-            rows, cols = (
-                positions(span, n, "t", self.device)
-                for span, n in zip((block.rows, block.cols), self.shape[-2:])
-            )
-            assert rows is not None and cols is not None
+            spans = (block.rows, block.cols)
+            rows, cols = (torch.arange(x.start, x.stop, device=self.device) for x in spans)
             with no_autocast(self.device):
                 w = self._times(block.weights, block.lead, rows, cols)
             yield block._replace(weights=w)
@@ -138,43 +140,6 @@ class Weighted(Derived):
                 part = block.weights.to(wide) @ v[(*block.lead, ..., block.cols, slice(None))]
             y[(*block.lead, ..., block.rows, slice(None))] = part
         return y.to(self.dtype)
-
-
-class _ByColumn(Weighted):
-    """Weights (…, t, s) times one factor for each key, (…, s)."""
-
-    def __init__(self, matrix: LazyMatrix, factor: Tensor) -> None:
-        super().__init__(matrix)
-        self.factor = factor.expand(*matrix.shape[:-2], matrix.shape[-1])
-
-    def _times(self, w: Tensor, cut: tuple[slice, ...], rows: Tensor, cols: Tensor) -> Tensor:
-        return w * self.factor[cut][..., None, cols]
-
-    def _parts(self, change: Callable[[Tensor], Tensor]) -> tuple[Tensor, ...]:
-        return (change(self.factor),)
-
-
-class _ByGradient(Weighted):
-    """Weights (…, t, s) times dy vᵀ."""
-
-    def __init__(self, matrix: LazyMatrix, v: Tensor, dy: Tensor) -> None:
-        super().__init__(matrix)
-        self.v = v.expand(*matrix.shape[:-2], *v.shape[-2:])
-        self.dy = dy
-
-    def _times(self, w: Tensor, cut: tuple[slice, ...], rows: Tensor, cols: Tensor) -> Tensor:
-        dy, v = self.dy[cut].index_select(-2, rows), self.v[cut].index_select(-2, cols)
-        return w * (dy.to(w.dtype) @ v.to(w.dtype).mT)
-
-    def _parts(self, change: Callable[[Tensor], Tensor]) -> tuple[Tensor, ...]:
-        return change(self.v), change(self.dy)
-
-
-class _Positive(Weighted):
-    """The positive weights of a matrix; 0 elsewhere."""
-
-    def _times(self, w: Tensor, cut: tuple[slice, ...], rows: Tensor, cols: Tensor) -> Tensor:
-        return w.clamp_min(0)
 
 
 def _per_head(v: Tensor, matrix: LazyMatrix) -> Tensor:
