@@ -105,11 +105,12 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 def _serves(x: Tensor, weight: Tensor) -> bool:
     """Whether oneDNN supports the product and is faster."""
+    size = weight.numel()
+    if size < WEIGHT and x.numel() * weight.shape[0] < SIZE:
+        return False
     if x.dtype is not torch.float32 or x.device.type != "cpu" or torch.compiler.is_compiling():
         return False
-    size = weight.numel()
-    small = size < WEIGHT and x.numel() * weight.shape[0] < SIZE
-    if small or x.ndim < 2 or not x.numel() or not prefers_onednn():
+    if x.ndim < 2 or not x.numel() or not prefers_onednn():
         return False
     if type(x) not in PLAIN or type(weight) not in PLAIN or weight.dtype is not torch.float32:
         return False

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import copy as copies
-from collections.abc import Callable, Iterable
-from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,9 +13,6 @@ from intently.core.masks.geometry import integers
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.arrays import check_floats
 from intently.nn.caches.rows import check_index, picked
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 class Cache:
@@ -54,12 +50,12 @@ def _copied(x: Any, memo: dict[int, Any]) -> Any:
 
 
 class AsBefore:
-    """Context manager that restores caches if its block raises.
+    """Context manager that restores a cache, or those of all layers, if its block raises.
 
     >>> from intently.nn import KeyValueCache
     >>> cache = KeyValueCache()
     >>> try:
-    ...     with AsBefore([cache]):
+    ...     with AsBefore(cache):
     ...         k, v = cache.append(torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 3, 4))
     ...         raise ValueError
     ... except ValueError:
@@ -67,8 +63,8 @@ class AsBefore:
     0
     """
 
-    def __init__(self, caches: Iterable[Any]) -> None:
-        self._states = [(cache, cache._state()) for cache in caches if isinstance(cache, Cache)]
+    def __init__(self, cache: Any) -> None:
+        self._states = [(each, each._state()) for each in _parts(cache)]
 
     def __enter__(self) -> None:
         pass
@@ -79,25 +75,13 @@ class AsBefore:
                 cache._put_back(state)
 
 
-def undone(method: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a method so that an error restores its ``cache``, or pair of caches."""
-
-    @wraps(method)
-    def careful(*args: P.args, **options: P.kwargs) -> R:
-        cache = options.get("cache")
-        if cache is None:
-            return method(*args, **options)
-        if isinstance(cache, Cache):
-            state = cache._state()
-            try:
-                return method(*args, **options)
-            except BaseException:
-                cache._put_back(state)
-                raise
-        with AsBefore(cache if isinstance(cache, tuple) else (cache,)):
-            return method(*args, **options)
-
-    return careful
+def _parts(cache: Any) -> Sequence[Cache]:
+    """The caches in a cache, in a tuple of them, or in the ``layers`` of a model's cache."""
+    if isinstance(cache, Cache):
+        return (cache,)
+    if isinstance(cache, tuple):
+        return [each for part in cache for each in _parts(part)]
+    return _parts(getattr(cache, "layers", ()))
 
 
 class Steps(Cache):

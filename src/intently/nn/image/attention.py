@@ -21,7 +21,7 @@ from intently.foundation.checks import whole_number
 from intently.foundation.field_names import answered
 from intently.nn.attended import attended, attention_blocks
 from intently.nn.blocks import DecoderLayer, EncoderLayer, made_norm
-from intently.nn.checks import batch_optional, check_steps
+from intently.nn.checks import check_steps, forgiving
 from intently.nn.feed_forward import GatedFeedForward
 from intently.nn.image.pixels import (
     LATENT_NORM,
@@ -140,7 +140,7 @@ class ImageAttention(AllOrNothing):
         block.norm = nn.Identity() if norm is None else copied_norm(norm, "norm", c, like)
         return block
 
-    @batch_optional(3)
+    @forgiving(3)
     def forward(
         self,
         x: Float[Tensor, "*b c height width"],
@@ -156,7 +156,7 @@ class ImageAttention(AllOrNothing):
         y = as_image(self.attention(self._pixels(x), context, mask=mask), x)
         return x + y if self.residual else y
 
-    @batch_optional(3)
+    @forgiving(3)
     def attend(
         self,
         x: Float[Tensor, "*b c height width"],
@@ -255,7 +255,7 @@ class SpatialTransformer(AllOrNothing):
             setattr(block, name, Linear(weight.shape[1], weight.shape[0], bias is not None))
         return filled(block, tensors(maps))
 
-    @batch_optional(3)
+    @forgiving(3)
     def forward(
         self,
         x: Float[Tensor, "*b c height width"],
@@ -280,7 +280,7 @@ class SpatialTransformer(AllOrNothing):
                 pixels = layer(pixels, context, mask=mask, states_mask=context_mask)
         return x + as_image(self.project_out(pixels), x)
 
-    @batch_optional(3)
+    @forgiving(3)
     def attentions(
         self,
         x: Float[Tensor, "*b c height width"],

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -221,7 +220,7 @@ class LanguageModel(AllOrNothing):
             check_cache(cache, LanguageCache, len(layers))
             layers = cache.layers
         x = self._embed(ids, 0 if cache is None else cache.offset, keep)
-        with nullcontext() if cache is None else AsBefore(layers):
+        with AsBefore(cache):
             for i, (layer, own) in enumerate(zip(self.decoder, layers)):
                 x = kept(keep, f"decoder.{i}", layer(x, cache=own))
             return kept(keep, "decoder.output", self.norm(x))

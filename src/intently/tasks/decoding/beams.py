@@ -64,74 +64,29 @@ def decode_batch(
     padded = min(lengths) < source.shape[1]
     sizes = torch.tensor(lengths, device=source.device) if padded else None
     read = model.new_encoder_cache() if keep_attention else None
-    memory = model.encode(source, sizes, read)
-    steps = _steps(model, memory, keep_attention)
+    memory, cache = model.encode(source, sizes, read), model.new_cache(keep_queries=keep_attention)
+    step = stepping.Step(model, memory, cache) if stepping.serves(model) else None
+    cross_keys: dict[str, Tensor] = {}
     beams = Beams([options.limit(n - 1) for n in lengths], options, source.device)
     while True:
-        stay = beams.step(steps.logits(beams.tokens))
+        if step is None:
+            logits = model.decode(beams.tokens[:, None], memory, cache)[:, -1].clone()
+        else:
+            logits = step(beams.tokens, memory)
+        if keep_attention and not cross_keys:
+            cross_keys = cache.cross_keys
+        stay = beams.step(logits)
         if not beams.size:
             break
         if stay is not None:
-            steps.reorder_memory(stay)
+            memory = memory.expand(stay)
+            cache.reorder_memory(stay)
         if stay is not None or options.beam > 1:
-            steps.reorder_targets(beams.parents[-1])
+            cache.reorder_targets(beams.parents[-1])
     trace = None
     if read is not None:
-        histories = read.history, steps.history
-        trace = Trace(tuple(lengths), *histories, steps.cross_keys, model.replays())
+        trace = Trace(tuple(lengths), read.history, cache.history, cross_keys, model.replays())
     return beams.hypotheses(trace)
-
-
-class Steps(Protocol):
-    """The decoder in a search: takes a token for each row, returns the logits of the next.
-
-    The caller may overwrite the logits until the next call. `intently.nn.models.stepping.Steps`
-    is one.
-    """
-
-    cross_keys: dict[str, Tensor]
-
-    @property
-    def history(self) -> dict[str, list[tuple[Tensor, Tensor | None]]]: ...
-
-    def logits(self, tokens: Tensor) -> Tensor: ...
-
-    def reorder_targets(self, index: Tensor) -> None: ...
-
-    def reorder_memory(self, index: Tensor) -> None: ...
-
-
-def _steps(model: Model, memory: Any, keep: bool) -> Steps:
-    """The fast path for the steps of a search if it supports the model, else `decode`."""
-    if stepping.serves(model):
-        return stepping.Steps(model, memory, keep_queries=keep)
-    return _Decoding(model, memory, keep)
-
-
-class _Decoding:
-    """Steps by `Model.decode` with a cache."""
-
-    def __init__(self, model: Model, memory: Any, keep: bool) -> None:
-        self.model, self.memory, self.keep = model, memory, keep
-        self.cache = model.new_cache(keep_queries=keep)
-        self.cross_keys: dict[str, Tensor] = {}
-
-    @property
-    def history(self) -> dict[str, list[tuple[Tensor, Tensor | None]]]:
-        return self.cache.history
-
-    def logits(self, tokens: Tensor) -> Tensor:
-        logits = self.model.decode(tokens[:, None], self.memory, self.cache)[:, -1].clone()
-        if self.keep and not self.cross_keys:
-            self.cross_keys = self.cache.cross_keys
-        return logits
-
-    def reorder_targets(self, index: Tensor) -> None:
-        self.cache.reorder_targets(index)
-
-    def reorder_memory(self, index: Tensor) -> None:
-        self.memory = self.memory.expand(index)
-        self.cache.reorder_memory(index)
 
 
 class _Left(NamedTuple):
