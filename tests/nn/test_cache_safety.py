@@ -21,7 +21,7 @@ from intently.nn import (
     MultiHeadAttention,
     WindowCache,
 )
-from intently.nn.caches.cache import AsBefore
+from intently.nn.caches.key_value import AsBefore
 from intently.nn.models.language import LanguageModel, LanguageOptions
 
 from ..combinations import each, pairs

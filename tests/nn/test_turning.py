@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from intently.core.positions import Rotary
-from intently.nn.caches.rotary import Table
+from intently.nn.projected import Table
 
 
 class Interrupted(Table):

@@ -17,8 +17,9 @@ from intently.core.masks import Geometry, Mask, as_mask
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.checks import check_kind, check_word, probability, whole_number
 from intently.foundation.field_names import answered
-from intently.nn.caches.key_value import FixedCache, KeyValueCache, WindowCache
+from intently.nn.caches.key_value import FixedCache, KeyValueCache
 from intently.nn.caches.masks import side_by_side
+from intently.nn.caches.window import WindowCache
 from intently.nn.checks import check_steps, check_tokens, forgiving
 from intently.nn.feed_forward import FeedForward
 from intently.nn.multi_head import MultiHeadAttention

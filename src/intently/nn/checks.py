@@ -12,8 +12,8 @@ from intently.core.kernels.modes import in_autocast
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.arrays import check_floats
 from intently.foundation.field_names import check_names_of
-from intently.nn.caches.cache import AsBefore
-from intently.nn.caches.key_value import FixedCache, KeyValueCache, WindowCache
+from intently.nn.caches.key_value import AsBefore, FixedCache, KeyValueCache
+from intently.nn.caches.window import WindowCache
 
 if TYPE_CHECKING:
     from intently.nn.projected import Projected

@@ -25,11 +25,18 @@ from intently.foundation.checks import divisor, whole_number
 from intently.foundation.field_names import answered
 from intently.nn.attended import attended, attention_blocks
 from intently.nn.blocks import EncoderLayer
-from intently.nn.caches.cache import AsBefore
-from intently.nn.caches.key_value import KeyValueCache, WindowCache
+from intently.nn.caches.key_value import AsBefore, KeyValueCache
+from intently.nn.caches.window import WindowCache
 from intently.nn.linear import Linear, linear
-from intently.nn.models.layers import FOURFOLD, Factory, check_options
-from intently.nn.models.seq2seq import States, check_cache, check_ids, kept
+from intently.nn.models.seq2seq import (
+    FOURFOLD,
+    Factory,
+    States,
+    check_cache,
+    check_ids,
+    check_options,
+    kept,
+)
 from intently.nn.multi_head import MultiHeadAttention
 from intently.nn.options import AttentionOptions
 from intently.nn.projected import Projections

@@ -21,12 +21,12 @@ from intently.core.attention import attention, replaced
 from intently.core.kernels.modes import forward_mode, in_autocast, transformed
 from intently.nn.blocks import DecoderLayer, EncoderLayer
 from intently.nn.caches.key_value import FixedCache, KeyValueCache
-from intently.nn.caches.rotary import turned
 from intently.nn.feed_forward import FeedForward, GatedFeedForward
 from intently.nn.linear import Linear, linear
 from intently.nn.models.transformer import DecoderCache, Memory, Transformer
 from intently.nn.multi_head import MultiHeadAttention
 from intently.nn.options import AttentionOptions
+from intently.nn.projected import turned
 
 PARTS = {
     *(Transformer, EncoderLayer, DecoderLayer, MultiHeadAttention, FeedForward, GatedFeedForward),

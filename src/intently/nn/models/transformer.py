@@ -23,8 +23,7 @@ from intently.foundation.checks import check_word, divisor, probability, whole_n
 from intently.foundation.field_names import answered
 from intently.nn.attended import Replay, attended, attention_blocks
 from intently.nn.blocks import DecoderLayer, EncoderLayer
-from intently.nn.caches.cache import AsBefore
-from intently.nn.caches.key_value import FixedCache, KeyValueCache
+from intently.nn.caches.key_value import AsBefore, FixedCache, KeyValueCache
 from intently.nn.caches.rows import Padded
 from intently.nn.feed_forward import FeedForward, GatedFeedForward
 from intently.nn.models.seq2seq import (
