@@ -10,7 +10,6 @@ autocast, compiled graphs and the transforms of `torch.func`, it is `F.linear`; 
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -40,20 +39,6 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if learned and torch.is_grad_enabled():
         return _Product.apply(x, weight, bias)  # pyright: ignore[reportReturnType]
     return product(x, weight, bias)
-
-
-def chosen(rows: int, weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
-    """Return a function that computes `linear` for x (rows, i), with the library chosen once.
-
-    For plain tensors on the CPU, without gradients, autocast, compilers and transforms. The results
-    are those of `linear` bit for bit.
-    """
-    if _serves(weight[:1].expand(rows, -1), weight):
-        return lambda x: product(x, weight, bias)
-    turned = weight.t()
-    if bias is None:
-        return lambda x: torch.mm(x, turned)
-    return lambda x: torch.addmm(bias, x, turned)
 
 
 def xavier(*linears: nn.Linear) -> None:

@@ -269,14 +269,22 @@ class Beams:
         return torch.stack(rows[::-1], -1), torch.stack(inputs[::-1], -1)
 
 
+BLOCK = 64
+"""Scores that one maximum stands for."""
+
+SMALL = 2**15
+"""Scores that are searched directly: finding blocks takes longer."""
+
+
 def best_continuations(scores: Tensor, live: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Return the k best of scores (n, m, V) + live (n, m, 1) and their indices in m·V, best first.
 
     Ties are broken by index. Where m·V < k, −∞ fills up.
     """
     size = scores[0].numel()
-    if k == 1 and live.shape[1] == 1:
-        return _likeliest(scores, live)
+    if k == live.shape[1] == 1 and scores.numel() < SMALL:
+        values, index = scores[:, 0].max(-1, keepdim=True)  # the first of equal ones
+        return values + live, index
     values, index = largest(scores, live, min(k + 1, size))
     tied = (values[:, 1:] == values[:, :-1]).any(-1)
     values, index = values[:, :k], index[:, :k]
@@ -292,29 +300,6 @@ def best_continuations(scores: Tensor, live: Tensor, k: int) -> tuple[Tensor, Te
     return values, index
 
 
-BLOCK = 64
-
-
-def _likeliest(scores: Tensor, live: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the best of scores (n, 1, V) as `best_continuations` does; blocks as in `largest`."""
-    n, _, size = scores.shape
-    rows, blocks = scores[:, 0], size // BLOCK
-    if blocks < BLOCK:
-        values, index = rows.max(-1, keepdim=True)  # the first of equal ones
-        return values + live, index
-    parts = rows[:, : blocks * BLOCK].unflatten(-1, (blocks, BLOCK))
-    block = parts.amax(-1).argmax(-1)
-    near = parts.gather(1, block[:, None, None].expand(n, 1, BLOCK))[:, 0]
-    values, index = near.max(-1, keepdim=True)
-    index = index + BLOCK * block[:, None]
-    if size % BLOCK:
-        more, rest = rows[:, blocks * BLOCK :].max(-1, keepdim=True)
-        later = (more > values) | more.isnan()
-        values = torch.where(later, more, values)
-        index = torch.where(later, rest + blocks * BLOCK, index)
-    return values + live, index
-
-
 def largest(scores: Tensor, live: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Return the k best as `best_continuations` does, ties in any order; fast for long rows.
 
@@ -324,7 +309,7 @@ def largest(scores: Tensor, live: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """
     n, m, size = scores.shape
     blocks = size // BLOCK
-    if m * blocks < 4 * k:
+    if m * blocks < 4 * k or scores.numel() < SMALL:
         values, index = (scores + live[..., None]).flatten(1).topk(k)
         return values, index
     whole, device = blocks * BLOCK, scores.device
