@@ -33,11 +33,13 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     >>> linear(torch.ones(2, 3), torch.ones(4, 3)).shape
     torch.Size([2, 4])
     """
-    if not _serves(x, weight):
+    size = weight.numel()
+    small = size < WEIGHT and x.numel() * weight.shape[0] < SIZE
+    if small or not _serves(x, weight):
         return F.linear(x, weight, bias)
     learned = x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
     if learned and torch.is_grad_enabled():
-        return _Product.apply(x, weight, bias)  # pyright: ignore[reportReturnType]
+        return _LinearProduct.apply(x, weight, bias)  # pyright: ignore[reportReturnType]
     return product(x, weight, bias)
 
 
@@ -57,7 +59,7 @@ class Linear(nn.Linear):
         return linear(input, self.weight, self.bias)
 
 
-class _Product(torch.autograd.Function):
+class _LinearProduct(torch.autograd.Function):
     """The product and its gradients, which are also such products, and differentiable."""
 
     @staticmethod
@@ -89,10 +91,7 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _serves(x: Tensor, weight: Tensor) -> bool:
-    """Whether oneDNN supports the product and is faster."""
-    size = weight.numel()
-    if size < WEIGHT and x.numel() * weight.shape[0] < SIZE:
-        return False
+    """Whether oneDNN supports a large product and is faster."""
     if x.dtype is not torch.float32 or x.device.type != "cpu" or torch.compiler.is_compiling():
         return False
     if x.ndim < 2 or not x.numel() or not prefers_onednn():

@@ -360,7 +360,7 @@ def by_length(rotary: Rotary) -> bool:
     return rotary.scaling is not None and rotary.scaling.by_length
 
 
-class Table:
+class AngleTable:
     """Cosines and signed sines (n, width) of the first n positions; n doubles when it must.
 
     Threads share it: the pair is read and written as one value, never half of it.
@@ -391,5 +391,5 @@ def _side_by_side(pair: list[Tensor], axis: int) -> Tensor:
 
 
 @lru_cache(maxsize=16)
-def _table(rotary: Rotary, dtype: torch.dtype, device: torch.device) -> Table:
-    return Table(rotary, dtype, device)
+def _table(rotary: Rotary, dtype: torch.dtype, device: torch.device) -> AngleTable:
+    return AngleTable(rotary, dtype, device)

@@ -17,7 +17,7 @@ from intently.core.positions import DynamicNTK
 from intently.nn import AttentionOptions, MultiHeadAttention, RelativeBias
 from intently.nn.attended import attended
 from intently.tasks.decoding import Hypothesis, SearchOptions, search
-from intently.tasks.decoding.hypothesis import Trace
+from intently.tasks.decoding.hypothesis import SearchTrace
 
 from .slow_beam import EOS, SOS, SOURCES, check_forced, tiny_model
 
@@ -118,7 +118,7 @@ def test_it_can_be_multiplied_labelled_and_differentiated_through() -> None:
 
 def test_the_trace_is_freed_with_its_hypotheses() -> None:
     found = search(tiny_model(0), SOURCES, SearchOptions(max_length=5))
-    trace = weakref.ref(next(x for x in vars(found[0][0]).values() if isinstance(x, Trace)))
+    trace = weakref.ref(next(x for x in vars(found[0][0]).values() if isinstance(x, SearchTrace)))
     del found
     gc.collect()
     assert trace() is None

@@ -94,7 +94,7 @@ def _parts(cache: Any) -> Sequence[Cache]:
     return _parts(getattr(cache, "layers", ()))
 
 
-class Steps(Cache):
+class GrowingCache(Cache):
     """A growing cache: keys (b, g, s, d) and values (b, g, s, e)."""
 
     def __init__(self, keep_queries: bool) -> None:
@@ -124,7 +124,7 @@ class Steps(Cache):
         if self._k is None or self._v is None:
             check_index(index)
             return
-        k, v = picked(self._k, index), picked(self._v, index)
+        k, v = picked(self._k, index), self._v.index_select(0, index)
         if self.lengths is not None:
             self.lengths = self.lengths.index_select(0, index)
         self._k, self._v = k, v
@@ -198,20 +198,20 @@ def check_first(k: Tensor, v: Tensor) -> None:
 
 def check_continues(k: Tensor, v: Tensor, old_k: Tensor, old_v: Tensor) -> None:
     """Raise unless new keys and values match each other and the cached ones."""
-    if _continues(k, old_k) and _continues(v, old_v) and k.shape[2] == v.shape[2]:
-        return
     for name, x, old in (("k", k, old_k), ("v", v, old_v)):
-        check_floats(x, name, f"{WHAT[name]}, a floating-point tensor")
-        if x.ndim != 4 or x.shape[:-2] != old.shape[:-2] or x.shape[-1] != old.shape[-1]:
+        if not isinstance(x, Tensor) or x.dtype is not old.dtype:
+            check_floats(x, name, f"{WHAT[name]}, a floating-point tensor")
+        new, held = x.shape, old.shape
+        if len(new) != 4 or new[0] != held[0] or new[1] != held[1] or new[3] != held[3]:
             raise build(
                 ArgumentError,
                 name,
-                f"{WHAT[name]} that continue {tuple(old.shape)}",
+                f"{WHAT[name]} that continue {tuple(held)}",
                 shape_of(x),
                 "the cache belongs to another batch or module",
                 "make a new cache, or reorder(…) it to the rows you continue",
             )
-        if x.dtype != old.dtype or x.device != old.device:
+        if x.dtype is not old.dtype or x.device != old.device:
             raise build(
                 KindError,
                 name,
@@ -219,14 +219,8 @@ def check_continues(k: Tensor, v: Tensor, old_k: Tensor, old_v: Tensor) -> None:
                 f"{x.dtype} on {x.device}",
                 fix="make a new cache after .to(…)",
             )
-    _check_together(k, v)
-
-
-def _continues(x: Tensor, old: Tensor) -> bool:
-    if not isinstance(x, Tensor) or x.dtype is not old.dtype or x.device != old.device:
-        return False
-    new, held = x.shape, old.shape
-    return len(new) == 4 and new[0] == held[0] and new[1] == held[1] and new[3] == held[3]
+    if k.shape[2] != v.shape[2]:
+        _check_together(k, v)
 
 
 def _check_together(k: Tensor, v: Tensor) -> None:
@@ -241,7 +235,7 @@ def _check_together(k: Tensor, v: Tensor) -> None:
         )
 
 
-class KeyValueCache(Steps):
+class KeyValueCache(GrowingCache):
     """Keys (b, g, s, d) and values (b, g, s, e) of the steps so far.
 
     A full buffer is doubled; with ``size``, the first call allocates a buffer for that many steps.
@@ -369,4 +363,4 @@ class FixedCache(Cache):
         """Continue with rows ``index`` (n,) of the batch; raises as `KeyValueCache.reorder`."""
         check_index(index)
         if self.kv is not None:
-            self.kv = (picked(self.kv[0], index), picked(self.kv[1], index))
+            self.kv = picked(self.kv[0], index), self.kv[1].index_select(0, index)

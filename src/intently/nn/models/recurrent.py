@@ -23,7 +23,14 @@ from intently.foundation.field_names import answered
 from intently.nn.attended import Replay
 from intently.nn.caches.rows import Rows, picked
 from intently.nn.linear import Linear, xavier
-from intently.nn.models.recurrent_steps import CELLS, Attentional, Carried, Fixed, Searching, Steps
+from intently.nn.models.recurrent_steps import (
+    CELLS,
+    Attentional,
+    Carried,
+    Fixed,
+    RecurrentSteps,
+    Searching,
+)
 from intently.nn.models.seq2seq import (
     EncoderCache,
     Seq2Seq,
@@ -149,7 +156,7 @@ class RecurrentCache(TargetCache):
             self._keys = picked(self._keys, index)
 
 
-class Encoder(nn.Module):
+class RecurrentEncoder(nn.Module):
     """Reads x (b, s, c) into states (b, s, c), and the last of them (b, c); padding is not read.
 
     Source: Bahdanau et al. 2015, section 3.2: each state concatenates both directions.
@@ -202,11 +209,11 @@ class RecurrentSeq2Seq(Seq2Seq):
     def __init__(self, options: RecurrentOptions) -> None:
         super().__init__(options)
         o, c = options, options.width
-        self.encoder = Encoder(o)
+        self.encoder = RecurrentEncoder(o)
         self.bridge = Linear(c, (2 if o.cell == "lstm" else 1) * o.decoder_layers * c)
         xavier(self.bridge)
         self.attention: AdditiveAttention | LuongAttention | None = None
-        rule: type[Steps] = Fixed
+        rule: type[RecurrentSteps] = Fixed
         if o.attention == "additive":
             self.attention, rule = AdditiveAttention(c, c, c), Searching
         elif o.attention != "none":

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules import module as hooks
 
-from intently.core import kernels
 from intently.core.attention import attention, replaced
+from intently.core.kernels import _asked_for, native
 from intently.core.kernels.modes import forward_mode, in_autocast, transformed
 from intently.nn.blocks import DecoderLayer, EncoderLayer
 from intently.nn.caches.key_value import FixedCache, KeyValueCache
@@ -25,7 +25,6 @@ from intently.nn.feed_forward import FeedForward, GatedFeedForward
 from intently.nn.linear import Linear, linear
 from intently.nn.models.transformer import DecoderCache, Memory, Transformer
 from intently.nn.multi_head import MultiHeadAttention
-from intently.nn.options import AttentionOptions
 from intently.nn.projected import turned
 
 PARTS = {
@@ -37,11 +36,11 @@ REPLACED = {"forward", "hidden", "decode", "_step", "attend"}
 
 
 def serves(model: object) -> TypeGuard[Transformer]:
-    """Whether a `Step` computes the same as ``model.decode``, unseen by any hook or watch.
+    """Whether a `SearchStep` computes the same as ``model.decode``, unseen by any hook or watch.
 
     False on accelerators, for dtypes other than float32 and float64, while training, under
-    gradients, autocast, transforms and watches, and if any part has a hook, a custom ``forward``,
-    or another class or options than a `Transformer` makes.
+    gradients, autocast, transforms, watches and `intently.kernels.use`, and if any part has a hook,
+    a custom ``forward``, or another class or options than a `Transformer` makes.
     """
     if type(model) is not Transformer or torch.is_grad_enabled() or replaced() or transformed():
         return False
@@ -49,12 +48,14 @@ def serves(model: object) -> TypeGuard[Transformer]:
     kind, device = weights[0].dtype, weights[0].device
     if device.type != "cpu" or kind not in (torch.float32, torch.float64) or in_autocast(device):
         return False
-    if torch.compiler.is_compiling() or forward_mode(weights):
+    if torch.compiler.is_compiling() or forward_mode(weights) or _asked_for() is not None:
         return False
     if hooks._global_forward_hooks or hooks._global_forward_pre_hooks:
         return False
-    same = all(x.dtype is kind and x.device == device and type(x) is nn.Parameter for x in weights)
-    return same and all(map(_plain, model.modules()))
+    for x in weights:
+        if x.dtype is not kind or x.device != device or type(x) is not nn.Parameter:
+            return False
+    return all(map(_plain, model.modules()))
 
 
 def _plain(part: nn.Module) -> bool:
@@ -68,11 +69,12 @@ def _plain(part: nn.Module) -> bool:
     if not isinstance(part, MultiHeadAttention):
         return True
     positions = part.attention.positions
-    options = part.attention == AttentionOptions(positions=positions)
-    return options and part.fused and part.d == part.e and part._turns == (positions is not None)
+    others = [x for x in vars(part.attention).values() if x is not None and x is not positions]
+    turns = part._turns == (positions is not None)
+    return not others and part.fused and part.d == part.e and turns
 
 
-class Step:
+class SearchStep:
     """Reads one more token in each row, with the keys and values in a cache.
 
     >>> from intently.nn.models import TransformerOptions
@@ -80,13 +82,13 @@ class Step:
     >>> cache = model.new_cache()
     >>> with torch.no_grad():
     ...     memory = model.encode(torch.tensor([[5, 6, 2]]))
-    ...     Step(model, memory, cache)(torch.tensor([1]), memory).shape
+    ...     SearchStep(model, memory, cache)(torch.tensor([1]), memory).shape
     torch.Size([1, 30])
     """
 
     def __init__(self, model: Transformer, memory: Memory, cache: DecoderCache) -> None:
         self._model, self._cache, self._memory = model, cache, memory
-        self._layers = [_Layer(layer) for layer in model.decoder]
+        self._layers = [_DecoderStep(layer) for layer in model.decoder]
         self._mask = self._added(memory)
         for layer, (_, cross) in zip(self._layers, cache.layers):
             k, v = layer.cross._keys_and_values(memory.states)
@@ -115,7 +117,7 @@ class Step:
         return torch.where(seen, 0.0, -math.inf).to(memory.states.dtype)[:, None, None]
 
 
-class _Layer:
+class _DecoderStep:
     """A layer of the decoder, with its weights at hand."""
 
     def __init__(self, layer: Any) -> None:
@@ -157,7 +159,7 @@ class _Layer:
             both = turned(self._positions, both, t, t + 1)
             q, new = both.view(rows, -1, 1, d).split_with_sizes((h, g), 1)
             v = v.transpose(1, 2)
-        y = attention(q, *own.append(new, v))
+        y = _attended(q, *own.append(new, v), None, None)
         x = linear(y.view(rows, h * d), *out).add_(x)
         if not pre:
             x = norm(x, *first)[0]
@@ -167,8 +169,7 @@ class _Layer:
         asked = linear(norm(x, *second)[0] if pre else x, *asking)
         asked = asked.view(n, rows // n, h, d).transpose(1, 2)
         some = mask if mask is None or rows == n else mask.expand(n, 1, rows // n, -1)
-        y = None if some is None else kernels.quick(asked, k, v, None, some)
-        y = attention(asked, k, v, mask=memory.mask) if y is None else y
+        y = _attended(asked, k, v, some, memory)
         x = linear(y.transpose(1, 2).reshape(rows, h * d), *read_out).add_(x)
         if not pre:
             x = norm(x, *second)[0]
@@ -184,3 +185,11 @@ class _Layer:
             inner = self._activation(inner)
         x = linear(inner, *down).add_(x)
         return x if pre else norm(x, *third)[0]
+
+
+def _attended(
+    q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, memory: Memory | None
+) -> Tensor:
+    """The product of a call, by the shortest way that can; ``added`` is the mask of the memory."""
+    y = native.quick(q, k, v, None, added)
+    return attention(q, k, v, mask=memory and memory.mask) if y is None else y

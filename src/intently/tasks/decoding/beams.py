@@ -28,11 +28,11 @@ from torch import Tensor, nn
 from intently.errors import ArgumentError, build
 from intently.nn.attended import Replay
 from intently.nn.models import stepping
-from intently.tasks.decoding.hypothesis import Hypothesis, Trace
+from intently.tasks.decoding.hypothesis import Hypothesis, SearchTrace
 from intently.tasks.decoding.options import EOS, PAD, SOS, SearchOptions
 
 
-class Model(Protocol):
+class SearchModel(Protocol):
     """What a search needs of a model: see `intently.nn.models.Transformer`.
 
     ``decode`` takes m consecutive target rows for each row of the memory. A memory has
@@ -58,14 +58,18 @@ class Model(Protocol):
 
 
 def decode_batch(
-    model: Model, source: Tensor, lengths: list[int], options: SearchOptions, keep_attention: bool
+    model: SearchModel,
+    source: Tensor,
+    lengths: list[int],
+    options: SearchOptions,
+    keep_attention: bool,
 ) -> list[list[Hypothesis]]:
     """Return the hypotheses of each row of ``source`` (n, s), best first."""
     padded = min(lengths) < source.shape[1]
     sizes = torch.tensor(lengths, device=source.device) if padded else None
     read = model.new_encoder_cache() if keep_attention else None
     memory, cache = model.encode(source, sizes, read), model.new_cache(keep_queries=keep_attention)
-    step = stepping.Step(model, memory, cache) if stepping.serves(model) else None
+    step = stepping.SearchStep(model, memory, cache) if stepping.serves(model) else None
     cross_keys: dict[str, Tensor] = {}
     beams = Beams([options.limit(n - 1) for n in lengths], options, source.device)
     while True:
@@ -85,7 +89,9 @@ def decode_batch(
             cache.reorder_targets(beams.parents[-1])
     trace = None
     if read is not None:
-        trace = Trace(tuple(lengths), read.history, cache.history, cross_keys, model.replays())
+        trace = SearchTrace(
+            tuple(lengths), read.history, cache.history, cross_keys, model.replays()
+        )
     return beams.hypotheses(trace)
 
 
@@ -221,7 +227,7 @@ class Beams:
         self._latest = self._latest[stay]
         self.free, self.live, self.best = self.free[stay], self.live[stay], self.best[stay]
 
-    def hypotheses(self, trace: Trace | None) -> list[list[Hypothesis]]:
+    def hypotheses(self, trace: SearchTrace | None) -> list[list[Hypothesis]]:
         """Return the n best hypotheses of each sentence of the batch, best first."""
         left = _Left(*(torch.cat(parts) for parts in zip(*self._left))) if self._left else None
         chosen = [[]] if left is None else self._choose(left)

@@ -19,7 +19,7 @@ from intently.foundation.checks import check_kind, is_number, whole_number
 from intently.tasks.decoding.search import evaluating, padded, token_ids
 
 
-class Model(Protocol):
+class SampledModel(Protocol):
     """What `sample` needs of a model; `intently.nn.models.LanguageModel` is one."""
 
     @property
@@ -35,7 +35,7 @@ class Model(Protocol):
 
 @torch.no_grad()
 def sample(
-    model: Model,
+    model: SampledModel,
     prompts: Sequence[Sequence[int]],
     *,
     steps: int,
@@ -92,7 +92,7 @@ def sample(
 
 
 def _draw(
-    model: Model,
+    model: SampledModel,
     rows: list[list[int]],
     steps: int,
     how: tuple[float, int | None, float | None],
