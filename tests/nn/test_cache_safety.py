@@ -294,15 +294,6 @@ def test_history_of_a_window_is_cropped() -> None:
     assert [tuple(k.shape) for _, k in cache.history] == [(2, H, 1, 4)]
 
 
-@torch.no_grad()
-def test_attend_takes_the_steps() -> None:
-    attend, cache, twin = layer(), KeyValueCache(), KeyValueCache()
-    attend.attend(x()[:, :3], mask=it.causal(), cache=cache)
-    attend(x()[:, :3], mask=it.causal(), cache=twin)
-    assert cache.length == twin.length == 3
-    close(*(attend(x()[:, 3:], mask=it.causal(), cache=c) for c in (cache, twin)))
-
-
 LONG = torch.arange(2)
 BAD: list[tuple[Any, type[Exception], str]] = [
     (torch.tensor([0, 2]), ArgumentError, "index: expected rows from 0 to 1; got 0 to 2."),
