@@ -82,7 +82,7 @@ class Replay:
     bias: Bias | None
     positions: Rotary | None
     """Positions that turn what is kept anew at every length."""
-    how: dict[str, Any]
+    settings: dict[str, Any]
     """Score, scale, softcap and sinks."""
 
     @classmethod
@@ -133,7 +133,7 @@ class Replay:
         """(h, t, s); heads are grouped if a batch axis precedes them."""
         if self.mask is not None:
             mask = self.mask if mask is None else mask & self.mask
-        return attend(q[None], k[None], mask=mask, bias=self.bias, **self.how)[0]
+        return attend(q[None], k[None], mask=mask, bias=self.bias, **self.settings)[0]
 
 
 def _copied(value: Any) -> Any:

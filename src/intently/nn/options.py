@@ -1,4 +1,8 @@
-"""The options that a block passes to `intently.attend` on every call."""
+"""The options that a block passes to `intently.attend` on every call, learned ones among them.
+
+Learned scores, biases and sinks are modules whose call returns the value; several layers may share
+one, like the table of T5.
+"""
 
 from __future__ import annotations
 

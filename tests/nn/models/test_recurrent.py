@@ -359,7 +359,7 @@ def test_attention_of_projected_queries_may_have_heads() -> None:
     """The score that `replays` hands out takes (1, h, t, a), as recordings of searches have it."""
     ours = model()
     q, k = torch.randn(2, 3, 4, 8).double(), torch.randn(2, 1, 5, 8).double()
-    score = ours.replays()["attention"].how["score"]
+    score = ours.replays()["attention"].settings["score"]
     flat = torch.stack([score(q[:, i], k[:, 0]) for i in range(3)], 1)
     close(score(q, k), flat)
     assert it.attend(q, k.expand(2, 3, 5, 8), score=score).shape == (2, 3, 4, 5)

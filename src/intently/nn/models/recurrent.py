@@ -301,7 +301,9 @@ class RecurrentSeq2Seq(Seq2Seq):
         read = memory.read.expand(rows_read(source, target))
         none = read.keys.new_empty(len(target), 1, target.shape[1], read.keys.shape[-1])
         [(q, _)] = cache.history[name] or [(none, None)]  # no token, no step
-        return {name: attend(q, read.keys[:, None], mask=read.mask, **self.replays()[name].how)}
+        return {
+            name: attend(q, read.keys[:, None], mask=read.mask, **self.replays()[name].settings)
+        }
 
     def replays(self) -> dict[str, Replay]:
         """Return the attention settings, named as in `attentions`."""
@@ -309,8 +311,8 @@ class RecurrentSeq2Seq(Seq2Seq):
             return {}
         score = self.attention.matching
         score = None if score is None else score.replaced(lambda x: x.detach().clone())
-        how = {"score": score, "sinks": None, "scale": 1.0, "softcap": None}
-        return {self.options.cross: Replay(None, None, None, how)}
+        settings = {"score": score, "sinks": None, "scale": 1.0, "softcap": None}
+        return {self.options.cross: Replay(None, None, None, settings)}
 
     def attention_blocks(self) -> list[tuple[str, Any]]:
         """Return the module that attends, named as in `attentions`; [] without attention."""

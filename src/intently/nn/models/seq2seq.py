@@ -1,4 +1,4 @@
-"""The base of sequence-to-sequence models: embeddings, forward pass, caches and checks."""
+"""What models share: the base of those that translate, factories, weights by name, checks."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def _draw(
     model: SampledModel,
     rows: list[list[int]],
     steps: int,
-    how: tuple[float, int | None, float | None],
+    limits: tuple[float, int | None, float | None],
     stop: int | None,
     generator: torch.Generator | None,
     cache: Any,
@@ -110,7 +110,7 @@ def _draw(
     drawn: list[Tensor] = []
     ended = torch.zeros(len(rows), dtype=torch.bool, device=device)
     while True:
-        chances = distribution(last @ model.output_weight.mT, *how)
+        chances = distribution(last @ model.output_weight.mT, *limits)
         drawn.append(torch.multinomial(chances, 1, generator=generator)[:, 0])
         if stop is not None:
             ended |= drawn[-1] == stop

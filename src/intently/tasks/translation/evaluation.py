@@ -1,4 +1,4 @@
-"""Scores of a translator: exact match, BLEU, chrF, alignment error."""
+"""Scores of a translator: exact match, BLEU, chrF, alignment error, and what its *it* looks at."""
 
 from __future__ import annotations
 
