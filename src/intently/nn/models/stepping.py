@@ -121,20 +121,17 @@ class _DecoderStep:
     """A layer of the decoder, with its weights at hand."""
 
     def __init__(self, layer: Any) -> None:
-        own, self.cross, feed = layer.self_attention, layer.cross_attention, layer.feed_forward
-        self._heads, self._d, self._positions = (
-            (own.heads, own.kv_heads),
-            own.d,
-            own.attention.positions,
-        )
-        self._pre = layer.norm == "pre"
+        own, cross, feed = layer.self_attention, layer.cross_attention, layer.feed_forward
+        self.cross, self._pre = cross, layer.norm == "pre"
+        self._own, self._asking = (own.heads, own.kv_heads, own.d), (cross.heads, cross.d)
+        self._positions = own.attention.positions
         self._norms = [
             (norm.normalized_shape, norm.weight, norm.bias, norm.eps)
             for norm in (layer.self_norm, layer.cross_norm, layer.feed_norm)
         ]
         self._gated, self._activation = isinstance(feed, GatedFeedForward), feed.activation
-        up, down, n = feed.gate_up if self._gated else feed.up, feed.down, own.heads * own.d
-        cross, bias = self.cross, self.cross.qkv_bias
+        up, down = feed.gate_up if self._gated else feed.up, feed.down
+        n, bias = cross.heads * cross.d, cross.qkv_bias
         self._maps = (
             (own.qkv_weight, own.qkv_bias),
             (own.out_weight, own.out_bias),
@@ -150,7 +147,7 @@ class _DecoderStep:
         """Return the states (rows, c) of the next step; the caches keep its keys and queries."""
         norm, pre, (first, second, third) = torch.native_layer_norm, self._pre, self._norms
         joint, out, asking, read_out, up, down = self._maps
-        (h, g), d, rows, t = self._heads, self._d, x.shape[0], own.length
+        (h, g, d), rows, t = self._own, x.shape[0], own.length
         heads = linear(norm(x, *first)[0] if pre else x, *joint).view(rows, 1, h + 2 * g, d)
         if self._positions is None:
             q, new, v = heads.view(rows, -1, 1, d).split_with_sizes((h, g, g), 1)
@@ -164,13 +161,14 @@ class _DecoderStep:
         if not pre:
             x = norm(x, *first)[0]
 
-        k, v = cross.kv or ()
+        assert cross.kv is not None
+        k, v = cross.kv
         n = k.shape[0]
         asked = linear(norm(x, *second)[0] if pre else x, *asking)
-        asked = asked.view(n, rows // n, h, d).transpose(1, 2)
+        asked = asked.view(n, rows // n, *self._asking).transpose(1, 2)
         some = mask if mask is None or rows == n else mask.expand(n, 1, rows // n, -1)
         y = _attended(asked, k, v, some, memory)
-        x = linear(y.transpose(1, 2).reshape(rows, h * d), *read_out).add_(x)
+        x = linear(y.transpose(1, 2).reshape(rows, -1), *read_out).add_(x)
         if not pre:
             x = norm(x, *second)[0]
         if own.keep_queries:
