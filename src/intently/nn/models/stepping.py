@@ -1,9 +1,9 @@
 """A step of a search through the decoder of a `Transformer`, straight from its weights.
 
 `Transformer.decode` serves any number of tokens, under any options, with hooks and while watched.
-For one token of few rows the calls of its modules cost more than their products: a sentence takes
-1.4 to 1.7 × as long by it. The numbers are the same bit for bit: the same products, norms and
-attention in the same order, in the same caches.
+For one token of few rows the calls of its modules cost more than their products: a step takes 2 to
+2.6 × as long by it, one of 32 sentences with 5 beams 1.3 ×. The numbers are the same bit for bit:
+the same products, norms and attention in the same order, in the same caches.
 """
 
 from __future__ import annotations
