@@ -144,18 +144,6 @@ def test_a_window_however_the_steps_are_cut(
 
 
 @torch.no_grad()
-def test_a_long_run_keeps_little() -> None:
-    attend, cache = layer("turned"), WindowCache(5, sinks=2)
-    steps = x(1, 200)
-    whole = attend(steps, mask=it.causal() & (it.prefix(2) | it.window(4, 0)))
-    found = stepped(attend, steps, [1] * 200, cache, it.causal())
-    close(found, whole)
-    assert room(cache) <= 16
-    A = attend.attend(x(1, 1), mask=it.causal(), cache=cache)
-    assert A.shape == (1, H, 1, 7)
-
-
-@torch.no_grad()
 @pytest.mark.parametrize("make", [KeyValueCache, lambda: KeyValueCache(40), lambda: WindowCache(4)])
 def test_every_cache_is_reordered(make: Callable[[], Any]) -> None:
     attend, steps, cache, twin = layer("turned"), x(3), make(), make()

@@ -21,7 +21,7 @@ from intently.nn import (
     MultiHeadAttention,
     WindowCache,
 )
-from intently.nn.caches.cache import AsBefore
+from intently.nn.caches.key_value import AsBefore
 from intently.nn.models.language import LanguageModel, LanguageOptions
 
 from ..combinations import each, pairs
@@ -292,15 +292,6 @@ def test_history_of_a_window_is_cropped() -> None:
     stepped(attend, x(t=8), [5, 2, 1], cache, it.causal())
     cache.crop(1)
     assert [tuple(k.shape) for _, k in cache.history] == [(2, H, 1, 4)]
-
-
-@torch.no_grad()
-def test_attend_takes_the_steps() -> None:
-    attend, cache, twin = layer(), KeyValueCache(), KeyValueCache()
-    attend.attend(x()[:, :3], mask=it.causal(), cache=cache)
-    attend(x()[:, :3], mask=it.causal(), cache=twin)
-    assert cache.length == twin.length == 3
-    close(*(attend(x()[:, 3:], mask=it.causal(), cache=c) for c in (cache, twin)))
 
 
 LONG = torch.arange(2)

@@ -7,7 +7,7 @@ import torch
 
 import intently as it
 from intently.errors import ArgumentError
-from intently.nn import AttentionHead, AttentionOptions, KeyValueCache, MultiHeadAttention
+from intently.nn import AttentionHead, AttentionOptions, MultiHeadAttention
 
 from ..messages import raises
 from ..tensors import drawn
@@ -47,14 +47,6 @@ def test_a_head_is_a_block_of_one_head_with_nothing_behind_it() -> None:
     x = torch.randn(2, 5, 8)
     torch.testing.assert_close(head(x), block(x)[..., :4])
     torch.testing.assert_close(head.attend(x).dense(), block.attend(x)[:, 0].dense())
-
-
-@torch.no_grad()
-def test_steps_are_the_whole() -> None:
-    head, cache = AttentionHead(8, 4, attention=AttentionOptions(mask=it.causal())), KeyValueCache()
-    x = torch.randn(2, 5, 8)
-    found = torch.cat([head(y, cache=cache) for y in x.split(1, 1)], 1)
-    torch.testing.assert_close(found, head(x))
 
 
 def test_it_is_described() -> None:

@@ -182,14 +182,6 @@ def test_grouped_heads_are_repeated_heads() -> None:
     assert grouped.attend(x()).k.shape[1] == g and grouped.attend(x()).shape == (2, h, 5, 5)
 
 
-def test_the_matrix_is_the_one_forward_multiplies_by() -> None:
-    layer = drawn(MultiHeadAttention(C, H, head_widths=(4, 2)))
-    A = layer.attend(x(), mask=it.causal())
-    v = (x() @ layer.qkv_weight[-H * 2 :].T + layer.qkv_bias[-H * 2 :]).unflatten(-1, (H, 2))
-    y = (A.dense() @ v.transpose(1, 2)).transpose(1, 2).flatten(2) @ layer.out_weight.T
-    close(y + layer.out_bias, layer(x(), mask=it.causal()))
-
-
 def test_dropout_only_while_training() -> None:
     layer = drawn(MultiHeadAttention(C, H, dropout=0.5))
     torch.manual_seed(0)

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from intently.core.positions import Rotary
-from intently.nn.caches.rotary import Table
+from intently.nn.projected import AngleTable
 
 
-class Interrupted(Table):
+class Interrupted(AngleTable):
     """Whenever an attribute was read or written, another thread has its turn."""
 
     def __getattribute__(self, name: str) -> Any:
@@ -39,7 +39,7 @@ def other_thread() -> None:
         work = now
 
 
-def table(kind: type[Table] = Table) -> Table:
+def table(kind: type[AngleTable] = AngleTable) -> AngleTable:
     return kind(Rotary(4), torch.float32, torch.device("cpu"))
 
 

@@ -25,8 +25,7 @@ from intently.tasks.training.checkpoint import Checkpoints
 from intently.tasks.training.processes import Processes, joined
 from intently.tasks.training.progress import counted
 from intently.tasks.training.writer import sole_writer
-from intently.tasks.translation.links import links_of, read_links
-from intently.tasks.translation.runs import DEV_SENTENCES, WRITES, fit
+from intently.tasks.translation.runs import DEV_SENTENCES, WRITES, fit, links_of, read_links
 from intently.tasks.translation.translator import Translator
 
 if TYPE_CHECKING:

@@ -2,13 +2,13 @@
 
 from intently.foundation.on_demand import listed, names
 from intently.nn.blocks import DecoderLayer, EncoderLayer
-from intently.nn.caches.key_value import FixedCache, KeyValueCache, WindowCache
+from intently.nn.caches.key_value import FixedCache, KeyValueCache
+from intently.nn.caches.window import WindowCache
 from intently.nn.feed_forward import FeedForward, GatedFeedForward
 from intently.nn.image.attention import ChannelNorm, ImageAttention, SpatialTransformer, group_norm
 from intently.nn.image.convolution import ConvolutionAsAttention, convolution_as_attention
-from intently.nn.learned import AdditiveScore, GeneralScore, RelativeBias, Sinks
 from intently.nn.multi_head import AttentionHead, MultiHeadAttention
-from intently.nn.options import AttentionOptions
+from intently.nn.options import AdditiveScore, AttentionOptions, GeneralScore, RelativeBias, Sinks
 from intently.nn.projected import Projections
 from intently.nn.recurrent import AdditiveAttention, AttentionalVector, LuongAttention, Remembered
 

@@ -16,8 +16,7 @@ from intently.core.matrix import LazyMatrix, stack_rows
 from intently.core.positions import Rotary
 from intently.foundation.values import Value
 from intently.nn.caches.masks import standing
-from intently.nn.caches.rotary import by_length
-from intently.nn.projected import Projected
+from intently.nn.projected import Projected, by_length
 
 
 def attended(
@@ -83,7 +82,7 @@ class Replay:
     bias: Bias | None
     positions: Rotary | None
     """Positions that turn what is kept anew at every length."""
-    how: dict[str, Any]
+    settings: dict[str, Any]
     """Score, scale, softcap and sinks."""
 
     @classmethod
@@ -134,7 +133,7 @@ class Replay:
         """(h, t, s); heads are grouped if a batch axis precedes them."""
         if self.mask is not None:
             mask = self.mask if mask is None else mask & self.mask
-        return attend(q[None], k[None], mask=mask, bias=self.bias, **self.how)[0]
+        return attend(q[None], k[None], mask=mask, bias=self.bias, **self.settings)[0]
 
 
 def _copied(value: Any) -> Any:

@@ -17,10 +17,10 @@ from intently.core.masks import Geometry, Mask, as_mask
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.checks import check_kind, check_word, probability, whole_number
 from intently.foundation.field_names import answered
-from intently.nn.caches.cache import undone
-from intently.nn.caches.key_value import FixedCache, KeyValueCache, WindowCache
+from intently.nn.caches.key_value import FixedCache, KeyValueCache
 from intently.nn.caches.masks import side_by_side
-from intently.nn.checks import batch_optional, check_call, check_steps
+from intently.nn.caches.window import WindowCache
+from intently.nn.checks import check_steps, check_tokens, forgiving
 from intently.nn.feed_forward import FeedForward
 from intently.nn.multi_head import MultiHeadAttention
 from intently.nn.weights.loading import AllOrNothing, copied, copied_norm
@@ -38,13 +38,14 @@ class _Residual(AllOrNothing):
         check_word(norm, "norm", ("pre", "post"))
         self.norm, self.dropout = norm, probability(dropout, "dropout")
 
-    def _step(self, x: Tensor, layer_norm: nn.Module, f: Callable[[Tensor], Tensor]) -> Tensor:
-        if self.norm == "pre":
-            return x + self._dropped(f(layer_norm(x)))
-        return layer_norm(x + self._dropped(f(x)))
-
-    def _dropped(self, y: Tensor) -> Tensor:
-        return F.dropout(y, self.dropout) if self.training and self.dropout else y
+    def _step(
+        self, x: Tensor, norm: Callable[[Tensor], Tensor], f: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        pre = self.norm == "pre"
+        y = f(norm(x) if pre else x)
+        if self.training and self.dropout:
+            y = F.dropout(y, self.dropout)
+        return x + y if pre else norm(x + y)
 
 
 @answered
@@ -103,8 +104,7 @@ class EncoderLayer(_Residual):
         feed, made = _parts(own, feed_forward, norms, 2)
         return cls(own.width, own, feed, norm=norm, norms=lambda width: next(made))
 
-    @batch_optional(2)
-    @undone
+    @forgiving(2)
     def forward(
         self,
         x: Float[Tensor, "*b s c"],
@@ -118,7 +118,7 @@ class EncoderLayer(_Residual):
         shape, and `KindError` for another dtype or cache.
         """
         _check_growing(cache, "cache")
-        _check_steps(self.self_attention, x, cache)
+        _check_steps(_inside(self.self_attention), x)
         x = self._step(x, self.self_norm, lambda y: self.self_attention(y, mask=mask, cache=cache))
         return self._step(x, self.feed_norm, self.feed_forward)
 
@@ -182,8 +182,7 @@ class DecoderLayer(_Residual):
         feed, made = _parts(own, feed_forward, norms, 3)
         return cls(own.width, own, feed, cross=states, norm=norm, norms=lambda width: next(made))
 
-    @batch_optional(2, "states")
-    @undone
+    @forgiving(2, "states")
     def forward(
         self,
         x: Float[Tensor, "*b t c"],
@@ -202,20 +201,19 @@ class DecoderLayer(_Residual):
         and the cross-attention has its own mask or bias, which may depend on query positions;
         `KindError` for other dtypes and caches. The caches are then unchanged.
         """
-        own, cross = _caches(cache)
-        _check_steps(self.self_attention, x, own)
+        _check_pair(cache)
+        own, cross = cache
+        _check_steps(_inside(self.self_attention), x)
         attention, rule = _inside(self.cross_attention), states_mask
-        beams, n = _beams(x, states, attention), len(states)
-        if attention is not None:
-            check_call(attention, _folded(x, n), states, cross)
+        beams = _beams(x, states, attention)
         if rule is not None:
             heads = 1 if attention is None else attention.heads
-            g = Geometry((n, heads), x.shape[1], states.shape[1], x.device)
+            g = Geometry((len(states), heads), x.shape[1], states.shape[1], x.device)
             rule = side_by_side(as_mask(rule), beams, g)
 
         def read(y: Tensor) -> Tensor:
-            found = self.cross_attention(_folded(y, n), states, mask=rule, cache=cross)
-            return found.view_as(y)
+            folded = y if beams == 1 else y.reshape(len(states), -1, y.shape[2])
+            return self.cross_attention(folded, states, mask=rule, cache=cross).view(y.shape)
 
         x = self._step(x, self.self_norm, lambda y: self.self_attention(y, mask=mask, cache=own))
         x = self._step(x, self.cross_norm, read)
@@ -294,13 +292,10 @@ def _inside(attention: nn.Module) -> MultiHeadAttention | None:
     return next((m for m in attention.modules() if isinstance(m, MultiHeadAttention)), None)
 
 
-def _check_steps(
-    attention: nn.Module, x: Tensor, cache: KeyValueCache | WindowCache | None
-) -> None:
+def _check_steps(attention: MultiHeadAttention | None, x: Tensor) -> None:
     """Raise the attention's own error before a norm raises a less helpful one."""
-    inside = _inside(attention)
-    if inside is not None:
-        check_call(inside, x, None, cache)
+    if attention is not None:
+        check_tokens(attention, x, attention.out_weight)
 
 
 def _beams(x: Tensor, states: Tensor, attention: MultiHeadAttention | None) -> int:
@@ -334,22 +329,14 @@ def _beams(x: Tensor, states: Tensor, attention: MultiHeadAttention | None) -> i
     return rows // n
 
 
-def _folded(x: Tensor, n: int) -> Tensor:
-    """The queries of m consecutive rows, concatenated: (n·m, t, c) → (n, m·t, c)."""
-    rows, t, c = x.shape
-    return x if rows == n else x.reshape(n, rows // n * t, c)
-
-
 def _check_growing(cache: object, name: str) -> None:
     check_kind(cache, KeyValueCache | WindowCache | None, name, "a KeyValueCache or WindowCache")
 
 
-def _caches(cache: Caches) -> Caches:
-    """The cache of x and that of the states, or raise."""
+def _check_pair(cache: Caches) -> None:
+    """Raise unless these are the cache of x and that of the states."""
     expected = "a pair: a KeyValueCache or WindowCache for x, and a FixedCache for the states"
     if not isinstance(cache, tuple) or len(cache) != 2:
         raise build(KindError, "cache", expected, type(cache).__name__)
-    own, cross = cache
-    _check_growing(own, "cache[0]")
-    check_kind(cross, FixedCache | None, "cache[1]", "a FixedCache")
-    return own, cross
+    _check_growing(cache[0], "cache[0]")
+    check_kind(cache[1], FixedCache | None, "cache[1]", "a FixedCache")

@@ -11,8 +11,9 @@ from torch import Tensor
 from intently.core.kernels.operands import in_autocast
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.arrays import check_floats
-from intently.foundation.field_names import answered
-from intently.nn.caches.key_value import FixedCache, KeyValueCache, WindowCache
+from intently.foundation.field_names import check_names_of
+from intently.nn.caches.key_value import AsBefore, FixedCache, KeyValueCache
+from intently.nn.caches.window import WindowCache
 
 if TYPE_CHECKING:
     from intently.nn.projected import Projected
@@ -23,9 +24,10 @@ CACHES = (KeyValueCache, WindowCache, FixedCache)
 
 def check_steps(x: Tensor, name: str, weight: Tensor) -> None:
     """Raise unless x is a floating-point tensor like the layer's weights."""
-    fix = "embed token ids first; NumPy arrays go through torch.as_tensor"
-    check_floats(x, name, "a floating-point tensor (b, steps, width)", fix)
-    check_dtype(x, name, weight)
+    if not isinstance(x, Tensor) or x.dtype is not weight.dtype or x.device != weight.device:
+        fix = "embed token ids first; NumPy arrays go through torch.as_tensor"
+        check_floats(x, name, "a floating-point tensor (b, steps, width)", fix)
+        check_dtype(x, name, weight)
 
 
 def check_dtype(x: Tensor, name: str, weight: Tensor) -> None:
@@ -41,15 +43,20 @@ def check_dtype(x: Tensor, name: str, weight: Tensor) -> None:
         )
 
 
+def check_tokens(layer: Projected, x: Tensor, weight: Tensor) -> None:
+    """Raise unless x (b, t, c) is as wide as a layer takes it."""
+    check_steps(x, "x", weight)
+    if x.ndim != 3 or x.shape[-1] != layer.width:
+        raise build(ArgumentError, "x", f"shape (b, t, c={layer.width}), or (t, c)", shape_of(x))
+
+
 def check_call(layer: Projected, x: Tensor, context: Tensor | None, cache: Cache | None) -> None:
     """Raise unless a layer can attend to x (b, t, c), or a context (b, s, k), with this cache."""
     if cache is not None and not isinstance(cache, CACHES):
         wanted = "a KeyValueCache, WindowCache or FixedCache"
         raise build(KindError, "cache", wanted, type(cache).__name__)
     weight = layer.qkv_weight if layer.fused else layer.q_weight
-    check_steps(x, "x", weight)
-    if x.ndim != 3 or x.shape[-1] != layer.width:
-        raise build(ArgumentError, "x", f"shape (b, t, c={layer.width}), or (t, c)", shape_of(x))
+    check_tokens(layer, x, weight)
     if context is not None:
         _check_context(layer, x, context, cache, weight)
     elif layer.context_width != layer.width and not (
@@ -140,15 +147,16 @@ def _check_fixed(
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def batch_optional(axes: int, beside: str = "context") -> Callable[[F], F]:
+def forgiving(axes: int, beside: str = "context") -> Callable[[F], F]:
     """Return a decorator: a method of a batch x also takes a single item with ``axes`` axes.
 
     An item x, and the second argument ``beside`` it (s, k), are read as a batch of one; masks and
     caches are those of that batch. The result, a tensor, a lazy matrix or matrices by name, has no
-    batch axis. The method raises ArgumentError where only one of the two has a batch axis.
+    batch axis. The method raises ArgumentError where only one of the two has a batch axis; if it
+    raises, its ``cache`` is as before, and names of other libraries are answered with ours.
 
     >>> class Doubled:
-    ...     @batch_optional(2)
+    ...     @forgiving(2)
     ...     def __call__(self, x):
     ...         return 2 * x.view(1, 3, 4)
     >>> import torch
@@ -157,18 +165,26 @@ def batch_optional(axes: int, beside: str = "context") -> Callable[[F], F]:
     """
 
     def widened(method: F) -> F:
-        told = answered(method)
+        def careful(self: Any, *given: Any, **options: Any) -> Any:
+            if options.get("cache") is None:
+                return method(self, *given, **options)
+            with AsBefore(options["cache"]):
+                return method(self, *given, **options)
 
         @wraps(method)
         def either(self: Any, *given: Any, **options: Any) -> Any:
-            named = dict(zip(("x", beside), given)) | options
-            x = named.get("x")
-            if not isinstance(x, Tensor) or x.ndim != axes or len(given) > 2:
-                return told(self, *given, **options)
-            named["x"] = x[None]
-            if named.get(beside) is not None:
-                named[beside] = _batch(named[beside], beside)
-            return _item(told(self, **named))
+            x = given[0] if given else options.get("x")
+            try:
+                if not isinstance(x, Tensor) or x.ndim != axes or len(given) > 2:
+                    return careful(self, *given, **options)
+                named = dict(zip(("x", beside), given)) | options | {"x": x[None]}
+                if named.get(beside) is not None:
+                    named[beside] = _batch(named[beside], beside)
+                return _item(careful(self, **named))
+            except TypeError as error:
+                if not isinstance(error, KindError):
+                    check_names_of(method, (self, *given), options)
+                raise
 
         return either  # pyright: ignore[reportReturnType]
 

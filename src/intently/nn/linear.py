@@ -10,7 +10,6 @@ autocast, compiled graphs and the transforms of `torch.func`, it is `F.linear`; 
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -34,26 +33,14 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     >>> linear(torch.ones(2, 3), torch.ones(4, 3)).shape
     torch.Size([2, 4])
     """
-    if not _serves(x, weight):
+    size = weight.numel()
+    small = size < WEIGHT and x.numel() * weight.shape[0] < SIZE
+    if small or not _serves(x, weight):
         return F.linear(x, weight, bias)
     learned = x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
     if learned and torch.is_grad_enabled():
-        return _Product.apply(x, weight, bias)  # pyright: ignore[reportReturnType]
+        return _LinearProduct.apply(x, weight, bias)  # pyright: ignore[reportReturnType]
     return product(x, weight, bias)
-
-
-def chosen(rows: int, weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
-    """Return a function that computes `linear` for x (rows, i), with the library chosen once.
-
-    For plain tensors on the CPU, without gradients, autocast, compilers and transforms. The results
-    are those of `linear` bit for bit.
-    """
-    if _serves(weight[:1].expand(rows, -1), weight):
-        return lambda x: product(x, weight, bias)
-    turned = weight.t()
-    if bias is None:
-        return lambda x: torch.mm(x, turned)
-    return lambda x: torch.addmm(bias, x, turned)
 
 
 def xavier(*linears: nn.Linear) -> None:
@@ -72,7 +59,7 @@ class Linear(nn.Linear):
         return linear(input, self.weight, self.bias)
 
 
-class _Product(torch.autograd.Function):
+class _LinearProduct(torch.autograd.Function):
     """The product and its gradients, which are also such products, and differentiable."""
 
     @staticmethod
@@ -104,12 +91,10 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _serves(x: Tensor, weight: Tensor) -> bool:
-    """Whether oneDNN supports the product and is faster."""
+    """Whether oneDNN supports a large product and is faster."""
     if x.dtype is not torch.float32 or x.device.type != "cpu" or torch.compiler.is_compiling():
         return False
-    size = weight.numel()
-    small = size < WEIGHT and x.numel() * weight.shape[0] < SIZE
-    if small or x.ndim < 2 or not x.numel() or not prefers_onednn():
+    if x.ndim < 2 or not x.numel() or not prefers_onednn():
         return False
     if type(x) not in PLAIN or type(weight) not in PLAIN or weight.dtype is not torch.float32:
         return False

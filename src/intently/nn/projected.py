@@ -8,24 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from intently.core.attention import Attention
+from intently.core.attention import Attention, attend, attention
 from intently.core.biases import as_bias
-from intently.core.kernels.operands import problem_of
-from intently.core.masks import Geometry, Mask, as_mask
+from intently.core.kernels.operands import transformed
+from intently.core.masks import Mask, as_mask
+from intently.core.positions import Rotary
 from intently.errors import ArgumentError, build
+from intently.foundation.arrays import valued
 from intently.foundation.checks import check_kind, probability, whole_number
 from intently.foundation.field_names import answered
 from intently.foundation.values import Value
-from intently.nn.caches.cache import undone
 from intently.nn.caches.key_value import FixedCache
-from intently.nn.caches.rotary import by_length, turned
-from intently.nn.checks import Cache, batch_optional, check_call
+from intently.nn.checks import Cache, check_call, forgiving
 from intently.nn.linear import linear
 from intently.nn.options import AttentionOptions
 from intently.nn.weights.loading import AllOrNothing, restore, wrong_shapes
@@ -88,7 +89,8 @@ class Projected(AllOrNothing):
         self.dropout, self.projections = probability(dropout, "dropout"), projections
         h, g = heads
         self._split = (h * self.d, g * self.d, g * self.e)
-        if projections.fused and self.context_width == width:
+        self.fused = projections.fused and self.context_width == width
+        if self.fused:
             self._add("qkv", sum(self._split), width, projections.bias)
         else:
             self._add("q", self._split[0], width, projections.bias)
@@ -134,11 +136,6 @@ class Projected(AllOrNothing):
             self.__dict__.update(moved, attention=replace(self.attention, **moved))
         return self
 
-    @property
-    def fused(self) -> bool:
-        """Whether the three input maps are stored in one weight."""
-        return hasattr(self, "qkv_weight")
-
     def reset_parameters(self) -> None:
         """Draw new weights, Xavier uniform (Glorot & Bengio 2010) for each map; biases are 0."""
         if self.fused:
@@ -151,8 +148,7 @@ class Projected(AllOrNothing):
             if name.endswith("bias"):
                 nn.init.zeros_(p)
 
-    @batch_optional(2)
-    @undone
+    @forgiving(2)
     def forward(
         self,
         x: Float[Tensor, "*b t c"],
@@ -172,11 +168,11 @@ class Projected(AllOrNothing):
         of the projections: these sum over all steps, and 0 · NaN is NaN. Fill padding with finite
         numbers for training.
         """
-        matrix, v = self._matrix_and_values(x, context, mask, cache)
-        return self._output(matrix.matmul(v))
+        check_call(self, x, context, cache)
+        q, k, v, settings = self._operands(x, context, mask, cache)
+        return self._output(attention(q, k, v, **settings))
 
-    @batch_optional(2)
-    @undone
+    @forgiving(2)
     def attend(
         self,
         x: Float[Tensor, "*b t c"],
@@ -191,7 +187,9 @@ class Projected(AllOrNothing):
         cache, it appends the steps of x as `forward` does. Later steps may overwrite the buffers
         behind the matrix, which then refuses to answer. Call only one of the two per step.
         """
-        return self._of_heads(self._matrix_and_values(x, context, mask, cache)[0].settled())
+        check_call(self, x, context, cache)
+        q, k, _, settings = self._operands(x, context, mask, cache)
+        return self._of_heads(attend(q, k, **settings))
 
     def _output(self, y: Tensor) -> Tensor:
         """Return the output (b, t, o) from the products (b, h, t, e) of all heads."""
@@ -200,43 +198,19 @@ class Projected(AllOrNothing):
     def _of_heads(self, matrix: Attention) -> Attention:
         return matrix
 
-    def _matrix_and_values(
+    def _operands(
         self, x: Tensor, context: Tensor | None, mask: Mask | Tensor | None, cache: Cache | None
-    ) -> tuple[Attention, Tensor]:
-        check_call(self, x, context, cache)
+    ) -> tuple[Tensor, Tensor, Tensor, dict[str, Any]]:
+        """Queries (b, h, t, d), keys (b, g, s, d), values (b, g, s, e), and what `attend` takes."""
         rule = self.mask
         if mask is not None:
             rule = as_mask(mask) if rule is None else rule & as_mask(mask)
         bias = self.bias() if isinstance(self.bias, nn.Module) else self.bias
-        bias = None if bias is None else as_bias(bias)
-        t = x.shape[1]
+        t, offset, end, places, growing = x.shape[1], 0, x.shape[1], None, None
         if cache is not None and not isinstance(cache, FixedCache):
+            growing, offset, end = cache, cache.offset, cache.length + t
             rule = cache.mask(rule, t)
-            bias = None if bias is None else cache.bias(bias, t)
-        if cache is not None:
-            geometry = self._geometry(x, context, cache)
-            for value in (rule, bias):
-                if value is not None:
-                    value.check(geometry)
-        q, k, v = self._operands(x, context, cache)
-        score, sinks = self.score, self.sinks
-        problem, cast = problem_of(
-            q,
-            k,
-            score() if isinstance(score, nn.Module) else score,
-            rule,
-            bias,
-            self.attention.scale,
-            self.attention.softcap,
-            sinks() if isinstance(sinks, nn.Module) else sinks,
-            self.dropout if self.training else 0.0,
-        )
-        return Attention(problem, cast), v
-
-    def _operands(
-        self, x: Tensor, context: Tensor | None, cache: Cache | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries (b, h, t, d), keys (b, g, s, d) and values (b, g, s, e) of a call."""
+            bias = None if bias is None else cache.bias(as_bias(bias), t)
         if isinstance(cache, FixedCache):
             q = self._queries(x)
             if cache.kv is None:
@@ -244,22 +218,32 @@ class Projected(AllOrNothing):
                 cache.kv = self._keys_and_values(context)
             if cache.keep_queries:
                 cache.history.append(q)
-            return q, *cache.kv
-        if context is not None:
-            return self._queries(x), *self._keys_and_values(context)
-        offset = 0 if cache is None else cache.offset
-        q, k, v = self._own(x, offset, x.shape[1] + (0 if cache is None else cache.length))
-        if cache is not None:
+            k, v = cache.kv
+        elif context is not None:
+            q, (k, v) = self._queries(x), self._keys_and_values(context)
+        else:
+            q, k, v = self._own(x, offset, end)
+        if growing is not None:
             new = k
-            k, v = cache.append(k, v)
-            if cache.keep_queries:
-                cache.history.append((q, new))
+            k, v = growing.append(k, v)
+            if growing.keep_queries:
+                growing.history.append((q, new))
+            places = growing.places(x.device)
         if self.attention.positions is not None and not self._turns:
-            end = offset + x.shape[1]
-            places = None if cache is None else cache.places(x.device)
+            end = offset + t
             q = self.attention.positions(q, offset, length=end)
             k = self.attention.positions(k, positions=places, length=end)
-        return q, k, v
+        score, sinks = self.score, self.sinks
+        settings = {
+            "score": score() if isinstance(score, nn.Module) else score,
+            "mask": rule,
+            "bias": bias,
+            "scale": self.attention.scale,
+            "softcap": self.attention.softcap,
+            "sinks": sinks() if isinstance(sinks, nn.Module) else sinks,
+            "dropout": self.dropout if self.training else 0.0,
+        }
+        return q, k, v, settings
 
     def _own(self, x: Tensor, offset: int | Tensor, end: int) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of x itself, with rotary positions applied."""
@@ -315,16 +299,6 @@ class Projected(AllOrNothing):
             v = linear(context, self.v_weight, self.v_bias)
         return _heads(k, self.kv_heads), _heads(v, self.kv_heads)
 
-    def _geometry(self, x: Tensor, context: Tensor | None, cache: Cache | None) -> Geometry:
-        """The shape (b, h, t, s) of a call's matrix, before anything is computed or cached."""
-        b, t, _ = x.shape
-        s = t if context is None else context.shape[1]
-        if isinstance(cache, FixedCache):
-            s = s if cache.kv is None else cache.kv[0].shape[-2]
-        elif cache is not None:
-            s = cache.columns(t)
-        return Geometry((b, self.heads), t, s, x.device)
-
     def _load_from_state_dict(
         self,
         state_dict: dict[str, Any],
@@ -349,3 +323,73 @@ class Projected(AllOrNothing):
 def _heads(x: Tensor, heads: int) -> Tensor:
     """Split (b, t, h·d) into heads: (b, t, h, d)."""
     return x.unflatten(-1, (heads, -1))
+
+
+def turned(rotary: Rotary, x: Tensor, offset: int | Tensor, end: int) -> Tensor:
+    """Heads (b, t, n, d) rotated to the positions ``offset + i`` < ``end``; offsets may be (b,).
+
+    >>> x = torch.ones(1, 2, 1, 2)
+    >>> turned(Rotary(2), x, 0, 2)[0, :, 0]
+    tensor([[ 1.0000,  1.0000],
+            [-0.3012,  1.3818]])
+    """
+    if not valued(x) or transformed() or by_length(rotary):
+        return rotary(x.transpose(1, 2), offset).transpose(1, 2)
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    cos, sin = _table(rotary, dtype, x.device).upto(end)
+    t = x.shape[1]
+    if isinstance(offset, int):
+        cos, sin = cos[offset : offset + t, None], sin[offset : offset + t, None]
+    else:
+        at = offset[:, None] + torch.arange(t, device=x.device)
+        cos, sin = cos[at, None], sin[at, None]
+    width = cos.shape[-1]
+    whole = width == x.shape[-1]
+    y = x if whole else x[..., :width]
+    y = y if y.dtype is dtype else y.to(dtype)
+    if rotary.layout == "half":
+        swapped = y.roll(width // 2, -1)
+    else:
+        swapped = y.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+    y = (y * cos).addcmul_(swapped, sin).to(x.dtype)
+    return y if whole else torch.cat([y, x[..., width:]], -1)
+
+
+def by_length(rotary: Rotary) -> bool:
+    """Whether the angles of all steps change when the text grows."""
+    return rotary.scaling is not None and rotary.scaling.by_length
+
+
+class AngleTable:
+    """Cosines and signed sines (n, width) of the first n positions; n doubles when it must.
+
+    Threads share it: the pair is read and written as one value, never half of it.
+    """
+
+    def __init__(self, rotary: Rotary, dtype: torch.dtype, device: torch.device) -> None:
+        self.rotary, self.dtype, self.device = rotary, dtype, device
+        self.pair = torch.empty(0, 0), torch.empty(0, 0)
+
+    def upto(self, end: int) -> tuple[Tensor, Tensor]:
+        """Return the table for at least ``end`` positions."""
+        pair = self.pair
+        if end > len(pair[0]):
+            with torch.inference_mode(False), torch.no_grad():
+                pair = self.pair = self._made(max(2 * end, 256))
+        return pair
+
+    def _made(self, n: int) -> tuple[Tensor, Tensor]:
+        angles = self.rotary.angles(n, dtype=self.dtype, device=self.device)
+        gain = 1.0 if self.rotary.scaling is None else self.rotary.scaling.gain()
+        cos, sin = angles.cos() * gain, angles.sin() * gain
+        join = torch.cat if self.rotary.layout == "half" else _side_by_side
+        return join([cos, cos], -1), join([-sin, sin], -1)
+
+
+def _side_by_side(pair: list[Tensor], axis: int) -> Tensor:
+    return torch.stack(pair, axis).flatten(-2)
+
+
+@lru_cache(maxsize=16)
+def _table(rotary: Rotary, dtype: torch.dtype, device: torch.device) -> AngleTable:
+    return AngleTable(rotary, dtype, device)

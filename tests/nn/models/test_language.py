@@ -15,12 +15,12 @@ from intently.errors import ArgumentError, KindError
 from intently.nn.caches.key_value import FixedCache, KeyValueCache
 from intently.nn.feed_forward import FeedForward, GatedFeedForward
 from intently.nn.models.language import LanguageCache, LanguageModel, LanguageOptions
-from intently.nn.models.layers import mlp
+from intently.nn.models.seq2seq import mlp
 from intently.nn.options import AttentionOptions
 from intently.nn.projected import Projections
 
 from ...combinations import each
-from ...messages import raises, refused
+from ...messages import raises
 
 BARE = Projections(bias=False, out_bias=False)
 KINDS: dict[str, dict[str, Any]] = {
@@ -191,12 +191,3 @@ test_caches_of_other_models = raises(
         },
     }
 )
-
-
-@pytest.mark.usefixtures("as_users_call")
-def test_a_refused_call_leaves_the_caches_of_all_layers_alone() -> None:
-    net, other = model("rotary"), model("grouped")
-    cache = net.new_cache()
-    net(IDS, cache)
-    refused(lambda: other(IDS, cache), ArgumentError, "k: expected keys (b, g, n, d) that continue")
-    assert [layer.length for layer in cache.layers] == [2, 2]

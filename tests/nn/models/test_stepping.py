@@ -55,6 +55,20 @@ def test_they_are_those_of_decode_bit_for_bit(
             assert torch.equal(matrix.dense(), other.attention[name].dense()), name
 
 
+@torch.no_grad()
+def test_the_cross_attention_may_have_other_heads() -> None:
+    model = model_of("rotary")
+    model.decoder[0].register_module("cross_attention", MultiHeadAttention(16, 2).eval())
+    assert taken(model)
+    memory = model.encode(torch.tensor([[5, 6, 2], [7, 2, 0]]), torch.tensor([3, 2]))
+    cache, other = model.new_cache(), model.new_cache()
+    step = stepping.SearchStep(model, memory, cache)
+    for tokens in torch.tensor([[1, 1], [4, 5], [6, 7]]):
+        assert torch.equal(
+            step(tokens, memory), model.decode(tokens[:, None], memory, other)[:, -1]
+        )
+
+
 def test_watching_a_search_changes_nothing() -> None:
     model = model_of()
     own = found(model, 3)

@@ -17,7 +17,6 @@ from intently.errors import ArgumentError, KindError
 from intently.nn.models import Transformer, TransformerOptions
 from intently.nn.models.kinds import cross_heads, options_of
 from intently.nn.models.recurrent import RecurrentOptions, RecurrentSeq2Seq
-from intently.observe import watch
 
 from ...messages import raises, refused
 from .plain_transformer import COMBINATIONS, LENGTHS, SOURCE, TARGET, VARIANTS, Plain, drawn
@@ -70,14 +69,6 @@ def test_rotary_positions_are_relative_and_of_self_attention_alone() -> None:
             positions = getattr(block, "attention").positions  # noqa: B009
             assert (positions is None) == name.endswith("cross_attention"), name
     assert not any("position" in name for name in model.state_dict())
-
-
-def test_two_thirds_of_the_width_make_a_gated_model_as_large() -> None:
-    def size(feed_forward: str, inner: int) -> int:
-        model = drawn(torch.float64, width=48, feed_forward=feed_forward, inner=inner)
-        return sum(p.numel() for n, p in model.named_parameters() if "feed_forward" in n)
-
-    assert abs(size("gated", 128) / size("relu", 192) - 1) < 0.02
 
 
 # --- steps, beams, padding ------------------------------------------------------------------------
@@ -181,20 +172,6 @@ def test_padding_never_matters(options: dict[str, Any], poison: float) -> None:
 
 
 # --- what is done with a model --------------------------------------------------------------------
-
-
-@torch.no_grad()
-@each
-def test_watch_sees_what_attentions_say(options: dict[str, Any]) -> None:
-    model = drawn(**options)
-    before = model(SOURCE, TARGET, LENGTHS)
-    with watch(model) as seen:
-        assert torch.equal(model(SOURCE, TARGET, LENGTHS), before)
-    for name, expected in model.attentions(SOURCE, TARGET, LENGTHS).items():
-        found = seen[name].dense()
-        real = torch.arange(5) < LENGTHS[:, None]
-        rows = real if name.startswith("encoder") else torch.ones(3, 4, dtype=torch.bool)
-        close(found.transpose(1, 2)[rows], expected.dense().transpose(1, 2)[rows])
 
 
 @each

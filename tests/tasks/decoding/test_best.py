@@ -43,7 +43,7 @@ def test_nan_is_found_wherever_it_stands(size: int, k: int) -> None:
 
 
 @pytest.mark.parametrize("k", [1, 2, 6])
-@pytest.mark.parametrize("size", [8 * BLOCK, 40 * BLOCK, 40 * BLOCK + 17])
+@pytest.mark.parametrize("size", [8 * BLOCK, 160 * BLOCK, 160 * BLOCK + 17])
 def test_the_largest_of_long_rows_are_those_of_topk(size: int, k: int) -> None:
     scores = torch.randn(5, size, generator=torch.manual_seed(k))
     scores[1, -1] = 9.0  # behind the last whole block
@@ -54,7 +54,7 @@ def test_the_largest_of_long_rows_are_those_of_topk(size: int, k: int) -> None:
     assert all(len(set(row)) == k for row in index.tolist())
 
 
-@pytest.mark.parametrize("size", [8 * BLOCK, 8 * BLOCK + 17, 21])
+@pytest.mark.parametrize("size", [80 * BLOCK, 80 * BLOCK + 17, 21])
 def test_what_a_row_brings_is_added_to_it(size: int) -> None:
     scores = torch.randn(4, 3, size, generator=torch.manual_seed(size))
     live = torch.tensor([[0.0, -1, -9], [-9, 0, -1], [0, -math.inf, -math.inf], [-9, -9, 0]])
@@ -65,14 +65,14 @@ def test_what_a_row_brings_is_added_to_it(size: int) -> None:
 
 
 def test_all_of_the_largest_may_stand_in_one_block() -> None:
-    scores = torch.zeros(1, 40 * BLOCK)
+    scores = torch.zeros(1, 600 * BLOCK)
     scores[0, 3 * BLOCK : 3 * BLOCK + 6] = torch.tensor([1.0, 6, 2, 5, 3, 4])
     _, index = largest(scores[None], NOTHING, 6)
     assert index.tolist() == [[3 * BLOCK + i for i in (1, 3, 5, 4, 2, 0)]]
 
 
 def test_equal_ones_of_long_rows_are_taken_by_index() -> None:
-    scores = torch.zeros(2, 40 * BLOCK)
+    scores = torch.zeros(2, 300 * BLOCK)
     scores[0, [7, 2000, 130]] = 1.0
     values, index = best_continuations(scores[:, None], NOTHING.expand(2, 1), 5)
     assert index.tolist() == [[7, 130, 2000, 0, 1], [0, 1, 2, 3, 4]]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import intently as it
 from intently.errors import ArgumentError, KindError
-from intently.nn.caches.key_value import WindowCache
+from intently.nn.caches.window import WindowCache
 from intently.nn.models.language import LanguageModel, LanguageOptions
 from intently.nn.options import AttentionOptions
 from intently.tasks.decoding.sampling import distribution, sample

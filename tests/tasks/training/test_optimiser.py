@@ -7,12 +7,12 @@ import torch
 
 import intently as it
 from intently.errors import CheckpointError
-from intently.nn.learned import AdditiveScore, RelativeBias, Sinks
 from intently.nn.models.language import LanguageModel, LanguageOptions
 from intently.nn.models.recurrent import ATTENTIONS, RecurrentOptions, RecurrentSeq2Seq
 from intently.nn.models.recurrent_steps import CELLS
 from intently.nn.models.transformer import POSITIONS, Transformer, TransformerOptions
 from intently.nn.models.vision import VisionOptions, VisionTransformer
+from intently.nn.options import AdditiveScore, RelativeBias, Sinks
 from intently.tasks.training.optimiser import Optimiser
 from intently.tasks.training.options import OptimiserOptions
 

@@ -8,7 +8,7 @@ import pytest
 
 from intently.errors import DataError
 from intently.tasks.corpora import ParallelText
-from intently.tasks.translation.links import read_links
+from intently.tasks.translation.runs import read_links
 
 TEXT = ParallelText(
     ["I sleep.", "The dog's bone"], ["Je dors.", "L'os du chien"], guides=None, report="two"

@@ -12,8 +12,7 @@ from intently import edits
 from intently.errors import ArgumentError
 from intently.tasks.corpora import SHOWN, Pair, sample
 from intently.tasks.text import EOS, SOS
-from intently.tasks.translation.evaluation import forced
-from intently.tasks.translation.pronouns import flips, noun_choices, telling_choices
+from intently.tasks.translation.evaluation import flips, forced, noun_choices, telling_choices
 from intently.tasks.translation.translator import AlignmentHead, Translator
 
 HEAD = AlignmentHead("encoder.1.self_attention", 2)

@@ -8,30 +8,234 @@ it as through the whole pass; with gradients enabled, every step copies the cach
 
 from __future__ import annotations
 
+import copy as copies
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from intently.core.biases import Bias
 from intently.core.masks import Mask, is_plain_causal
-from intently.errors import ArgumentError, build
+from intently.core.masks.geometry import integers
+from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.foundation.arrays import check_floats
 from intently.foundation.checks import whole_number
-from intently.nn.caches.cache import (
-    Cache,
-    Steps,
-    check_continues,
-    check_first,
-    grown,
-    must_copy,
-    put,
-)
 from intently.nn.caches.masks import Written, standing
 from intently.nn.caches.rows import check_index, picked
-from intently.nn.caches.window import WindowCache
-
-__all__ = ["FixedCache", "KeyValueCache", "WindowCache"]
 
 
-class KeyValueCache(Steps):
+class Cache:
+    """Base of all caches. A copy, shallow or deep, shares no mutable state."""
+
+    def __init__(self, keep_queries: bool) -> None:
+        self.keep_queries = keep_queries
+        self.history: list[Any] = []
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Cache:
+        twin = object.__new__(type(self))
+        memo[id(self)] = twin
+        vars(twin).update({name: _copied(x, memo) for name, x in vars(self).items()})
+        return twin
+
+    def __copy__(self) -> Cache:
+        return copies.deepcopy(self)
+
+    def _state(self) -> tuple[dict[str, Any], int]:
+        return vars(self).copy(), len(self.history)
+
+    def _put_back(self, state: tuple[dict[str, Any], int]) -> None:
+        """Restore ``state`` after a call that may have written."""
+        before, told = state
+        vars(self).update(before)
+        del self.history[told:]
+
+
+def _copied(x: Any, memo: dict[int, Any]) -> Any:
+    if isinstance(x, Tensor):
+        return x.clone()
+    if type(x) in (list, tuple):
+        return type(x)(_copied(part, memo) for part in x)
+    return copies.deepcopy(x, memo)
+
+
+class AsBefore:
+    """Context manager that restores a cache, or those of all layers, if its block raises.
+
+    >>> from intently.nn import KeyValueCache
+    >>> cache = KeyValueCache()
+    >>> try:
+    ...     with AsBefore(cache):
+    ...         k, v = cache.append(torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 3, 4))
+    ...         raise ValueError
+    ... except ValueError:
+    ...     cache.length
+    0
+    """
+
+    def __init__(self, cache: Any) -> None:
+        self._states = [(each, each._state()) for each in _parts(cache)]
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            for cache, state in self._states:
+                cache._put_back(state)
+
+
+def _parts(cache: Any) -> Sequence[Cache]:
+    """The caches in a cache, in a tuple of them, or in the ``layers`` of a model's cache."""
+    if isinstance(cache, Cache):
+        return (cache,)
+    if isinstance(cache, tuple):
+        return [each for part in cache for each in _parts(part)]
+    return _parts(getattr(cache, "layers", ()))
+
+
+class GrowingCache(Cache):
+    """A growing cache: keys (b, g, s, d) and values (b, g, s, e)."""
+
+    def __init__(self, keep_queries: bool) -> None:
+        super().__init__(keep_queries)
+        self.length = 0
+        """Steps so far of the longest row, dropped ones included."""
+        self.lengths: Tensor | None = None
+        """Steps of each row (b,), None while all rows have the same."""
+        self.history: list[tuple[Tensor, Tensor]] = []
+        """One (queries, new keys) a call of the module, rows in the order of that call.
+
+        `crop` takes from its end as many steps as every row forgets.
+        """
+        self._k: Tensor | None = None
+        self._v: Tensor | None = None
+
+    @property
+    def offset(self) -> int | Tensor:
+        """Position of the next step: a number, or (b,) where rows differ."""
+        return self.length if self.lengths is None else self.lengths
+
+    def reorder(self, index: Tensor) -> None:
+        """Continue with rows ``index`` (n,) of the batch, in that order, as beams do.
+
+        Raises `ArgumentError` for rows out of range and `KindError` for anything but integers.
+        """
+        if self._k is None or self._v is None:
+            check_index(index)
+            return
+        k, v = picked(self._k, index), self._v.index_select(0, index)
+        if self.lengths is not None:
+            self.lengths = self.lengths.index_select(0, index)
+        self._k, self._v = k, v
+
+    def _totals(self, like: Tensor) -> Tensor:
+        """Steps so far of each row (b,)."""
+        return torch.full_like(like, self.length) if self.lengths is None else self.lengths
+
+    def _lengths(self, length: int | Tensor) -> Tensor:
+        """Return ``length`` for each row (b,), at most the steps there are."""
+        here = integers(length, "length")
+        if self._k is None:
+            if bool(here.any()):
+                got = str(here.tolist())
+                raise build(ArgumentError, "length", "0", got, "the cache is empty")
+            return here.new_zeros(0)
+        rows = len(self._k)
+        if isinstance(length, int):
+            here = here.expand(rows)
+        if tuple(here.shape) != (rows,):
+            raise build(ArgumentError, "length", f"an int, or shape (b={rows},)", shape_of(here))
+        here = here.to(self._k.device)
+        held = self._totals(here)
+        if bool(((here > held) | (here < 0)).any()):
+            expected = f"at most the steps there are, {held.tolist()}"
+            raise build(ArgumentError, "length", expected, here.tolist())
+        return here
+
+    def _forget(self, here: Tensor) -> None:
+        """Drop history steps that no row has after its first ``here`` (b,) steps."""
+        steps = int((self._totals(here) - here).min())
+        if not bool(here.any()):
+            self.history = []
+        while steps > 0 and self.history:
+            q, k = self.history.pop()
+            left = q.shape[-2] - steps
+            if left > 0:
+                self.history.append((q[..., :left, :], k[..., :left, :]))
+            steps = -left
+
+
+def must_copy(x: Tensor) -> bool:
+    """Whether a buffer must not be written: gradients may need it, or it is an inference tensor."""
+    return torch.is_grad_enabled() or (x.is_inference() and not torch.is_inference_mode_enabled())
+
+
+def grown(x: Tensor, length: int, room: int) -> Tensor:
+    """Return the first steps of x in a new buffer with room for more, which are zeros."""
+    found = x.new_zeros((*x.shape[:-2], room, x.shape[-1]))
+    found[..., :length, :] = x[..., :length, :]
+    return found
+
+
+def put(buffer: Tensor, x: Tensor, at: Tensor) -> None:
+    """Write x (b, g, n, d) at the steps ``at`` (b,) … ``at`` + n − 1 of each row of a buffer."""
+    rows = torch.arange(len(x), device=x.device)[:, None]
+    buffer[rows, :, at[:, None] + torch.arange(x.shape[-2], device=x.device)] = x.transpose(1, 2)
+
+
+WHAT = {"k": "keys (b, g, n, d)", "v": "values (b, g, n, e)"}
+
+
+def check_first(k: Tensor, v: Tensor) -> None:
+    """Raise unless k and v are keys and values of matching shapes."""
+    for name, x in (("k", k), ("v", v)):
+        check_floats(x, name, f"{WHAT[name]}, a floating-point tensor")
+        if x.ndim != 4:
+            raise build(ArgumentError, name, WHAT[name], shape_of(x))
+    _check_together(k, v)
+
+
+def check_continues(k: Tensor, v: Tensor, old_k: Tensor, old_v: Tensor) -> None:
+    """Raise unless new keys and values match each other and the cached ones."""
+    for name, x, old in (("k", k, old_k), ("v", v, old_v)):
+        if not isinstance(x, Tensor) or x.dtype is not old.dtype:
+            check_floats(x, name, f"{WHAT[name]}, a floating-point tensor")
+        new, held = x.shape, old.shape
+        if len(new) != 4 or new[0] != held[0] or new[1] != held[1] or new[3] != held[3]:
+            raise build(
+                ArgumentError,
+                name,
+                f"{WHAT[name]} that continue {tuple(held)}",
+                shape_of(x),
+                "the cache belongs to another batch or module",
+                "make a new cache, or reorder(…) it to the rows you continue",
+            )
+        if x.dtype is not old.dtype or x.device != old.device:
+            raise build(
+                KindError,
+                name,
+                f"{old.dtype} on {old.device}, as the cache holds",
+                f"{x.dtype} on {x.device}",
+                fix="make a new cache after .to(…)",
+            )
+    if k.shape[2] != v.shape[2]:
+        _check_together(k, v)
+
+
+def _check_together(k: Tensor, v: Tensor) -> None:
+    if v.shape[:3] != k.shape[:3]:
+        b, g, n, _ = k.shape
+        raise build(
+            ArgumentError,
+            "v",
+            f"values (b={b}, g={g}, n={n}, e)",
+            shape_of(v),
+            "each key has a value",
+        )
+
+
+class KeyValueCache(GrowingCache):
     """Keys (b, g, s, d) and values (b, g, s, e) of the steps so far.
 
     A full buffer is doubled; with ``size``, the first call allocates a buffer for that many steps.
@@ -159,4 +363,4 @@ class FixedCache(Cache):
         """Continue with rows ``index`` (n,) of the batch; raises as `KeyValueCache.reorder`."""
         check_index(index)
         if self.kv is not None:
-            self.kv = (picked(self.kv[0], index), picked(self.kv[1], index))
+            self.kv = picked(self.kv[0], index), self.kv[1].index_select(0, index)

@@ -53,7 +53,7 @@ class Written(Padding):
         """Nothing needs to be cleared."""
 
 
-class _Kept(Over[R]):
+class _OverKept(Over[R]):
     """A mask or bias of the whole text, over its first ``sinks`` keys and those after a ``gap``.
 
     ``gap`` is an int, or a tensor (b,) if every row has kept different keys, of a text of
@@ -101,7 +101,7 @@ class _Kept(Over[R]):
         return f"({self.inner!r}) without keys {self.sinks} … {self.sinks + self.gap - 1}"
 
 
-class KeptMask(_Kept[Mask], OverMask):
+class KeptMask(_OverKept[Mask], OverMask):
     """A mask of the whole text, restricted to the keys in a cache.
 
     ::
@@ -122,7 +122,7 @@ class KeptMask(_Kept[Mask], OverMask):
         return max(self.inner.lead(), own, key=len)
 
 
-class KeptBias(_Kept[Bias], Bias):
+class KeptBias(_OverKept[Bias], Bias):
     """A bias of the whole text, restricted to the keys in a cache."""
 
     def tile(

@@ -9,11 +9,18 @@ from intently.core.biases import Bias
 from intently.core.masks import Mask, causal, is_plain_causal, prefix, window
 from intently.errors import ArgumentError, build
 from intently.foundation.checks import whole_number
-from intently.nn.caches.cache import Steps, check_continues, check_first, grown, must_copy, put
+from intently.nn.caches.key_value import (
+    GrowingCache,
+    check_continues,
+    check_first,
+    grown,
+    must_copy,
+    put,
+)
 from intently.nn.caches.masks import KeptBias, KeptMask, Written, at_places, standing
 
 
-class WindowCache(Steps):
+class WindowCache(GrowingCache):
     """The first ``sinks`` keys and values and the last ``window``, in constant memory.
 
     The current step counts as part of the ``window``. Steps equal the rows of a full pass under the

@@ -6,8 +6,9 @@ of c channels. Every pixel is a query; every pixel (or every token of a text) is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Unpack
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Unpack
 
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -17,28 +18,95 @@ from intently.core.attention import Attention
 from intently.core.masks import Mask
 from intently.core.matrix import LazyMatrix
 from intently.errors import ArgumentError, build, shape_of
+from intently.foundation.arrays import check_floats
 from intently.foundation.checks import whole_number
 from intently.foundation.field_names import answered
 from intently.nn.attended import attended, attention_blocks
 from intently.nn.blocks import DecoderLayer, EncoderLayer, made_norm
-from intently.nn.checks import batch_optional, check_steps
+from intently.nn.checks import check_dtype, check_steps, forgiving
 from intently.nn.feed_forward import GatedFeedForward
-from intently.nn.image.pixels import (
-    LATENT_NORM,
-    UP_TO_32_GROUPS,
-    ChannelNorm,
-    Norm,
-    as_image,
-    as_pixels,
-    check_image,
-    group_norm,
-)
 from intently.nn.linear import Linear
 from intently.nn.multi_head import MultiHeadAttention
 from intently.nn.options import AttentionOptions
 from intently.nn.projected import Projections
 from intently.nn.weights.loading import AllOrNothing, copied, copied_norm, filled, tensors
 from intently.nn.weights.reading import Stored, Weight, Weights, read_map, sizes
+
+
+def as_pixels(image: Float[Tensor, "b c height width"]) -> Float[Tensor, "b t c"]:
+    """Return the pixels (b, height · width, c) of an image, row after row."""
+    return image.flatten(2).transpose(-2, -1)
+
+
+def as_image(
+    pixels: Float[Tensor, "b t k"], like: Float[Tensor, "b c height width"]
+) -> Float[Tensor, "b k height width"]:
+    """Return pixels as an image of the height and width of ``like``."""
+    return pixels.transpose(-2, -1).unflatten(-1, like.shape[2:])
+
+
+def check_image(x: Any, channels: int, weight: Tensor) -> None:
+    """Raise unless x is an image (b, c=channels, height, width) of the dtype of the weights."""
+    fix = "scale bytes first: x.float() / 255"
+    check_floats(x, "x", "a floating-point image (b, c, height, width)", fix=fix)
+    if x.ndim != 4 or x.shape[1] != channels:
+        last = x.ndim == 4 and x.shape[-1] == channels
+        cause, fix = "the channels stand last", "move them with x.movedim(-1, -3)"
+        expected = f"shape (b, c={channels}, height, width), or (c, height, width)"
+        hints = (cause, fix) if last else (None, None)
+        raise build(ArgumentError, "x", expected, shape_of(x), *hints)
+    check_dtype(x, "x", weight)
+
+
+Norm = Callable[[int], nn.Module]
+"""Makes a norm for images of so many channels: `group_norm`, `nn.BatchNorm2d`, `ChannelNorm`."""
+
+
+def group_norm(groups: int | None = None, eps: float = 1e-5) -> Norm:
+    """Return a factory of group norms, a value for ``norm=``. Without a number, 32 groups, or as
+    many up to 32 as divide the channels evenly. The factory raises `ArgumentError` where ``groups``
+    does not divide the channels.
+
+    Source: Wu & He 2018, "Group Normalization".
+
+    >>> group_norm()(48).num_groups
+    16
+    """
+
+    def make(channels: int) -> nn.GroupNorm:
+        """Return a group norm for this number of channels."""
+        if groups is not None and (groups < 1 or channels % groups):
+            raise build(
+                ArgumentError,
+                "groups",
+                f"a divisor of channels={channels}",
+                groups,
+                fix="leave it out to choose one",
+            )
+        return nn.GroupNorm(math.gcd(32, channels) if groups is None else groups, channels, eps)
+
+    return make
+
+
+UP_TO_32_GROUPS, LATENT_NORM = group_norm(), group_norm(eps=1e-6)
+
+
+class ChannelNorm(nn.LayerNorm):
+    """Layer norm of each pixel over its channels: (b, c, height, width) → the same.
+
+    Source: Ba et al. 2016, "Layer Normalization".
+
+    >>> import torch
+    >>> ChannelNorm(2)(torch.tensor([3.0, 1.0]).view(1, 2, 1, 1)).flatten().tolist()[0] > 0.99
+    True
+    """
+
+    def forward(
+        self, input: Float[Tensor, "b c height width"]
+    ) -> Float[Tensor, "b c height width"]:
+        """Return each pixel with mean 0 and variance 1 over its channels, scaled and shifted."""
+        return super().forward(input.movedim(1, -1)).movedim(-1, 1)
+
 
 __all__ = ["ChannelNorm", "ImageAttention", "Norm", "SpatialTransformer", "group_norm"]
 
@@ -140,7 +208,7 @@ class ImageAttention(AllOrNothing):
         block.norm = nn.Identity() if norm is None else copied_norm(norm, "norm", c, like)
         return block
 
-    @batch_optional(3)
+    @forgiving(3)
     def forward(
         self,
         x: Float[Tensor, "*b c height width"],
@@ -156,7 +224,7 @@ class ImageAttention(AllOrNothing):
         y = as_image(self.attention(self._pixels(x), context, mask=mask), x)
         return x + y if self.residual else y
 
-    @batch_optional(3)
+    @forgiving(3)
     def attend(
         self,
         x: Float[Tensor, "*b c height width"],
@@ -255,7 +323,7 @@ class SpatialTransformer(AllOrNothing):
             setattr(block, name, Linear(weight.shape[1], weight.shape[0], bias is not None))
         return filled(block, tensors(maps))
 
-    @batch_optional(3)
+    @forgiving(3)
     def forward(
         self,
         x: Float[Tensor, "*b c height width"],
@@ -280,7 +348,7 @@ class SpatialTransformer(AllOrNothing):
                 pixels = layer(pixels, context, mask=mask, states_mask=context_mask)
         return x + as_image(self.project_out(pixels), x)
 
-    @batch_optional(3)
+    @forgiving(3)
     def attentions(
         self,
         x: Float[Tensor, "*b c height width"],

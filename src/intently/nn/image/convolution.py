@@ -24,7 +24,7 @@ from intently.core.masks.geometry import pick
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.arrays import check_floats
 from intently.foundation.checks import check_kind
-from intently.nn.checks import batch_optional, check_dtype
+from intently.nn.checks import check_dtype, forgiving
 from intently.nn.weights.loading import AllOrNothing
 
 Axis = tuple[int, int, int, int, int, int]
@@ -157,7 +157,7 @@ class ConvolutionAsAttention(AllOrNothing):
             "taps", torch.arange(self.kernel[0] * self.kernel[1])[None], persistent=False
         )
 
-    @batch_optional(3)
+    @forgiving(3)
     def forward(self, x: Float[Tensor, "*b c height width"]) -> Float[Tensor, "*b k down across"]:
         """Return the output of the convolution for images (b, c, height, width), or one image."""
         self._check(x)
@@ -170,7 +170,7 @@ class ConvolutionAsAttention(AllOrNothing):
             y = y + self.out_bias[:, None]
         return y.unflatten(-1, (axes[0][1], axes[1][1]))
 
-    @batch_optional(3)
+    @forgiving(3)
     def attend(self, x: Float[Tensor, "*b c height width"]) -> Attention:
         """Return the lazy matrix (b, k², t, s): output pixels, input pixels, row after row.
 

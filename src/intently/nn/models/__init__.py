@@ -2,14 +2,13 @@
 
 from intently.foundation.on_demand import listed
 from intently.nn.models.language import LanguageCache, LanguageModel, LanguageOptions
-from intently.nn.models.layers import mlp
 from intently.nn.models.recurrent import (
     RecurrentCache,
     RecurrentMemory,
     RecurrentOptions,
     RecurrentSeq2Seq,
 )
-from intently.nn.models.seq2seq import EncoderCache
+from intently.nn.models.seq2seq import EncoderCache, mlp
 from intently.nn.models.transformer import DecoderCache, Memory, Transformer, TransformerOptions
 from intently.nn.models.vision import VisionOptions, VisionTransformer
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,11 +25,18 @@ from intently.foundation.checks import divisor, whole_number
 from intently.foundation.field_names import answered
 from intently.nn.attended import attended, attention_blocks
 from intently.nn.blocks import EncoderLayer
-from intently.nn.caches.cache import AsBefore
-from intently.nn.caches.key_value import KeyValueCache, WindowCache
+from intently.nn.caches.key_value import AsBefore, KeyValueCache
+from intently.nn.caches.window import WindowCache
 from intently.nn.linear import Linear, linear
-from intently.nn.models.layers import FOURFOLD, Factory, check_options
-from intently.nn.models.seq2seq import States, check_cache, check_ids, kept
+from intently.nn.models.seq2seq import (
+    FOURFOLD,
+    Factory,
+    States,
+    check_cache,
+    check_ids,
+    check_options,
+    kept,
+)
 from intently.nn.multi_head import MultiHeadAttention
 from intently.nn.options import AttentionOptions
 from intently.nn.projected import Projections
@@ -221,7 +227,7 @@ class LanguageModel(AllOrNothing):
             check_cache(cache, LanguageCache, len(layers))
             layers = cache.layers
         x = self._embed(ids, 0 if cache is None else cache.offset, keep)
-        with nullcontext() if cache is None else AsBefore(layers):
+        with AsBefore(cache):
             for i, (layer, own) in enumerate(zip(self.decoder, layers)):
                 x = kept(keep, f"decoder.{i}", layer(x, cache=own))
             return kept(keep, "decoder.output", self.norm(x))

@@ -23,7 +23,14 @@ from intently.foundation.field_names import answered
 from intently.nn.attended import Replay
 from intently.nn.caches.rows import Rows, picked
 from intently.nn.linear import Linear, xavier
-from intently.nn.models.recurrent_steps import CELLS, Attentional, Carried, Fixed, Searching, Steps
+from intently.nn.models.recurrent_steps import (
+    CELLS,
+    Attentional,
+    Carried,
+    Fixed,
+    RecurrentSteps,
+    Searching,
+)
 from intently.nn.models.seq2seq import (
     EncoderCache,
     Seq2Seq,
@@ -149,7 +156,7 @@ class RecurrentCache(TargetCache):
             self._keys = picked(self._keys, index)
 
 
-class Encoder(nn.Module):
+class RecurrentEncoder(nn.Module):
     """Reads x (b, s, c) into states (b, s, c), and the last of them (b, c); padding is not read.
 
     Source: Bahdanau et al. 2015, section 3.2: each state concatenates both directions.
@@ -202,11 +209,11 @@ class RecurrentSeq2Seq(Seq2Seq):
     def __init__(self, options: RecurrentOptions) -> None:
         super().__init__(options)
         o, c = options, options.width
-        self.encoder = Encoder(o)
+        self.encoder = RecurrentEncoder(o)
         self.bridge = Linear(c, (2 if o.cell == "lstm" else 1) * o.decoder_layers * c)
         xavier(self.bridge)
         self.attention: AdditiveAttention | LuongAttention | None = None
-        rule: type[Steps] = Fixed
+        rule: type[RecurrentSteps] = Fixed
         if o.attention == "additive":
             self.attention, rule = AdditiveAttention(c, c, c), Searching
         elif o.attention != "none":
@@ -294,7 +301,9 @@ class RecurrentSeq2Seq(Seq2Seq):
         read = memory.read.expand(rows_read(source, target))
         none = read.keys.new_empty(len(target), 1, target.shape[1], read.keys.shape[-1])
         [(q, _)] = cache.history[name] or [(none, None)]  # no token, no step
-        return {name: attend(q, read.keys[:, None], mask=read.mask, **self.replays()[name].how)}
+        return {
+            name: attend(q, read.keys[:, None], mask=read.mask, **self.replays()[name].settings)
+        }
 
     def replays(self) -> dict[str, Replay]:
         """Return the attention settings, named as in `attentions`."""
@@ -302,8 +311,8 @@ class RecurrentSeq2Seq(Seq2Seq):
             return {}
         score = self.attention.matching
         score = None if score is None else score.replaced(lambda x: x.detach().clone())
-        how = {"score": score, "sinks": None, "scale": 1.0, "softcap": None}
-        return {self.options.cross: Replay(None, None, None, how)}
+        settings = {"score": score, "sinks": None, "scale": 1.0, "softcap": None}
+        return {self.options.cross: Replay(None, None, None, settings)}
 
     def attention_blocks(self) -> list[tuple[str, Any]]:
         """Return the module that attends, named as in `attentions`; [] without attention."""

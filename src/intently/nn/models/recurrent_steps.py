@@ -42,7 +42,7 @@ class Carried(NamedTuple):
         return Carried(state, None if self.feed is None else pick(self.feed))
 
 
-class Steps(nn.Module):
+class RecurrentSteps(nn.Module):
     """Cells of ``layers`` layers, which with ``feeding`` read another vector beside the word."""
 
     def __init__(self, cell: str, width: int, layers: int, feeding: bool, dropout: float) -> None:
@@ -82,7 +82,7 @@ class Maxout(nn.Module):
         return self.join(torch.cat([states, x, contexts], -1)).unflatten(-1, (-1, 2)).amax(-1)
 
 
-class Fixed(Steps):
+class Fixed(RecurrentSteps):
     """Every step has the same context: the fixed vector.
 
     Source: Cho et al. 2014, "Learning Phrase Representations using RNN Encoder–Decoder", section
@@ -123,7 +123,7 @@ class Searching(Fixed):
         return self.output(y, x, contexts), Carried(state)
 
 
-class Attentional(Steps):
+class Attentional(RecurrentSteps):
     """Every step attends with its own state; the next step reads the attentional vector.
 
     Source: Luong et al. 2015, section 3, equation 5, and section 3.3 (input feeding).

@@ -1,8 +1,10 @@
-"""The base of sequence-to-sequence models: embeddings, forward pass, caches and checks."""
+"""What models share: the base of those that translate, factories, weights by name, checks."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -10,12 +12,15 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.errors import ArgumentError, CheckpointError, KindError, build, one_line, shape_of
 from intently.foundation.arrays import valued
-from intently.foundation.checks import check_kind
+from intently.foundation.checks import check_kind, probability, whole_number
 from intently.nn.caches.key_value import KeyValueCache
 from intently.nn.caches.rows import row_lengths
+from intently.nn.feed_forward import FeedForward
 from intently.nn.linear import linear
+from intently.nn.options import AttentionOptions
+from intently.nn.projected import Projections
 from intently.nn.weights.loading import AllOrNothing
 
 Side = Literal["source", "target"]
@@ -228,3 +233,104 @@ def check_ids(ids: Tensor, name: str, vocabulary: int) -> None:
                 f"{least} to {most}",
                 "they come from another tokenizer than the model's",
             )
+
+
+Factory = Callable[[int], nn.Module]
+"""Makes a part of a layer from the model width c: ``nn.LayerNorm``, ``nn.RMSNorm``, `mlp`."""
+
+
+@dataclass(frozen=True)
+class _FeedForwards:
+    """Makes feed-forward layers; a class, so that models that hold one can be pickled."""
+
+    inner: int | None
+    activation: Callable[[Tensor], Tensor]
+
+    def __call__(self, width: int) -> FeedForward:
+        inner = 4 * width if self.inner is None else self.inner
+        return FeedForward(width, inner, activation=self.activation)
+
+
+def mlp(inner: int | None = None, activation: Callable[[Tensor], Tensor] = F.gelu) -> Factory:
+    """Return a factory of feed-forward layers, ``inner`` (4c unless given) wide inside.
+
+    >>> mlp()(8).up.out_features
+    32
+    """
+    return _FeedForwards(inner, activation)
+
+
+FOURFOLD = mlp()
+"""GELU inside, four times as wide as the model: Radford et al. 2019 and Dosovitskiy et al. 2021."""
+
+
+def check_options(options: Any) -> None:
+    """Raise for invalid options that all layers of a model share: sizes, factories, values."""
+    o = options
+    for name, least in (("width", 1), ("heads", 1), ("layers", 0)):
+        whole_number(getattr(o, name), name, least)
+    for name in ("norm", "feed_forward"):
+        factory = getattr(o, name)
+        if isinstance(factory, nn.Module) or not callable(factory):
+            raise build(
+                KindError,
+                name,
+                "a function that makes the part from the width c",
+                type(factory).__name__,
+                fix="write nn.RMSNorm, say, not nn.RMSNorm(c)",
+            )
+    for name, kind in (("attention", AttentionOptions), ("projections", Projections)):
+        check_kind(getattr(o, name), kind, name, f"intently.nn.{kind.__name__}(…)")
+    probability(o.dropout, "dropout")
+
+
+def weights(model: nn.Module) -> dict[str, Tensor]:
+    """Return the parameters and stored buffers of a model by name, tied ones once.
+
+    >>> tied = nn.ModuleDict({"a": nn.Linear(2, 2, bias=False)})
+    >>> tied["b"] = tied["a"]
+    >>> list(weights(tied))
+    ['a.weight']
+    """
+    seen: set[int] = set()
+    found = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            found[name] = tensor.detach()
+    return found
+
+
+@torch.no_grad()
+def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], where: str = "") -> None:
+    """Copy ``tensors`` into the model they came from by :func:`weights`.
+
+    Raises CheckpointError, naming the origin ``where``, if names, shapes or dtypes differ; the
+    model is then unchanged.
+    """
+    own = weights(model)
+    check_alike(own, tensors, "the weights are of a model with other options", where)
+    for name, tensor in own.items():
+        tensor.copy_(tensors[name])
+
+
+def check_alike(
+    own: Mapping[str, Tensor], other: Mapping[str, Tensor], cause: str, where: str = ""
+) -> None:
+    """Raise CheckpointError for ``cause`` unless the two have the same names and shapes.
+
+    Floating-point numbers may differ in precision; other dtypes may not differ. Tensors may be on
+    the device "meta".
+    """
+    for name in sorted(own.keys() | other.keys()):
+        expected, got = (
+            _form(group[name]) if name in group else "no such tensor" for group in (own, other)
+        )
+        if expected != got:
+            place = f"{where}: {name}" if where else name
+            raise one_line(build(CheckpointError, place, expected, got, cause))
+
+
+def _form(x: Tensor) -> str:
+    shape = f"shape {tuple(x.shape)}"
+    return shape if x.is_floating_point() else f"{shape} of {x.dtype}"

@@ -7,10 +7,8 @@ the decoder, keys and values from the encoder; positions are added to scaled emb
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from typing import Any, Literal
 
 import torch
@@ -25,8 +23,7 @@ from intently.foundation.checks import check_word, divisor, probability, whole_n
 from intently.foundation.field_names import answered
 from intently.nn.attended import Replay, attended, attention_blocks
 from intently.nn.blocks import DecoderLayer, EncoderLayer
-from intently.nn.caches.cache import AsBefore
-from intently.nn.caches.key_value import FixedCache, KeyValueCache
+from intently.nn.caches.key_value import AsBefore, FixedCache, KeyValueCache
 from intently.nn.caches.rows import Padded
 from intently.nn.feed_forward import FeedForward, GatedFeedForward
 from intently.nn.models.seq2seq import (
@@ -48,6 +45,7 @@ from intently.nn.options import AttentionOptions
 
 SHARES = ("output", "all")
 POSITIONS = ("sinusoidal", "learned", "rotary")
+CAUSAL = causal()
 FEED_FORWARDS = {"relu": FeedForward, "gated": partial(GatedFeedForward, bias=False)}
 
 
@@ -248,7 +246,7 @@ class Transformer(Seq2Seq):
                 raise build(ArgumentError, "cache", "an empty one for each source", got)
         x = self._embed("source", source, 0, keep)
         mask = None if lengths is None else padding(lengths)
-        with nullcontext() if cache is None else AsBefore(layers):
+        with AsBefore(cache):
             for i, (layer, own) in enumerate(zip(self.encoder, layers)):
                 x = kept(keep, f"encoder.{i}", layer(x, mask=mask, cache=own))
             return Memory(kept(keep, "encoder.output", self.encoder_norm(x)), lengths)
@@ -272,10 +270,10 @@ class Transformer(Seq2Seq):
             check_cache(cache, DecoderCache, len(layers))
             layers = cache.layers
         x = self._embed("target", target, 0 if cache is None else cache.length, keep)
-        mask, states_mask = causal(), memory.mask
-        with nullcontext() if cache is None else AsBefore(chain.from_iterable(layers)):
+        states_mask = memory.mask
+        with AsBefore(cache):
             for i, (layer, own) in enumerate(zip(self.decoder, layers)):
-                x = layer(x, memory.states, mask=mask, states_mask=states_mask, cache=own)
+                x = layer(x, memory.states, mask=CAUSAL, states_mask=states_mask, cache=own)
                 kept(keep, f"decoder.{i}", x)
             return kept(keep, "decoder.output", self.decoder_norm(x))
 

@@ -21,8 +21,7 @@ from intently.foundation.field_names import answered
 from intently.nn.attended import attended, attention_blocks
 from intently.nn.blocks import EncoderLayer
 from intently.nn.checks import check_dtype
-from intently.nn.models.layers import FOURFOLD, Factory, check_options
-from intently.nn.models.seq2seq import States, kept
+from intently.nn.models.seq2seq import FOURFOLD, Factory, States, check_options, kept
 from intently.nn.multi_head import MultiHeadAttention
 from intently.nn.options import AttentionOptions
 from intently.nn.projected import Projections

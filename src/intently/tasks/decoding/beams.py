@@ -28,11 +28,11 @@ from torch import Tensor, nn
 from intently.errors import ArgumentError, build
 from intently.nn.attended import Replay
 from intently.nn.models import stepping
-from intently.tasks.decoding.hypothesis import Hypothesis, Trace
+from intently.tasks.decoding.hypothesis import Hypothesis, SearchTrace
 from intently.tasks.decoding.options import EOS, PAD, SOS, SearchOptions
 
 
-class Model(Protocol):
+class SearchModel(Protocol):
     """What a search needs of a model: see `intently.nn.models.Transformer`.
 
     ``decode`` takes m consecutive target rows for each row of the memory. A memory has
@@ -58,80 +58,41 @@ class Model(Protocol):
 
 
 def decode_batch(
-    model: Model, source: Tensor, lengths: list[int], options: SearchOptions, keep_attention: bool
+    model: SearchModel,
+    source: Tensor,
+    lengths: list[int],
+    options: SearchOptions,
+    keep_attention: bool,
 ) -> list[list[Hypothesis]]:
     """Return the hypotheses of each row of ``source`` (n, s), best first."""
     padded = min(lengths) < source.shape[1]
     sizes = torch.tensor(lengths, device=source.device) if padded else None
     read = model.new_encoder_cache() if keep_attention else None
-    memory = model.encode(source, sizes, read)
-    steps = _steps(model, memory, keep_attention)
+    memory, cache = model.encode(source, sizes, read), model.new_cache(keep_queries=keep_attention)
+    step = stepping.SearchStep(model, memory, cache) if stepping.serves(model) else None
+    cross_keys: dict[str, Tensor] = {}
     beams = Beams([options.limit(n - 1) for n in lengths], options, source.device)
     while True:
-        stay = beams.step(steps.logits(beams.tokens))
+        if step is None:
+            logits = model.decode(beams.tokens[:, None], memory, cache)[:, -1].clone()
+        else:
+            logits = step(beams.tokens, memory)
+        if keep_attention and not cross_keys:
+            cross_keys = cache.cross_keys
+        stay = beams.step(logits)
         if not beams.size:
             break
         if stay is not None:
-            steps.reorder_memory(stay)
+            memory = memory.expand(stay)
+            cache.reorder_memory(stay)
         if stay is not None or options.beam > 1:
-            steps.reorder_targets(beams.parents[-1])
+            cache.reorder_targets(beams.parents[-1])
     trace = None
     if read is not None:
-        histories = read.history, steps.history
-        trace = Trace(tuple(lengths), *histories, steps.cross_keys, model.replays())
+        trace = SearchTrace(
+            tuple(lengths), read.history, cache.history, cross_keys, model.replays()
+        )
     return beams.hypotheses(trace)
-
-
-class Steps(Protocol):
-    """The decoder in a search: takes a token for each row, returns the logits of the next.
-
-    The caller may overwrite the logits until the next call. `intently.nn.models.stepping.Steps`
-    is one.
-    """
-
-    cross_keys: dict[str, Tensor]
-
-    @property
-    def history(self) -> dict[str, list[tuple[Tensor, Tensor | None]]]: ...
-
-    def logits(self, tokens: Tensor) -> Tensor: ...
-
-    def reorder_targets(self, index: Tensor) -> None: ...
-
-    def reorder_memory(self, index: Tensor) -> None: ...
-
-
-def _steps(model: Model, memory: Any, keep: bool) -> Steps:
-    """The fast path for the steps of a search if it supports the model, else `decode`."""
-    if stepping.serves(model):
-        return stepping.Steps(model, memory, keep_queries=keep)
-    return _Decoding(model, memory, keep)
-
-
-class _Decoding:
-    """Steps by `Model.decode` with a cache."""
-
-    def __init__(self, model: Model, memory: Any, keep: bool) -> None:
-        self.model, self.memory, self.keep = model, memory, keep
-        self.cache = model.new_cache(keep_queries=keep)
-        self.cross_keys: dict[str, Tensor] = {}
-
-    @property
-    def history(self) -> dict[str, list[tuple[Tensor, Tensor | None]]]:
-        return self.cache.history
-
-    def logits(self, tokens: Tensor) -> Tensor:
-        logits = self.model.decode(tokens[:, None], self.memory, self.cache)[:, -1].clone()
-        if self.keep and not self.cross_keys:
-            self.cross_keys = self.cache.cross_keys
-        return logits
-
-    def reorder_targets(self, index: Tensor) -> None:
-        self.cache.reorder_targets(index)
-
-    def reorder_memory(self, index: Tensor) -> None:
-        self.memory = self.memory.expand(index)
-        self.cache.reorder_memory(index)
 
 
 class _Left(NamedTuple):
@@ -266,7 +227,7 @@ class Beams:
         self._latest = self._latest[stay]
         self.free, self.live, self.best = self.free[stay], self.live[stay], self.best[stay]
 
-    def hypotheses(self, trace: Trace | None) -> list[list[Hypothesis]]:
+    def hypotheses(self, trace: SearchTrace | None) -> list[list[Hypothesis]]:
         """Return the n best hypotheses of each sentence of the batch, best first."""
         left = _Left(*(torch.cat(parts) for parts in zip(*self._left))) if self._left else None
         chosen = [[]] if left is None else self._choose(left)
@@ -314,14 +275,22 @@ class Beams:
         return torch.stack(rows[::-1], -1), torch.stack(inputs[::-1], -1)
 
 
+BLOCK = 64
+"""Scores that one maximum stands for."""
+
+SMALL = 2**15
+"""Scores that are searched directly: finding blocks takes longer."""
+
+
 def best_continuations(scores: Tensor, live: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Return the k best of scores (n, m, V) + live (n, m, 1) and their indices in m·V, best first.
 
     Ties are broken by index. Where m·V < k, −∞ fills up.
     """
     size = scores[0].numel()
-    if k == 1 and live.shape[1] == 1:
-        return _likeliest(scores, live)
+    if k == live.shape[1] == 1 and scores.numel() < SMALL:
+        values, index = scores[:, 0].max(-1, keepdim=True)  # the first of equal ones
+        return values + live, index
     values, index = largest(scores, live, min(k + 1, size))
     tied = (values[:, 1:] == values[:, :-1]).any(-1)
     values, index = values[:, :k], index[:, :k]
@@ -337,29 +306,6 @@ def best_continuations(scores: Tensor, live: Tensor, k: int) -> tuple[Tensor, Te
     return values, index
 
 
-BLOCK = 64
-
-
-def _likeliest(scores: Tensor, live: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the best of scores (n, 1, V) as `best_continuations` does; blocks as in `largest`."""
-    n, _, size = scores.shape
-    rows, blocks = scores[:, 0], size // BLOCK
-    if blocks < BLOCK:
-        values, index = rows.max(-1, keepdim=True)  # the first of equal ones
-        return values + live, index
-    parts = rows[:, : blocks * BLOCK].unflatten(-1, (blocks, BLOCK))
-    block = parts.amax(-1).argmax(-1)
-    near = parts.gather(1, block[:, None, None].expand(n, 1, BLOCK))[:, 0]
-    values, index = near.max(-1, keepdim=True)
-    index = index + BLOCK * block[:, None]
-    if size % BLOCK:
-        more, rest = rows[:, blocks * BLOCK :].max(-1, keepdim=True)
-        later = (more > values) | more.isnan()
-        values = torch.where(later, more, values)
-        index = torch.where(later, rest + blocks * BLOCK, index)
-    return values + live, index
-
-
 def largest(scores: Tensor, live: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Return the k best as `best_continuations` does, ties in any order; fast for long rows.
 
@@ -369,7 +315,7 @@ def largest(scores: Tensor, live: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """
     n, m, size = scores.shape
     blocks = size // BLOCK
-    if m * blocks < 4 * k:
+    if m * blocks < 4 * k or scores.numel() < SMALL:
         values, index = (scores + live[..., None]).flatten(1).topk(k)
         return values, index
     whole, device = blocks * BLOCK, scores.device

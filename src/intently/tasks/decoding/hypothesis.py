@@ -23,7 +23,7 @@ from intently.nn.attended import Replay
 
 
 @dataclass(frozen=True)
-class Trace:
+class SearchTrace:
     """The queries and keys of one batch of sentences, as its search computed them.
 
     It holds 4c numbers for each decoder layer, step and row (sentence × beam), a bound set by the
@@ -74,7 +74,7 @@ class Hypothesis:
     log_probability: float
     score: float
     ended: bool = True
-    _trace: Trace | None = field(default=None, repr=False, compare=False)
+    _trace: SearchTrace | None = field(default=None, repr=False, compare=False)
     _sentence: int = field(default=0, repr=False, compare=False)
     _path: Tensor | None = field(default=None, repr=False, compare=False)
 

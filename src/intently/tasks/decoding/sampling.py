@@ -19,7 +19,7 @@ from intently.foundation.checks import check_kind, is_number, whole_number
 from intently.tasks.decoding.search import evaluating, padded, token_ids
 
 
-class Model(Protocol):
+class SampledModel(Protocol):
     """What `sample` needs of a model; `intently.nn.models.LanguageModel` is one."""
 
     @property
@@ -35,7 +35,7 @@ class Model(Protocol):
 
 @torch.no_grad()
 def sample(
-    model: Model,
+    model: SampledModel,
     prompts: Sequence[Sequence[int]],
     *,
     steps: int,
@@ -92,10 +92,10 @@ def sample(
 
 
 def _draw(
-    model: Model,
+    model: SampledModel,
     rows: list[list[int]],
     steps: int,
-    how: tuple[float, int | None, float | None],
+    limits: tuple[float, int | None, float | None],
     stop: int | None,
     generator: torch.Generator | None,
     cache: Any,
@@ -110,7 +110,7 @@ def _draw(
     drawn: list[Tensor] = []
     ended = torch.zeros(len(rows), dtype=torch.bool, device=device)
     while True:
-        chances = distribution(last @ model.output_weight.mT, *how)
+        chances = distribution(last @ model.output_weight.mT, *limits)
         drawn.append(torch.multinomial(chances, 1, generator=generator)[:, 0])
         if stop is not None:
             ended |= drawn[-1] == stop

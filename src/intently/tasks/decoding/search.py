@@ -16,7 +16,7 @@ from torch import Tensor
 from intently.errors import KindError, build
 from intently.foundation.checks import whole_number
 from intently.foundation.memory import check_fits
-from intently.tasks.decoding.beams import Model, decode_batch
+from intently.tasks.decoding.beams import SearchModel, decode_batch
 from intently.tasks.decoding.hypothesis import Hypothesis
 from intently.tasks.decoding.options import EOS, PAD, SearchOptions, checked
 
@@ -26,7 +26,7 @@ SHORT = 16
 
 @torch.no_grad()
 def search(
-    model: Model,
+    model: SearchModel,
     sources: Sequence[Sequence[int]],
     options: SearchOptions | None = None,
     *,
@@ -47,7 +47,7 @@ def search(
     where the vocabulary and the limits allow no more. Batching does not change results.
 
     With ``keep_attention`` the queries and keys of a batch stay in memory as long as one of its
-    hypotheses does (see `Trace`). For a large file, pass few sentences at a time or disable
+    hypotheses does (see `SearchTrace`). For a large file, pass few sentences at a time or disable
     ``keep_attention``.
 
     Source: the beam of Sutskever et al. 2014, section 3.2; length penalty of Wu et al. 2016,
@@ -79,7 +79,7 @@ def search(
     return found
 
 
-def _check_fits(model: Model, rows: int) -> None:
+def _check_fits(model: SearchModel, rows: int) -> None:
     """Raise unless the logits of this many hypotheses, and their order, fit into memory."""
     weight = getattr(model, "output_weight", None)
     if isinstance(weight, Tensor):
@@ -118,12 +118,12 @@ def padded(sentences: Sequence[list[int]]) -> Tensor:
     return torch.tensor(list(rows), dtype=torch.long).view(len(sentences), longest)
 
 
-def _device(model: Model) -> torch.device:
+def _device(model: SearchModel) -> torch.device:
     return next((p.device for p in model.parameters()), torch.device("cpu"))
 
 
 @contextmanager
-def evaluating(model: Model) -> Iterator[None]:
+def evaluating(model: SearchModel) -> Iterator[None]:
     """Put the model into evaluation mode; restore each module, as the caller may mix modes."""
     training = [module for module in model.modules() if module.training]
     if training:

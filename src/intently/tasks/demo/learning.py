@@ -37,9 +37,11 @@ from intently.tasks.translation.evaluation import (
     alignment_errors,
     best_alignment_head,
     evaluate_pairs,
+    flips,
     forced,
+    noun_choices,
+    telling_choices,
 )
-from intently.tasks.translation.pronouns import flips, noun_choices, telling_choices
 from intently.tasks.translation.runs import Run, fit
 from intently.tasks.translation.translator import AlignmentHead, Translator
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from intently.errors import ArgumentError, DataError, build
 from intently.foundation.files import File, replace_file, sealed
-from intently.nn.models.weights import load_weights, weights
+from intently.nn.models.seq2seq import load_weights, weights
 from intently.tasks.corpora.files import TextFile
 from intently.tasks.corpora.stories import stories
 from intently.tasks.language.settings import WARMUP

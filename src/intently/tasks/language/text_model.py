@@ -12,10 +12,9 @@ from intently.core.masks import Mask, window
 from intently.core.positions import Rotary
 from intently.errors import IntentlyError
 from intently.foundation.checks import check_word, whole_number
-from intently.nn.caches.key_value import WindowCache
+from intently.nn.caches.window import WindowCache
 from intently.nn.models.language import LanguageModel, LanguageOptions
-from intently.nn.models.layers import mlp
-from intently.nn.models.weights import weights
+from intently.nn.models.seq2seq import mlp, weights
 from intently.nn.options import AttentionOptions
 from intently.tasks.decoding.sampling import sample
 from intently.tasks.text import SOS, Tokenizer

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from intently.foundation.on_demand import listed, names
-from intently.nn.models.weights import load_weights, weights
+from intently.nn.models.seq2seq import load_weights, weights
 
 if TYPE_CHECKING:
     from intently.tasks.training.batches import Batch, Pairs, epoch

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from intently.nn.models.weights import check_alike
+from intently.nn.models.seq2seq import check_alike
 from intently.tasks.training.options import OptimiserOptions, ScheduleOptions, TrainingOptions
 
 SHARE = 0.2

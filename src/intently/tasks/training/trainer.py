@@ -21,7 +21,7 @@ from torch import nn
 
 from intently.errors import CheckpointError, IntentlyError, build
 from intently.foundation.files import plain, replace_file, sealed
-from intently.nn.models.weights import load_weights, weights
+from intently.nn.models.seq2seq import load_weights, weights
 from intently.tasks.training.batches import Batch, Data, Epoch, epoch
 from intently.tasks.training.checkpoint import Checkpoint, Checkpoints, name_of, versions
 from intently.tasks.training.history import Evaluation, History, Position, Record, Stopped

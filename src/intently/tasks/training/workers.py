@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from intently.errors import ArgumentError, build
-from intently.nn.models.weights import load_weights, weights
+from intently.nn.models.seq2seq import load_weights, weights
 from intently.tasks.text import PAD
 from intently.tasks.training.batches import Batch
 from intently.tasks.training.loss import BatchLoss, batch_loss

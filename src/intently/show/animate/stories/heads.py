@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from intently.core.attention import Attention
+from intently.core.attention import attend
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.arrays import Numbers
 from intently.show.animate.animation import Animation, destination, told
@@ -33,9 +33,9 @@ class Block(Protocol):
     out_weight: Any
     out_bias: Any
 
-    def _matrix_and_values(
+    def _operands(
         self, x: Tensor, context: None, mask: None, cache: None, /
-    ) -> tuple[Attention, Tensor]: ...
+    ) -> tuple[Tensor, Tensor, Tensor, dict[str, Any]]: ...
 
 
 def heads(
@@ -64,7 +64,7 @@ def heads(
     'Split: columns 0–1 belong to head 0, 2–3 to head 1.'
     """
     path = destination(save)
-    if not hasattr(block, "_matrix_and_values") or not hasattr(block, "out_weight"):
+    if not hasattr(block, "_operands") or not hasattr(block, "out_weight"):
         raise build(
             KindError,
             "block",
@@ -123,7 +123,8 @@ class _Told:
     """The numbers of every head, (h, t, …), and of the projection."""
 
     def __init__(self, block: Block, x: Tensor) -> None:
-        matrix, values = block._matrix_and_values(x[None], None, None, None)
+        q, k, values, settings = block._operands(x[None], None, None, None)
+        matrix = attend(q, k, **settings)
         h = matrix.shape[1]
         if h > HEADS:
             raise build(ArgumentError, "block", f"at most {HEADS} heads", h)
