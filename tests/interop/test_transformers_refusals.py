@@ -91,12 +91,12 @@ YARN: dict[str, Any] = {
         (
             "LlamaModel",
             {**SHARED, "rope_parameters": LONG},
-            "rope_parameters: expected default, linear",
+            "rope_parameters.rope_type: expected one of default, linear",
         ),
         (
             "LlamaModel",
             {**SHARED, "rope_parameters": YARN},
-            r"rope_parameters: expected .*options of 'yarn' that are known; got \['mscale",
+            r"rope_parameters.options that 'yarn' does not read: expected \[\]; got \['mscale",
         ),
     ],
 )
@@ -157,7 +157,7 @@ def test_a_head_turns_as_a_whole(family: str, scaling: str) -> None:
     refused(
         lambda: load(theirs),
         ArgumentError,
-        f"config.partial_rotary_factor: expected 1 beside the scaling {scaling!r}; got 0.5. Their "
+        f"config.partial_rotary_factor beside {scaling!r}: expected None or 1; got 0.5. Their "
         "own model cannot turn a part of each head.",
         whole=True,
     )

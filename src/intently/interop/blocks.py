@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from intently.core.attention import Attention, attend
 from intently.core.masks import Geometry, Mask, as_mask
-from intently.core.masks.geometry import Cut
+from intently.core.masks.mask import OverMask
 from intently.core.matrix import LazyMatrix
 from intently.errors import ArgumentError, build, shape_of
 from intently.nn import DecoderLayer, EncoderLayer, MultiHeadAttention, Projections
@@ -39,15 +39,6 @@ class _Stack(AllOrNothing):
     def new_cache(self) -> DecoderCache:
         """Return an empty cache."""
         return DecoderCache(len(self.layers))
-
-    def attentions(self) -> list[tuple[str, nn.Module]]:
-        """Return the attention blocks by module path: ``layers.0.self_attention``, …"""
-        return [
-            (f"layers.{i}.{name}", block)
-            for i, layer in enumerate(self.layers)
-            for name, block in layer.named_children()
-            if name.endswith("_attention")
-        ]
 
 
 class Encoder(_Stack):
@@ -197,8 +188,8 @@ def _normed(norm: nn.Module | None, x: Tensor) -> Tensor:
     )
 
 
-class BesideExtra(Mask):
-    """``mask`` over the first keys; the ``extra`` ones after them are attended to by every query.
+class BesideExtra(OverMask):
+    """``inner`` over the first keys; the ``extra`` ones after them are attended to by every query.
 
     >>> from intently import causal
     >>> print(BesideExtra(causal(), 1).draw(3, 4))
@@ -207,34 +198,22 @@ class BesideExtra(Mask):
     █ █ █ █
     """
 
-    def __init__(self, mask: Mask, extra: int) -> None:
-        super().__init__(mask, extra)
-        self.mask, self.extra = mask, extra
+    def __init__(self, inner: Mask, extra: int) -> None:
+        super().__init__(inner, extra)
+        self.extra = extra
 
-    def _inner(self, g: Geometry) -> Geometry:
+    def whole(self, g: Geometry) -> Geometry:
         return g._replace(s=g.s - self.extra)
 
     def allow(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
-        own, last = self._inner(g), cols >= g.s - self.extra
-        if own.s == 0:
+        first, last = self.whole(g), cols >= g.s - self.extra
+        if first.s == 0:
             return last[None]
-        return last | self.mask.allow(own, rows, cols.clamp(max=own.s - 1))
+        return last | self.inner.allow(first, rows, cols.clamp(max=first.s - 1))
 
     def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
-        own = self._inner(g)
-        return (j >= own.s) | self.mask.at(own, lead, i, j.clamp(max=max(0, own.s - 1)))
-
-    def check(self, g: Geometry) -> None:
-        self.mask.check(self._inner(g))
-
-    def part(self, cut: Cut, g: Geometry) -> Mask:
-        return BesideExtra(self.mask.part(cut, self._inner(g)), self.extra)
-
-    def lead(self) -> tuple[int, ...]:
-        return self.mask.lead()
-
-    def __repr__(self) -> str:
-        return f"BesideExtra({self.mask!r}, {self.extra})"
+        first = self.whole(g)
+        return (j >= first.s) | self.inner.at(first, lead, i, j.clamp(max=max(0, first.s - 1)))
 
 
 class KeyValueAttention(AllOrNothing):

@@ -33,9 +33,8 @@ from intently.core.attention import attend, attention
 from intently.errors import ArgumentError, CheckpointError, KindError, build
 from intently.foundation.checks import whole_number
 from intently.foundation.on_demand import listed, require
-from intently.interop.foreign import check_kind, check_options, multi_head
-from intently.nn import AttentionOptions, MultiHeadAttention
-from intently.nn.weights.loading import Map, NamedTensors
+from intently.interop.foreign import check_kind, check_options, rows, transfer
+from intently.nn import AttentionOptions, MultiHeadAttention, Projections
 
 if TYPE_CHECKING:
     import keras
@@ -78,64 +77,72 @@ def load(foreign: keras.layers.Layer) -> MultiHeadAttention:
             "one that was not built",
             fix="call it once, or layer.build(query_shape, value_shape)",
         )
-    config = foreign.get_config()
-    weights = NamedTensors(
-        {
-            "/".join(v.path.split("/")[-2:]): copied(v).requires_grad_(v.trainable)
-            for v in foreign.weights
-        },
-        name,
+    tensors = {
+        "/".join(v.path.split("/")[-2:]): copied(v).requires_grad_(v.trainable)
+        for v in foreign.weights
+    }
+    read, table = (_ours, OURS) if isinstance(foreign, self_attention()) else (_theirs, THEIRS)
+    kernels = [theirs for _, [theirs] in rows(table) if theirs.endswith("kernel")]
+    if missing := set(kernels) - set(tensors):
+        cause = "it is a different form or version of this layer"
+        raise build(CheckpointError, name, f"tensors {kernels}", f"none for {missing}", cause)
+    with torch.device("meta"):
+        ours = read(tensors, foreign.get_config(), name)
+    return transfer(ours, rows(table), tensors, name, _rows_first).eval()
+
+
+OURS = "qkv_{weight,bias} in_proj/{kernel,bias}\n out_{weight,bias} out_proj/{kernel,bias}"
+THEIRS = """
+    {q,k,v}_weight       {query,key,value}/kernel
+    {q,k,v}_bias         {query,key,value}/bias
+    out_{weight,bias}    attention_output/{kernel,bias}
+"""
+
+
+def _ours(tensors: dict[str, Tensor], config: dict[str, Any], source: str) -> MultiHeadAttention:
+    """The counterpart of a `SelfAttention`, whose fused projection has our order of rows."""
+    heads, width = config["n_heads"], config["d_embd"]
+    projections = Projections(
+        bias=config["in_proj_bias"], out_bias=config["out_proj_bias"], out_width=width
     )
-    read = _read_ours if isinstance(foreign, self_attention()) else _read_theirs
-    return read(weights, config).eval()
+    return MultiHeadAttention(
+        len(tensors["in_proj/kernel"]),
+        heads,
+        head_widths=(width // heads,) * 2,
+        projections=projections,
+    )
 
 
-def _read_ours(weights: NamedTensors, config: dict[str, Any]) -> MultiHeadAttention:
-    """Read a `SelfAttention`, whose fused projection has our order of rows."""
-    joint, out = (_transposed(weights, name) for name in ("in_proj", "out_proj"))
-    weights.finish()
-    split = (x.chunk(3) if x is not None else (None,) * 3 for x in joint)
-    maps = {name: Map(*each) for name, each in zip("qkv", zip(*split))}
-    heads, d = config["n_heads"], config["d_embd"] // config["n_heads"]
-    return multi_head(maps | {"out": out}, heads, (d, d))
-
-
-def _read_theirs(weights: NamedTensors, config: dict[str, Any]) -> MultiHeadAttention:
-    """Read Keras's own layers, whose kernels are (c, h, d) and (h, e, c)."""
+def _theirs(tensors: dict[str, Tensor], config: dict[str, Any], source: str) -> MultiHeadAttention:
+    """The counterpart of Keras's own layers, whose kernels are (c, h, d) and (h, e, c)."""
     axes = tuple(config.get("attention_axes") or (1,))
-    parts = {"q": "query", "k": "key", "v": "value", "out": "attention_output"}
-    kernels = {name: weights.take(f"{part}/kernel") for name, part in parts.items()}
-    q, k, v, out = kernels.values()
-    one_axis, same, wide = axes == (1,) and q.ndim == 3, len(k) == len(v), tuple(out.shape[2:])
-    wants = f"keys as wide as values, {len(v)}"
+    q, k, v, out = (tensors[f"{x}/kernel"] for x in ("query", "key", "value", "attention_output"))
     check_options(
-        weights.source,
-        ("attention_axes", one_axis, "(1,), the steps of (b, t, c)", axes, "ours has one axis"),
-        ("key", same, wants, len(k), "our block takes both from one context"),
-        ("output_shape", len(wide) == 1, "one width", wide, "ours is (b, t, c)"),
+        source,
+        ("attention_axes", axes if q.ndim == 3 else "several", (1,), "ours has one axis, t"),
+        ("key", len(k), len(v), "our block takes keys and values from one context"),
+        ("output_shape", tuple(out.shape[2:]), out.shape[2:3], "ours is (b, t, c)"),
     )
-    maps = {}
-    for name, part in parts.items():
-        bias = weights.optional(f"{part}/bias")
-        rows = kernels[name].flatten(0, 1) if name == "out" else kernels[name].flatten(1)
-        maps[name] = Map(rows.T.contiguous(), None if bias is None else bias.flatten())
-    weights.finish()
     window = config.get("sliding_window")
     rule = None if window is None else masks.window(window - 1, window - 1, offset=0)
-    (_, heads, d), (_, kv_heads, e) = q.shape, v.shape
-    return multi_head(
-        maps,
-        heads,
-        (d, e),
-        kv_heads=kv_heads,
+    bias = "query/bias" in tensors
+    return MultiHeadAttention(
+        len(q),
+        q.shape[1],
+        kv_heads=v.shape[1],
+        context_width=len(k),
+        head_widths=(q.shape[2], v.shape[2]),
         attention=AttentionOptions(mask=rule),
+        projections=Projections(bias=bias, out_bias=bias, out_width=out.shape[2]),
         dropout=config["dropout"],
     )
 
 
-def _transposed(weights: NamedTensors, dense: str) -> Map:
-    """Take a `Dense` layer, whose kernel is (in, out)."""
-    return Map(weights.take(f"{dense}/kernel").T.contiguous(), weights.optional(f"{dense}/bias"))
+def _rows_first(name: str, x: Tensor) -> Tensor:
+    """A kernel (c, h, d), (h, e, c) or (in, out) as (out, in); a bias as one axis."""
+    if name.endswith("bias"):
+        return x.flatten()
+    return (x.flatten(0, -2) if name == "out_weight" else x.flatten(1)).T.contiguous()
 
 
 @cache

@@ -12,17 +12,11 @@ from intently.errors import ArgumentError, build
 if TYPE_CHECKING:
     from diffusers.models.attention_processor import Attention as TheirAttention
 
-PLAIN = (
-    "AttnProcessor",
-    "AttnProcessor2_0",
-    "SlicedAttnProcessor",
-    "XFormersAttnProcessor",
-    "IntentlyAttnProcessor",
-)
-"""Processors that compute attention of the module's own projections and nothing else."""
+WITH_QK_NORM = ["AttnProcessor2_0", "IntentlyAttnProcessor"]
+"""Plain processors that apply a module's ``norm_q`` and ``norm_k``."""
 
-WITHOUT_QK_NORM = ("AttnProcessor", "SlicedAttnProcessor", "XFormersAttnProcessor")
-"""Those of them that ignore a module's ``norm_q`` and ``norm_k``."""
+PLAIN = [*WITH_QK_NORM, "AttnProcessor", "SlicedAttnProcessor", "XFormersAttnProcessor"]
+"""Processors that compute attention of the module's own projections and nothing else."""
 
 
 class IntentlyAttnProcessor:
@@ -124,7 +118,7 @@ def register(model: nn.Module) -> list[str]:
             continue
         own: Any = module.processor
         name_of = type(own).__name__
-        if name_of not in PLAIN or (module.norm_q is not None and name_of in WITHOUT_QK_NORM):
+        if name_of not in (PLAIN if module.norm_q is None else WITH_QK_NORM):
             continue
         if not isinstance(own, IntentlyAttnProcessor):
             processor: Any = IntentlyAttnProcessor(instead_of=own)

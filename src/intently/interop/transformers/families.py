@@ -7,34 +7,33 @@ Qwen3); Devlin et al. 2019, "BERT", section 3; Junczys-Dowmunt et al. 2018, "Mar
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from intently.core.masks import Mask, causal, window
 from intently.core.positions import Rotary
 from intently.core.positions.scaling import DynamicNTK, Llama3, Scaling, YaRN
 from intently.core.positions.scaling import Linear as LinearScaling
-from intently.interop.foreign import check_options, refuse
-from intently.interop.transformers.models import (
-    Embeddings,
-    Layers,
-    TextModel,
-    TextToText,
-    activation,
+from intently.interop.blocks import Decoder, Encoder
+from intently.interop.foreign import as_it_is, check_options
+from intently.interop.transformers.models import Embeddings, TextModel, TextToText
+from intently.nn import (
+    AttentionOptions,
+    DecoderLayer,
+    EncoderLayer,
+    FeedForward,
+    GatedFeedForward,
+    MultiHeadAttention,
+    Projections,
 )
-from intently.nn import AttentionOptions, Projections
 from intently.nn.linear import Linear
 
 Model = TextModel | TextToText
-
-
-def _as_it_is(name: str, x: Tensor) -> Tensor:
-    """A tensor that has our shape."""
-    return x
 
 
 @dataclass(frozen=True)
@@ -46,46 +45,87 @@ class Family:
     body: str
     """The name of the bare model within one with a head."""
     table: str
-    """Our names and theirs; "*" is the number of a layer.
-
-    One of ours that ends with "." or "_" stands for a weight and, where they have one, a bias. Two
-    of theirs become one of ours, the first above the second. Only the head is outside the body.
-    """
+    """Our names and theirs in the bare model."""
+    head: str
+    """Those of the head, which is outside it."""
     repeated: tuple[str, ...] = ()
     """Names of tensors that repeat others."""
-    turn: Callable[[str, Tensor], Tensor] = _as_it_is
+    turn: Callable[[str, Tensor], Tensor] = as_it_is
     """Brings a tensor, by our name, into our shape."""
-
-    @property
-    def names(self) -> list[tuple[str, list[str]]]:
-        """The rows of the table: our name, and theirs."""
-        rows = (line.split() for line in self.table.strip().splitlines())
-        return [(ours, theirs) for ours, *theirs in rows]
 
 
 def _head(config: Any, width: int, headed: bool) -> nn.Module:
     return Linear(width, config.vocab_size, bias=False) if headed else nn.Identity()
 
 
+def _layers(
+    config: Any,
+    norms: Callable[[int], nn.Module],
+    *,
+    inner: int,
+    count: int | None = None,
+    heads: int | None = None,
+    norm: Literal["pre", "post"] = "pre",
+    options: Callable[[int], AttentionOptions] = lambda layer: AttentionOptions(),
+    heads_of: Mapping[str, Any] | None = None,
+    gated: bool = False,
+    bias: bool = True,
+    cross: bool = False,
+    dropouts: tuple[float, float, float] = (0.0, 0.0, 0.0),
+) -> Any:
+    """Return an `Encoder`, or with ``cross`` a `Decoder`; "pre" has a norm after the last layer.
+
+    ``options`` are those of the self-attention of layer i, ``heads_of`` more keywords of
+    `MultiHeadAttention`; ``bias`` is that of the feed-forward part; ``dropouts`` act on the output
+    of each part, on attention weights, and within the feed-forward part.
+    """
+    c, (outer, of_weights, inside) = config.hidden_size, dropouts
+    heads = heads or config.num_attention_heads
+    block = partial(MultiHeadAttention, c, heads, dropout=of_weights, **heads_of or {})
+    kind, act = GatedFeedForward if gated else FeedForward, _activation(config)
+    layers = []
+    for i in range(config.num_hidden_layers if count is None else count):
+        own, feed = block(attention=options(i)), kind(c, inner, inside, activation=act, bias=bias)
+        made = partial(DecoderLayer, cross=block()) if cross else EncoderLayer
+        layers.append(made(c, own, feed, norm=norm, dropout=outer, norms=norms))
+    last = norms(c) if norm == "pre" else None
+    return Decoder(layers, last) if cross else Encoder(layers, last)
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_new": partial(F.gelu, approximate="tanh"),
+    "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
+    "silu": F.silu,
+    "swish": F.silu,
+    "tanh": F.tanh,
+}
+
+
+def _activation(config: Any) -> Callable[[Tensor], Tensor]:
+    name = getattr(config, "hidden_act", None) or config.activation_function
+    cause = "other activations have no counterpart"
+    check_options("config", ("hidden_act", name, [*ACTIVATIONS], cause))
+    return ACTIVATIONS[name]
+
+
 def _gpt2(config: Any, headed: bool, pooled: bool) -> TextModel:
     """Learned positions, norms before, one fused projection."""
-    c, h = config.hidden_size, config.num_attention_heads
-    scale = (c // h) ** -0.5 if config.scale_attn_weights else 1.0
+    c = config.hidden_size
+    scale = (c // config.num_attention_heads) ** -0.5 if config.scale_attn_weights else 1.0
     by_layer = config.scale_attn_by_inverse_layer_idx
-    layers = Layers(
-        config.num_hidden_layers,
-        c,
-        h,
-        config.n_inner or 4 * c,
-        config.activation_function,
+    stack = _layers(
+        config,
         partial(nn.LayerNorm, eps=config.layer_norm_epsilon),
+        inner=config.n_inner or 4 * c,
         options=lambda i: AttentionOptions(
             mask=causal(), scale=scale / (i + 1) if by_layer else scale
         ),
         dropouts=(config.resid_pdrop, config.attn_pdrop, 0.0),
     )
     embed = Embeddings(config.vocab_size, c, places=config.n_positions, dropout=config.embd_pdrop)
-    return TextModel(embed, layers.stack(), _head(config, c, headed))
+    return TextModel(embed, stack, _head(config, c, headed))
 
 
 def _llama(config: Any, headed: bool, pooled: bool) -> TextModel:
@@ -93,18 +133,15 @@ def _llama(config: Any, headed: bool, pooled: bool) -> TextModel:
 
     Qwen2 has biases in q, k and v only; Qwen3 norms q and k in each head.
     """
-    c, h = config.hidden_size, config.num_attention_heads
-    d = getattr(config, "head_dim", None) or c // h
+    c = config.hidden_size
+    d = getattr(config, "head_dim", None) or c // config.num_attention_heads
     norms = partial(nn.RMSNorm, eps=config.rms_norm_eps)
     bias, qwen2 = getattr(config, "attention_bias", False), config.model_type == "qwen2"
     turned, qk_norm = _rotary(config, d), norms if config.model_type == "qwen3" else None
-    layers = Layers(
-        config.num_hidden_layers,
-        c,
-        h,
-        config.intermediate_size,
-        config.hidden_act,
+    stack = _layers(
+        config,
         norms,
+        inner=config.intermediate_size,
         options=lambda i: AttentionOptions(
             mask=_sliding(config, i), positions=turned, qk_norm=qk_norm
         ),
@@ -117,7 +154,7 @@ def _llama(config: Any, headed: bool, pooled: bool) -> TextModel:
         bias=getattr(config, "mlp_bias", False),
         dropouts=(0.0, config.attention_dropout, 0.0),
     )
-    return TextModel(Embeddings(config.vocab_size, c), layers.stack(), _head(config, c, headed))
+    return TextModel(Embeddings(config.vocab_size, c), stack, _head(config, c, headed))
 
 
 def _sliding(config: Any, i: int) -> Mask:
@@ -158,52 +195,28 @@ def _rotary(config: Any, d: int) -> Rotary:
             original=take("original_max_position_embeddings"),
         ),
     }
+    whole = "their own model cannot turn a part of each head"
     check_options(
         "config",
-        (
-            "partial_rotary_factor",
-            part in (None, 1),
-            f"1 beside the scaling {kind!r}",
-            part,
-            "their own model cannot turn a part of each head",
-        ),
-        (
-            "rope_parameters",
-            kind in scalings,
-            "default, linear, dynamic, yarn or llama3",
-            repr(kind),
-            "other scalings of rotary positions are not read",
-        ),
+        (f"partial_rotary_factor beside {kind!r}", part, [None, 1], whole),
+        ("rope_parameters.rope_type", kind, ["default", *scalings], "other scalings are not read"),
     )
     scaling = scalings[kind]()
     left = [name for name, value in given.items() if value is not None]
-    if left:
-        refuse(
-            "config",
-            "rope_parameters",
-            f"options of {kind!r} that are known",
-            left,
-            "the angles would differ",
-        )
+    unread = f"options that {kind!r} does not read"
+    check_options("config.rope_parameters", (unread, left, [[]], "the angles would differ"))
     return Rotary(d, base=base, scaling=scaling)
 
 
 def _bert(config: Any, headed: bool, pooled: bool) -> TextModel:
     """Learned positions and segments, norms after, attention in both directions."""
-    if config.is_decoder or config.add_cross_attention:
-        refuse("config", "is_decoder", "False", True, "BERT is read as an encoder only")
+    for name in ("is_decoder", "add_cross_attention"):
+        encoder = "BERT is read as an encoder only"
+        check_options("config", (name, getattr(config, name), False, encoder))
     c, p = config.hidden_size, config.hidden_dropout_prob
     norms = partial(nn.LayerNorm, eps=config.layer_norm_eps)
-    layers = Layers(
-        config.num_hidden_layers,
-        c,
-        config.num_attention_heads,
-        config.intermediate_size,
-        config.hidden_act,
-        norms,
-        "post",
-        dropouts=(p, config.attention_probs_dropout_prob, 0.0),
-    )
+    dropouts = (p, config.attention_probs_dropout_prob, 0.0)
+    stack = _layers(config, norms, inner=config.intermediate_size, norm="post", dropouts=dropouts)
     embed = Embeddings(
         config.vocab_size,
         c,
@@ -212,28 +225,26 @@ def _bert(config: Any, headed: bool, pooled: bool) -> TextModel:
         norm=norms(c),
         dropout=p,
     )
-    function = Activation(activation(config.hidden_act))
-    head = nn.Sequential(Linear(c, c), function, norms(c), Linear(c, config.vocab_size))
+    act = Activation(_activation(config))
+    head = nn.Sequential(Linear(c, c), act, norms(c), Linear(c, config.vocab_size))
     pooler = nn.Sequential(Linear(c, c), nn.Tanh()) if pooled else None
-    return TextModel(embed, layers.stack(), head if headed else nn.Identity(), pooler)
+    return TextModel(embed, stack, head if headed else nn.Identity(), pooler)
 
 
 def _marian(config: Any, headed: bool, pooled: bool) -> TextToText:
     """Sinusoidal positions, sines before cosines; norms after; a fixed bias on the logits."""
     for name in ("encoder_layerdrop", "decoder_layerdrop"):
-        if getattr(config, name):
-            refuse("config", name, "0", getattr(config, name), "layers are never skipped here")
+        check_options("config", (name, getattr(config, name), 0, "layers are never skipped here"))
     c, p = config.d_model, config.dropout
 
-    def layers(side: str, **options: Any) -> Layers:
-        return Layers(
-            getattr(config, f"{side}_layers"),
-            c,
-            getattr(config, f"{side}_attention_heads"),
-            getattr(config, f"{side}_ffn_dim"),
-            config.activation_function,
+    def layers(side: str, **options: Any) -> Any:
+        return _layers(
+            config,
             partial(nn.LayerNorm, eps=1e-5),
-            "post",
+            inner=getattr(config, f"{side}_ffn_dim"),
+            count=getattr(config, f"{side}_layers"),
+            heads=getattr(config, f"{side}_attention_heads"),
+            norm="post",
             dropouts=(p, config.attention_dropout, config.activation_dropout),
             **options,
         )
@@ -245,8 +256,8 @@ def _marian(config: Any, headed: bool, pooled: bool) -> TextToText:
     return TextToText(
         embed(config.vocab_size),
         embed(config.decoder_vocab_size),
-        layers("encoder").stack(),
-        layers("decoder", options=lambda i: AttentionOptions(mask=causal())).stack(cross=True),
+        layers("encoder"),
+        layers("decoder", options=lambda i: AttentionOptions(mask=causal()), cross=True),
         Linear(c, config.decoder_vocab_size) if headed else nn.Identity(),
     )
 
@@ -272,17 +283,14 @@ GPT2 = Family(
     _gpt2,
     "transformer",
     """
-    embed.tokens.                         wte
-    embed.places.                         wpe
-    stack.layers.*.self_norm.             h.*.ln_1
-    stack.layers.*.self_attention.qkv_    h.*.attn.c_attn
-    stack.layers.*.self_attention.out_    h.*.attn.c_proj
-    stack.layers.*.feed_norm.             h.*.ln_2
-    stack.layers.*.feed_forward.up.       h.*.mlp.c_fc
-    stack.layers.*.feed_forward.down.     h.*.mlp.c_proj
-    stack.norm.                           ln_f
-    head.                                 lm_head
+    embed.tokens.                              wte.
+    embed.places.                              wpe.
+    stack.layers.*.{self,feed}_norm.           h.*.ln_{1,2}.
+    stack.layers.*.self_attention.{qkv,out}_   h.*.attn.c_{attn,proj}.
+    stack.layers.*.feed_forward.{up,down}.     h.*.mlp.c_{fc,proj}.
+    stack.norm.                                ln_f.
     """,
+    head="head. lm_head.",
     turn=_turned,
 )
 
@@ -290,43 +298,32 @@ LLAMA = Family(
     _llama,
     "model",
     """
-    embed.tokens.                            embed_tokens
-    stack.layers.*.self_norm.                layers.*.input_layernorm
-    stack.layers.*.self_attention.q_         layers.*.self_attn.q_proj
-    stack.layers.*.self_attention.k_         layers.*.self_attn.k_proj
-    stack.layers.*.self_attention.v_         layers.*.self_attn.v_proj
-    stack.layers.*.self_attention.q_norm.    layers.*.self_attn.q_norm
-    stack.layers.*.self_attention.k_norm.    layers.*.self_attn.k_norm
-    stack.layers.*.self_attention.out_       layers.*.self_attn.o_proj
-    stack.layers.*.feed_norm.                layers.*.post_attention_layernorm
-    stack.layers.*.feed_forward.gate_up.     layers.*.mlp.gate_proj layers.*.mlp.up_proj
-    stack.layers.*.feed_forward.down.        layers.*.mlp.down_proj
-    stack.norm.                              norm
-    head.                                    lm_head
+    embed.tokens.                                  embed_tokens.
+    stack.layers.*.{self,feed}_norm.               layers.*.{input,post_attention}_layernorm.
+    stack.layers.*.self_attention.{q,k,v,out}_     layers.*.self_attn.{q,k,v,o}_proj.
+    stack.layers.*.self_attention.{q,k}_norm.      layers.*.self_attn.{q,k}_norm.
+    stack.layers.*.feed_forward.gate_up.           layers.*.mlp.gate_proj.+layers.*.mlp.up_proj.
+    stack.layers.*.feed_forward.down.              layers.*.mlp.down_proj.
+    stack.norm.                                    norm.
     """,
+    head="head. lm_head.",
 )
 
 BERT = Family(
     _bert,
     "bert",
     """
-    embed.tokens.                         embeddings.word_embeddings
-    embed.places.                         embeddings.position_embeddings
-    embed.types.                          embeddings.token_type_embeddings
-    embed.norm.                           embeddings.LayerNorm
-    stack.layers.*.self_attention.q_      encoder.layer.*.attention.self.query
-    stack.layers.*.self_attention.k_      encoder.layer.*.attention.self.key
-    stack.layers.*.self_attention.v_      encoder.layer.*.attention.self.value
-    stack.layers.*.self_attention.out_    encoder.layer.*.attention.output.dense
-    stack.layers.*.self_norm.             encoder.layer.*.attention.output.LayerNorm
-    stack.layers.*.feed_forward.up.       encoder.layer.*.intermediate.dense
-    stack.layers.*.feed_forward.down.     encoder.layer.*.output.dense
-    stack.layers.*.feed_norm.             encoder.layer.*.output.LayerNorm
-    pooler.0.                             pooler.dense
-    head.0.                               cls.predictions.transform.dense
-    head.2.                               cls.predictions.transform.LayerNorm
-    head.3.                               cls.predictions.decoder
+    embed.{tokens,places}.                    embeddings.{word,position}_embeddings.
+    embed.types.                              embeddings.token_type_embeddings.
+    embed.norm.                               embeddings.LayerNorm.
+    stack.layers.*.self_attention.{q,k,v}_    encoder.layer.*.attention.self.{query,key,value}.
+    stack.layers.*.self_attention.out_        encoder.layer.*.attention.output.dense.
+    stack.layers.*.self_norm.                 encoder.layer.*.attention.output.LayerNorm.
+    stack.layers.*.feed_forward.{up,down}.    encoder.layer.*.{intermediate,output}.dense.
+    stack.layers.*.feed_norm.                 encoder.layer.*.output.LayerNorm.
+    pooler.0.                                 pooler.dense.
     """,
+    head="head.{0,2,3}. cls.predictions.{transform.dense,transform.LayerNorm,decoder}.",
     repeated=("cls.predictions.bias",),
 )
 
@@ -334,36 +331,18 @@ MARIAN = Family(
     _marian,
     "model",
     """
-    source.tokens.                           encoder.embed_tokens
-    source.places.                           encoder.embed_positions
-    encoder.layers.*.self_attention.q_       encoder.layers.*.self_attn.q_proj
-    encoder.layers.*.self_attention.k_       encoder.layers.*.self_attn.k_proj
-    encoder.layers.*.self_attention.v_       encoder.layers.*.self_attn.v_proj
-    encoder.layers.*.self_attention.out_     encoder.layers.*.self_attn.out_proj
-    encoder.layers.*.self_norm.              encoder.layers.*.self_attn_layer_norm
-    encoder.layers.*.feed_forward.up.        encoder.layers.*.fc1
-    encoder.layers.*.feed_forward.down.      encoder.layers.*.fc2
-    encoder.layers.*.feed_norm.              encoder.layers.*.final_layer_norm
-    target.tokens.                           decoder.embed_tokens
-    target.places.                           decoder.embed_positions
-    decoder.layers.*.self_attention.q_       decoder.layers.*.self_attn.q_proj
-    decoder.layers.*.self_attention.k_       decoder.layers.*.self_attn.k_proj
-    decoder.layers.*.self_attention.v_       decoder.layers.*.self_attn.v_proj
-    decoder.layers.*.self_attention.out_     decoder.layers.*.self_attn.out_proj
-    decoder.layers.*.self_norm.              decoder.layers.*.self_attn_layer_norm
-    decoder.layers.*.cross_attention.q_      decoder.layers.*.encoder_attn.q_proj
-    decoder.layers.*.cross_attention.k_      decoder.layers.*.encoder_attn.k_proj
-    decoder.layers.*.cross_attention.v_      decoder.layers.*.encoder_attn.v_proj
-    decoder.layers.*.cross_attention.out_    decoder.layers.*.encoder_attn.out_proj
-    decoder.layers.*.cross_norm.             decoder.layers.*.encoder_attn_layer_norm
-    decoder.layers.*.feed_forward.up.        decoder.layers.*.fc1
-    decoder.layers.*.feed_forward.down.      decoder.layers.*.fc2
-    decoder.layers.*.feed_norm.              decoder.layers.*.final_layer_norm
-    head.weight                              lm_head.weight
-    head.bias                                final_logits_bias
+    {source,target}.tokens.                        {encoder,decoder}.embed_tokens.
+    {source,target}.places.                        {encoder,decoder}.embed_positions.
+    {en,de}coder.layers.*.self_attention.{q,k,v}_  {en,de}coder.layers.*.self_attn.{q,k,v}_proj.
+    {en,de}coder.layers.*.self_attention.out_      {en,de}coder.layers.*.self_attn.out_proj.
+    {en,de}coder.layers.*.self_norm.               {en,de}coder.layers.*.self_attn_layer_norm.
+    decoder.layers.*.cross_attention.{q,k,v,out}_  decoder.layers.*.encoder_attn.{q,k,v,out}_proj.
+    decoder.layers.*.cross_norm.                   decoder.layers.*.encoder_attn_layer_norm.
+    {en,de}coder.layers.*.feed_forward.{up,down}.  {en,de}coder.layers.*.fc{1,2}.
+    {en,de}coder.layers.*.feed_norm.               {en,de}coder.layers.*.final_layer_norm.
     """,
+    head="head.{weight,bias} {lm_head.weight,final_logits_bias}",
     repeated=("shared.weight", "model.shared.weight"),
-    turn=lambda name, x: x.flatten() if name == "head.bias" else x,
 )
 
 _HEADED = {

@@ -6,16 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from intently.errors import DataError, KindError, build
-from intently.interop.foreign import kind_of, loaded, reading, refuse, tensors_of
+from intently.interop.foreign import (
+    check_options,
+    kind_of,
+    loaded,
+    reading,
+    rows,
+    tensors_of,
+    transfer,
+    under,
+)
 from intently.interop.transformers.families import CLASSES, Family, Model
-from intently.nn.weights.loading import NamedTensors, fill, learns
-from intently.nn.weights.reading import joined
-
-Tensors = dict[str, Tensor | None]
-"""Tensors of our model by our names; None stands for one that it must not have."""
 
 
 @torch.inference_mode(False)
@@ -49,10 +53,12 @@ def load(source: str | Path | nn.Module) -> Model:
     pooled = any("pooler" in path.split(".") for path, _ in model.named_modules())
     with torch.device("meta"):
         ours = family.make(model.config, headed, pooled)
-    weights = tensors_of(model, "source")
-    tensors = read(family, weights, ours, headed)
-    weights.finish()
-    return fill(lambda: ours, tensors).train(model.training)
+    theirs = tensors_of(model, "source")
+    for name in family.repeated:
+        theirs.pop(name, None)
+    body = under("", f"{family.body}." if headed else "", rows(family.table))
+    ours = transfer(ours, body + rows(family.head), theirs, type(model).__name__, family.turn)
+    return ours.train(model.training)
 
 
 def _from_folder(folder: Path) -> nn.Module:
@@ -77,9 +83,10 @@ def _family_of(model: nn.Module) -> tuple[Family, bool]:
     name = type(model).__name__
     config: Any = getattr(model, "config", None)
     if name in CLASSES:
-        if name.startswith("Bert") or getattr(config, "is_causal", True):
-            return CLASSES[name]
-        refuse("config", "is_causal", "True", False, "decoders are read as causal ones")
+        is_causal = name.startswith("Bert") or getattr(config, "is_causal", True)
+        cause = "decoders are read as causal ones"
+        check_options("config", ("is_causal", is_causal, True, cause))
+        return CLASSES[name]
     family = getattr(config, "model_type", None)
     raise build(
         KindError,
@@ -89,32 +96,3 @@ def _family_of(model: nn.Module) -> tuple[Family, bool]:
         "other families have no counterpart here",
         'to run them on our attention: register(), then model.set_attn_implementation("intently")',
     )
-
-
-def read(family: Family, weights: NamedTensors, ours: Model, headed: bool) -> Tensors:
-    """Take every tensor for which our model has a place, by our names."""
-    parts, found = dict(ours.named_modules()), Tensors()
-    for name, theirs in family.names:
-        body = f"{family.body}." if headed and not name.startswith("head.") else ""
-        stack, star, _ = name.partition(".*")
-        layers: Any = parts[stack] if star else [ours]
-        for i in range(len(layers)):
-            own, *pair = (x.replace("*", str(i)) for x in (name, *(body + x for x in theirs)))
-            part = parts.get(own.rpartition(".")[0])
-            if part is not None and not isinstance(part, nn.Identity):
-                found |= _taken(weights, own, pair)
-    for name in family.repeated:
-        weights.optional(name)
-    return {name: x if x is None else family.turn(name, x) for name, x in found.items()}
-
-
-def _taken(weights: NamedTensors, ours: str, theirs: list[str]) -> Tensors:
-    """Take one of our tensors, or a weight and a bias, from one name of theirs or several."""
-    if not ours.endswith((".", "_")):
-        return {ours: weights.take(theirs[0])}
-    maps = [weights.map(name) for name in theirs]
-    for kind in ("weight", "bias"):
-        tensors = {f"{name}.{kind}": getattr(each, kind) for name, each in zip(theirs, maps)}
-        learns(f"{ours}{kind}", {name: x for name, x in tensors.items() if x is not None})
-    one = maps[0] if len(maps) == 1 else joined(maps)
-    return {f"{ours}weight": one.weight, f"{ours}bias": one.bias}

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,87 +13,9 @@ from intently.core.attention import Attention
 from intently.core.masks import Mask
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.interop.blocks import Decoder, Encoder
-from intently.interop.foreign import refuse
-from intently.nn import (
-    AttentionOptions,
-    DecoderLayer,
-    EncoderLayer,
-    FeedForward,
-    GatedFeedForward,
-    MultiHeadAttention,
-)
-from intently.nn.attended import attended
+from intently.nn.attended import attended, attention_blocks
 from intently.nn.models.transformer import DecoderCache
 from intently.nn.weights.loading import AllOrNothing
-
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": F.relu,
-    "gelu": F.gelu,
-    "gelu_new": partial(F.gelu, approximate="tanh"),
-    "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
-    "silu": F.silu,
-    "swish": F.silu,
-    "tanh": F.tanh,
-}
-
-
-def activation(name: Any) -> Callable[[Tensor], Tensor]:
-    """Return the activation of a config; raise `ArgumentError` for one we do not have."""
-    if name not in ACTIVATIONS:
-        refuse(
-            "config",
-            "hidden_act",
-            f"one of {', '.join(ACTIVATIONS)}",
-            repr(name),
-            "other activations have no counterpart",
-        )
-    return ACTIVATIONS[name]
-
-
-def _plain(layer: int) -> AttentionOptions:
-    """The default options, in every layer."""
-    return AttentionOptions()
-
-
-@dataclass(frozen=True)
-class Layers:
-    """The layers of one stack, in our terms."""
-
-    count: int
-    width: int
-    heads: int
-    inner: int
-    activation: Any
-    norms: Callable[[int], nn.Module]
-    norm: Literal["pre", "post"] = "pre"
-    options: Callable[[int], AttentionOptions] = _plain
-    """The options of the self-attention of layer i."""
-    heads_of: Mapping[str, Any] = field(default_factory=dict)
-    """More keywords of `MultiHeadAttention`."""
-    gated: bool = False
-    bias: bool = True
-    """Whether the feed-forward part has biases."""
-    dropouts: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    """Those of the output of each part, of attention weights, and within the feed-forward part."""
-
-    def stack(self, cross: bool = False) -> Any:
-        """Return an `Encoder`, or with ``cross`` a `Decoder`; "pre" has a norm after the last."""
-        c, (outer, of_weights, inner) = self.width, self.dropouts
-        block = partial(MultiHeadAttention, c, self.heads, dropout=of_weights, **self.heads_of)
-        kind = GatedFeedForward if self.gated else FeedForward
-        function = activation(self.activation)
-        layers = []
-        for i in range(self.count):
-            own = block(attention=self.options(i))
-            feed = kind(c, self.inner, inner, activation=function, bias=self.bias)
-            given: Any = {"norm": self.norm, "dropout": outer, "norms": self.norms}
-            layers.append(
-                DecoderLayer(c, own, feed, cross=block(), **given)
-                if cross
-                else EncoderLayer(c, own, feed, **given)
-            )
-        last = self.norms(c) if self.norm == "pre" else None
-        return Decoder(layers, last) if cross else Encoder(layers, last)
 
 
 class Embeddings(AllOrNothing):
@@ -137,30 +56,19 @@ class Embeddings(AllOrNothing):
         if self.types is not None:
             x = x + self.types(torch.zeros_like(ids) if types is None else types)
         elif types is not None:
-            raise build(
-                ArgumentError, "types", "None", shape_of(types), "the model has no segments"
-            )
+            raise build(ArgumentError, "types", "None", shape_of(types), "there are no segments")
+        if self.places is None and positions is not None:
+            got, cause = shape_of(positions), "the model sees only distances"
+            fix = "a shift of all positions changes nothing"
+            raise build(ArgumentError, "positions", "None", got, cause, fix)
         if self.places is not None:
             end, most = start + ids.shape[1], self.places.num_embeddings
             if positions is None and end > most:
-                raise build(
-                    ArgumentError,
-                    "ids",
-                    f"at most {most} steps, cached ones included",
-                    end,
-                    "the model learned no later positions",
-                )
+                expected = f"at most {most} steps, cached ones included"
+                cause = "the model learned no later positions"
+                raise build(ArgumentError, "ids", expected, end, cause)
             at = torch.arange(start, end, device=ids.device) if positions is None else positions
             x = x + self.places(at)
-        elif positions is not None:
-            raise build(
-                ArgumentError,
-                "positions",
-                "None",
-                shape_of(positions),
-                "the model sees only distances",
-                "a shift of all positions changes nothing",
-            )
         return F.dropout(self.norm(x), self.dropout, self.training)
 
 
@@ -191,21 +99,16 @@ class TextModel(AllOrNothing):
         With a cache of `new_cache`, ids hold only the new steps. Raises `ArgumentError` for ids of
         a different shape and for more steps than the model has positions.
         """
-        given = {"mask": mask, "positions": positions, "types": types, "cache": cache}
-        return self.head(self.states(ids, **given))
+        x = self.states(ids, mask=mask, positions=positions, types=types, cache=cache)
+        return self.head(x)
 
     def states(
-        self,
-        ids: Int[Tensor, "b t"],
-        *,
-        mask: Mask | Tensor | None = None,
-        positions: Tensor | None = None,
-        types: Tensor | None = None,
-        cache: DecoderCache | None = None,
+        self, ids: Int[Tensor, "b t"], *, cache: DecoderCache | None = None, **given: Any
     ) -> Float[Tensor, "b t c"]:
-        """Return the states (b, t, c) after the last layer and its norm."""
-        x = self.embed(ids, start=_length(cache), positions=positions, types=types)
-        return self.stack(x, mask=mask, cache=cache)
+        """Return the states (b, t, c) after the last layer and its norm; arguments as above."""
+        mask = given.pop("mask", None)
+        start = 0 if cache is None else cache.length
+        return self.stack(self.embed(ids, start=start, **given), mask=mask, cache=cache)
 
     def pooled(self, states: Float[Tensor, "b t c"]) -> Float[Tensor, "b n"]:
         """Return the pooler's summary of the first state; raises if there is no pooler."""
@@ -218,7 +121,7 @@ class TextModel(AllOrNothing):
 
         Takes the arguments of `states`, except a cache.
         """
-        blocks = [(f"stack.{name}", block) for name, block in self.stack.attentions()]
+        blocks = attention_blocks(**{"stack.layers": self.stack.layers})
         return attended(blocks, lambda: self.states(ids, **given))
 
     def new_cache(self) -> DecoderCache:
@@ -238,9 +141,8 @@ class TextToText(AllOrNothing):
         head: nn.Module,
     ) -> None:
         super().__init__()
-        self.source, self.target = source, target
+        self.source, self.target, self.head = source, target, head
         self.encoder, self.decoder = encoder, decoder
-        self.head = head
 
     def forward(
         self,
@@ -274,33 +176,23 @@ class TextToText(AllOrNothing):
         cache: DecoderCache | None = None,
     ) -> Float[Tensor, "b t n"]:
         """Return logits (or states) of the target; with `new_cache`, of its new steps only."""
-        x = self.target(target, start=_length(cache))
+        x = self.target(target, start=0 if cache is None else cache.length)
         return self.head(self.decoder(x, states, mask=mask, states_mask=states_mask, cache=cache))
 
     def attentions(
-        self,
-        ids: Int[Tensor, "b s"],
-        target: Int[Tensor, "b t"],
-        *,
-        mask: Mask | Tensor | None = None,
-        target_mask: Mask | Tensor | None = None,
+        self, ids: Int[Tensor, "b s"], target: Int[Tensor, "b t"], **masks: Any
     ) -> dict[str, Attention]:
         """Return every lazy matrix by path: ``decoder.layers.0.cross_attention``, …
 
-        Those of the encoder have shape (b, h, s, s), the decoder's own (b, h, t, t), and cross
-        attention (b, h, t, s).
+        Takes the arguments of a call. Those of the encoder have shape (b, h, s, s), the decoder's
+        own (b, h, t, t), and cross attention (b, h, t, s).
         """
-        sides = (("encoder", self.encoder), ("decoder", self.decoder))
-        blocks = [(f"{side}.{name}", x) for side, stack in sides for name, x in stack.attentions()]
-        return attended(blocks, lambda: self(ids, target, mask=mask, target_mask=target_mask))
+        sides = {"encoder.layers": self.encoder.layers, "decoder.layers": self.decoder.layers}
+        return attended(attention_blocks(**sides), lambda: self(ids, target, **masks))
 
     def new_cache(self) -> DecoderCache:
         """Return an empty cache of the decoder."""
         return self.decoder.new_cache()
-
-
-def _length(cache: DecoderCache | None) -> int:
-    return 0 if cache is None else cache.length
 
 
 def _check_ids(ids: Any) -> None:
