@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from intently.errors import ArgumentError
 from intently.interop import diffusers, transformers
 from intently.interop import torch as in_torch
-from intently.interop.blocks import KeyValueAttention
+from intently.interop.torch import KeyValueAttention
 from intently.nn import MultiHeadAttention, Projections
 
 from ..messages import refused

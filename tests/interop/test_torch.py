@@ -12,8 +12,7 @@ from torch import Tensor, nn
 import intently as it
 from intently.core.masks import Geometry
 from intently.errors import ArgumentError, CheckpointError, KindError
-from intently.interop.blocks import BesideExtra, KeyValueAttention
-from intently.interop.torch import dump, load, mask
+from intently.interop.torch import BesideExtra, KeyValueAttention, dump, load, mask
 from intently.nn import AttentionOptions, MultiHeadAttention, Projections
 
 from ..messages import refused
