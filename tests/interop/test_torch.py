@@ -15,7 +15,7 @@ from intently.errors import ArgumentError, CheckpointError, KindError
 from intently.interop.torch import BesideExtra, KeyValueAttention, dump, load, mask
 from intently.nn import AttentionOptions, MultiHeadAttention, Projections
 
-from ..messages import refused
+from ..messages import raises, refused
 from .comparing import (
     LENGTHS,
     ONE,
@@ -265,50 +265,43 @@ def undumped(**options: Any) -> Callable[[], object]:
     return lambda: dump(MultiHeadAttention(C, H, **options))
 
 
-@pytest.mark.parametrize(
-    ("call", "text"),
-    [
-        (
-            undumped(kv_heads=2),
-            "MultiHeadAttention.kv_heads: expected 4; got 2. Heads do not share",
-        ),
-        (
-            undumped(head_widths=(4, 3)),
-            "MultiHeadAttention.head_widths: expected (4, 4); got (4, 3).",
-        ),
-        (
-            undumped(attention=AttentionOptions(mask=it.causal())),
+test_bad_input = raises(
+    {
+        ArgumentError: {
+            "MultiHeadAttention.kv_heads: expected 4; got 2. Heads do not share": undumped(
+                kv_heads=2
+            ),
+            "MultiHeadAttention.head_widths: expected (4, 4); got (4, 3).": undumped(
+                head_widths=(4, 3)
+            ),
             "MultiHeadAttention.attention.mask: expected None; got causal(). "
-            "There is none in nn.MultiheadAttention.",
-        ),
-        (
-            undumped(attention=AttentionOptions(qk_norm=nn.RMSNorm)),
-            "MultiHeadAttention.attention.qk_norm: expected None",
-        ),
-        (
-            undumped(attention=AttentionOptions(sinks=torch.ones(H))),
-            "MultiHeadAttention.attention.sinks: expected None or",
-        ),
-        (lambda: mask(torch.zeros(2, 2, 2)), "attn_mask: expected shape (t, s), or (b·h, t, s)"),
-        (lambda: mask(torch.full((2, 2), 0.5)), "attn_mask: expected a boolean tensor, or one of"),
-        (lambda: mask(None, torch.zeros(2)), "key_padding_mask: expected shape (b, s)"),
-        (lambda: KeyValueAttention(8, 3), "heads: expected a divisor of width=8; got 3"),
-        (
-            lambda: KeyValueAttention(8, 2, extra=("zeros",)),  # pyright: ignore
-            'extra: expected "learned", "zero" or both',
-        ),
-        (
-            lambda: KeyValueAttention(8, 2, key_width=3)(torch.zeros(1, 2, 8)),
-            "keys: expected shape (b=1, steps, 3); got shape (1, 2, 8).",
-        ),
-        (
-            lambda: KeyValueAttention(8, 2)(*(torch.zeros(1, n, 8) for n in (4, 4, 5))),
-            "values: expected shape (1, 4, 8); got shape (1, 5, 8).",
-        ),
-    ],
+            "There is none in nn.MultiheadAttention.": undumped(
+                attention=AttentionOptions(mask=it.causal())
+            ),
+            "MultiHeadAttention.attention.qk_norm: expected None": undumped(
+                attention=AttentionOptions(qk_norm=nn.RMSNorm)
+            ),
+            "MultiHeadAttention.attention.sinks: expected None or": undumped(
+                attention=AttentionOptions(sinks=torch.ones(H))
+            ),
+            "attn_mask: expected shape (t, s), or (b·h, t, s)": lambda: mask(torch.zeros(2, 2, 2)),
+            "attn_mask: expected a boolean tensor, or one of": lambda: mask(
+                torch.full((2, 2), 0.5)
+            ),
+            "key_padding_mask: expected shape (b, s)": lambda: mask(None, torch.zeros(2)),
+            "heads: expected a divisor of width=8; got 3": lambda: KeyValueAttention(8, 3),
+            'extra: expected "learned", "zero" or both': lambda: KeyValueAttention(
+                8, 2, extra=("zeros",)
+            ),
+            "keys: expected shape (b=1, steps, 3); got shape (1, 2, 8).": lambda: KeyValueAttention(
+                8, 2, key_width=3
+            )(torch.zeros(1, 2, 8)),
+            "values: expected shape (1, 4, 8); got shape (1, 5, 8).": lambda: KeyValueAttention(
+                8, 2
+            )(*(torch.zeros(1, n, 8) for n in (4, 4, 5))),
+        }
+    }
 )
-def test_bad_input(call: Callable[[], object], text: str) -> None:
-    refused(call, ArgumentError, text)
 
 
 HOOKS = {

@@ -21,20 +21,13 @@ from intently.nn.weights.loading import AllOrNothing
 
 
 class _Stack(AllOrNothing):
-    """Layers, then an optional norm, then dropout."""
+    """Layers, then an optional norm."""
 
     def __init__(
-        self,
-        layers: Sequence[EncoderLayer | DecoderLayer],
-        norm: nn.Module | None = None,
-        dropout: float = 0.0,
+        self, layers: Sequence[EncoderLayer | DecoderLayer], norm: nn.Module | None = None
     ) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(layers)
-        self.norm, self.dropout = norm or nn.Identity(), dropout
-
-    def _finish(self, x: Tensor) -> Tensor:
-        return F.dropout(self.norm(x), self.dropout, self.training)
+        self.layers, self.norm = nn.ModuleList(layers), norm or nn.Identity()
 
     def new_cache(self) -> DecoderCache:
         """Return an empty cache."""
@@ -54,7 +47,7 @@ class Encoder(_Stack):
         """Return the states (b, s, c) of embedded steps x; with `new_cache`, x holds new ones."""
         for i, layer in enumerate(self.layers):
             x = layer(x, mask=mask, cache=None if cache is None else cache.layers[i][0])
-        return self._finish(x)
+        return self.norm(x)
 
 
 class Decoder(_Stack):
@@ -73,7 +66,7 @@ class Decoder(_Stack):
         for i, layer in enumerate(self.layers):
             own = (None, None) if cache is None else cache.layers[i]
             x = layer(x, states, mask=mask, states_mask=states_mask, cache=own)
-        return self._finish(x)
+        return self.norm(x)
 
 
 class EncoderDecoder(AllOrNothing):

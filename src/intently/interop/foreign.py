@@ -98,13 +98,9 @@ def check_kind(module: object, *kinds: type, verb: str) -> None:
         raise build(KindError, verb, f"a module of type {names}", got, cause, fix)
     for name in ("forward", "call"):
         if getattr(type(module), name, None) is not getattr(parent, name, None):
-            raise build(
-                KindError,
-                verb,
-                f"a module of type {names}",
-                f"{type(module).__name__}, which has a {name} of its own",
-                "what it computes is not known",
-            )
+            got = f"{type(module).__name__}, which has a {name} of its own"
+            cause = "what it computes is not known"
+            raise build(KindError, verb, f"a module of type {names}", got, cause)
 
 
 def check_plain(ours: MultiHeadAttention, options: Iterable[str], there: str) -> None:
@@ -235,14 +231,11 @@ def learns(name: str, parts: Mapping[str, Tensor]) -> bool:
     """Return whether the parts of a parameter require grad; raise `ArgumentError` if mixed."""
     frozen = sorted(part for part, x in parts.items() if not x.requires_grad)
     if 0 < len(frozen) < len(parts):
-        raise build(
-            ArgumentError,
-            name,
-            f"all or none of {', '.join(parts)} frozen",
-            f"{', '.join(frozen)} frozen alone",
-            "they become one tensor, which learns or does not",
-            "freeze, or let learn, all of them there and load again",
-        )
+        expected = f"all or none of {', '.join(parts)} frozen"
+        cause = "they become one tensor, which learns or does not"
+        fix = "freeze, or let learn, all of them there and load again"
+        got = f"{', '.join(frozen)} frozen alone"
+        raise build(ArgumentError, name, expected, got, cause, fix)
     return not frozen
 
 
@@ -262,7 +255,7 @@ def _filled(module: M, tensors: Mapping[str, Tensor]) -> M:
 
 
 def like_norm(theirs: nn.Module, source: str, *kinds: type) -> nn.Module:
-    """Return a copy of a layer or group norm; raise `KindError` unless it is of the ``kinds``."""
+    """Return a copy of a norm; raise `KindError` unless it is of the ``kinds``."""
     check_kind(theirs, *kinds, verb=f"load({source})")
     return deepcopy(theirs)
 
@@ -328,7 +321,10 @@ def kind_of(transformers: Any, folder: Path, expected: str) -> Any:
     files = list(folder.glob("*.safetensors"))
     if not files:
         raise build(DataError, str(folder), expected, "no file of weights")
-    tensors = sum(len(_header(path).tensors) for path in files)
+    tensors = sum(
+        len(File(path, "a safetensors file", DataError).header(most=2**28).tensors)
+        for path in files
+    )
     for option, layers in _counts(config):
         if layers > tensors:
             wanted = f"{option} up to {tensors:,}, the number of tensors in the folder"
@@ -355,13 +351,9 @@ def loaded(kind: Any, folder: Path, spare: str = "(?!)") -> Any:
         if (names := [x for x in map(str, found.get(key, ())) if not re.fullmatch(spare, x)])
     ]
     if wrong:
-        raise build(
-            CheckpointError,
-            str(folder),
-            f"the tensors of {kind.__name__}",
-            ", ".join(wrong),
-            "the folder holds another model than its config says",
-        )
+        expected, got = f"the tensors of {kind.__name__}", ", ".join(wrong)
+        cause = "the folder holds another model than its config says"
+        raise build(CheckpointError, str(folder), expected, got, cause)
     return model
 
 
@@ -374,7 +366,3 @@ def _counts(config: Any) -> Iterator[tuple[str, int]]:
     if isinstance(config, dict | list):
         for value in config.values() if isinstance(config, dict) else config:
             yield from _counts(value)
-
-
-def _header(path: Path) -> Any:
-    return File(path, "a safetensors file", DataError).header(most=2**28)

@@ -20,7 +20,7 @@ that is called without ``training`` drops nothing.
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -70,13 +70,11 @@ def load(foreign: keras.layers.Layer) -> MultiHeadAttention:
     check_kind(foreign, *kinds, verb="load")
     name = type(foreign).__name__
     if not foreign.built:
-        raise build(
-            CheckpointError,
-            name,
-            "a layer with weights",
+        got, fix = (
             "one that was not built",
-            fix="call it once, or layer.build(query_shape, value_shape)",
+            "call it once, or layer.build(query_shape, value_shape)",
         )
+        raise build(CheckpointError, name, "a layer with weights", got, fix=fix)
     tensors = {
         "/".join(v.path.split("/")[-2:]): copied(v).requires_grad_(v.trainable)
         for v in foreign.weights
@@ -178,23 +176,14 @@ def self_attention() -> type:
             whole_number(n_heads, "n_heads", 1)
             whole_number(d_embd, "d_embd", 1)
             if d_embd % n_heads:
-                raise build(
-                    ArgumentError,
-                    "n_heads",
-                    f"a divisor of d_embd={d_embd}",
-                    n_heads,
-                    "each head gets d_embd/n_heads",
-                )
+                expected, cause = f"a divisor of d_embd={d_embd}", "each head gets d_embd/n_heads"
+                raise build(ArgumentError, "n_heads", expected, n_heads, cause)
             self.n_heads, self.d_embd = n_heads, d_embd
             self.in_proj_bias, self.out_proj_bias = in_proj_bias, out_proj_bias
             self.supports_masking = True
-            policy = self.dtype_policy
-            self.in_proj = keras.layers.Dense(
-                3 * d_embd, use_bias=in_proj_bias, name="in_proj", dtype=policy
-            )
-            self.out_proj = keras.layers.Dense(
-                d_embd, use_bias=out_proj_bias, name="out_proj", dtype=policy
-            )
+            dense = partial(keras.layers.Dense, dtype=self.dtype_policy)
+            self.in_proj = dense(3 * d_embd, use_bias=in_proj_bias, name="in_proj")
+            self.out_proj = dense(d_embd, use_bias=out_proj_bias, name="out_proj")
 
         def build(self, input_shape: tuple[int | None, ...]) -> None:
             _check_inputs(input_shape)
@@ -205,8 +194,11 @@ def self_attention() -> type:
             """Return y (b, t, d_embd); with ``causal_mask`` a step sees itself and those before."""
             _check_inputs(inputs.shape, mask)
             q, k, v = self._heads(inputs)
-            compute = _attend_torch if keras.backend.backend() == "torch" else _attend_ops
-            y = ops.transpose(compute(q, k, v, causal_mask, mask), (0, 2, 1, 3))
+            if keras.backend.backend() == "torch":
+                y = attention(q, k, v, mask=_rule(causal_mask, mask, q.device))
+            else:
+                y = _attend_ops(q, k, v, causal_mask, mask)
+            y = ops.transpose(y, (0, 2, 1, 3))
             shape: Any = ops.shape(inputs)
             return self.out_proj(ops.reshape(y, (*shape[:2], self.d_embd)))
 
@@ -219,13 +211,8 @@ def self_attention() -> type:
             `KindError` for a symbolic input.
             """
             if keras.backend.is_keras_tensor(inputs):
-                raise build(
-                    KindError,
-                    "inputs",
-                    "numbers",
-                    type(inputs).__name__,
-                    "a symbolic model has no weights to show",
-                )
+                got, cause = type(inputs).__name__, "a symbolic model has no weights to show"
+                raise build(KindError, "inputs", "numbers", got, cause)
             mask = getattr(inputs, "_keras_mask", None) if mask is None else mask
             inputs = ops.convert_to_tensor(inputs)
             _check_inputs(inputs.shape, mask)
@@ -250,12 +237,8 @@ def self_attention() -> type:
             return (*input_shape[:-1], self.d_embd)
 
         def get_config(self) -> dict[str, Any]:
-            return super().get_config() | {
-                "n_heads": self.n_heads,
-                "d_embd": self.d_embd,
-                "in_proj_bias": self.in_proj_bias,
-                "out_proj_bias": self.out_proj_bias,
-            }
+            options = ("n_heads", "d_embd", "in_proj_bias", "out_proj_bias")
+            return super().get_config() | {name: getattr(self, name) for name in options}
 
     return SelfAttention
 
@@ -265,17 +248,11 @@ def _check_inputs(shape: Any, mask: Any = None) -> None:
         raise build(ArgumentError, "inputs", "shape (b, t, c)", f"shape {tuple(shape)}")
     if mask is None:
         return
-    found, want = tuple(np.shape(mask) if isinstance(mask, list) else mask.shape), tuple(shape[:2])
-    known = len(found) == 2 and all(a == n or a is None or n is None for a, n in zip(found, want))
-    if not known:
-        raise build(
-            ArgumentError, "mask", f"shape (b, t) = {want}, True at real steps", f"shape {found}"
-        )
-
-
-def _attend_torch(q: Tensor, k: Tensor, v: Tensor, causal: bool, padding: Any) -> Tensor:
-    """Run `intently.attention` on q, k, v (b, h, t, d); ``padding`` (b, t) is True at tokens."""
-    return attention(q, k, v, mask=_rule(causal, padding, q.device))
+    given, want = tuple(np.shape(mask) if isinstance(mask, list) else mask.shape), tuple(shape[:2])
+    fits = len(given) == 2 and all(a == n or a is None or n is None for a, n in zip(given, want))
+    if not fits:
+        expected = f"shape (b, t) = {want}, True at real steps"
+        raise build(ArgumentError, "mask", expected, f"shape {given}")
 
 
 def _rule(causal: bool, padding: Any, device: torch.device) -> masks.Mask | None:

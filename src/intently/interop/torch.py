@@ -80,36 +80,30 @@ def mask(
     █ █ ·
     █ █ █
     """
-    found: Mask | None = None
+    rule: Mask | None = None
     if attn_mask is not None:
         if attn_mask.ndim == 3 and heads is not None and len(attn_mask) % heads == 0:
             attn_mask = attn_mask.unflatten(0, (-1, heads))
         elif attn_mask.ndim != 2:
             expected = "shape (t, s), or (b·h, t, s) with heads=h"
             raise build(ArgumentError, "attn_mask", expected, shape_of(attn_mask))
-        found = allowed(_not_forbidden("attn_mask", attn_mask))
+        rule = allowed(_not_forbidden("attn_mask", attn_mask))
     if key_padding_mask is not None:
         if key_padding_mask.ndim != 2:
-            raise build(
-                ArgumentError, "key_padding_mask", "shape (b, s)", shape_of(key_padding_mask)
-            )
+            got = shape_of(key_padding_mask)
+            raise build(ArgumentError, "key_padding_mask", "shape (b, s)", got)
         padded = allowed(_not_forbidden("key_padding_mask", key_padding_mask)[:, None, None])
-        found = padded if found is None else found & padded
-    return found
+        rule = padded if rule is None else rule & padded
+    return rule
 
 
 def _not_forbidden(name: str, theirs: Tensor) -> Tensor:
     if theirs.dtype is torch.bool:
         return ~theirs
     if not theirs.is_floating_point() or not ((theirs == 0) | theirs.isneginf()).all():
-        raise build(
-            ArgumentError,
-            name,
-            "a boolean tensor, or one of 0 and −inf",
-            f"dtype {theirs.dtype}",
-            "any other number is added to the scores",
-            "pass them to the block as a bias",
-        )
+        cause, fix = "any other number is added to the scores", "pass them to the block as a bias"
+        expected, got = "a boolean tensor, or one of 0 and −inf", f"dtype {theirs.dtype}"
+        raise build(ArgumentError, name, expected, got, cause, fix)
     return theirs == 0
 
 
@@ -273,18 +267,9 @@ def dump(ours: MultiHeadAttention | KeyValueAttention) -> nn.MultiheadAttention:
     if bias:
         zeros = {f"{name[:-6]}bias": x for name, x in state.items() if name.endswith("_weight")}
         state = {name: x.new_zeros(len(x)) for name, x in zeros.items()} | state
-    with torch.device("meta"):
-        theirs = nn.MultiheadAttention(
-            ours.width,
-            ours.heads,
-            ours.dropout,
-            bias=bias,
-            kdim=kdim,
-            vdim=vdim,
-            batch_first=True,
-            add_bias_kv="learned_key" in state,
-            add_zero_attn=zero,
-        )
+    options: Any = {"kdim": kdim, "vdim": vdim, "bias": bias, "add_zero_attn": zero}
+    options |= {"add_bias_kv": "learned_key" in state, "batch_first": True, "device": "meta"}
+    theirs = nn.MultiheadAttention(ours.width, ours.heads, ours.dropout, **options)
     table = swapped(_names(ours, theirs.in_proj_weight is not None))
     return transfer(theirs, table, state, type(ours).__name__).train(ours.training)
 

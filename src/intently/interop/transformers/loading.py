@@ -92,14 +92,9 @@ def load(source: str | Path | nn.Module) -> Model:
 def _from_folder(folder: Path) -> nn.Module:
     """Return the model of a local folder, of the class in its config, with all tensors checked."""
     if not (folder / "config.json").is_file():
-        raise build(
-            DataError,
-            "source",
-            "a folder with config.json and safetensors",
-            str(folder),
-            "nothing is downloaded",
-            "save one with model.save_pretrained(folder)",
-        )
+        wanted, cause = "a folder with config.json and safetensors", "nothing is downloaded"
+        fix = "save one with model.save_pretrained(folder)"
+        raise build(DataError, "source", wanted, str(folder), cause, fix)
     expected = "a transformers model in safetensors"
     with reading(folder, expected) as transformers:
         kind = kind_of(transformers, folder, expected)
@@ -116,14 +111,10 @@ def _family_of(model: nn.Module) -> tuple[Family, bool]:
         check_options("config", ("is_causal", is_causal, True, cause))
         return CLASSES[name]
     family = getattr(config, "model_type", None)
-    raise build(
-        KindError,
-        "source",
-        f"one of {', '.join(CLASSES)}",
-        name if family is None else f"{name}, of the family {family!r}",
-        "other families have no counterpart here",
-        'to run them on our attention: register(), then model.set_attn_implementation("intently")',
-    )
+    got = name if family is None else f"{name}, of the family {family!r}"
+    cause = "other families have no counterpart here"
+    fix = 'to run them on our attention: register(), then model.set_attn_implementation("intently")'
+    raise build(KindError, "source", f"one of {', '.join(CLASSES)}", got, cause, fix)
 
 
 @dataclass(frozen=True)

@@ -273,7 +273,10 @@ def read(
 def _unfused(joint: Map, layout: str, heads: int, kv_heads: int | None) -> dict[str, Map]:
     """Split a fused map into queries, keys and values, each head after head."""
     if kv_heads not in (None, heads):
-        expected, cause = f"heads={heads} in the layout {layout!r}", "its three parts have one size"
+        expected, cause = (
+            f"heads={heads} in the layout {layout!r}",
+            "its three parts have the same size",
+        )
         fix = 'split the weight yourself and use layout="h d"'
         raise build(ArgumentError, "kv_heads", expected, kv_heads, cause, fix)
     rows = len(joint.weight)
