@@ -37,7 +37,7 @@ from intently.core.kernels.tiled import (
 )
 from intently.core.masks import Mask
 from intently.core.scores import DOT
-from intently.foundation import forks
+from intently.foundation import process
 
 
 class Loaded(NamedTuple):
@@ -56,7 +56,7 @@ def _load() -> Loaded:
         return Loaded(None, "it was not built: no C++ compiler was found, or it failed")
     except ImportError as error:
         return Loaded(None, f"it does not load: {error}")
-    if forks.is_fork:  # of a process that may have used PyTorch's threads
+    if process.is_fork:  # of a process that may have used PyTorch's threads
         module.forked()
     return Loaded(module, None)
 
