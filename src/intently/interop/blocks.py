@@ -64,8 +64,8 @@ class Decoder(_Stack):
     ) -> Float[Tensor, "b t c"]:
         """Return y (b, t, c) of embedded steps x; with `new_cache`, x holds only the new ones."""
         for i, layer in enumerate(self.layers):
-            own = (None, None) if cache is None else cache.layers[i]
-            x = layer(x, states, mask=mask, states_mask=states_mask, cache=own)
+            caches = (None, None) if cache is None else cache.layers[i]
+            x = layer(x, states, mask=mask, states_mask=states_mask, cache=caches)
         return self.norm(x)
 
 

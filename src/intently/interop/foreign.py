@@ -201,10 +201,10 @@ left over. Our block would compute something else without them.
                 into, out_of = (_complete(side, i, kind) for side in row)
                 if places.isdisjoint(into) or into[0] in ours:
                     continue
-                own = {name: take(name) for name in out_of}
-                taken |= own
-                learns(f"{type(module).__name__}.{into[0]}", own)
-                one = torch.cat(list(own.values())) if len(own) > 1 else own[out_of[0]]
+                given = {name: take(name) for name in out_of}
+                taken |= given
+                learns(f"{type(module).__name__}.{into[0]}", given)
+                one = torch.cat(list(given.values())) if len(given) > 1 else given[out_of[0]]
                 parts = [x.clone() for x in one.chunk(len(into))] if len(into) > 1 else [one]
                 for name, x in zip(into, parts):
                     ours[name] = _unit_axes(turn(name, x), shapes.get(name))
@@ -338,7 +338,7 @@ def loaded(kind: Any, folder: Path, spare: str = "(?!)") -> Any:
 
     Only tensors whose names match ``spare`` may be missing or left over. Raises `CheckpointError`.
     """
-    model, found = kind.from_pretrained(
+    model, report = kind.from_pretrained(
         folder, use_safetensors=True, output_loading_info=True, **HERE
     )
     wrong = [
@@ -348,7 +348,7 @@ def loaded(kind: Any, folder: Path, spare: str = "(?!)") -> Any:
             ("unexpected_keys", "left over"),
             ("mismatched_keys", "of a different shape"),
         )
-        if (names := [x for x in map(str, found.get(key, ())) if not re.fullmatch(spare, x)])
+        if (names := [x for x in map(str, report.get(key, ())) if not re.fullmatch(spare, x)])
     ]
     if wrong:
         expected, got = f"the tensors of {kind.__name__}", ", ".join(wrong)

@@ -416,10 +416,10 @@ class KeyValueAttention(AllOrNothing):
     def _with_extra(self, x: Tensor, learned: str) -> Tensor:
         """Append the extra keys or values to x (b, h, s, d)."""
         b, h, _, d = x.shape
-        own = {"zero": x.new_zeros(1, 1, 1, 1)}
+        extra = {"zero": x.new_zeros(1, 1, 1, 1)}
         if "learned" in self.extra:
-            own["learned"] = self.get_parameter(learned).to(x.dtype).view(1, h, 1, d)
-        return torch.cat([x, *(own[name].expand(b, h, 1, d) for name in self.extra)], -2)
+            extra["learned"] = self.get_parameter(learned).to(x.dtype).view(1, h, 1, d)
+        return torch.cat([x, *(extra[name].expand(b, h, 1, d) for name in self.extra)], -2)
 
     def extra_repr(self) -> str:
         return f"width={self.width}, heads={self.heads}, extra={self.extra}"

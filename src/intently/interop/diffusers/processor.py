@@ -79,10 +79,10 @@ class IntentlyAttnProcessor:
 
 def scale_of(attn: TheirAttention) -> float | None:
     """Return the factor of the scores that the module's processor applies; None for 1/√d."""
-    own: Any = attn.processor
-    if isinstance(own, IntentlyAttnProcessor) and own.instead_of is not None:
-        own = own.instead_of
-    return None if type(own).__name__ == "AttnProcessor2_0" else float(attn.scale)
+    current: Any = attn.processor
+    if isinstance(current, IntentlyAttnProcessor) and current.instead_of is not None:
+        current = current.instead_of
+    return None if type(current).__name__ == "AttnProcessor2_0" else float(attn.scale)
 
 
 def _mask_or_bias(theirs: Tensor | None, q: Tensor) -> tuple[Tensor | None, Tensor | None]:
@@ -116,12 +116,12 @@ def register(model: nn.Module) -> list[str]:
     for name, module in model.named_modules():
         if not isinstance(module, TheirAttention):
             continue
-        own: Any = module.processor
-        name_of = type(own).__name__
+        current: Any = module.processor
+        name_of = type(current).__name__
         if name_of not in (PLAIN if module.norm_q is None else WITH_QK_NORM):
             continue
-        if not isinstance(own, IntentlyAttnProcessor):
-            processor: Any = IntentlyAttnProcessor(instead_of=own)
+        if not isinstance(current, IntentlyAttnProcessor):
+            processor: Any = IntentlyAttnProcessor(instead_of=current)
             module.set_processor(processor)
         changed.append(name)
     if not changed:
@@ -139,8 +139,8 @@ def unregister(model: nn.Module) -> list[str]:
     """Restore the processor of every module that `register` changed; return the names."""
     changed = []
     for name, module in model.named_modules():
-        own: Any = getattr(module, "processor", None)
-        if isinstance(own, IntentlyAttnProcessor) and own.instead_of is not None:
-            module.set_processor(own.instead_of)  # pyright: ignore[reportCallIssue]
+        current: Any = getattr(module, "processor", None)
+        if isinstance(current, IntentlyAttnProcessor) and current.instead_of is not None:
+            module.set_processor(current.instead_of)  # pyright: ignore[reportCallIssue]
             changed.append(name)
     return changed

@@ -166,9 +166,12 @@ def _layers(
     kind, act = GatedFeedForward if gated else FeedForward, _activation(config)
     layers = []
     for i in range(config.num_hidden_layers if count is None else count):
-        own, feed = block(attention=options(i)), kind(c, inner, inside, activation=act, bias=bias)
-        made = partial(DecoderLayer, cross=block()) if cross else EncoderLayer
-        layers.append(made(c, own, feed, norm=norm, dropout=outer, norms=norms))
+        attention, feed = (
+            block(attention=options(i)),
+            kind(c, inner, inside, activation=act, bias=bias),
+        )
+        layer = partial(DecoderLayer, cross=block()) if cross else EncoderLayer
+        layers.append(layer(c, attention, feed, norm=norm, dropout=outer, norms=norms))
     last = norms(c) if norm == "pre" else None
     return Decoder(layers, last) if cross else Encoder(layers, last)
 

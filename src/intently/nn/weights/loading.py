@@ -77,11 +77,11 @@ def copied(part: object, name: str, kind: type[M], like: Tensor | None = None) -
 
 def copied_norm(norm: object, name: str, width: int, like: Tensor) -> nn.Module:
     """Return a copy of a norm, whose weights must be (c=width,)."""
-    made = copied(norm, name, nn.Module, like)
-    weight = getattr(made, "weight", None)
+    copy = copied(norm, name, nn.Module, like)
+    weight = getattr(copy, "weight", None)
     if isinstance(weight, Tensor) and tuple(weight.shape) != (width,):
         raise build(ArgumentError, name, f"a norm with weights (c={width},)", shape_of(weight))
-    return made
+    return copy
 
 
 def same_kind(maps: Iterable[Map], name: str) -> None:
@@ -90,13 +90,9 @@ def same_kind(maps: Iterable[Map], name: str) -> None:
     first = every[0]
     for x in every:
         if (x.dtype, x.device) != (first.dtype, first.device):
-            raise build(
-                KindError,
-                name,
-                f"{first.dtype} on {first.device}, as the first weight",
-                f"{x.dtype} on {x.device}",
-                fix="convert one of them with .to(…)",
-            )
+            expected = f"{first.dtype} on {first.device}, as the first weight"
+            fix = "convert one of them with .to(…)"
+            raise build(KindError, name, expected, f"{x.dtype} on {x.device}", fix=fix)
 
 
 class AllOrNothing(nn.Module):
@@ -158,14 +154,10 @@ def _rehearse(module: nn.Module, state_dict: Mapping[str, Any], strict: bool) ->
         with warnings.catch_warnings(action="ignore"), _shapes_of(module):
             nn.Module.load_state_dict(module, given, strict)
     except RuntimeError as error:
-        found = (line.strip(" .") for line in str(error).split("\n\t", 1)[-1].split("\n\t"))
-        raise build(
-            CheckpointError,
-            type(module).__name__,
-            "its own tensors",
-            "; ".join(found),
-            "nothing was loaded",
-        ) from None
+        lines = (line.strip(" .") for line in str(error).split("\n\t", 1)[-1].split("\n\t"))
+        name, got = type(module).__name__, "; ".join(lines)
+        cause = "nothing was loaded"
+        raise build(CheckpointError, name, "its own tensors", got, cause) from None
 
 
 @contextmanager
@@ -209,10 +201,10 @@ def restore(state_dict: dict[str, Any], prefix: str, sizes: tuple[int, ...], fus
 def wrong_shapes(part: nn.Module, state_dict: Mapping[str, Any], prefix: str) -> list[str]:
     """Say which parameters of a part have another shape in a checkpoint."""
     own = {prefix + name: shape_of(p) for name, p in part.named_parameters(recurse=False)}
-    found = {name: shape_of(state_dict[name]) for name in sorted(own) if name in state_dict}
+    shapes = {name: shape_of(state_dict[name]) for name in sorted(own) if name in state_dict}
     cause = "the checkpoint is of a layer with other widths or heads"
     return [
         str(build(CheckpointError, name, own[name], got, cause))
-        for name, got in found.items()
+        for name, got in shapes.items()
         if got != own[name]
     ]
