@@ -280,12 +280,13 @@ def _plain(ours: MultiHeadAttention) -> bool:
     options = ("score", "mask", "bias", "positions", "softcap", "qk_norm", "scale")
     check_plain(ours, options, there)
     sinks, width = ours.sinks, ours.width
-    zeros = sinks is None or (isinstance(sinks, Tensor) and bool((sinks == 0).all()))
+    zeros = isinstance(sinks, Tensor) and bool((sinks == 0).all())
+    logits = "zeros" if zeros else "other logits" if sinks is not None else None
     check_options(
         "MultiHeadAttention",
         ("head_widths", (ours.d, ours.e), (width // ours.heads,) * 2, f"it is c/h in {there}"),
         ("projections.out_width", len(ours.out_weight), width, f"there is one width in {there}"),
-        ("attention.sinks", None if zeros else sinks, [None, 0], "add_zero_attn has logit 0"),
+        ("attention.sinks", logits, [None, "zeros"], "add_zero_attn has logit 0"),
     )
     return sinks is not None
 
