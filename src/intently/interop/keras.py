@@ -119,7 +119,7 @@ def _theirs(tensors: dict[str, Tensor], config: dict[str, Any], source: str) -> 
         source,
         ("attention_axes", axes if q.ndim == 3 else "several", (1,), "ours has one axis, t"),
         ("key", len(k), len(v), "our block takes keys and values from one context"),
-        ("output_shape", tuple(out.shape[2:]), out.shape[2:3], "ours is (b, t, c)"),
+        ("output_shape", tuple(out.shape[2:]), tuple(out.shape[2:3]), "ours is (b, t, c)"),
     )
     window = config.get("sliding_window")
     rule = None if window is None else masks.window(window - 1, window - 1, offset=0)
