@@ -255,7 +255,8 @@ def _spatial(theirs: Any, source: str) -> tuple[nn.Module, Rows]:
         table += under(f"layers.{i}.", f"{name}.", names)
         context_width = None if block.attn2 is None else block.attn2.to_k.in_features
     ours = SpatialTransformer(c, 1, 1, context_width=context_width)
-    ours.norm, ours.layers = _norm(theirs, "norm", source), nn.ModuleList(layers)
+    ours.norm = like_norm(theirs.norm, f"{source}.norm", nn.GroupNorm)
+    ours.layers = nn.ModuleList(layers)
     for side, widths in (("in", (c, width)), ("out", (width, c))):
         linear = getattr(theirs, f"proj_{side}")
         check_kind(linear, nn.Linear, nn.Conv2d, verb=f"load({source}.proj_{side})")

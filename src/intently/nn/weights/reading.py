@@ -80,9 +80,10 @@ def _dense(given: Any, name: str) -> Any:
         raise build(KindError, name, "a weight (out, in)", "a Keras Variable", TRANSPOSED, fix)
     if not isinstance(given, keras.layers.Dense):
         return given
-    if not given.built:
+    dense: Any = given
+    if not dense.built:
         raise _unbuilt(name)
-    arrays = [keras.ops.convert_to_numpy(x) for x in (given.kernel, given.bias) if x is not None]
+    arrays = [keras.ops.convert_to_numpy(x) for x in (dense.kernel, dense.bias) if x is not None]
     # NumPy has no bfloat16, which float32 holds exactly
     kinds = [x.dtype if x.dtype.kind == "f" else np.float32 for x in arrays]
     weight, *bias = [torch.from_numpy(np.array(x, dtype=kind)) for x, kind in zip(arrays, kinds)]
