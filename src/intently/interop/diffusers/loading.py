@@ -255,7 +255,7 @@ def _spatial(theirs: Any, source: str) -> tuple[nn.Module, Rows]:
         table += under(f"layers.{i}.", f"{name}.", names)
         context_width = None if block.attn2 is None else block.attn2.to_k.in_features
     ours = SpatialTransformer(c, 1, 1, context_width=context_width)
-    ours.norm = like_norm(theirs.norm, f"{source}.norm", nn.GroupNorm)
+    ours.norm = like_norm(theirs.norm, f"{source}.norm", nn.GroupNorm, nn.LayerNorm)
     ours.layers = nn.ModuleList(layers)
     for side, widths in (("in", (c, width)), ("out", (width, c))):
         linear = getattr(theirs, f"proj_{side}")
