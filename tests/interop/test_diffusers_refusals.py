@@ -32,41 +32,41 @@ ERRORS: Refusals = {
         "'to_q.lora_A' left over": lambda: changed(made({}), "to_q.lora_A", ONE),
     },
     ArgumentError: {
-        "Attention.processor: expected one of AttnProcessor, AttnProcessor2_0, Sliced": lambda: (
-            made({"processor": JointAttnProcessor2_0()})
+        "Attention.processor: expected one of AttnProcessor2_0, IntentlyAttnPr": lambda: made(
+            {"processor": JointAttnProcessor2_0()}
         ),
-        "got IPAdapterAttnProcessor2_0. What it computes is not in the module's": lambda: made(
+        "got 'IPAdapterAttnProcessor2_0'. What it computes is not in the module's": lambda: made(
             {"processor": IPAdapterAttnProcessor2_0(C, K)}
         ),
-        "Attention.spatial_norm: expected None; got a norm.": lambda: Attention(
+        "Attention.spatial_norm: expected None; got 'SpatialNorm'.": lambda: Attention(
             32, heads=4, dim_head=8, spatial_norm_dim=4
         ),
         "Attention.qk_norm: expected the same layer or RMS norm of each head, d=4; got "
         "RMSNorm of 16 and RMSNorm of 16.": lambda: made(
             {"qk_norm": "rms_norm_across_heads", "kv_heads": H}
         ),
-        "Attention.processor: expected one that applies norm_q and norm_k; got AttnProc": lambda: (
+        "Attention.processor: expected 'AttnProcessor2_0' or 'IntentlyAttnProcessor'; g": lambda: (
             made({"qk_norm": "rms_norm", "processor": AttnProcessor()})
         ),
-        "Attention.pre_only: expected an output": lambda: made({"pre_only": True}),
-        "BasicTransformerBlock.norm_type: expected \"layer_norm\"; got 'ada_norm'.": lambda: (
+        "Attention.pre_only: expected False; got": lambda: made({"pre_only": True}),
+        "BasicTransformerBlock.norm_type: expected 'layer_norm'; got 'ada_norm'.": lambda: (
             BasicTransformerBlock(C, H, D, norm_type="ada_norm", num_embeds_ada_norm=3)
         ),
         "BasicTransformerBlock.double_self_attention: expected False; got True.": lambda: (
             BasicTransformerBlock(C, H, D, double_self_attention=True)
         ),
-        'BasicTransformerBlock.attention_type: expected "default"; got a fuser (GLI': lambda: (
+        "BasicTransformerBlock.attention_type: expected 'default'; got 'a fuser (G": lambda: (
             BasicTransformerBlock(C, H, D, cross_attention_dim=K, attention_type="gated")
         ),
         "BasicTransformerBlock.positional_embeddings: expected None; got 'sinusoidal'. Our "
         "layers add no positions.": lambda: BasicTransformerBlock(
             C, H, D, positional_embeddings="sinusoidal", num_positional_embeddings=8
         ),
-        "BasicTransformerBlock.final_dropout: expected False, or dropout 0; got 0.1": lambda: (
-            BasicTransformerBlock(C, H, D, final_dropout=True, dropout=0.1)
+        "BasicTransformerBlock.final_dropout: expected 0; got 0.1": lambda: BasicTransformerBlock(
+            C, H, D, final_dropout=True, dropout=0.1
         ),
         "BasicTransformerBlock.activation_fn: expected one of GELU, ApproximateGELU, GEGLU, "
-        "SwiGLU, LinearActivation of SiLU; got LinearActivation of Mish.": lambda: changed(
+        "SwiGLU, LinearActivation of SiLU; got 'LinearActivation of Mish'.": lambda: changed(
             BasicTransformerBlock(C, H, D, activation_fn="linear-silu"),
             "ff.net.0.activation",
             nn.Mish(),
@@ -84,14 +84,14 @@ test_what_is_not_known_is_refused = refused_unchanged(load, ERRORS)
 
 DUMP_ERRORS: Refusals = {
     ArgumentError: {
-        "MultiHeadAttention.kv_heads: expected kv_heads=heads=4; got 2.": lambda: (
+        "MultiHeadAttention.kv_heads: expected 4; got 2. Heads do not share": lambda: (
             MultiHeadAttention(C, H, kv_heads=2)
         ),
-        "MultiHeadAttention.head_widths: expected d = e; got (4, 3).": lambda: MultiHeadAttention(
+        "MultiHeadAttention.head_widths: expected (4, 4); got (4, 3).": lambda: MultiHeadAttention(
             C, H, head_widths=(4, 3)
         ),
-        "MultiHeadAttention.projections.out_width: expected width=16; got 3.": lambda: (
-            MultiHeadAttention(C, H, projections=Projections(out_width=3))
+        "MultiHeadAttention.projections.out_width: expected 16; got 3.": lambda: MultiHeadAttention(
+            C, H, projections=Projections(out_width=3)
         ),
         "MultiHeadAttention.dropout: expected 0; got 0.1.": lambda: MultiHeadAttention(
             C, H, dropout=0.1
@@ -99,7 +99,7 @@ DUMP_ERRORS: Refusals = {
         "MultiHeadAttention.attention.mask: expected None; got causal().": lambda: (
             MultiHeadAttention(C, H, attention=Options(mask=it.causal()))
         ),
-        "MultiHeadAttention.attention.scale: expected 1 or 1/√d; got 0.3.": lambda: (
+        "MultiHeadAttention.attention.scale: expected None or 1.0 or 0.5; got 0.3.": lambda: (
             MultiHeadAttention(C, H, attention=Options(scale=0.3))
         ),
     },

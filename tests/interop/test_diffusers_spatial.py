@@ -192,8 +192,9 @@ ERRORS: Refusals = {
             norm_type="ada_norm_single",
             caption_channels=8,
         ),
-        "Transformer2DModel.out_channels: expected in_channels=12; got 8. The image is added "
-        "to": lambda: made(out_channels=8),
+        "Transformer2DModel.out_channels: expected 12; got 8. The image is added to": lambda: made(
+            out_channels=8
+        ),
         "BasicTransformerBlock.only_cross_attention: expected False; got True. Our layers "
         "attend to themselves, then to a context.": lambda: made(
             only_cross_attention=True, cross_attention_dim=K
@@ -208,17 +209,18 @@ ERRORS: Refusals = {
         )
     },
     CheckpointError: {
-        "Transformer2DModel.transformer_blocks.0.attn1: expected every parameter to have a "
-        "place; got 'to_q.lora' left over.": lambda: changed(
+        "Transformer2DModel: expected every parameter to have a place; got "
+        "'transformer_blocks.0.attn1.to_q.lora' left over.": lambda: changed(
             made(), "transformer_blocks.0.attn1.to_q.lora", ONE
         ),
         "Transformer2DModel: expected every parameter to have a place; got 'extra' left": lambda: (
             changed(made(), "extra", ONE)
         ),
-        "Transformer2DModel.transformer_blocks.0: expected every parameter to have a place; "
-        "got 'gate' left over.": lambda: changed(made(), "transformer_blocks.0.gate", ONE),
-        "Linear: expected its own shapes; got size mismatch for weight": lambda: changed(
-            made(), "proj_in", nn.Conv2d(C, H * D, 3, padding=1)
+        "got 'transformer_blocks.0.gate' left over.": lambda: changed(
+            made(), "transformer_blocks.0.gate", ONE
+        ),
+        "SpatialTransformer: expected its own tensors; got size mismatch for project_in": lambda: (
+            changed(made(), "proj_in", nn.Conv2d(C, H * D, 3, padding=1))
         ),
     },
 }

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from intently.errors import ArgumentError
 from intently.interop import diffusers, transformers
 from intently.interop import torch as in_torch
-from intently.interop.blocks import KeyValueAttention
+from intently.interop.torch import KeyValueAttention
 from intently.nn import MultiHeadAttention, Projections
 
 from ..messages import refused
@@ -33,52 +33,26 @@ def of_transformers(name: str, **given: Any) -> Callable[[], nn.Module]:
     return lambda: kind(kind.config_class(**given))
 
 
+IMAGE: dict[str, Any] = {"heads": 4, "dim_head": 4, "norm_num_groups": 4, "qk_norm": "layer_norm"}
+AROUND: dict[str, Any] = {"heads": 4, "dim_head": 4, "cross_attention_norm": "layer_norm"}
+GEGLU: dict[str, Any] = {"cross_attention_dim": 6, "activation_fn": "geglu-approximate"}
+SPATIAL: dict[str, Any] = {"in_channels": 16, "norm_num_groups": 4, "cross_attention_dim": 24}
+SIDES = {"encoder_layers": 1, "decoder_layers": 1}
 FOREIGN: dict[str, tuple[Callable[[Any], nn.Module], Callable[[], nn.Module]]] = {
     "fused": (in_torch.load, lambda: nn.MultiheadAttention(8, 2)),
     "separate": (in_torch.load, lambda: nn.MultiheadAttention(8, 2, kdim=6, vdim=6)),
     "extra": (in_torch.load, lambda: nn.MultiheadAttention(8, 2, kdim=6, add_bias_kv=True)),
-    "encoder layer": (in_torch.load, lambda: nn.TransformerEncoderLayer(8, 2, 12)),
     "PReLU": (in_torch.load, lambda: nn.TransformerEncoderLayer(8, 2, 12, activation=nn.PReLU(12))),
     "transformer": (in_torch.load, lambda: nn.Transformer(8, 2, 1, 1, 12)),
-    "diffusers": (
-        diffusers.load,
-        partial(Attention, 16, heads=4, dim_head=4, bias=True, qk_norm="rms_norm"),
-    ),
-    "image": (
-        diffusers.load,
-        partial(Attention, 16, heads=4, dim_head=4, norm_num_groups=4, residual_connection=True),
-    ),
-    "around": (
-        diffusers.load,
-        partial(
-            Attention,
-            16,
-            heads=4,
-            dim_head=4,
-            cross_attention_dim=6,
-            cross_attention_norm="layer_norm",
-            qk_norm="layer_norm",
-        ),
-    ),
-    "block": (diffusers.load, partial(BasicTransformerBlock, 16, 4, 4, cross_attention_dim=6)),
-    "approximate": (
-        diffusers.load,
-        partial(BasicTransformerBlock, 16, 4, 4, activation_fn="geglu-approximate"),
-    ),
-    "spatial": (
-        diffusers.load,
-        partial(
-            Transformer2DModel, 2, 8, in_channels=16, norm_num_groups=4, cross_attention_dim=24
-        ),
-    ),
+    "image": (diffusers.load, lambda: Attention(16, residual_connection=True, bias=True, **IMAGE)),
+    "around": (diffusers.load, lambda: Attention(16, cross_attention_dim=6, **AROUND)),
+    "block": (diffusers.load, lambda: BasicTransformerBlock(16, 4, 4, **GEGLU)),
+    "spatial": (diffusers.load, lambda: Transformer2DModel(2, 8, **SPATIAL)),
     "gpt2": (transformers.load, of_transformers("GPT2LMHeadModel", **{**GPT2, "n_layer": 1})),
     "llama": (transformers.load, of_transformers("LlamaForCausalLM", **ONE_LAYER)),
     "qwen3": (transformers.load, of_transformers("Qwen3ForCausalLM", **ONE_LAYER, head_dim=8)),
     "bert": (transformers.load, of_transformers("BertForMaskedLM", **ONE_LAYER)),
-    "marian": (
-        transformers.load,
-        of_transformers("MarianMTModel", **{**MARIAN, "encoder_layers": 1, "decoder_layers": 1}),
-    ),
+    "marian": (transformers.load, of_transformers("MarianMTModel", **{**MARIAN, **SIDES})),
 }
 
 

@@ -240,15 +240,6 @@ def test_feed_forwards_are_the_formula() -> None:
         close(fused(X), (F.silu(X @ gate.T) * (X @ up.T)) @ down.T)
 
 
-def test_geglu_of_diffusers() -> None:
-    net = pytest.importorskip("diffusers.models.activations").GEGLU(C, A).double()
-    down = nn.Linear(A, C).double()
-    ours = modules.GatedFeedForward.from_weights(
-        net.proj, None, down, layout="up gate", activation=F.gelu
-    )
-    close(ours(X), down(net(X)))
-
-
 def tutorial(hidden: Tensor, states: Tensor, attn: nn.Linear, v: nn.Linear) -> Tensor:
     """Additive attention as tutorials write it: one map of both, side by side."""
     both = torch.cat(

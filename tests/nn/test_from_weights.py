@@ -15,7 +15,7 @@ from intently.errors import ArgumentError, KindError
 from intently.nn import AttentionOptions, MultiHeadAttention
 
 from ..core.formula import random
-from ..messages import raises
+from ..messages import Refusals, raises
 from ..tensors import close
 
 C, H, D, E, T = 8, 2, 3, 5, 6
@@ -143,131 +143,70 @@ def made(**changed: Any) -> Callable[[], object]:
 FUSED = {"k": None, "v": None, "layout": "3 h d"}
 HEADS = {"layout": "list of heads", **{name: [random(4, 8)] * 2 for name in "qkv"}}
 STORED = "Weights are stored (out, in) as in nn.Linear; Keras stores (in, out)."
-CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
-    (
-        made(layout="qkv"),
-        ArgumentError,
+CASES: Refusals = {
+    ArgumentError: {
         'layout: expected one of "h d", "3 h d", "h 3 d", "list of heads"; got \'qkv\'. Fused '
-        "weights of different layouts have the same shape.",
-    ),
-    (
-        made(heads=None),
-        ArgumentError,
-        "heads: expected how many heads the rows of layout 'h d' hold; got None.",
-    ),
-    (
-        made(k=None),
-        ArgumentError,
+        "weights of different layouts have the same shape.": made(layout="qkv"),
+        "heads: expected how many heads the rows of layout 'h d' hold; got None.": made(heads=None),
         'k, v: expected weights of their own in the layout "h d"; got None. A fused weight needs '
-        'layout="3 h d" or layout="h 3 d".',
-    ),
-    (
-        made(layout="h 3 d"),
-        ArgumentError,
+        'layout="3 h d" or layout="h 3 d".': made(k=None),
         "k, v: expected None: in the layout 'h 3 d' q holds all three; got weights of their own. "
-        'Separate weights need layout="h d".',
-    ),
-    (
-        made(**FUSED, q=random(8, 18)),
-        ArgumentError,
-        "q: expected a multiple of 3·heads = 6 rows, (3·h·d, c); got shape (8, 18). " + STORED,
-    ),
-    (
-        made(**FUSED, q=random(18, 8), kv_heads=1),
-        ArgumentError,
-        "kv_heads: expected heads=2 in the layout '3 h d'; got 1. Its three parts have the same",
-    ),
-    (
-        made(heads=4),
-        ArgumentError,
-        "q: expected a multiple of heads=4 rows, (h·d, c); got shape (6, 8). " + STORED,
-    ),
-    (
-        made(k=random(3, 8)),
-        ArgumentError,
+        'Separate weights need layout="h d".': made(layout="h 3 d"),
+        "q: expected a multiple of 3·heads = 6 rows, (3·h·d, c); got shape (8, 18). "
+        + STORED: made(**FUSED, q=random(8, 18)),
+        "kv_heads: expected heads=2 in the layout '3 h d'; got 1. Its three parts ha": made(
+            **FUSED, q=random(18, 8), kv_heads=1
+        ),
+        "q: expected a multiple of heads=4 rows, (h·d, c); got shape (6, 8). " + STORED: made(
+            heads=4
+        ),
         "k: expected shape (g·d=6, c) for g=2 and d=3 of q; got shape (3, 8). "
         + STORED
-        + " Pass kv_heads= if query heads share keys.",
-    ),
-    (
-        made(v=random(6, 7)),
-        ArgumentError,
-        "v: expected shape (g·e, c=8) for g=2 heads, c as for k; got shape (6, 7).",
-    ),
-    (
-        made(out=random(6, 8)),
-        ArgumentError,
+        + " Pass kv_heads= if query heads share keys.": made(k=random(3, 8)),
+        "v: expected shape (g·e, c=8) for g=2 heads, c as for k; got shape (6, 7).": made(
+            v=random(6, 7)
+        ),
         "out: expected shape (c, h·e=6); got shape (6, 8). "
         + STORED
-        + " Pass weight.T if it is transposed.",
-    ),
-    (made(kv_heads=4), ArgumentError, "kv_heads: expected a divisor of heads=2; got 4."),
-    (made(q=random(6)), ArgumentError, "q: expected shape (out, in); got shape (6,)."),
-    (
-        made(q=(random(6, 8), random(8))),
-        ArgumentError,
-        "q: expected a bias of shape (6,); got shape (8,).",
-    ),
-    (
-        made(q=torch.ones(6, 8).long()),
-        KindError,
-        "q: expected floating-point weights; got dtype torch.int64.",
-    ),
-    (
-        made(k=random(6, 8).float()),
-        KindError,
+        + " Pass weight.T if it is transposed.": made(out=random(6, 8)),
+        "kv_heads: expected a divisor of heads=2; got 4.": made(kv_heads=4),
+        "q: expected shape (out, in); got shape (6,).": made(q=random(6)),
+        "q: expected a bias of shape (6,); got shape (8,).": made(q=(random(6, 8), random(8))),
+        "k: expected heads of one shape (d, c); got (3, 8), (2, 8).": made(
+            layout="list of heads", q=[random(3, 8)] * 2, k=[random(3, 8), random(2, 8)]
+        ),
+        "heads: expected 3, as long as the list q; got 2.": made(
+            layout="list of heads", q=[random(3, 8)] * 3
+        ),
+        "v: expected as many heads as k, 2; got 1.": made(
+            layout="list of heads", q=[random(3, 8)] * 2, k=[random(3, 8)] * 2, v=[random(3, 8)]
+        ),
+        "q: expected a bias for every head or for none; got 1.": made(
+            layout="list of heads", q=[random(3, 8), (random(3, 8), random(3))]
+        ),
+        "kv_heads: expected 2, as long as the list k; got 1.": made(**HEADS, kv_heads=1),
+        "out: expected 2 heads of one shape (c, e), as many as q; got an empty list.": made(
+            **HEADS, out=[]
+        ),
+        "out: expected 2 heads of one shape (c, e), as many as q; got (3, 4), (4, 4).": made(
+            **HEADS, out=[random(3, 4), random(4, 4)]
+        ),
+    },
+    KindError: {
+        "q: expected floating-point weights; got dtype torch.int64.": made(
+            q=torch.ones(6, 8).long()
+        ),
         "k, v, out: expected torch.float64 on cpu, as the first weight; got torch.float32 on cpu. "
-        "Convert one of them with .to(…).",
-    ),
-    (
-        made(q=[random(3, 8)] * 2),
-        KindError,
+        "Convert one of them with .to(…).": made(k=random(6, 8).float()),
         "q: expected a weight (out, in), a pair (weight, bias), an nn.Linear or a Keras "
         "Dense; got list. One "
-        'weight for each head needs layout="list of heads".',
-    ),
-    (
-        made(layout="list of heads"),
-        KindError,
-        "q: expected a list with one weight (d, c) for each head; got Tensor.",
-    ),
-    (
-        made(layout="list of heads", q=[random(3, 8)] * 2, k=[random(3, 8), random(2, 8)]),
-        ArgumentError,
-        "k: expected heads of one shape (d, c); got (3, 8), (2, 8).",
-    ),
-    (
-        made(layout="list of heads", q=[random(3, 8)] * 3),
-        ArgumentError,
-        "heads: expected 3, as long as the list q; got 2.",
-    ),
-    (
-        made(layout="list of heads", q=[random(3, 8)] * 2, k=[random(3, 8)] * 2, v=[random(3, 8)]),
-        ArgumentError,
-        "v: expected as many heads as k, 2; got 1.",
-    ),
-    (
-        made(layout="list of heads", q=[random(3, 8), (random(3, 8), random(3))]),
-        ArgumentError,
-        "q: expected a bias for every head or for none; got 1.",
-    ),
-    (made(layout="h d", heads="2"), KindError, "heads: expected an int ≥ 1; got '2'."),
-    (
-        made(**HEADS, kv_heads=1),
-        ArgumentError,
-        "kv_heads: expected 2, as long as the list k; got 1.",
-    ),
-    (
-        made(**HEADS, out=[]),
-        ArgumentError,
-        "out: expected 2 heads of one shape (c, e), as many as q; got an empty list.",
-    ),
-    (
-        made(**HEADS, out=[random(3, 4), random(4, 4)]),
-        ArgumentError,
-        "out: expected 2 heads of one shape (c, e), as many as q; got (3, 4), (4, 4).",
-    ),
-]
+        'weight for each head needs layout="list of heads".': made(q=[random(3, 8)] * 2),
+        "q: expected a list with one weight (d, c) for each head; got Tensor.": made(
+            layout="list of heads"
+        ),
+        "heads: expected an int ≥ 1; got '2'.": made(layout="h d", heads="2"),
+    },
+}
 
 
 test_errors = raises(CASES)

@@ -17,12 +17,14 @@ from intently import nn as modules
 from intently.errors import CheckpointError, KindError
 from intently.interop.blocks import (
     Decoder,
+    Embeddings,
     Encoder,
     EncoderDecoder,
-    KeyValueAttention,
     ResidualAttention,
+    TextModel,
+    TextToText,
 )
-from intently.interop.transformers.models import Embeddings, TextModel, TextToText
+from intently.interop.torch import KeyValueAttention
 from intently.nn.models.language import LanguageModel, LanguageOptions
 from intently.nn.models.transformer import Transformer, TransformerOptions
 from intently.nn.models.vision import VisionOptions, VisionTransformer

@@ -24,7 +24,7 @@ from intently.cli.app import show_warning
 from intently.cli.expressions import bias_of, keywords, mask_of
 from intently.cli.targets import made, target
 from intently.errors import ArgumentError, DataError, IntentlyError, build, one_line
-from intently.foundation.progress import late_bar
+from intently.foundation.process import late_bar
 
 
 class Answer(TypedDict, total=False):

@@ -1,53 +1,37 @@
-"""Blocks that only other libraries have: stacks, attention with a residual, extra keys."""
+"""Modules that only other libraries have: stacks, attention with a residual, models of text."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from intently.core.attention import Attention, attend
-from intently.core.masks import Geometry, Mask, as_mask
-from intently.core.masks.geometry import Cut
+from intently.core.attention import Attention
+from intently.core.masks import Mask
 from intently.core.matrix import LazyMatrix
-from intently.errors import ArgumentError, build, shape_of
-from intently.nn import DecoderLayer, EncoderLayer, MultiHeadAttention, Projections
+from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.nn import DecoderLayer, EncoderLayer, MultiHeadAttention
+from intently.nn.attended import attended, attention_blocks
 from intently.nn.models.transformer import DecoderCache
 from intently.nn.weights.loading import AllOrNothing
 
 
 class _Stack(AllOrNothing):
-    """Layers, then an optional norm, then dropout."""
+    """Layers, then an optional norm."""
 
     def __init__(
-        self,
-        layers: Sequence[EncoderLayer | DecoderLayer],
-        norm: nn.Module | None = None,
-        dropout: float = 0.0,
+        self, layers: Sequence[EncoderLayer | DecoderLayer], norm: nn.Module | None = None
     ) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(layers)
-        self.norm, self.dropout = norm or nn.Identity(), dropout
-
-    def _finish(self, x: Tensor) -> Tensor:
-        return F.dropout(self.norm(x), self.dropout, self.training)
+        self.layers, self.norm = nn.ModuleList(layers), norm or nn.Identity()
 
     def new_cache(self) -> DecoderCache:
         """Return an empty cache."""
         return DecoderCache(len(self.layers))
-
-    def attentions(self) -> list[tuple[str, nn.Module]]:
-        """Return the attention blocks by module path: ``layers.0.self_attention``, …"""
-        return [
-            (f"layers.{i}.{name}", block)
-            for i, layer in enumerate(self.layers)
-            for name, block in layer.named_children()
-            if name.endswith("_attention")
-        ]
 
 
 class Encoder(_Stack):
@@ -63,7 +47,7 @@ class Encoder(_Stack):
         """Return the states (b, s, c) of embedded steps x; with `new_cache`, x holds new ones."""
         for i, layer in enumerate(self.layers):
             x = layer(x, mask=mask, cache=None if cache is None else cache.layers[i][0])
-        return self._finish(x)
+        return self.norm(x)
 
 
 class Decoder(_Stack):
@@ -80,9 +64,9 @@ class Decoder(_Stack):
     ) -> Float[Tensor, "b t c"]:
         """Return y (b, t, c) of embedded steps x; with `new_cache`, x holds only the new ones."""
         for i, layer in enumerate(self.layers):
-            own = (None, None) if cache is None else cache.layers[i]
-            x = layer(x, states, mask=mask, states_mask=states_mask, cache=own)
-        return self._finish(x)
+            caches = (None, None) if cache is None else cache.layers[i]
+            x = layer(x, states, mask=mask, states_mask=states_mask, cache=caches)
+        return self.norm(x)
 
 
 class EncoderDecoder(AllOrNothing):
@@ -197,148 +181,188 @@ def _normed(norm: nn.Module | None, x: Tensor) -> Tensor:
     )
 
 
-class BesideExtra(Mask):
-    """``mask`` over the first keys; the ``extra`` ones after them are attended to by every query.
+class Embeddings(AllOrNothing):
+    """Tokens (b, t) to vectors (b, t, c): token, position and segment tables, summed.
 
-    >>> from intently import causal
-    >>> print(BesideExtra(causal(), 1).draw(3, 4))
-    █ · · █
-    █ █ · █
-    █ █ █ █
+    ``places`` is the number of learned positions, ``types`` that of segments (none unless given);
+    ``scale`` multiplies the token vectors.
     """
-
-    def __init__(self, mask: Mask, extra: int) -> None:
-        super().__init__(mask, extra)
-        self.mask, self.extra = mask, extra
-
-    def _inner(self, g: Geometry) -> Geometry:
-        return g._replace(s=g.s - self.extra)
-
-    def allow(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
-        own, last = self._inner(g), cols >= g.s - self.extra
-        if own.s == 0:
-            return last[None]
-        return last | self.mask.allow(own, rows, cols.clamp(max=own.s - 1))
-
-    def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
-        own = self._inner(g)
-        return (j >= own.s) | self.mask.at(own, lead, i, j.clamp(max=max(0, own.s - 1)))
-
-    def check(self, g: Geometry) -> None:
-        self.mask.check(self._inner(g))
-
-    def part(self, cut: Cut, g: Geometry) -> Mask:
-        return BesideExtra(self.mask.part(cut, self._inner(g)), self.extra)
-
-    def lead(self) -> tuple[int, ...]:
-        return self.mask.lead()
-
-    def __repr__(self) -> str:
-        return f"BesideExtra({self.mask!r}, {self.extra})"
-
-
-class KeyValueAttention(AllOrNothing):
-    """Multi-head attention whose keys and values may come from sequences of different widths.
-
-    ``extra`` names keys that are appended to those of every sequence and attended by every query:
-    "learned" has a key and a value for each head, "zero" is a key and a value of zeros, so that a
-    query may attend to nothing. In `nn.MultiheadAttention`, these options are ``bias_k``,
-    ``bias_v`` and ``add_zero_attn``. If you need neither, use
-    `intently.nn.MultiHeadAttention`.
-
-    >>> layer = KeyValueAttention(8, 2, key_width=3, value_width=5, extra=("learned", "zero"))
-    >>> x, keys, values = torch.zeros(1, 4, 8), torch.zeros(1, 6, 3), torch.zeros(1, 6, 5)
-    >>> layer(x, keys, values).shape, layer.attend(x, keys).shape
-    (torch.Size([1, 4, 8]), (1, 2, 4, 8))
-    """
-
-    out_bias: nn.Parameter | None
 
     def __init__(
         self,
+        tokens: int,
         width: int,
-        heads: int,
         *,
-        key_width: int | None = None,
-        value_width: int | None = None,
-        extra: Sequence[Literal["learned", "zero"]] = (),
-        projections: Projections | None = None,
+        places: int | None = None,
+        types: int | None = None,
+        norm: nn.Module | None = None,
+        scale: float = 1.0,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        if heads < 1 or width % heads:
-            raise build(ArgumentError, "heads", f"a divisor of width={width}", heads)
-        extra = tuple(extra)
-        if len(set(extra)) < len(extra) or not set(extra) <= {"learned", "zero"}:
-            raise build(ArgumentError, "extra", '"learned", "zero" or both', extra)
-        self.width, self.heads, self.extra, self.dropout = width, heads, extra, dropout
-        self.key_width = width if key_width is None else key_width
-        self.value_width = width if value_width is None else value_width
-        projections = Projections() if projections is None else projections
-        widths = {"q": width, "k": self.key_width, "v": self.value_width, "out": width}
-        for name, columns in widths.items():
-            bias = projections.out_bias if name == "out" else projections.bias
-            weight = nn.init.xavier_uniform_(torch.empty(width, columns))
-            self.register_parameter(f"{name}_weight", nn.Parameter(weight))
-            zeros = nn.Parameter(torch.zeros(width)) if bias else None
-            self.register_parameter(f"{name}_bias", zeros)
-        for name in ("learned_key", "learned_value"):
-            drawn = nn.init.xavier_normal_(torch.empty(1, width)) if "learned" in extra else None
-            self.register_parameter(name, None if drawn is None else nn.Parameter(drawn[0]))
+        self.tokens = nn.Embedding(tokens, width)
+        self.places = None if places is None else nn.Embedding(places, width)
+        self.types = None if types is None else nn.Embedding(types, width)
+        self.norm, self.scale, self.dropout = norm or nn.Identity(), scale, dropout
 
     def forward(
         self,
-        x: Float[Tensor, "b t c"],
-        keys: Float[Tensor, "b s k"] | None = None,
-        values: Float[Tensor, "b s v"] | None = None,
+        ids: Int[Tensor, "b t"],
         *,
-        mask: Mask | Tensor | None = None,
+        start: int = 0,
+        positions: Tensor | None = None,
+        types: Tensor | None = None,
     ) -> Float[Tensor, "b t c"]:
-        """Return y (b, t, c); ``keys`` (b, s, k) are x and ``values`` (b, s, v) keys unless given.
+        """Return x (b, t, c) of steps from ``start`` on, or at ``positions`` (t,) or (b, t)."""
+        _check_ids(ids)
+        x = self.tokens(ids) * self.scale
+        if self.types is not None:
+            x = x + self.types(torch.zeros_like(ids) if types is None else types)
+        elif types is not None:
+            raise build(ArgumentError, "types", "None", shape_of(types), "there are no segments")
+        if self.places is None and positions is not None:
+            got, cause = shape_of(positions), "the model sees only distances"
+            fix = "a shift of all positions changes nothing"
+            raise build(ArgumentError, "positions", "None", got, cause, fix)
+        if self.places is not None:
+            end, most = start + ids.shape[1], self.places.num_embeddings
+            if positions is None and end > most:
+                expected = f"at most {most} steps, cached ones included"
+                cause = "the model learned no later positions"
+                raise build(ArgumentError, "ids", expected, end, cause)
+            at = torch.arange(start, end, device=ids.device) if positions is None else positions
+            x = x + self.places(at)
+        return F.dropout(self.norm(x), self.dropout, self.training)
 
-        ``mask`` applies to the s keys; the extra keys are always visible. Raises `ArgumentError` if
-        widths, batch or steps do not fit.
-        """
-        keys = x if keys is None else keys
-        values = keys if values is None else values
-        if values.shape[:-1] != keys.shape[:-1] or values.shape[-1] != self.value_width:
-            want = f"shape ({', '.join(map(str, keys.shape[:-1]))}, {self.value_width})"
-            raise build(ArgumentError, "values", want, f"shape {tuple(values.shape)}")
-        v = self._with_extra(self._heads("v", values), "learned_value")
-        y = self.attend(x, keys, mask=mask).matmul(v).transpose(1, 2).flatten(2)
-        return F.linear(y, self.get_parameter("out_weight"), self.out_bias)
 
-    def attend(
+class TextModel(AllOrNothing):
+    """Tokens to states, and to logits where there is a head: GPT-2, Llama, Qwen, BERT.
+
+    `intently.interop.transformers.load` returns it for them. In masks True means attend; padding
+    is ``it.padding(lengths)`` on the right and ``seen[:, None, None, :]`` anywhere.
+    """
+
+    def __init__(
+        self, embed: Embeddings, stack: Encoder, head: nn.Module, pooler: nn.Module | None = None
+    ) -> None:
+        super().__init__()
+        self.embed, self.stack, self.head, self.pooler = embed, stack, head, pooler
+
+    def forward(
         self,
-        x: Float[Tensor, "b t c"],
-        keys: Float[Tensor, "b s k"] | None = None,
+        ids: Int[Tensor, "b t"],
         *,
         mask: Mask | Tensor | None = None,
-    ) -> Attention:
-        """Return the lazy matrix (b, h, t, s + extra); the last columns are the extra keys."""
-        keys = x if keys is None else keys
-        for name, steps, width in (("x", x, self.width), ("keys", keys, self.key_width)):
-            if steps.ndim != 3 or steps.shape[-1] != width or len(steps) != len(x):
-                want = f"shape (b={len(x)}, steps, {width})"
-                raise build(ArgumentError, name, want, f"shape {tuple(steps.shape)}")
-        q = self._heads("q", x)
-        k = self._with_extra(self._heads("k", keys), "learned_key")
-        rule = None if mask is None else as_mask(mask)
-        if rule is not None and self.extra:
-            rule = BesideExtra(rule, len(self.extra))
-        return attend(q, k, mask=rule, dropout=self.dropout if self.training else 0.0)
+        positions: Tensor | None = None,
+        types: Tensor | None = None,
+        cache: DecoderCache | None = None,
+    ) -> Float[Tensor, "b t n"]:
+        """Return logits (b, t, vocabulary), or states (b, t, c) without a head.
 
-    def _heads(self, name: str, x: Tensor) -> Tensor:
-        y = F.linear(x, self.get_parameter(f"{name}_weight"), getattr(self, f"{name}_bias"))
-        return y.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        With a cache of `new_cache`, ids hold only the new steps. Raises `ArgumentError` for ids of
+        a different shape and for more steps than the model has positions.
+        """
+        x = self.states(ids, mask=mask, positions=positions, types=types, cache=cache)
+        return self.head(x)
 
-    def _with_extra(self, x: Tensor, learned: str) -> Tensor:
-        """Append the extra keys or values to x (b, h, s, d)."""
-        b, h, _, d = x.shape
-        own = {"zero": x.new_zeros(1, 1, 1, 1)}
-        if "learned" in self.extra:
-            own["learned"] = self.get_parameter(learned).to(x.dtype).view(1, h, 1, d)
-        return torch.cat([x, *(own[name].expand(b, h, 1, d) for name in self.extra)], -2)
+    def states(
+        self, ids: Int[Tensor, "b t"], *, cache: DecoderCache | None = None, **given: Any
+    ) -> Float[Tensor, "b t c"]:
+        """Return the states (b, t, c) after the last layer and its norm; arguments as above."""
+        mask = given.pop("mask", None)
+        start = 0 if cache is None else cache.length
+        return self.stack(self.embed(ids, start=start, **given), mask=mask, cache=cache)
 
-    def extra_repr(self) -> str:
-        return f"width={self.width}, heads={self.heads}, extra={self.extra}"
+    def pooled(self, states: Float[Tensor, "b t c"]) -> Float[Tensor, "b n"]:
+        """Return the pooler's summary of the first state; raises if there is no pooler."""
+        if self.pooler is None:
+            raise build(ArgumentError, "pooled", "a model with a pooler", "one without")
+        return self.pooler(states[:, 0])
+
+    def attentions(self, ids: Tensor, **given: Any) -> dict[str, Attention]:
+        """Return every layer's lazy matrix (b, h, t, t): ``stack.layers.0.self_attention`` and on.
+
+        Takes the arguments of `states`, except a cache.
+        """
+        blocks = attention_blocks(**{"stack.layers": self.stack.layers})
+        return attended(blocks, lambda: self.states(ids, **given))
+
+    def new_cache(self) -> DecoderCache:
+        """Return an empty cache."""
+        return self.stack.new_cache()
+
+
+class TextToText(AllOrNothing):
+    """Source tokens and target tokens to states or logits: Marian."""
+
+    def __init__(
+        self,
+        source: Embeddings,
+        target: Embeddings,
+        encoder: Encoder,
+        decoder: Decoder,
+        head: nn.Module,
+    ) -> None:
+        super().__init__()
+        self.source, self.target, self.head = source, target, head
+        self.encoder, self.decoder = encoder, decoder
+
+    def forward(
+        self,
+        ids: Int[Tensor, "b s"],
+        target: Int[Tensor, "b t"],
+        *,
+        mask: Mask | Tensor | None = None,
+        target_mask: Mask | Tensor | None = None,
+    ) -> Float[Tensor, "b t n"]:
+        """Return logits (b, t, vocabulary), or states (b, t, c) without a head.
+
+        ``target`` starts with the start token; ``mask`` is the padding of the source,
+        ``target_mask`` is combined with the causal mask of the target.
+        """
+        states = self.encode(ids, mask=mask)
+        return self.decode(target, states, mask=target_mask, states_mask=mask)
+
+    def encode(
+        self, ids: Int[Tensor, "b s"], *, mask: Mask | Tensor | None = None
+    ) -> Float[Tensor, "b s c"]:
+        """Return the encoder's states (b, s, c)."""
+        return self.encoder(self.source(ids), mask=mask)
+
+    def decode(
+        self,
+        target: Int[Tensor, "b t"],
+        states: Float[Tensor, "b s c"],
+        *,
+        mask: Mask | Tensor | None = None,
+        states_mask: Mask | Tensor | None = None,
+        cache: DecoderCache | None = None,
+    ) -> Float[Tensor, "b t n"]:
+        """Return logits (or states) of the target; with `new_cache`, of its new steps only."""
+        x = self.target(target, start=0 if cache is None else cache.length)
+        return self.head(self.decoder(x, states, mask=mask, states_mask=states_mask, cache=cache))
+
+    def attentions(
+        self, ids: Int[Tensor, "b s"], target: Int[Tensor, "b t"], **masks: Any
+    ) -> dict[str, Attention]:
+        """Return every lazy matrix by path: ``decoder.layers.0.cross_attention``, …
+
+        Takes the arguments of a call. Those of the encoder have shape (b, h, s, s), the decoder's
+        own (b, h, t, t), and cross attention (b, h, t, s).
+        """
+        sides = {"encoder.layers": self.encoder.layers, "decoder.layers": self.decoder.layers}
+        return attended(attention_blocks(**sides), lambda: self(ids, target, **masks))
+
+    def new_cache(self) -> DecoderCache:
+        """Return an empty cache of the decoder."""
+        return self.decoder.new_cache()
+
+
+def _check_ids(ids: Any) -> None:
+    if not isinstance(ids, Tensor) or ids.is_floating_point() or ids.dtype is torch.bool:
+        got = f"dtype {ids.dtype}" if isinstance(ids, Tensor) else type(ids).__name__
+        raise build(KindError, "ids", "a tensor (b, t) of whole numbers", got)
+    if ids.ndim != 2:
+        raise build(
+            ArgumentError, "ids", "shape (b, t)", shape_of(ids), fix="one text is ids[None]"
+        )

@@ -7,10 +7,11 @@ or code, and refused in our words.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,8 +28,7 @@ from intently.errors import (
 from intently.foundation.files import File
 from intently.foundation.on_demand import require
 from intently.nn import DecoderLayer, EncoderLayer, MultiHeadAttention
-from intently.nn.weights.loading import Map, NamedTensors, fill, listed
-from intently.nn.weights.reading import HeadMaps
+from intently.nn.weights.loading import M, Map, elsewhere
 
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
@@ -51,22 +51,35 @@ def check_hooks(module: nn.Module, argument: str = "foreign") -> None:
                 raise build(ArgumentError, argument, "a module without hooks", got, cause, fix)
 
 
-def tensors_of(module: nn.Module, argument: str = "foreign") -> NamedTensors:
+SHOWN = 6
+"""Most names that a message lists."""
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return the first few names for a message."""
+    every = sorted(names)
+    more = f" and {len(every) - SHOWN} more" if len(every) > SHOWN else ""
+    return (", ".join(map(repr, every[:SHOWN])) or "no tensors") + more
+
+
+def tensors_of(module: nn.Module, argument: str = "foreign") -> dict[str, Tensor]:
     """Return the parameters and the saved buffers of a PyTorch module without hooks."""
     check_hooks(module, argument)
-    return NamedTensors(module.state_dict(keep_vars=True), type(module).__name__)
+    return module.state_dict(keep_vars=True)
 
 
-def refuse(source: str, option: str, expected: str, got: object, cause: str) -> NoReturn:
-    """Raise `ArgumentError` for an option without a counterpart on the other side."""
-    raise build(ArgumentError, f"{source}.{option}", expected, got, cause)
+def check_options(source: str, *options: tuple[str, object, object, str]) -> None:
+    """Refuse the first option without a counterpart: rows of (option, value, wanted, cause).
 
-
-def check_options(source: str, *options: tuple[str, bool, str, object, str]) -> None:
-    """Refuse the first option that does not fit: rows of (option, fits, expected, got, cause)."""
-    for option, fits, expected, got, cause in options:
-        if not fits:
-            refuse(source, option, expected, got, cause)
+    ``wanted`` may be a list of several values. Raises `ArgumentError`.
+    """
+    for option, value, wanted, cause in options:
+        several = wanted if isinstance(wanted, list) else [wanted]
+        if not any(value is x or value == x for x in several):
+            expected = " or ".join(map(repr, several))
+            if len(several) > 3:
+                expected = f"one of {', '.join(map(str, several))}"
+            raise build(ArgumentError, f"{source}.{option}", expected, repr(value), cause)
 
 
 def check_kind(module: object, *kinds: type, verb: str) -> None:
@@ -85,94 +98,175 @@ def check_kind(module: object, *kinds: type, verb: str) -> None:
         raise build(KindError, verb, f"a module of type {names}", got, cause, fix)
     for name in ("forward", "call"):
         if getattr(type(module), name, None) is not getattr(parent, name, None):
-            raise build(
-                KindError,
-                verb,
-                f"a module of type {names}",
-                f"{type(module).__name__}, which has a {name} of its own",
-                "what it computes is not known",
-            )
+            got = f"{type(module).__name__}, which has a {name} of its own"
+            cause = "what it computes is not known"
+            raise build(KindError, verb, f"a module of type {names}", got, cause)
 
 
 def check_plain(ours: MultiHeadAttention, options: Iterable[str], there: str) -> None:
     """Refuse options, and shared key heads, that the layer ``there`` does not have."""
-    own = {option: getattr(ours.attention, option) for option in options}
-    shared = (
-        "kv_heads",
-        ours.kv_heads == ours.heads,
-        f"kv_heads=heads={ours.heads}",
-        ours.kv_heads,
-        f"heads do not share keys in {there}",
-    )
+    values, cause = {x: getattr(ours.attention, x) for x in options}, f"there is none in {there}"
     check_options(
         "MultiHeadAttention",
-        *(
-            (f"attention.{option}", got is None, "None", got, f"there is none in {there}")
-            for option, got in own.items()
-        ),
-        shared,
+        *((f"attention.{option}", value, None, cause) for option, value in values.items()),
+        ("kv_heads", ours.kv_heads, ours.heads, f"heads do not share keys in {there}"),
     )
 
 
-def multi_head(
-    maps: Mapping[str, Map],
-    heads: int,
-    head_widths: tuple[int, int],
-    *,
-    kv_heads: int | None = None,
-    norms: Mapping[str, Tensor | None] | None = None,
-    **options: Any,
-) -> MultiHeadAttention:
-    """Return our block with these maps by "q", "k", "v", "out", and the tensors of its norms."""
-    found = HeadMaps(dict(maps), heads, kv_heads or heads, head_widths)
-    return fill(
-        lambda: MultiHeadAttention(found.width, heads, **found.options, **options),
-        {**found.tensors(), **(norms or {})},
-    )
+Rows = list[tuple[list[str], list[str]]]
+"""Names of tensors here and there: one on each side, or one beside several that it joins."""
 
 
-def read_norm(theirs: nn.Module, weights: NamedTensors, *kinds: type) -> nn.Module:
-    """Return a copy of a layer or group norm with these weights.
+def rows(table: str) -> Rows:
+    """Return the rows of a table of our names and theirs.
 
-    Raises `KindError` unless it is of the ``kinds``.
+    Names that end with "." or "_" stand for a weight and, where there is one, a bias; "*" is the
+    number of a layer; a+b are the rows of a above those of b; words in braces, on both sides, make
+    a row each.
+
+    >>> rows("{q,k}_  to_{q,k}.")
+    [(['q_'], ['to_q.']), (['k_'], ['to_k.'])]
     """
-    check_kind(theirs, *kinds, verb=f"load({weights.source})")
-    tensors = {name: weights.optional(name) for name in ("weight", "bias")}
-    weights.finish()
-    affine, bias = (x is not None for x in tensors.values())
-    if isinstance(theirs, nn.GroupNorm):
-        groups, c, eps = theirs.num_groups, theirs.num_channels, theirs.eps
-        return fill(lambda: nn.GroupNorm(groups, c, eps, affine), tensors)
-    assert isinstance(theirs, nn.LayerNorm)
-    shape, eps = list(theirs.normalized_shape), theirs.eps
-    return fill(lambda: nn.LayerNorm(shape, eps, affine, bias), tensors)
+    lines = [line.split() for line in table.strip().splitlines()]
+    return [row for ours, theirs in lines for row in _spelled(ours, theirs)]
 
 
-def assemble(
-    width: int, parts: Mapping[str, nn.Module | None], **options: Any
-) -> EncoderLayer | DecoderLayer:
+def _spelled(ours: str, theirs: str) -> Rows:
+    left, right = (re.split(r"\{(.*?)\}", side, maxsplit=1) for side in (ours, theirs))
+    if len(left) == 1:
+        return [(ours.split("+"), theirs.split("+"))]
+    pairs = zip(left[1].split(","), right[1].split(","))
+    return [row for a, b in pairs for row in _spelled(a.join(left[::2]), b.join(right[::2]))]
+
+
+def under(ours: str, theirs: str, part: Rows) -> Rows:
+    """Return the rows of a part that has these names in the whole."""
+    return [([ours + x for x in left], [theirs + x for x in right]) for left, right in part]
+
+
+def swapped(table: Rows) -> Rows:
+    """Return the rows with both sides exchanged: what `load` reads, `dump` writes."""
+    return [(theirs, ours) for ours, theirs in table]
+
+
+def as_it_is(name: str, x: Tensor) -> Tensor:
+    """Return x."""
+    return x
+
+
+def transfer(
+    module: M,
+    table: Rows,
+    theirs: Mapping[str, Tensor],
+    source: str,
+    turn: Callable[[str, Tensor], Tensor] = as_it_is,
+) -> M:
+    """Return a module that was made on "meta", with copies of the tensors that the table names.
+
+    The module's names are on the left. Dtypes, devices, ``requires_grad`` and ties are kept; a bias
+    that is missing is zero; ``turn`` brings a tensor, by the module's name, into the module's
+    shape, axes of size 1 apart. Raises `CheckpointError` naming tensors of ``source`` that are
+    missing or left over, `ArgumentError` where frozen and trainable ones become one.
+
+    >>> given = {"w": torch.ones(1, 2), "b": torch.ones(1), "lora": torch.ones(1)}
+    >>> transfer(nn.Linear(2, 1), rows("{weight,bias} {w,b}"), given, "Layer")
+    Traceback (most recent call last):
+    ...
+    intently.errors.CheckpointError: Layer: expected every parameter to have a place; got 'lora' \
+left over. Our block would compute something else without them.
+    """
+    shapes = {name: x.shape for name, x in module.state_dict().items()}
+    places = {other for name in shapes for other in (name, *elsewhere(name))}
+    layers = sorted({int(i) for i in re.findall(r"layers\.(\d+)\.", " ".join(places))})
+    copies: dict[int, Tensor] = {}
+    taken: dict[str, Tensor] = {}
+    ours: dict[str, Tensor] = {}
+
+    def take(name: str) -> Tensor:
+        weight = taken.get(name.removesuffix("bias") + "weight")
+        if name not in theirs and name.endswith("bias") and weight is not None:
+            return Map(weight, None).bias_or_zeros()
+        if name not in theirs:
+            expected, got = f"a tensor {name!r}", f"none of {listed(set(theirs) - set(taken))}"
+            cause = "it is a different form or version of this layer"
+            raise build(CheckpointError, source, expected, got, cause)
+        x = theirs[name]
+        if id(x) not in copies:
+            copies[id(x)] = x.detach().clone().requires_grad_(x.requires_grad)
+        return copies[id(x)]
+
+    for row in table:
+        for i in layers if "*" in row[0][0] else [0]:
+            for kind in ("weight", "bias"):
+                into, out_of = (_complete(side, i, kind) for side in row)
+                if places.isdisjoint(into) or into[0] in ours:
+                    continue
+                given = {name: take(name) for name in out_of}
+                taken |= given
+                learns(f"{type(module).__name__}.{into[0]}", given)
+                one = torch.cat(list(given.values())) if len(given) > 1 else given[out_of[0]]
+                parts = [x.clone() for x in one.chunk(len(into))] if len(into) > 1 else [one]
+                for name, x in zip(into, parts):
+                    ours[name] = _unit_axes(turn(name, x), shapes.get(name))
+    if left := set(theirs) - set(taken):
+        expected, got = "every parameter to have a place", f"{listed(left)} left over"
+        cause = "our block would compute something else without them"
+        raise build(CheckpointError, source, expected, got, cause)
+    return _filled(module, ours)
+
+
+def _complete(names: list[str], layer: int, kind: str) -> list[str]:
+    names = [name.replace("*", str(layer)) for name in names]
+    return [name + kind if name.endswith((".", "_")) else name for name in names]
+
+
+def _unit_axes(x: Tensor, shape: torch.Size | None) -> Tensor:
+    """The tensor with the module's axes of size 1, where nothing else differs."""
+    if shape is None or x.ndim == len(shape) or x.numel() != shape.numel():
+        return x
+    return x.view(shape)
+
+
+def learns(name: str, parts: Mapping[str, Tensor]) -> bool:
+    """Return whether the parts of a parameter require grad; raise `ArgumentError` if mixed."""
+    frozen = sorted(part for part, x in parts.items() if not x.requires_grad)
+    if 0 < len(frozen) < len(parts):
+        expected = f"all or none of {', '.join(parts)} frozen"
+        cause = "they become one tensor, which learns or does not"
+        fix = "freeze, or let learn, all of them there and load again"
+        got = f"{', '.join(frozen)} frozen alone"
+        raise build(ArgumentError, name, expected, got, cause, fix)
+    return not frozen
+
+
+def _filled(module: M, tensors: Mapping[str, Tensor]) -> M:
+    """Make the tensors the module's own: their dtypes, devices, ``requires_grad``, and ties."""
+    module.load_state_dict({name: x.detach() for name, x in tensors.items()}, assign=True)
+    for name, p in module.named_parameters():
+        parts = {x: tensors[x] for x in (name, *elsewhere(name)) if x in tensors}
+        p.requires_grad_(learns(f"{type(module).__name__}.{name}", parts))
+    first: dict[int, str] = {}
+    for name, x in tensors.items():
+        other = first.setdefault(id(x), name)
+        if other != name:
+            path, _, last = name.rpartition(".")
+            setattr(module.get_submodule(path), last, module.get_parameter(other))
+    return module
+
+
+def like_norm(theirs: nn.Module, source: str, *kinds: type) -> nn.Module:
+    """Return a copy of a norm; raise `KindError` unless it is of the ``kinds``."""
+    check_kind(theirs, *kinds, verb=f"load({source})")
+    return deepcopy(theirs)
+
+
+def assemble(width: int, parts: Mapping[str, nn.Module], **options: Any) -> nn.Module:
     """Return our layer with these parts, by our names."""
     kind = DecoderLayer if "cross_attention" in parts else EncoderLayer
-    with torch.device("meta"):
-        layer = kind(width, 1, nn.Identity(), **options)
+    layer = kind(width, 1, nn.Identity(), **options)
     for name, part in parts.items():
         setattr(layer, name, part)
     return layer
-
-
-def separate(
-    ours: MultiHeadAttention, weights: NamedTensors, prefix: str = ""
-) -> dict[str, Tensor | None]:
-    """Take the q, k and v projections of our block, fused or separate, as "q_weight", …"""
-    found: dict[str, Tensor | None] = {}
-    sizes = (ours.heads * ours.d, ours.kv_heads * ours.d, ours.kv_heads * ours.e)
-    for kind in ("weight", "bias"):
-        joint = weights.optional(f"{prefix}qkv_{kind}")
-        parts = [None] * 3 if joint is None else [x.clone() for x in joint.split(sizes)]
-        for letter, part in zip("qkv", parts):
-            name = f"{letter}_{kind}"
-            found[name] = weights.optional(prefix + name) if part is None else part
-    return found
 
 
 HERE: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
@@ -227,7 +321,10 @@ def kind_of(transformers: Any, folder: Path, expected: str) -> Any:
     files = list(folder.glob("*.safetensors"))
     if not files:
         raise build(DataError, str(folder), expected, "no file of weights")
-    tensors = sum(len(_header(path).tensors) for path in files)
+    tensors = sum(
+        len(File(path, "a safetensors file", DataError).header(most=2**28).tensors)
+        for path in files
+    )
     for option, layers in _counts(config):
         if layers > tensors:
             wanted = f"{option} up to {tensors:,}, the number of tensors in the folder"
@@ -241,7 +338,7 @@ def loaded(kind: Any, folder: Path, spare: str = "(?!)") -> Any:
 
     Only tensors whose names match ``spare`` may be missing or left over. Raises `CheckpointError`.
     """
-    model, found = kind.from_pretrained(
+    model, report = kind.from_pretrained(
         folder, use_safetensors=True, output_loading_info=True, **HERE
     )
     wrong = [
@@ -251,16 +348,12 @@ def loaded(kind: Any, folder: Path, spare: str = "(?!)") -> Any:
             ("unexpected_keys", "left over"),
             ("mismatched_keys", "of a different shape"),
         )
-        if (names := [x for x in map(str, found.get(key, ())) if not re.fullmatch(spare, x)])
+        if (names := [x for x in map(str, report.get(key, ())) if not re.fullmatch(spare, x)])
     ]
     if wrong:
-        raise build(
-            CheckpointError,
-            str(folder),
-            f"the tensors of {kind.__name__}",
-            ", ".join(wrong),
-            "the folder holds another model than its config says",
-        )
+        expected, got = f"the tensors of {kind.__name__}", ", ".join(wrong)
+        cause = "the folder holds another model than its config says"
+        raise build(CheckpointError, str(folder), expected, got, cause)
     return model
 
 
@@ -273,7 +366,3 @@ def _counts(config: Any) -> Iterator[tuple[str, int]]:
     if isinstance(config, dict | list):
         for value in config.values() if isinstance(config, dict) else config:
             yield from _counts(value)
-
-
-def _header(path: Path) -> Any:
-    return File(path, "a safetensors file", DataError).header(most=2**28)

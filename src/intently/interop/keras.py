@@ -20,7 +20,7 @@ that is called without ``training`` drops nothing.
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,9 +33,8 @@ from intently.core.attention import attend, attention
 from intently.errors import ArgumentError, CheckpointError, KindError, build
 from intently.foundation.checks import whole_number
 from intently.foundation.on_demand import listed, require
-from intently.interop.foreign import check_kind, check_options, multi_head
-from intently.nn import AttentionOptions, MultiHeadAttention
-from intently.nn.weights.loading import Map, NamedTensors
+from intently.interop.foreign import check_kind, check_options, rows, transfer
+from intently.nn import AttentionOptions, MultiHeadAttention, Projections
 
 if TYPE_CHECKING:
     import keras
@@ -71,71 +70,77 @@ def load(foreign: keras.layers.Layer) -> MultiHeadAttention:
     check_kind(foreign, *kinds, verb="load")
     name = type(foreign).__name__
     if not foreign.built:
-        raise build(
-            CheckpointError,
-            name,
-            "a layer with weights",
+        got, fix = (
             "one that was not built",
-            fix="call it once, or layer.build(query_shape, value_shape)",
+            "call it once, or layer.build(query_shape, value_shape)",
         )
-    config = foreign.get_config()
-    weights = NamedTensors(
-        {
-            "/".join(v.path.split("/")[-2:]): copied(v).requires_grad_(v.trainable)
-            for v in foreign.weights
-        },
-        name,
+        raise build(CheckpointError, name, "a layer with weights", got, fix=fix)
+    tensors = {
+        "/".join(v.path.split("/")[-2:]): copied(v).requires_grad_(v.trainable)
+        for v in foreign.weights
+    }
+    read, table = (_ours, OURS) if isinstance(foreign, self_attention()) else (_theirs, THEIRS)
+    kernels = [theirs for _, [theirs] in rows(table) if theirs.endswith("kernel")]
+    if missing := set(kernels) - set(tensors):
+        cause = "it is a different form or version of this layer"
+        raise build(CheckpointError, name, f"tensors {kernels}", f"none for {missing}", cause)
+    with torch.device("meta"):
+        ours = read(tensors, foreign.get_config(), name)
+    return transfer(ours, rows(table), tensors, name, _rows_first).eval()
+
+
+OURS = "qkv_{weight,bias} in_proj/{kernel,bias}\n out_{weight,bias} out_proj/{kernel,bias}"
+THEIRS = """
+    {q,k,v}_weight       {query,key,value}/kernel
+    {q,k,v}_bias         {query,key,value}/bias
+    out_{weight,bias}    attention_output/{kernel,bias}
+"""
+
+
+def _ours(tensors: dict[str, Tensor], config: dict[str, Any], source: str) -> MultiHeadAttention:
+    """The counterpart of a `SelfAttention`, whose fused projection has our order of rows."""
+    heads, width = config["n_heads"], config["d_embd"]
+    projections = Projections(
+        bias=config["in_proj_bias"], out_bias=config["out_proj_bias"], out_width=width
     )
-    read = _read_ours if isinstance(foreign, self_attention()) else _read_theirs
-    return read(weights, config).eval()
+    return MultiHeadAttention(
+        len(tensors["in_proj/kernel"]),
+        heads,
+        head_widths=(width // heads,) * 2,
+        projections=projections,
+    )
 
 
-def _read_ours(weights: NamedTensors, config: dict[str, Any]) -> MultiHeadAttention:
-    """Read a `SelfAttention`, whose fused projection has our order of rows."""
-    joint, out = (_transposed(weights, name) for name in ("in_proj", "out_proj"))
-    weights.finish()
-    split = (x.chunk(3) if x is not None else (None,) * 3 for x in joint)
-    maps = {name: Map(*each) for name, each in zip("qkv", zip(*split))}
-    heads, d = config["n_heads"], config["d_embd"] // config["n_heads"]
-    return multi_head(maps | {"out": out}, heads, (d, d))
-
-
-def _read_theirs(weights: NamedTensors, config: dict[str, Any]) -> MultiHeadAttention:
-    """Read Keras's own layers, whose kernels are (c, h, d) and (h, e, c)."""
+def _theirs(tensors: dict[str, Tensor], config: dict[str, Any], source: str) -> MultiHeadAttention:
+    """The counterpart of Keras's own layers, whose kernels are (c, h, d) and (h, e, c)."""
     axes = tuple(config.get("attention_axes") or (1,))
-    parts = {"q": "query", "k": "key", "v": "value", "out": "attention_output"}
-    kernels = {name: weights.take(f"{part}/kernel") for name, part in parts.items()}
-    q, k, v, out = kernels.values()
-    one_axis, same, wide = axes == (1,) and q.ndim == 3, len(k) == len(v), tuple(out.shape[2:])
-    wants = f"keys as wide as values, {len(v)}"
+    q, k, v, out = (tensors[f"{x}/kernel"] for x in ("query", "key", "value", "attention_output"))
     check_options(
-        weights.source,
-        ("attention_axes", one_axis, "(1,), the steps of (b, t, c)", axes, "ours has one axis"),
-        ("key", same, wants, len(k), "our block takes both from one context"),
-        ("output_shape", len(wide) == 1, "one width", wide, "ours is (b, t, c)"),
+        source,
+        ("attention_axes", axes if q.ndim == 3 else "several", (1,), "ours has one axis, t"),
+        ("key", len(k), len(v), "our block takes keys and values from one context"),
+        ("output_shape", tuple(out.shape[2:]), tuple(out.shape[2:3]), "ours is (b, t, c)"),
     )
-    maps = {}
-    for name, part in parts.items():
-        bias = weights.optional(f"{part}/bias")
-        rows = kernels[name].flatten(0, 1) if name == "out" else kernels[name].flatten(1)
-        maps[name] = Map(rows.T.contiguous(), None if bias is None else bias.flatten())
-    weights.finish()
     window = config.get("sliding_window")
     rule = None if window is None else masks.window(window - 1, window - 1, offset=0)
-    (_, heads, d), (_, kv_heads, e) = q.shape, v.shape
-    return multi_head(
-        maps,
-        heads,
-        (d, e),
-        kv_heads=kv_heads,
+    bias = "query/bias" in tensors
+    return MultiHeadAttention(
+        len(q),
+        q.shape[1],
+        kv_heads=v.shape[1],
+        context_width=len(k),
+        head_widths=(q.shape[2], v.shape[2]),
         attention=AttentionOptions(mask=rule),
+        projections=Projections(bias=bias, out_bias=bias, out_width=out.shape[2]),
         dropout=config["dropout"],
     )
 
 
-def _transposed(weights: NamedTensors, dense: str) -> Map:
-    """Take a `Dense` layer, whose kernel is (in, out)."""
-    return Map(weights.take(f"{dense}/kernel").T.contiguous(), weights.optional(f"{dense}/bias"))
+def _rows_first(name: str, x: Tensor) -> Tensor:
+    """A kernel (c, h, d), (h, e, c) or (in, out) as (out, in); a bias as one axis."""
+    if name.endswith("bias"):
+        return x.flatten()
+    return (x.flatten(0, -2) if name == "out_weight" else x.flatten(1)).T.contiguous()
 
 
 @cache
@@ -171,23 +176,14 @@ def self_attention() -> type:
             whole_number(n_heads, "n_heads", 1)
             whole_number(d_embd, "d_embd", 1)
             if d_embd % n_heads:
-                raise build(
-                    ArgumentError,
-                    "n_heads",
-                    f"a divisor of d_embd={d_embd}",
-                    n_heads,
-                    "each head gets d_embd/n_heads",
-                )
+                expected, cause = f"a divisor of d_embd={d_embd}", "each head gets d_embd/n_heads"
+                raise build(ArgumentError, "n_heads", expected, n_heads, cause)
             self.n_heads, self.d_embd = n_heads, d_embd
             self.in_proj_bias, self.out_proj_bias = in_proj_bias, out_proj_bias
             self.supports_masking = True
-            policy = self.dtype_policy
-            self.in_proj = keras.layers.Dense(
-                3 * d_embd, use_bias=in_proj_bias, name="in_proj", dtype=policy
-            )
-            self.out_proj = keras.layers.Dense(
-                d_embd, use_bias=out_proj_bias, name="out_proj", dtype=policy
-            )
+            dense = partial(keras.layers.Dense, dtype=self.dtype_policy)
+            self.in_proj = dense(3 * d_embd, use_bias=in_proj_bias, name="in_proj")
+            self.out_proj = dense(d_embd, use_bias=out_proj_bias, name="out_proj")
 
         def build(self, input_shape: tuple[int | None, ...]) -> None:
             _check_inputs(input_shape)
@@ -198,8 +194,11 @@ def self_attention() -> type:
             """Return y (b, t, d_embd); with ``causal_mask`` a step sees itself and those before."""
             _check_inputs(inputs.shape, mask)
             q, k, v = self._heads(inputs)
-            compute = _attend_torch if keras.backend.backend() == "torch" else _attend_ops
-            y = ops.transpose(compute(q, k, v, causal_mask, mask), (0, 2, 1, 3))
+            if keras.backend.backend() == "torch":
+                y = attention(q, k, v, mask=_rule(causal_mask, mask, q.device))
+            else:
+                y = _attend_ops(q, k, v, causal_mask, mask)
+            y = ops.transpose(y, (0, 2, 1, 3))
             shape: Any = ops.shape(inputs)
             return self.out_proj(ops.reshape(y, (*shape[:2], self.d_embd)))
 
@@ -212,13 +211,8 @@ def self_attention() -> type:
             `KindError` for a symbolic input.
             """
             if keras.backend.is_keras_tensor(inputs):
-                raise build(
-                    KindError,
-                    "inputs",
-                    "numbers",
-                    type(inputs).__name__,
-                    "a symbolic model has no weights to show",
-                )
+                got, cause = type(inputs).__name__, "a symbolic model has no weights to show"
+                raise build(KindError, "inputs", "numbers", got, cause)
             mask = getattr(inputs, "_keras_mask", None) if mask is None else mask
             inputs = ops.convert_to_tensor(inputs)
             _check_inputs(inputs.shape, mask)
@@ -243,12 +237,8 @@ def self_attention() -> type:
             return (*input_shape[:-1], self.d_embd)
 
         def get_config(self) -> dict[str, Any]:
-            return super().get_config() | {
-                "n_heads": self.n_heads,
-                "d_embd": self.d_embd,
-                "in_proj_bias": self.in_proj_bias,
-                "out_proj_bias": self.out_proj_bias,
-            }
+            options = ("n_heads", "d_embd", "in_proj_bias", "out_proj_bias")
+            return super().get_config() | {name: getattr(self, name) for name in options}
 
     return SelfAttention
 
@@ -258,17 +248,11 @@ def _check_inputs(shape: Any, mask: Any = None) -> None:
         raise build(ArgumentError, "inputs", "shape (b, t, c)", f"shape {tuple(shape)}")
     if mask is None:
         return
-    found, want = tuple(np.shape(mask) if isinstance(mask, list) else mask.shape), tuple(shape[:2])
-    known = len(found) == 2 and all(a == n or a is None or n is None for a, n in zip(found, want))
-    if not known:
-        raise build(
-            ArgumentError, "mask", f"shape (b, t) = {want}, True at real steps", f"shape {found}"
-        )
-
-
-def _attend_torch(q: Tensor, k: Tensor, v: Tensor, causal: bool, padding: Any) -> Tensor:
-    """Run `intently.attention` on q, k, v (b, h, t, d); ``padding`` (b, t) is True at tokens."""
-    return attention(q, k, v, mask=_rule(causal, padding, q.device))
+    given, want = tuple(np.shape(mask) if isinstance(mask, list) else mask.shape), tuple(shape[:2])
+    fits = len(given) == 2 and all(a == n or a is None or n is None for a, n in zip(given, want))
+    if not fits:
+        expected = f"shape (b, t) = {want}, True at real steps"
+        raise build(ArgumentError, "mask", expected, f"shape {given}")
 
 
 def _rule(causal: bool, padding: Any, device: torch.device) -> masks.Mask | None:

@@ -20,26 +20,34 @@ kept.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import deepcopy
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 import torch
+import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from intently.core.masks import Mask, allowed
+from intently.core.attention import Attention, attend
+from intently.core.masks import Geometry, Mask, allowed, as_mask
+from intently.core.masks.mask import OverMask
 from intently.errors import ArgumentError, build, shape_of
 from intently.foundation.on_demand import listed
-from intently.interop.blocks import Decoder, Encoder, EncoderDecoder, KeyValueAttention
+from intently.interop.blocks import Decoder, Encoder, EncoderDecoder
 from intently.interop.foreign import (
+    Rows,
     assemble,
     check_hooks,
     check_kind,
     check_options,
     check_plain,
-    read_norm,
-    refuse,
-    separate,
+    like_norm,
+    rows,
+    swapped,
     tensors_of,
+    transfer,
+    under,
 )
 from intently.nn import (
     AttentionOptions,
@@ -49,7 +57,7 @@ from intently.nn import (
     MultiHeadAttention,
     Projections,
 )
-from intently.nn.weights.loading import NamedTensors, fill, learns
+from intently.nn.weights.loading import AllOrNothing
 
 __all__ = ["dump", "load", "mask"]
 
@@ -72,36 +80,30 @@ def mask(
     █ █ ·
     █ █ █
     """
-    found: Mask | None = None
+    rule: Mask | None = None
     if attn_mask is not None:
         if attn_mask.ndim == 3 and heads is not None and len(attn_mask) % heads == 0:
             attn_mask = attn_mask.unflatten(0, (-1, heads))
         elif attn_mask.ndim != 2:
             expected = "shape (t, s), or (b·h, t, s) with heads=h"
             raise build(ArgumentError, "attn_mask", expected, shape_of(attn_mask))
-        found = allowed(_not_forbidden("attn_mask", attn_mask))
+        rule = allowed(_not_forbidden("attn_mask", attn_mask))
     if key_padding_mask is not None:
         if key_padding_mask.ndim != 2:
-            raise build(
-                ArgumentError, "key_padding_mask", "shape (b, s)", shape_of(key_padding_mask)
-            )
+            got = shape_of(key_padding_mask)
+            raise build(ArgumentError, "key_padding_mask", "shape (b, s)", got)
         padded = allowed(_not_forbidden("key_padding_mask", key_padding_mask)[:, None, None])
-        found = padded if found is None else found & padded
-    return found
+        rule = padded if rule is None else rule & padded
+    return rule
 
 
 def _not_forbidden(name: str, theirs: Tensor) -> Tensor:
     if theirs.dtype is torch.bool:
         return ~theirs
     if not theirs.is_floating_point() or not ((theirs == 0) | theirs.isneginf()).all():
-        raise build(
-            ArgumentError,
-            name,
-            "a boolean tensor, or one of 0 and −inf",
-            f"dtype {theirs.dtype}",
-            "any other number is added to the scores",
-            "pass them to the block as a bias",
-        )
+        cause, fix = "any other number is added to the scores", "pass them to the block as a bias"
+        expected, got = "a boolean tensor, or one of 0 and −inf", f"dtype {theirs.dtype}"
+        raise build(ArgumentError, name, expected, got, cause, fix)
     return theirs == 0
 
 
@@ -135,123 +137,108 @@ def load(foreign: nn.Module) -> nn.Module:
     >>> bool(torch.allclose(load(theirs)(x), expected, atol=1e-6))
     True
     """
-    check_kind(
-        foreign,
+    kinds = (
         nn.MultiheadAttention,
         nn.TransformerEncoderLayer,
         nn.TransformerDecoderLayer,
         nn.TransformerEncoder,
         nn.TransformerDecoder,
         nn.Transformer,
-        verb="load",
     )
-    if isinstance(foreign, nn.Transformer):
-        check_hooks(foreign)
-        return EncoderDecoder(load(foreign.encoder), load(foreign.decoder)).train(foreign.training)
-    if isinstance(foreign, nn.TransformerEncoder | nn.TransformerDecoder):
-        return _stack(foreign).train(foreign.training)
-    weights = tensors_of(foreign)
-    if isinstance(foreign, nn.MultiheadAttention):
-        made = _attention(foreign, weights)
-    else:
-        assert isinstance(foreign, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer)
-        made = _layer(foreign, weights)
-    weights.finish()
-    return made.train(foreign.training)
+    check_kind(foreign, *kinds, verb="load")
+    theirs, source = tensors_of(foreign), type(foreign).__name__
+    with torch.device("meta"):
+        ours, table = _counterpart(foreign, source)
+    return transfer(ours, table, theirs, source).train(foreign.training)
 
 
-def _stack(foreign: nn.TransformerEncoder | nn.TransformerDecoder) -> Encoder | Decoder:
-    weights = tensors_of(foreign)
-    for i in range(len(foreign.layers)):
-        weights.within(f"layers.{i}")  # `load` of the layer checks them
-    norm = foreign.norm and read_norm(foreign.norm, weights.within("norm"), nn.LayerNorm)
-    weights.finish()
-    layers: list[Any] = [load(layer) for layer in foreign.layers]  # pyright: ignore
-    return (Encoder if isinstance(foreign, nn.TransformerEncoder) else Decoder)(layers, norm)
+def _counterpart(theirs: Any, source: str) -> tuple[Any, Rows]:
+    """Our module without its weights, and the names of its tensors."""
+    if isinstance(theirs, nn.MultiheadAttention):
+        ours = _attention(theirs)
+        return ours, _names(ours, theirs.in_proj_weight is not None)
+    if isinstance(theirs, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
+        return _layer(theirs, source)
+    if isinstance(theirs, nn.Transformer):
+        sides = {"encoder": nn.TransformerEncoder, "decoder": nn.TransformerDecoder}
+        parts = [_part(theirs, source, side, kind) for side, kind in sides.items()]
+        return EncoderDecoder(*(part for part, _ in parts)), parts[0][1] + parts[1][1]
+    encodes = isinstance(theirs, nn.TransformerEncoder)
+    kind = nn.TransformerEncoderLayer if encodes else nn.TransformerDecoderLayer
+    layers = [_part(theirs, source, f"layers.{i}", kind) for i in range(len(theirs.layers))]
+    norm = theirs.norm and like_norm(theirs.norm, f"{source}.norm", nn.LayerNorm)
+    stack = (Encoder if encodes else Decoder)([layer for layer, _ in layers], norm)
+    return stack, [row for _, table in layers for row in table] + rows("norm. norm.")
 
 
-def _attention(
-    theirs: nn.MultiheadAttention, weights: NamedTensors
-) -> MultiHeadAttention | KeyValueAttention:
-    width, heads = theirs.embed_dim, theirs.num_heads
-    bias, joint = weights.optional("in_proj_bias"), weights.optional("in_proj_weight")
-    out_weight, out_bias = weights.take("out_proj.weight"), weights.optional("out_proj.bias")
-    tensors: dict[str, Tensor | None] = {"out_weight": out_weight, "out_bias": out_bias}
+def _part(theirs: nn.Module, source: str, name: str, kind: type, ours: str = "") -> Any:
+    """The counterpart of a part, and its names in the whole; ours are theirs unless given."""
+    module, source = theirs.get_submodule(name), f"{source}.{name}"
+    check_kind(module, kind, verb=f"load({source})")
+    part, table = _counterpart(module, source)
+    return part, under(f"{ours or name}.", f"{name}.", table)
+
+
+def _names(ours: MultiHeadAttention | KeyValueAttention, joint: bool) -> Rows:
+    """Our names and theirs; ``joint`` where they store queries, keys and values in one weight."""
+    table = "out_ out_proj.\n learned_{key,value} bias_{k,v}\n"
+    if joint:
+        fused = isinstance(ours, MultiHeadAttention) and ours.fused
+        return rows(table + ("qkv_" if fused else "q_+k_+v_") + " in_proj_")
+    return rows(table + "{q,k,v}_weight {q,k,v}_proj_weight\n q_bias+k_bias+v_bias in_proj_bias")
+
+
+def _attention(theirs: nn.MultiheadAttention) -> MultiHeadAttention | KeyValueAttention:
     options: dict[str, Any] = {
-        "projections": Projections(bias=bias is not None, out_bias=out_bias is not None),
+        "projections": Projections(
+            bias=theirs.in_proj_bias is not None, out_bias=theirs.out_proj.bias is not None
+        ),
         "dropout": theirs.dropout,
     }
-    learned = {f"learned_{name}": weights.optional(f"bias_{name[0]}") for name in ("key", "value")}
-    has = {"learned": learned["learned_key"] is not None, "zero": theirs.add_zero_attn}
-    plain = not has["learned"] and theirs.kdim == theirs.vdim
-    if plain and joint is not None:
-        tensors |= {"qkv_weight": joint, "qkv_bias": bias}
-    else:
-        for i, letter in enumerate("qkv"):
-            own = None if joint is None else joint.chunk(3)[i].clone()
-            own = weights.take(f"{letter}_proj_weight") if own is None else own
-            tensors[f"{letter}_weight"] = own
-            tensors[f"{letter}_bias"] = None if bias is None else bias.chunk(3)[i].clone()
-    weights.finish()
-    if plain:
-        if has["zero"]:
-            options["attention"] = AttentionOptions(sinks=out_weight.new_zeros(()))
-        if joint is None:
-            options["context_width"] = theirs.kdim
-        return fill(lambda: MultiHeadAttention(width, heads, **options), tensors)
-    tensors |= {name: None if x is None else x.flatten() for name, x in learned.items()}
-    options |= {"key_width": theirs.kdim, "value_width": theirs.vdim}
-    options["extra"] = [name for name, there in has.items() if there]
-    return fill(lambda: KeyValueAttention(width, heads, **options), tensors)
+    has = {"learned": theirs.bias_k is not None, "zero": theirs.add_zero_attn}
+    if has["learned"] or theirs.kdim != theirs.vdim:
+        options |= {"key_width": theirs.kdim, "value_width": theirs.vdim}
+        options["extra"] = [name for name, there in has.items() if there]
+        return KeyValueAttention(theirs.embed_dim, theirs.num_heads, **options)
+    if has["zero"]:
+        sinks = theirs.out_proj.weight.new_zeros(())
+        options["attention"] = AttentionOptions(sinks=sinks)
+    return MultiHeadAttention(
+        theirs.embed_dim, theirs.num_heads, context_width=theirs.kdim, **options
+    )
 
 
 def _layer(
-    theirs: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer, weights: NamedTensors
-) -> EncoderLayer | DecoderLayer:
-    """The layer, from parts under our names."""
+    theirs: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer, source: str
+) -> tuple[nn.Module, Rows]:
     heads = {"self_attention": "self_attn"}
     norms = ["self_norm", "feed_norm"]
     if isinstance(theirs, nn.TransformerDecoderLayer):
         heads["cross_attention"] = "multihead_attn"
         norms.insert(1, "cross_norm")
-    rates = {getattr(theirs, f"dropout{i}").p for i in range(1, len(norms) + 1)}
-    if len(rates) > 1:
-        expected = "one rate after each part"
-        refuse(type(theirs).__name__, "dropout", expected, sorted(rates), "ours has one")
-    parts: dict[str, nn.Module] = {"feed_forward": _feed_forward(theirs, weights)}
-    for ours, name in heads.items():
-        attention, part = getattr(theirs, name), weights.within(name)
-        check_kind(attention, nn.MultiheadAttention, verb=f"load({part.source})")
-        parts[ours] = _attention(attention, part)
-    for i, ours in enumerate(norms, 1):
-        norm = getattr(theirs, f"norm{i}")
-        parts[ours] = read_norm(norm, weights.within(f"norm{i}"), nn.LayerNorm)
-    order = "pre" if theirs.norm_first else "post"
-    return assemble(theirs.self_attn.embed_dim, parts, norm=order, dropout=theirs.dropout1.p)
-
-
-def _feed_forward(
-    theirs: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer, weights: NamedTensors
-) -> FeedForward:
-    tensors: dict[str, Tensor | None] = {}
-    for ours, name in (("up", "linear1"), ("down", "linear2")):
-        check_kind(getattr(theirs, name), nn.Linear, verb=f"load({weights.source}.{name})")
-        for kind in ("weight", "bias"):
-            tensors[f"{ours}.{kind}"] = weights.optional(f"{name}.{kind}")
-    activation = theirs.activation
+    rates = tuple(getattr(theirs, f"dropout{i}").p for i in range(1, len(norms) + 1))
+    one = rates[:1] * len(rates)
+    check_options(source, ("dropout", rates, one, "our layer has one rate after each part"))
+    up, down, activation = theirs.linear1, theirs.linear2, deepcopy(theirs.activation)
+    for name in ("linear1", "linear2"):
+        check_kind(getattr(theirs, name), nn.Linear, verb=f"load({source}.{name})")
+    bias = up.bias is not None or down.bias is not None
+    width, inner, dropout = up.in_features, up.out_features, theirs.dropout.p
+    feed = FeedForward(width, inner, dropout, activation=activation, bias=bias)
+    parts: dict[str, nn.Module] = {"feed_forward": feed}
+    table = rows("feed_forward.{up,down}. linear{1,2}.")
     if isinstance(activation, nn.Module):
-        for name in activation.state_dict():
-            tensors[f"activation.{name}"] = weights.take(f"activation.{name}")
-    inner, width = theirs.linear1.out_features, theirs.linear1.in_features
-
-    def make() -> FeedForward:
-        made = FeedForward(width, inner, theirs.dropout.p, activation=deepcopy(activation))
-        for linear, name in ((made.up, "up"), (made.down, "down")):
-            if tensors[f"{name}.bias"] is None:
-                linear.register_parameter("bias", None)
-        return made
-
-    return fill(make, tensors)
+        table += [
+            ([f"feed_forward.activation.{x}"], [f"activation.{x}"]) for x in activation.state_dict()
+        ]
+    for ours, name in heads.items():
+        parts[ours], names = _part(theirs, source, name, nn.MultiheadAttention, ours)
+        table += names
+    for i, ours in enumerate(norms, 1):
+        parts[ours] = like_norm(getattr(theirs, f"norm{i}"), f"{source}.norm{i}", nn.LayerNorm)
+        table += rows(f"{ours}. norm{i}.")
+    order = "pre" if theirs.norm_first else "post"
+    return assemble(width, parts, norm=order, dropout=rates[0]), table
 
 
 @torch.inference_mode(False)
@@ -270,53 +257,21 @@ def dump(ours: MultiHeadAttention | KeyValueAttention) -> nn.MultiheadAttention:
     torch.Size([1, 5, 8])
     """
     check_kind(ours, MultiHeadAttention, KeyValueAttention, verb="dump")
-    weights = tensors_of(ours, "ours")
-    if isinstance(ours, KeyValueAttention):
-        kdim, vdim, zero = ours.key_width, ours.value_width, "zero" in ours.extra
-        parts = {
-            f"{letter}_{kind}": weights.optional(f"{letter}_{kind}")
-            for letter in "qkv"
-            for kind in ("weight", "bias")
-        }
+    check_hooks(ours, "ours")
+    if isinstance(ours, MultiHeadAttention):
+        zero, kdim, vdim = _plain(ours), ours.context_width, ours.context_width
     else:
-        zero = _plain(ours)
-        kdim = vdim = ours.context_width
-        parts = separate(ours, weights)
-    learned = [weights.optional(f"learned_{name}") for name in ("key", "value")]
-    out_weight, out_bias = weights.take("out_weight"), weights.optional("out_bias")
-    weights.finish()
-    bias = out_bias is not None or parts["q_bias"] is not None
-    zeros = out_weight.new_zeros(ours.width)
-    tensors: dict[str, Tensor | None] = {"out_proj.weight": out_weight}
+        zero, kdim, vdim = "zero" in ours.extra, ours.key_width, ours.value_width
+    state = ours.state_dict(keep_vars=True)
+    bias = any(name.endswith("_bias") for name in state)
     if bias:
-        tensors["in_proj_bias"] = _joint(parts, "bias", zeros)
-        tensors["out_proj.bias"] = zeros if out_bias is None else out_bias
-    for name, x in zip(("bias_k", "bias_v"), learned):
-        tensors[name] = None if x is None else x.view(1, 1, -1)
-    own = {f"{letter}_proj_weight": parts[f"{letter}_weight"] for letter in "qkv"}
-    if kdim == vdim == ours.width:
-        own = {"in_proj_weight": _joint(parts, "weight", zeros)}
-    return fill(
-        lambda: nn.MultiheadAttention(
-            ours.width,
-            ours.heads,
-            ours.dropout,
-            bias=bias,
-            kdim=kdim,
-            vdim=vdim,
-            batch_first=True,
-            add_bias_kv=learned[0] is not None,
-            add_zero_attn=zero,
-        ),
-        tensors | own,
-    ).train(ours.training)
-
-
-def _joint(parts: dict[str, Tensor | None], kind: str, zeros: Tensor) -> Tensor:
-    """Concatenate queries, keys and values; zeros stand for missing ones."""
-    given = {f"{letter}_{kind}": parts[f"{letter}_{kind}"] for letter in "qkv"}
-    learns(f"dump: in_proj_{kind}", {name: x for name, x in given.items() if x is not None})
-    return torch.cat([zeros if x is None else x for x in given.values()])
+        zeros = {f"{name[:-6]}bias": x for name, x in state.items() if name.endswith("_weight")}
+        state = {name: x.new_zeros(len(x)) for name, x in zeros.items()} | state
+    options: Any = {"kdim": kdim, "vdim": vdim, "bias": bias, "add_zero_attn": zero}
+    options |= {"add_bias_kv": "learned_key" in state, "batch_first": True, "device": "meta"}
+    theirs = nn.MultiheadAttention(ours.width, ours.heads, ours.dropout, **options)
+    table = swapped(_names(ours, theirs.in_proj_weight is not None))
+    return transfer(theirs, table, state, type(ours).__name__).train(ours.training)
 
 
 def _plain(ours: MultiHeadAttention) -> bool:
@@ -324,18 +279,148 @@ def _plain(ours: MultiHeadAttention) -> bool:
     there = "nn.MultiheadAttention"
     options = ("score", "mask", "bias", "positions", "softcap", "qk_norm", "scale")
     check_plain(ours, options, there)
-    widths = (ours.d * ours.heads, ours.e * ours.heads, len(ours.out_weight))
-    sinks = ours.sinks
-    zeros = sinks is None or (isinstance(sinks, Tensor) and bool((sinks == 0).all()))
+    sinks, width = ours.sinks, ours.width
+    zeros = isinstance(sinks, Tensor) and bool((sinks == 0).all())
+    logits = "zeros" if zeros else "other logits" if sinks is not None else None
     check_options(
         "MultiHeadAttention",
-        (
-            "head_widths",
-            widths == (ours.width,) * 3,
-            f"d = e = width/heads and out_width=width={ours.width}",
-            f"d={ours.d}, e={ours.e}, out_width={widths[2]}",
-            f"there is one width in {there}",
-        ),
-        ("attention.sinks", zeros, "None or zeros", "other logits", "add_zero_attn has logit 0"),
+        ("head_widths", (ours.d, ours.e), (width // ours.heads,) * 2, f"it is c/h in {there}"),
+        ("projections.out_width", len(ours.out_weight), width, f"there is one width in {there}"),
+        ("attention.sinks", logits, [None, "zeros"], "add_zero_attn has logit 0"),
     )
     return sinks is not None
+
+
+class BesideExtra(OverMask):
+    """``inner`` over the first keys; the ``extra`` ones after them are attended to by every query.
+
+    >>> from intently import causal
+    >>> print(BesideExtra(causal(), 1).draw(3, 4))
+    █ · · █
+    █ █ · █
+    █ █ █ █
+    """
+
+    def __init__(self, inner: Mask, extra: int) -> None:
+        super().__init__(inner, extra)
+        self.extra = extra
+
+    def whole(self, g: Geometry) -> Geometry:
+        return g._replace(s=g.s - self.extra)
+
+    def allow(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
+        first, last = self.whole(g), cols >= g.s - self.extra
+        if first.s == 0:
+            return last[None]
+        return last | self.inner.allow(first, rows, cols.clamp(max=first.s - 1))
+
+    def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
+        first = self.whole(g)
+        return (j >= first.s) | self.inner.at(first, lead, i, j.clamp(max=max(0, first.s - 1)))
+
+
+class KeyValueAttention(AllOrNothing):
+    """Multi-head attention whose keys and values may come from sequences of different widths.
+
+    ``extra`` names keys that are appended to those of every sequence and attended by every query:
+    "learned" has a key and a value for each head, "zero" is a key and a value of zeros, so that a
+    query may attend to nothing. In `nn.MultiheadAttention`, these options are ``bias_k``,
+    ``bias_v`` and ``add_zero_attn``. If you need neither, use
+    `intently.nn.MultiHeadAttention`.
+
+    >>> layer = KeyValueAttention(8, 2, key_width=3, value_width=5, extra=("learned", "zero"))
+    >>> x, keys, values = torch.zeros(1, 4, 8), torch.zeros(1, 6, 3), torch.zeros(1, 6, 5)
+    >>> layer(x, keys, values).shape, layer.attend(x, keys).shape
+    (torch.Size([1, 4, 8]), (1, 2, 4, 8))
+    """
+
+    out_bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        *,
+        key_width: int | None = None,
+        value_width: int | None = None,
+        extra: Sequence[Literal["learned", "zero"]] = (),
+        projections: Projections | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if heads < 1 or width % heads:
+            raise build(ArgumentError, "heads", f"a divisor of width={width}", heads)
+        extra = tuple(extra)
+        if len(set(extra)) < len(extra) or not set(extra) <= {"learned", "zero"}:
+            raise build(ArgumentError, "extra", '"learned", "zero" or both', extra)
+        self.width, self.heads, self.extra, self.dropout = width, heads, extra, dropout
+        self.key_width = width if key_width is None else key_width
+        self.value_width = width if value_width is None else value_width
+        projections = Projections() if projections is None else projections
+        widths = {"q": width, "k": self.key_width, "v": self.value_width, "out": width}
+        for name, columns in widths.items():
+            bias = projections.out_bias if name == "out" else projections.bias
+            weight = nn.init.xavier_uniform_(torch.empty(width, columns))
+            self.register_parameter(f"{name}_weight", nn.Parameter(weight))
+            zeros = nn.Parameter(torch.zeros(width)) if bias else None
+            self.register_parameter(f"{name}_bias", zeros)
+        for name in ("learned_key", "learned_value"):
+            drawn = nn.init.xavier_normal_(torch.empty(1, width)) if "learned" in extra else None
+            self.register_parameter(name, None if drawn is None else nn.Parameter(drawn[0]))
+
+    def forward(
+        self,
+        x: Float[Tensor, "b t c"],
+        keys: Float[Tensor, "b s k"] | None = None,
+        values: Float[Tensor, "b s v"] | None = None,
+        *,
+        mask: Mask | Tensor | None = None,
+    ) -> Float[Tensor, "b t c"]:
+        """Return y (b, t, c); ``keys`` (b, s, k) are x and ``values`` (b, s, v) keys unless given.
+
+        ``mask`` applies to the s keys; the extra keys are always visible. Raises `ArgumentError` if
+        widths, batch or steps do not fit.
+        """
+        keys = x if keys is None else keys
+        values = keys if values is None else values
+        if values.shape[:-1] != keys.shape[:-1] or values.shape[-1] != self.value_width:
+            want = f"shape ({', '.join(map(str, keys.shape[:-1]))}, {self.value_width})"
+            raise build(ArgumentError, "values", want, f"shape {tuple(values.shape)}")
+        v = self._with_extra(self._heads("v", values), "learned_value")
+        y = self.attend(x, keys, mask=mask).matmul(v).transpose(1, 2).flatten(2)
+        return F.linear(y, self.get_parameter("out_weight"), self.out_bias)
+
+    def attend(
+        self,
+        x: Float[Tensor, "b t c"],
+        keys: Float[Tensor, "b s k"] | None = None,
+        *,
+        mask: Mask | Tensor | None = None,
+    ) -> Attention:
+        """Return the lazy matrix (b, h, t, s + extra); the last columns are the extra keys."""
+        keys = x if keys is None else keys
+        for name, steps, width in (("x", x, self.width), ("keys", keys, self.key_width)):
+            if steps.ndim != 3 or steps.shape[-1] != width or len(steps) != len(x):
+                want = f"shape (b={len(x)}, steps, {width})"
+                raise build(ArgumentError, name, want, f"shape {tuple(steps.shape)}")
+        q = self._heads("q", x)
+        k = self._with_extra(self._heads("k", keys), "learned_key")
+        rule = None if mask is None else as_mask(mask)
+        if rule is not None and self.extra:
+            rule = BesideExtra(rule, len(self.extra))
+        return attend(q, k, mask=rule, dropout=self.dropout if self.training else 0.0)
+
+    def _heads(self, name: str, x: Tensor) -> Tensor:
+        y = F.linear(x, self.get_parameter(f"{name}_weight"), getattr(self, f"{name}_bias"))
+        return y.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+    def _with_extra(self, x: Tensor, learned: str) -> Tensor:
+        """Append the extra keys or values to x (b, h, s, d)."""
+        b, h, _, d = x.shape
+        extra = {"zero": x.new_zeros(1, 1, 1, 1)}
+        if "learned" in self.extra:
+            extra["learned"] = self.get_parameter(learned).to(x.dtype).view(1, h, 1, d)
+        return torch.cat([x, *(extra[name].expand(b, h, 1, d) for name in self.extra)], -2)
+
+    def extra_repr(self) -> str:
+        return f"width={self.width}, heads={self.heads}, extra={self.extra}"

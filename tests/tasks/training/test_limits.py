@@ -11,7 +11,7 @@ import tiny_run as tiny
 import torch
 
 from intently.errors import ArgumentError
-from intently.foundation import memory
+from intently.foundation import process
 from intently.tasks.decoding import SearchOptions, search
 from intently.tasks.training import TrainingOptions
 
@@ -23,7 +23,7 @@ GB = 10**9
 @pytest.fixture
 def left(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with a gigabyte left, whatever this one has."""
-    monkeypatch.setattr(memory, "available", lambda device=None: GB)
+    monkeypatch.setattr(process, "available", lambda device=None: GB)
 
 
 @pytest.mark.parametrize(
@@ -70,15 +70,15 @@ def test_a_beam_that_does_not_fit_is_told(left: None) -> None:
 def test_memory_is_that_of_the_machine_or_of_its_container(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "CONTAINER", tmp_path)
-    machine = memory.available()
+    monkeypatch.setattr(process, "CONTAINER", tmp_path)
+    machine = process.available()
     assert machine is None or machine > 0
     (tmp_path / "memory.current").write_text("4000\n")
     (tmp_path / "memory.stat").write_text("anon 7\ninactive_file 1500\n\n")
     (tmp_path / "memory.max").write_text("5000\n")
-    assert memory.available() == 2500
+    assert process.available() == 2500
     (tmp_path / "memory.max").write_text("max\n")
-    other = memory.available()
+    other = process.available()
     assert other is None or other > 2500
 
 
@@ -89,4 +89,4 @@ def test_the_peak_is_in_bytes_on_every_system(platform: str, unit: int | None, m
     monkeypatch.setattr(resource, "getrusage", lambda _: SimpleNamespace(ru_maxrss=2000))
     if unit is None:
         monkeypatch.setitem(sys.modules, "resource", None)
-    assert memory.peak() == (None if unit is None else 2000 * unit)
+    assert process.peak() == (None if unit is None else 2000 * unit)

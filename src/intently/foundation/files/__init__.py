@@ -18,10 +18,10 @@ from intently.foundation.files.plain_data import (
     plain,
     sealed,
 )
-from intently.foundation.files.reading import File
-from intently.foundation.files.tensors import (
+from intently.foundation.files.reading import (
     DTYPES,
     HEADER,
+    File,
     Header,
     Stored,
     checksums,

@@ -10,30 +10,31 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from intently.errors import ArgumentError, build
 from intently.interop.blocks import ResidualAttention
-from intently.interop.diffusers.processor import PLAIN, WITHOUT_QK_NORM, scale_of
+from intently.interop.diffusers.processor import PLAIN, WITH_QK_NORM, scale_of
 from intently.interop.foreign import (
+    Rows,
     assemble,
     check_kind,
     check_options,
     check_plain,
-    multi_head,
-    read_norm,
-    refuse,
-    separate,
+    like_norm,
+    rows,
+    swapped,
     tensors_of,
+    transfer,
+    under,
 )
 from intently.nn import (
     AttentionOptions,
-    DecoderLayer,
-    EncoderLayer,
     FeedForward,
     GatedFeedForward,
     MultiHeadAttention,
+    Projections,
 )
 from intently.nn.image.attention import ImageAttention, SpatialTransformer
 from intently.nn.linear import Linear
-from intently.nn.weights.loading import Map, NamedTensors, fill, tensors
 
 if TYPE_CHECKING:
     from diffusers.models.attention import BasicTransformerBlock
@@ -64,110 +65,95 @@ def load(foreign: TheirAttention | BasicTransformerBlock | Transformer2DModel) -
     from diffusers.models.transformers.transformer_2d import Transformer2DModel
 
     check_kind(foreign, TheirAttention, BasicTransformerBlock, Transformer2DModel, verb="load")
-    weights = tensors_of(foreign)
-    if isinstance(foreign, Transformer2DModel):
-        made = _spatial(foreign, weights)
-    elif isinstance(foreign, BasicTransformerBlock):
-        made = _layer(foreign, weights)
-    else:
-        made = _attention(foreign, weights)
-    weights.finish()
-    return made.train(foreign.training)
+    theirs, source = tensors_of(foreign), type(foreign).__name__
+    read: Any = _attention
+    if isinstance(foreign, BasicTransformerBlock | Transformer2DModel):
+        read = _spatial if isinstance(foreign, Transformer2DModel) else _layer
+    with torch.device("meta"):
+        ours, table = read(foreign, source)
+    return transfer(ours, table, theirs, source, _gate_first).train(foreign.training)
 
 
-def _attention(
-    theirs: Any, weights: NamedTensors
-) -> MultiHeadAttention | ImageAttention | ResidualAttention:
-    """Read an `Attention` with its norms and its residual."""
-    name, processor = type(theirs).__name__, type(theirs.processor).__name__
-    out, k = theirs.to_out is not None, theirs.to_k is not None
+def _attention(theirs: Any, source: str) -> tuple[nn.Module, Rows]:
+    """The counterpart of an `Attention` with its norms and its residual."""
+    processor, spatial = type(theirs.processor).__name__, theirs.spatial_norm
     check_options(
-        name,
-        (
-            "processor",
-            processor in PLAIN,
-            f"one of {', '.join(PLAIN)}",
-            processor,
-            "what it computes is not in the module's parameters",
-        ),
-        (
-            "spatial_norm",
-            theirs.spatial_norm is None,
-            "None",
-            "a norm",
-            "it needs another input on every call",
-        ),
-        ("pre_only", out, "an output projection", "none", "our block has one"),
-        ("only_cross_attention", k, "False", True, "our block projects its own context"),
+        type(theirs).__name__,
+        ("processor", processor, PLAIN, "what it computes is not in the module's parameters"),
+        ("spatial_norm", spatial and type(spatial).__name__, None, ANOTHER),
+        ("pre_only", theirs.to_out is None, False, "our block has an output projection"),
+        ("only_cross_attention", theirs.to_k is None, False, "our block projects its own context"),
     )
-    norm, context_norm = (_norm(theirs, weights, name) for name in ("group_norm", "norm_cross"))
-    inner = _multi_head(theirs, weights)
-    weights.finish()
+    norm, context_norm = (_norm(theirs, name, source) for name in ("group_norm", "norm_cross"))
+    inner, residual = _multi_head(theirs), theirs.residual_connection
     dropout, divisor = theirs.to_out[1].p, theirs.rescale_output_factor
     inside = context_norm is None and dropout == 0 and divisor == 1
-    if inside and norm is None and not theirs.residual_connection:
-        return inner
+    if inside and norm is None and not residual:
+        return inner, INNER
     if inside and norm is not None:
-        with torch.device("meta"):
-            image = ImageAttention(inner.width, inner.heads, head_width=inner.d)
-        image.norm, image.attention = norm, inner
-        image.residual = theirs.residual_connection
-        return image
-    return ResidualAttention(
-        inner,
-        norm=norm,
-        context_norm=context_norm,
-        dropout=dropout,
-        residual=theirs.residual_connection,
-        divisor=divisor,
-    )
+        block = ImageAttention(inner.width, inner.heads, head_width=inner.d)
+        block.norm, block.attention, block.residual = norm, inner, residual
+    else:
+        block = ResidualAttention(
+            inner,
+            norm=norm,
+            context_norm=context_norm,
+            dropout=dropout,
+            residual=residual,
+            divisor=divisor,
+        )
+    return block, AROUND
 
 
-def _multi_head(theirs: Any, weights: NamedTensors) -> MultiHeadAttention:
-    maps = {letter: weights.map(f"to_{letter}") for letter in "qkv"}
-    maps["out"] = weights.map("to_out.0")
-    d = theirs.to_q.out_features // theirs.heads
+ANOTHER = "it needs another input on every call"
+INNER = rows("{q,k,v}_ to_{q,k,v}.\n out_ to_out.0.\n {q,k}_norm. norm_{q,k}.")
+AROUND = rows("{norm,context_norm}. {group_norm,norm_cross}.") + under("attention.", "", INNER)
+"""Our names and theirs, of attention alone and with what is around it."""
+
+
+def _multi_head(theirs: Any) -> MultiHeadAttention:
+    d, maps = theirs.to_q.out_features // theirs.heads, (theirs.to_q, theirs.to_k, theirs.to_v)
     options: dict[str, Any] = {}
-    norms: dict[str, Tensor | None] = {}
-    scale = scale_of(theirs)
-    if scale not in (None, d**-0.5):
+    if (scale := scale_of(theirs)) not in (None, d**-0.5):
         options["scale"] = scale
     if theirs.norm_q is not None or theirs.norm_k is not None:
         options["qk_norm"] = _qk_norm(theirs, d)
-        for letter in "qk":
-            for kind in ("weight", "bias"):
-                norms[f"{letter}_norm.{kind}"] = weights.optional(f"norm_{letter}.{kind}")
-    return multi_head(
-        maps,
+    out = theirs.to_out[0]
+    return MultiHeadAttention(
+        theirs.to_q.in_features,
         theirs.heads,
-        (d, d),
         kv_heads=theirs.to_k.out_features // d,
-        norms=norms,
+        context_width=theirs.to_k.in_features,
+        head_widths=(d, d),
         attention=AttentionOptions(**options),
+        projections=Projections(
+            bias=any(x.bias is not None for x in maps),
+            out_bias=out.bias is not None,
+            out_width=out.out_features,
+        ),
     )
 
 
-def _norm(theirs: Any, weights: NamedTensors, name: str) -> nn.Module | None:
-    """Read the norm of this name; None if there is none."""
-    norm, own = getattr(theirs, name), weights.within(name)
-    return norm and read_norm(norm, own, nn.GroupNorm, nn.LayerNorm)
+def _norm(theirs: Any, name: str, source: str) -> nn.Module | None:
+    """A copy of the norm of this name; None if there is none."""
+    norm = getattr(theirs, name)
+    return norm and like_norm(norm, f"{source}.{name}", nn.GroupNorm, nn.LayerNorm)
 
 
 def _qk_norm(theirs: Any, d: int) -> Callable[[int], nn.Module]:
     """Return the norm of queries and keys, applied to each head."""
     from diffusers.models.normalization import RMSNorm
 
-    name = type(theirs).__name__
+    name, processor = type(theirs).__name__, type(theirs.processor).__name__
+    check_options(name, ("processor", processor, WITH_QK_NORM, "it passes over norm_q and norm_k"))
     q, k = theirs.norm_q, theirs.norm_k
-    if type(theirs.processor).__name__ in WITHOUT_QK_NORM:
-        expected, got = "one that applies norm_q and norm_k", type(theirs.processor).__name__
-        refuse(name, "processor", expected, got, "it passes over them")
     kinds = {(type(norm), _width(norm), getattr(norm, "eps", None)) for norm in (q, k)}
     kind, width, eps = kinds.pop()
     if kinds or kind not in (nn.LayerNorm, RMSNorm) or width != d or eps is None:
         expected = f"the same layer or RMS norm of each head, d={d}"
         got = f"{type(q).__name__} of {_width(q)} and {type(k).__name__} of {_width(k)}"
-        refuse(name, "qk_norm", expected, got, "our block has no norms across heads")
+        cause = "our block has no norms across heads"
+        raise build(ArgumentError, f"{name}.qk_norm", expected, got, cause)
     affine = q.weight is not None
     if kind is RMSNorm:
         return partial(nn.RMSNorm, eps=eps, elementwise_affine=affine)
@@ -180,63 +166,37 @@ def _width(norm: Any) -> int | None:
     return shape[0] if isinstance(shape, tuple) else None
 
 
-def _layer(theirs: BasicTransformerBlock, weights: NamedTensors) -> EncoderLayer | DecoderLayer:
-    """Read a `BasicTransformerBlock`: its attentions, its feed-forward, its norms."""
-    name = type(theirs).__name__
-    net, chunk = theirs.ff.net, theirs._chunk_size
-    final = net[3].p if len(net) > 3 else 0
+def _layer(theirs: Any, source: str) -> tuple[nn.Module, Rows]:
+    """The counterpart of a `BasicTransformerBlock`: attentions, norms and feed-forward."""
+    net, order = theirs.ff.net, "our layers attend to themselves, then to a context"
+    kind = "a fuser (GLIGEN)" if hasattr(theirs, "fuser") else "default"
+    positions, chunk = theirs.positional_embeddings, theirs._chunk_size
     check_options(
-        name,
-        (
-            "norm_type",
-            theirs.norm_type == "layer_norm",
-            '"layer_norm"',
-            repr(theirs.norm_type),
-            "adaptive norms need another input on every call",
-        ),
-        *(
-            (
-                option,
-                not getattr(theirs, option),
-                "False",
-                True,
-                "our layers attend to themselves, then to a context",
-            )
-            for option in ("only_cross_attention", "double_self_attention")
-        ),
-        (
-            "positional_embeddings",
-            theirs.pos_embed is None,
-            "None",
-            repr(theirs.positional_embeddings),
-            "our layers add no positions",
-        ),
-        (
-            "attention_type",
-            not hasattr(theirs, "fuser"),
-            '"default"',
-            "a fuser (GLIGEN)",
-            "it needs objects as another input",
-        ),
-        (
-            "set_chunk_feed_forward",
-            chunk is None,
-            "None",
-            chunk,
-            "ours computes the feed-forward in one piece",
-        ),
-        ("final_dropout", not final, "False, or dropout 0", final, "there is none in our layer"),
+        type(theirs).__name__,
+        ("norm_type", theirs.norm_type, "layer_norm", ANOTHER),
+        ("only_cross_attention", theirs.only_cross_attention, False, order),
+        ("double_self_attention", theirs.double_self_attention, False, order),
+        ("positional_embeddings", positions, None, "our layers add no positions"),
+        ("attention_type", kind, "default", "it needs objects as another input"),
+        ("set_chunk_feed_forward", chunk, None, "ours computes the feed-forward in one piece"),
+        ("final_dropout", net[3].p if len(net) > 3 else 0, 0, "there is none in our layer"),
     )
-    parts: dict[str, nn.Module | None] = {
-        "self_attention": _attention(theirs.attn1, weights.within("attn1")),
-        "self_norm": _norm(theirs, weights, "norm1"),
-    }
-    if theirs.attn2 is not None:
-        parts["cross_attention"] = _attention(theirs.attn2, weights.within("attn2"))
-        parts["cross_norm"] = _norm(theirs, weights, "norm2")
-    parts["feed_norm"] = _norm(theirs, weights, "norm3")
-    parts["feed_forward"] = _feed_forward(net, weights.within("ff.net"))
-    return assemble(theirs.dim, parts)
+    parts, table = {}, Rows()
+    for ours, name, norm in (("self", "attn1", "norm1"), ("cross", "attn2", "norm2")):
+        attention = getattr(theirs, name)
+        if attention is not None:
+            parts[f"{ours}_attention"], names = _attention(attention, f"{source}.{name}")
+            parts[f"{ours}_norm"] = _norm(theirs, norm, source)
+            table += under(f"{ours}_attention.", f"{name}.", names)
+            table += rows(f"{ours}_norm. {norm}.")
+    parts["feed_norm"], parts["feed_forward"] = _norm(theirs, "norm3", source), _feed_forward(net)
+    table += rows("""
+        feed_norm.                norm3.
+        feed_forward.up.          ff.net.0.proj.
+        feed_forward.gate_up.     ff.net.0.proj.
+        feed_forward.down.        ff.net.2.
+    """)
+    return assemble(theirs.dim, parts), table
 
 
 def approximate_gelu(x: Tensor) -> Tensor:
@@ -253,74 +213,55 @@ _ACTIVATIONS: dict[str, tuple[type[FeedForward | GatedFeedForward], Any]] = {
 }
 
 
-def _feed_forward(net: Any, weights: NamedTensors) -> FeedForward | GatedFeedForward:
+def _feed_forward(net: Any) -> FeedForward | GatedFeedForward:
     first, last = net[0], net[2]
     name = type(first).__name__
     if name == "LinearActivation":
         name += f" of {type(first.activation).__name__}"
-    if name not in _ACTIVATIONS:
-        expected, cause = f"one of {', '.join(_ACTIVATIONS)}", "what it computes is not known"
-        refuse("BasicTransformerBlock", "activation_fn", expected, name, cause)
+    cause = "what it computes is not known"
+    check_options("BasicTransformerBlock", ("activation_fn", name, [*_ACTIVATIONS], cause))
     kind, activation = _ACTIVATIONS[name]
     if name == "GELU":
         activation = partial(F.gelu, approximate=first.approximate)
-    up, down = weights.map("0.proj"), weights.map("2")
-    weights.finish()
-    gated = kind is GatedFeedForward
-    if gated:  # diffusers stores up before gate, we store gate before up
-        up = Map(*(None if x is None else torch.cat(x.chunk(2)[::-1]) for x in up))  # pyright: ignore
-    p, bias = net[1].p, down.bias is not None
-    return fill(
-        lambda: kind(last.out_features, last.in_features, p, activation=activation, bias=bias),
-        tensors({"gate_up" if gated else "up": up, "down": down}),
-    )
+    width, inner, bias = last.out_features, last.in_features, last.bias is not None
+    return kind(width, inner, net[1].p, activation=activation, bias=bias)
 
 
-def _spatial(theirs: Any, weights: NamedTensors) -> SpatialTransformer:
-    """Read a `Transformer2DModel` of images: its norm, its projections, its layers."""
+def _gate_first(name: str, x: Tensor) -> Tensor:
+    """Diffusers stores up before gate, we store gate before up."""
+    return torch.cat(x.chunk(2)[::-1]) if ".gate_up." in name else x
+
+
+def _spatial(theirs: Any, source: str) -> tuple[nn.Module, Rows]:
+    """The counterpart of a `Transformer2DModel` of images: norm, projections, layers."""
     from diffusers.models.attention import BasicTransformerBlock
 
-    name = type(theirs).__name__
-    c, width, out = theirs.in_channels, theirs.inner_dim, theirs.out_channels
-    inputs = (("patch_size", "patches"), ("num_vector_embeds", "vectorized"))
+    c, width, config = theirs.in_channels, theirs.inner_dim, theirs.config
+    as_is = "our block takes images as they are"
+    patch = config.patch_size if theirs.is_input_patches else None
     check_options(
-        name,
-        *(
-            (
-                option,
-                not getattr(theirs, f"is_input_{kind}"),
-                "None",
-                theirs.config.get(option),
-                "our block takes images as they are",
-            )
-            for option, kind in inputs
-        ),
-        ("out_channels", out == c, f"in_channels={c}", out, "the image is added to the output"),
+        type(theirs).__name__,
+        ("patch_size", patch, None, as_is),
+        ("num_vector_embeds", config.num_vector_embeds, None, as_is),
+        ("out_channels", theirs.out_channels, c, "the image is added to the output"),
     )
-    norm = _norm(theirs, weights, "norm")
-    project_in = _projection(theirs.proj_in, (c, width), weights.within("proj_in"))
     layers, context_width = [], None
+    table = rows("norm. norm.\n project_{in,out}. proj_{in,out}.")
     for i, block in enumerate(theirs.transformer_blocks):
-        part = weights.within(f"transformer_blocks.{i}")
-        check_kind(block, BasicTransformerBlock, verb=f"load({part.source})")
-        layers.append(_layer(block, part))
-        part.finish()
+        name = f"transformer_blocks.{i}"
+        check_kind(block, BasicTransformerBlock, verb=f"load({source}.{name})")
+        layer, names = _layer(block, f"{source}.{name}")
+        layers.append(layer)
+        table += under(f"layers.{i}.", f"{name}.", names)
         context_width = None if block.attn2 is None else block.attn2.to_k.in_features
-    project_out = _projection(theirs.proj_out, (width, c), weights.within("proj_out"))
-    with torch.device("meta"):
-        made = SpatialTransformer(c, 1, 1, context_width=context_width)
-    assert norm is not None
-    made.norm, made.layers = norm, nn.ModuleList(layers)
-    made.project_in, made.project_out = project_in, project_out
-    return made
-
-
-def _projection(theirs: nn.Module, widths: tuple[int, int], weights: NamedTensors) -> Linear:
-    """Read a linear map, which may be a 1 × 1 convolution in diffusers."""
-    check_kind(theirs, nn.Linear, nn.Conv2d, verb=f"load({weights.source})")
-    weight, bias = weights.take("weight").flatten(1), weights.optional("bias")
-    weights.finish()
-    return fill(lambda: Linear(*widths, bias is not None), Map(weight, bias)._asdict())
+    ours = SpatialTransformer(c, 1, 1, context_width=context_width)
+    ours.norm = like_norm(theirs.norm, f"{source}.norm", nn.GroupNorm, nn.LayerNorm)
+    ours.layers = nn.ModuleList(layers)
+    for side, widths in (("in", (c, width)), ("out", (width, c))):
+        linear = getattr(theirs, f"proj_{side}")
+        check_kind(linear, nn.Linear, nn.Conv2d, verb=f"load({source}.proj_{side})")
+        setattr(ours, f"project_{side}", Linear(*widths, linear.bias is not None))
+    return ours, table
 
 
 @torch.inference_mode(False)
@@ -343,69 +284,50 @@ def dump(ours: MultiHeadAttention | ImageAttention | ResidualAttention) -> Their
         around = ResidualAttention(ours.attention, norm=norm, residual=ours.residual)
     else:
         around = ours if isinstance(ours, ResidualAttention) else ResidualAttention(ours)
-    inner, weights = around.attention, tensors_of(around, "ours")
-    norms = {
-        "group_norm": (around.norm, "norm"),
-        "norm_cross": (around.context_norm, "context_norm"),
-        "norm_q": (inner.q_norm, "attention.q_norm"),
-        "norm_k": (inner.k_norm, "attention.k_norm"),
-    }
+    inner, state = around.attention, tensors_of(around, "ours")
     options = _options(inner) | _norm_options(around)
-    found = {
-        f"to_{name[0]}.{name[2:]}": x for name, x in separate(inner, weights, "attention.").items()
-    }
-    for kind in ("weight", "bias"):
-        found[f"to_out.0.{kind}"] = weights.optional(f"attention.out_{kind}")
-        for theirs, (_, name) in norms.items():
-            found[f"{theirs}.{kind}"] = weights.optional(f"{name}.{kind}")
-    options |= {
-        "bias": found["to_q.bias"] is not None,
-        "out_bias": found["to_out.0.bias"] is not None,
-    }
-    weights.finish()
-
-    def make() -> TheirAttention:
-        made = TheirAttention(**options)
-        for name, (norm, _) in norms.items():
-            if norm is not None:
-                getattr(made, name).eps = norm.eps
-        return made
-
-    return fill(make, found).train(ours.training)
+    table = rows("attention.qkv_ to_q.+to_k.+to_v.") if inner.fused else []
+    with torch.device("meta"):
+        theirs = TheirAttention(**options)
+    theirs = transfer(theirs, swapped(table + AROUND), state, type(ours).__name__)
+    norms = (around.norm, around.context_norm, inner.q_norm, inner.k_norm)
+    for name, norm in zip(("group_norm", "norm_cross", "norm_q", "norm_k"), norms):
+        if norm is not None:
+            getattr(theirs, name).eps = norm.eps
+    return theirs.train(ours.training)
 
 
 def _options(inner: MultiHeadAttention) -> dict[str, Any]:
-    """Return the options of our block in diffusers' terms."""
-    own = inner.attention
-    options = ("score", "mask", "bias", "positions", "softcap", "sinks")
-    check_plain(inner, options, "diffusers' Attention")
-    out_width, scales = len(inner.out_weight), (None, 1.0, inner.d**-0.5)
+    """The options of our block in diffusers' terms."""
+    scale, d, width = inner.attention.scale, inner.d, inner.width
+    check_plain(
+        inner, ("score", "mask", "bias", "positions", "softcap", "sinks"), "diffusers' Attention"
+    )
     check_options(
         "MultiHeadAttention",
         (
             "projections.out_width",
-            out_width == inner.width,
-            f"width={inner.width}",
-            out_width,
+            len(inner.out_weight),
+            width,
             "diffusers ties it to the width of the heads",
         ),
-        ("head_widths", inner.d == inner.e, "d = e", (inner.d, inner.e), "diffusers has one width"),
-        ("dropout", not inner.dropout, "0", inner.dropout, "diffusers drops outputs, not weights"),
-        ("attention.scale", own.scale in scales, "1 or 1/√d", own.scale, "diffusers has no other"),
-        (
-            "attention.scale",
-            own.scale != 1 or inner.q_norm is None,
-            "1/√d beside qk_norm",
-            1,
-            "diffusers' processor without scale passes over norms",
-        ),
+        ("head_widths", (d, inner.e), (d, d), "diffusers has one width, d = e"),
+        ("dropout", inner.dropout, 0, "diffusers drops outputs, not weights"),
+        ("attention.scale", scale, [None, 1.0, d**-0.5], "diffusers has no other"),
     )
+    if scale == 1 and inner.q_norm is not None:
+        cause = "diffusers' processor without scale passes over norms"
+        raise build(
+            ArgumentError, "MultiHeadAttention.attention.scale", "1/√d beside qk_norm", 1, cause
+        )
     return {
-        "query_dim": inner.width,
-        "cross_attention_dim": None if inner.context_width == inner.width else inner.context_width,
+        "query_dim": width,
+        "cross_attention_dim": None if inner.context_width == width else inner.context_width,
         "heads": inner.heads,
-        "dim_head": inner.d,
-        "scale_qk": own.scale != 1 or inner.d == 1,
+        "dim_head": d,
+        "scale_qk": scale != 1 or d == 1,
+        "bias": inner.projections.bias,
+        "out_bias": inner.projections.out_bias,
     }
 
 

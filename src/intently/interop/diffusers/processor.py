@@ -12,17 +12,11 @@ from intently.errors import ArgumentError, build
 if TYPE_CHECKING:
     from diffusers.models.attention_processor import Attention as TheirAttention
 
-PLAIN = (
-    "AttnProcessor",
-    "AttnProcessor2_0",
-    "SlicedAttnProcessor",
-    "XFormersAttnProcessor",
-    "IntentlyAttnProcessor",
-)
-"""Processors that compute attention of the module's own projections and nothing else."""
+WITH_QK_NORM = ["AttnProcessor2_0", "IntentlyAttnProcessor"]
+"""Plain processors that apply a module's ``norm_q`` and ``norm_k``."""
 
-WITHOUT_QK_NORM = ("AttnProcessor", "SlicedAttnProcessor", "XFormersAttnProcessor")
-"""Those of them that ignore a module's ``norm_q`` and ``norm_k``."""
+PLAIN = [*WITH_QK_NORM, "AttnProcessor", "SlicedAttnProcessor", "XFormersAttnProcessor"]
+"""Processors that compute attention of the module's own projections and nothing else."""
 
 
 class IntentlyAttnProcessor:
@@ -85,10 +79,10 @@ class IntentlyAttnProcessor:
 
 def scale_of(attn: TheirAttention) -> float | None:
     """Return the factor of the scores that the module's processor applies; None for 1/√d."""
-    own: Any = attn.processor
-    if isinstance(own, IntentlyAttnProcessor) and own.instead_of is not None:
-        own = own.instead_of
-    return None if type(own).__name__ == "AttnProcessor2_0" else float(attn.scale)
+    current: Any = attn.processor
+    if isinstance(current, IntentlyAttnProcessor) and current.instead_of is not None:
+        current = current.instead_of
+    return None if type(current).__name__ == "AttnProcessor2_0" else float(attn.scale)
 
 
 def _mask_or_bias(theirs: Tensor | None, q: Tensor) -> tuple[Tensor | None, Tensor | None]:
@@ -122,12 +116,12 @@ def register(model: nn.Module) -> list[str]:
     for name, module in model.named_modules():
         if not isinstance(module, TheirAttention):
             continue
-        own: Any = module.processor
-        name_of = type(own).__name__
-        if name_of not in PLAIN or (module.norm_q is not None and name_of in WITHOUT_QK_NORM):
+        current: Any = module.processor
+        name_of = type(current).__name__
+        if name_of not in (PLAIN if module.norm_q is None else WITH_QK_NORM):
             continue
-        if not isinstance(own, IntentlyAttnProcessor):
-            processor: Any = IntentlyAttnProcessor(instead_of=own)
+        if not isinstance(current, IntentlyAttnProcessor):
+            processor: Any = IntentlyAttnProcessor(instead_of=current)
             module.set_processor(processor)
         changed.append(name)
     if not changed:
@@ -145,8 +139,8 @@ def unregister(model: nn.Module) -> list[str]:
     """Restore the processor of every module that `register` changed; return the names."""
     changed = []
     for name, module in model.named_modules():
-        own: Any = getattr(module, "processor", None)
-        if isinstance(own, IntentlyAttnProcessor) and own.instead_of is not None:
-            module.set_processor(own.instead_of)  # pyright: ignore[reportCallIssue]
+        current: Any = getattr(module, "processor", None)
+        if isinstance(current, IntentlyAttnProcessor) and current.instead_of is not None:
+            module.set_processor(current.instead_of)  # pyright: ignore[reportCallIssue]
             changed.append(name)
     return changed

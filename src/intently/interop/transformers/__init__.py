@@ -15,9 +15,9 @@ Where transformers differs from us in use:
 """
 
 from intently.foundation.on_demand import listed, require
+from intently.interop.blocks import TextModel, TextToText
 from intently.interop.transformers.backend import register
 from intently.interop.transformers.loading import load
-from intently.interop.transformers.models import TextModel, TextToText
 
 __all__ = ["TextModel", "TextToText", "load", "register"]
 

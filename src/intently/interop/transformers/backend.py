@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import reduce
 from inspect import getclosurevars, signature
+from operator import and_, or_
 from typing import Any
 
 import torch
@@ -46,13 +47,9 @@ def register(name: str = "intently") -> None:
     from transformers import AttentionInterface, AttentionMaskInterface, masking_utils
 
     if "q_offset" not in signature(masking_utils.sdpa_mask).parameters:
-        raise build(
-            KernelError,
-            "transformers",
-            "a release that tells mask functions the q_offset",
-            f"transformers {transformers.__version__}",
-            fix="pip install --upgrade transformers",
-        )
+        expected = "a release that tells mask functions the q_offset"
+        got, fix = f"transformers {transformers.__version__}", "pip install --upgrade transformers"
+        raise build(KernelError, "transformers", expected, got, fix=fix)
     AttentionInterface.register(name, attention_forward)
     AttentionMaskInterface.register(name, make_mask)
 
@@ -80,14 +77,10 @@ def attention_forward(
     different shape.
     """
     if others.get("cache") is not None:
-        raise build(
-            KernelError,
-            "cache",
-            "keys and values that lie in one piece",
-            "a paged cache",
-            "continuous batching keeps them in pages",
-            'run it with attn_implementation="sdpa", or generate without continuous batching',
-        )
+        expected, got = "keys and values that lie in one piece", "a paged cache"
+        cause = "continuous batching keeps them in pages"
+        fix = 'run it with attn_implementation="sdpa", or generate without continuous batching'
+        raise build(KernelError, "cache", expected, got, cause, fix)
     t, s = query.shape[-2], key.shape[-2]
     rule, bias = _read(attention_mask, query, s)
     if attention_mask is None and t > 1:
@@ -95,16 +88,8 @@ def attention_forward(
         rule = causal(None if t == s else 0) if plain else None
     if position_bias is not None:
         bias = position_bias if bias is None else bias + position_bias
-    matrix = attend(
-        query,
-        key,
-        mask=rule,
-        bias=bias,
-        scale=scaling,
-        softcap=softcap,
-        sinks=s_aux,
-        dropout=dropout,
-    )
+    options: Any = {"scale": scaling, "softcap": softcap, "sinks": s_aux, "dropout": dropout}
+    matrix = attend(query, key, mask=rule, bias=bias, **options)
     y = matrix.matmul(value).transpose(1, 2).contiguous()
     return y, matrix.dense() if _wanted(others) else None
 
@@ -116,13 +101,9 @@ def _read(mask: Tensor | None, query: Tensor, s: int) -> tuple[Mask | None, Tens
     if isinstance(mask, RuleTensor):
         return mask.rule, None
     if mask.ndim != 4:
-        raise build(
-            ArgumentError,
-            "attention_mask",
-            f"shape (b, 1 or h, t={query.shape[-2]}, s={s})",
-            shape_of(mask),
-            "this model passes its attention a mask that the mask function did not make",
-        )
+        expected = f"shape (b, 1 or h, t={query.shape[-2]}, s={s})"
+        cause = "this model passes its attention a mask that the mask function did not make"
+        raise build(ArgumentError, "attention_mask", expected, shape_of(mask), cause)
     if mask.dtype is torch.bool:
         return allowed(mask), None
     if not mask.is_floating_point():
@@ -161,9 +142,9 @@ class RuleTensor(Tensor):
     @staticmethod
     def __new__(cls, rule: Mask | None, b: int, t: int, s: int, device: torch.device) -> RuleTensor:
         make: Any = Tensor._make_wrapper_subclass  # type: ignore[attr-defined]
-        made = make(cls, (b, 1, t, s), dtype=torch.bool, device=device)
-        made.rule = rule
-        return made
+        mask = make(cls, (b, 1, t, s), dtype=torch.bool, device=device)
+        mask.rule = rule
+        return mask
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -184,22 +165,16 @@ class RuleTensor(Tensor):
         b, _, t, s = self.shape
         if self.rule is None:
             return torch.ones(b, 1, t, s, dtype=torch.bool, device=self.device)
-        found = self.rule.dense(Geometry((b, 1), t, s, self.device))
-        return found.expand(b, 1, t, s).clone()
+        entries = self.rule.dense(Geometry((b, 1), t, s, self.device))
+        return entries.expand(b, 1, t, s).clone()
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         return f"RuleTensor({self.rule!r}, {tuple(self.shape)})"
 
 
 def _unwritten(got: str) -> ArgumentError:
-    return build(
-        ArgumentError,
-        "mask",
-        "operations that make a new tensor",
-        got,
-        "the entries of this mask are not written out",
-        "change mask.clone() instead",
-    )
+    expected, cause = "operations that make a new tensor", "its entries are not written out"
+    return build(ArgumentError, "mask", expected, got, cause, "change mask.clone() instead")
 
 
 def make_mask(
@@ -303,17 +278,15 @@ class MaskReader:
         return self.read(mask_function)
 
     def _and_masks(self, mask_functions: tuple[Callable[..., Any], ...]) -> Mask | None:
-        return self._joined(mask_functions, Mask.__and__)
+        return self._joined(mask_functions, and_)
 
     def _or_masks(self, mask_functions: tuple[Callable[..., Any], ...]) -> Mask | None:
-        return self._joined(mask_functions, Mask.__or__)
+        return self._joined(mask_functions, or_)
 
-    def _joined(
-        self, functions: tuple[Callable[..., Any], ...], join: Callable[[Mask, Mask], Mask]
-    ) -> Mask | None:
-        found = [self.read(function) for function in functions]
-        rules = [rule for rule in found if rule is not None]
-        return reduce(join, rules) if rules and len(rules) == len(found) else None
+    def _joined(self, functions: tuple[Callable[..., Any], ...], join: Any) -> Mask | None:
+        rules = [self.read(function) for function in functions]
+        known = bool(rules) and all(rule is not None for rule in rules)
+        return reduce(join, rules) if known else None
 
     def _positions(self, device: torch.device) -> tuple[Tensor, Tensor]:
         q_offset, kv_offset = self.starts

@@ -84,23 +84,20 @@ def _dense(given: Any, name: str) -> Any:
     if not dense.built:
         raise _unbuilt(name)
     arrays = [keras.ops.convert_to_numpy(x) for x in (dense.kernel, dense.bias) if x is not None]
-    weight, *bias = [torch.from_numpy(np.array(x, dtype=_kept(x))) for x in arrays]
+    # NumPy has no bfloat16, which float32 holds exactly
+    kinds = [x.dtype if x.dtype.kind == "f" else np.float32 for x in arrays]
+    weight, *bias = [torch.from_numpy(np.array(x, dtype=kind)) for x, kind in zip(arrays, kinds)]
     return (weight.T, *bias) if bias else weight.T
-
-
-def _kept(array: Any) -> Any:
-    """The dtype of an array; NumPy has no bfloat16, which float32 holds exactly."""
-    return array.dtype if array.dtype.kind == "f" else np.float32
 
 
 def read_vector(given: object, name: str) -> Map:
     """Read a vector (a,), or a map (1, a), as a map (1, a)."""
     if isinstance(given, (Tensor, np.ndarray)) and given.ndim == 1:
         given = given[None]
-    found = read_map(given, name)
-    if len(found.weight) != 1:
-        raise build(ArgumentError, name, "shape (a,) or (1, a)", shape_of(found.weight))
-    return found
+    vector = read_map(given, name)
+    if len(vector.weight) != 1:
+        raise build(ArgumentError, name, "shape (a,) or (1, a)", shape_of(vector.weight))
+    return vector
 
 
 def _floats(x: Any, name: str) -> Tensor:
@@ -120,18 +117,17 @@ def _unbuilt(name: str) -> KindError:
 
 
 def _check_single_pixels(conv: nn.Conv1d | nn.Conv2d, name: str) -> None:
-    options = {"kernel_size": 1, "stride": 1, "padding": 0, "groups": 1}
-    for option, wanted in options.items():
-        found = getattr(conv, option)
-        sizes = found if isinstance(found, tuple) else (found,)
-        if any(size != wanted for size in sizes) and found not in ("valid", "same"):
-            raise build(
-                ArgumentError,
-                name,
+    for option, wanted in {"kernel_size": 1, "stride": 1, "padding": 0, "groups": 1}.items():
+        value = getattr(conv, option)
+        if value in ("valid", "same"):
+            continue
+        if any(size != wanted for size in (value if isinstance(value, tuple) else (value,))):
+            expected, got = (
                 f"a convolution of single pixels, {option}={wanted}",
-                f"{option}={found}",
-                "only such a convolution is a linear map of each pixel",
+                f"{option}={value}",
             )
+            cause = "only such a convolution is a linear map of each pixel"
+            raise build(ArgumentError, name, expected, got, cause)
 
 
 def sizes(maps: Mapping[str, Map], **shapes: str) -> dict[str, int]:
@@ -145,14 +141,14 @@ def sizes(maps: Mapping[str, Map], **shapes: str) -> dict[str, int]:
 stored (out, in) as in nn.Linear; Keras stores (in, out). Pass weight.T if it is transposed.
     """
     same_kind(maps.values(), ", ".join(list(shapes)[1:]))
-    found: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     for name, letters in shapes.items():
         axes = dict(zip(letters.split(), maps[name].weight.shape))
-        if any(found.get(letter, n) != n for letter, n in axes.items()):
-            wanted = (f"{x}={found[x]}" if x in found else x for x in axes)
+        if any(numbers.get(letter, n) != n for letter, n in axes.items()):
+            wanted = (f"{x}={numbers[x]}" if x in numbers else x for x in axes)
             raise misfit(name, f"shape ({', '.join(wanted)})", maps[name].weight)
-        found |= axes
-    return found
+        numbers |= axes
+    return numbers
 
 
 def joined(maps: Sequence[Map]) -> Map:
@@ -226,12 +222,12 @@ class HeadMaps:
 
     def tensors(self) -> dict[str, Tensor | None]:
         """The parameters of the block; a missing bias is zero if other maps have one."""
-        found: dict[str, Tensor | None] = {}
+        tensors: dict[str, Tensor | None] = {}
         for name, each in self.maps.items():
-            found[f"{name}_weight"] = each.weight
+            tensors[f"{name}_weight"] = each.weight
             zeros = name != "out" and self.projections.bias
-            found[f"{name}_bias"] = each.bias_or_zeros() if zeros else each.bias
-        return found
+            tensors[f"{name}_bias"] = each.bias_or_zeros() if zeros else each.bias
+        return tensors
 
 
 def read(
@@ -278,43 +274,32 @@ def read(
 def _unfused(joint: Map, layout: str, heads: int, kv_heads: int | None) -> dict[str, Map]:
     """Split a fused map into queries, keys and values, each head after head."""
     if kv_heads not in (None, heads):
-        raise build(
-            ArgumentError,
-            "kv_heads",
+        expected, cause = (
             f"heads={heads} in the layout {layout!r}",
-            kv_heads,
             "its three parts have the same size",
-            'split the weight yourself and use layout="h d"',
         )
+        fix = 'split the weight yourself and use layout="h d"'
+        raise build(ArgumentError, "kv_heads", expected, kv_heads, cause, fix)
     rows = len(joint.weight)
     if rows % (3 * heads):
         raise misfit("q", f"a multiple of 3·heads = {3 * heads} rows, (3·h·d, c)", joint.weight)
     axis, split = (0, (3, heads, -1)) if layout == "3 h d" else (1, (heads, 3, -1))
-
-    def parts(x: Tensor | None) -> tuple[Tensor | None, ...]:
-        if x is None:
-            return (None, None, None)
-        return tuple(y.flatten(0, 1) for y in x.unflatten(0, split).unbind(axis))
-
-    pairs = zip("qkv", parts(joint.weight), parts(joint.bias))
-    return {name: Map(weight, bias) for name, weight, bias in pairs if weight is not None}
+    weights, biases = (
+        [None] * 3 if x is None else [y.flatten(0, 1) for y in x.unflatten(0, split).unbind(axis)]
+        for x in joint
+    )
+    return {name: Map(*each) for name, each in zip("qkv", zip(weights, biases))}  # pyright: ignore
 
 
 def _of_lists(
     q: Weights, k: Weights | None, v: Weights | None, heads: int | None
 ) -> dict[str, Map]:
     """Join lists with one map for each head."""
-    lists = {"q": q, "k": k, "v": v}
     maps: dict[str, Map] = {}
-    for name, weights in lists.items():
+    for name, weights in {"q": q, "k": k, "v": v}.items():
         if not isinstance(weights, list) or not weights:
-            raise build(
-                KindError,
-                name,
-                "a list with one weight (d, c) for each head",
-                type(weights).__name__,
-                'layout="list of heads" was named',
-            )
+            expected, got = "a list with one weight (d, c) for each head", type(weights).__name__
+            raise build(KindError, name, expected, got, 'layout="list of heads" was named')
         if name == "q" and heads not in (None, len(weights)):
             raise build(ArgumentError, "heads", f"{len(weights)}, as long as the list q", heads)
         if name == "v" and isinstance(k, list) and len(weights) != len(k):
@@ -324,11 +309,9 @@ def _of_lists(
             shapes = ", ".join(str(tuple(m.weight.shape)) for m in each)
             raise build(ArgumentError, name, "heads of one shape (d, c)", shapes)
         same_kind(each, name)
-        biases = [m.bias for m in each if m.bias is not None]
-        if len(biases) not in (0, len(each)):
+        if len(biases := [m.bias for m in each if m.bias is not None]) not in (0, len(each)):
             raise build(ArgumentError, name, "a bias for every head or for none", len(biases))
-        weight = torch.cat([m.weight for m in each])
-        maps[name] = Map(weight, torch.cat(biases) if biases else None)
+        maps[name] = joined(each)
     return maps
 
 
@@ -351,9 +334,9 @@ def _checked(maps: dict[str, Map], heads: int, kv_heads: int) -> HeadMaps:
     return HeadMaps(maps, heads, kv_heads, (d, e))
 
 
-def with_out(found: HeadMaps, out: Weights, layout: str) -> HeadMaps:
+def with_out(block: HeadMaps, out: Weights, layout: str) -> HeadMaps:
     """Return the maps with the output, which may be a list with one map per head."""
-    h, e = found.heads, found.head_widths[1]
+    h, e = block.heads, block.head_widths[1]
     if isinstance(out, list) and layout == "list of heads":
         each = [read_map(w, f"out[{i}]") for i, w in enumerate(out)]
         if len(each) != h or len({len(m.weight) for m in each}) > 1:
@@ -365,8 +348,8 @@ def with_out(found: HeadMaps, out: Weights, layout: str) -> HeadMaps:
         joint = Map(torch.cat([m.weight for m in each], 1), total)
     else:
         joint = read_map(out, "out")
-    maps = {**found.maps, "out": joint}
+    maps = {**block.maps, "out": joint}
     same_kind(maps.values(), "k, v, out")
     if joint.weight.shape[1] != h * e:
         raise misfit("out", f"shape (c, h·e={h * e})", joint.weight)
-    return replace(found, maps=maps)
+    return replace(block, maps=maps)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from intently.errors import ArgumentError, KernelError, KindError, build, shape_of
-from intently.foundation.progress import late_bar
+from intently.foundation.process import late_bar
 from intently.observe.editing.edit import edit
 from intently.observe.editing.editor import Editor
 from intently.observe.edits import Attending, Each, Edit, each_head

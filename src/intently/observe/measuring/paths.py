@@ -10,7 +10,7 @@ from torch import nn
 
 from intently.errors import ArgumentError, build
 from intently.foundation.checks import check_word
-from intently.foundation.progress import late_bar
+from intently.foundation.process import late_bar
 from intently.observe.editing.edit import edit
 from intently.observe.edits import Edit, replace
 from intently.observe.edits.places import Steps, Whole

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from intently.errors import KindError, build
 from intently.foundation.checks import whole_number
-from intently.foundation.memory import check_fits
+from intently.foundation.process import check_fits
 from intently.tasks.decoding.beams import SearchModel, decode_batch
 from intently.tasks.decoding.hypothesis import Hypothesis
 from intently.tasks.decoding.options import EOS, PAD, SearchOptions, checked

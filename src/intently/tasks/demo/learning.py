@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from intently.errors import ArgumentError, build
-from intently.foundation import memory
+from intently.foundation import process
 from intently.foundation.files import replace_file
 from intently.tasks.corpora import SHOWN, Pair, language, sample
 from intently.tasks.corpora.files import ParallelText
@@ -217,7 +217,7 @@ def run(size: Size, out: Path, console: Console, *, resume: bool = False) -> dic
         report.page(done.translator, out / "it.html", result["it"])
         done.translator.save(out / "model")
         Origin("language", "en", "fr").save(out)
-        taken = memory.peak()
+        taken = process.peak()
         result |= {
             "seconds": round(time.perf_counter() - began, 1),
             "peak_memory_mb": None if taken is None else taken // 2**20,

@@ -29,7 +29,7 @@ from intently.core.masks import Geometry, Mask, is_plain_causal
 from intently.core.masks.by_position import Band, Dilated
 from intently.core.masks.mask import Allowed, Both, Either, Not
 from intently.core.masks.ragged import First, Segments, is_sorted
-from intently.foundation import forks
+from intently.foundation import process
 
 BAND, FIRST, SEGMENTS, DILATED, ENTRIES, AND, OR, NOT = range(8)
 JOINS = {Both: AND, Either: OR, Not: NOT}
@@ -175,7 +175,7 @@ def _load() -> Loaded:
         return Loaded(None, "it was not built: no C++ compiler was found, or it failed")
     except ImportError as error:
         return Loaded(None, f"it does not load: {error}")
-    if forks.is_fork:  # of a process that may have used PyTorch's threads
+    if process.is_fork:  # of a process that may have used PyTorch's threads
         module.forked()
     return Loaded(module, None)
 

@@ -1,14 +1,35 @@
-"""Memory: the peak of this process, and what is free."""
+"""What runs: whether it is a fork, its memory and what is free, and a bar on its terminal."""
 
 from __future__ import annotations
 
 import os
 import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from intently.errors import ArgumentError, build
+
+if TYPE_CHECKING:
+    import torch
+
+is_fork = False
+"""Whether this process was forked since Intently was imported.
+
+PyTorch's threads are gone then, and OpenMP waits for them forever.
+"""
+
+
+def _in_child() -> None:
+    global is_fork
+    is_fork = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
+
 
 LITTLE = 2**28
 """Needs below so many bytes are not checked."""
@@ -33,6 +54,8 @@ def available(device: torch.device | None = None) -> int | None:
     memory of the machine.
     """
     if device is not None and device.type == "cuda":
+        import torch
+
         return torch.cuda.mem_get_info(device)[0]
     left = [_machine(), _container()]
     return min((n for n in left if n is not None), default=None)
@@ -78,3 +101,34 @@ def _container() -> int | None:
     except (OSError, ValueError):
         return None
     return max(0, most - taken + files)
+
+
+LATE = 1.0
+"""Seconds before a bar is shown."""
+
+
+@contextmanager
+def late_bar() -> Iterator[Callable[[str, int, int], None]]:
+    """Yield what moves a bar: called with what is done, how many are done, how many there are.
+
+    The bar is drawn on the standard error, if that is a terminal, and disappears at the end.
+    """
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield lambda what, done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    task, since = bar.add_task("", total=None), time.monotonic()
+
+    def hear(what: str, done: int, total: int) -> None:
+        bar.update(task, description=what, completed=done, total=total)
+        if time.monotonic() - since > LATE:
+            bar.start()
+
+    try:
+        yield hear
+    finally:
+        bar.stop()
