@@ -18,8 +18,7 @@ import torch
 
 import intently as it
 from intently.cli import check as checking
-from intently.cli.examining import answer_of
-from intently.cli.expressions import bias_of, keywords, mask_of
+from intently.cli.examining import answer_of, bias_of, keywords, mask_of
 from intently.errors import ArgumentError
 
 from ..command_line import Command, refused

@@ -14,31 +14,34 @@ import os
 import sys
 import warnings
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+import intently
 from intently.errors import IntentlyError, lacks_memory
 
 MESSAGE = 100_000
 """Characters shown of a line of a message."""
 
 COMMANDS = {
-    "demo": ("demo", "Train a translator before your eyes; draw what it attends to."),
+    "demo": ("train", "Train a translator before your eyes; draw what it attends to."),
     "translate": ("translate", "Translate a text, the lines of a file, or standard input (-)."),
     "recipes": ("train", "List the recipes of `intently train --recipe`, or print one."),
     "train": ("train", "Train a translator on your files, or with a recipe."),
     "evaluate": ("evaluate", "Score a translator: BLEU, chrF, exact match, alignment error."),
     "train-lm": ("train_lm", "Train a language model on any text."),
-    "write": ("write", "Continue a text with a language model."),
+    "write": ("train_lm", "Continue a text with a language model."),
     "watch": ("watch", "Run a model on a text and print what each head attends to."),
-    "look": ("look", "Run a model and write a page with every head of every layer."),
-    "play": ("play", "Type in the browser, watch it translate, cross something out."),
+    "look": ("watch", "Run a model and write a page with every head of every layer."),
+    "play": ("serving", "Type in the browser, watch it translate, cross something out."),
     "effects": ("effects", "Switch heads off, or hide words, and say what changes."),
-    "explore": ("explore", "Look at a recording of any length in the browser."),
+    "explore": ("serving", "Look at a recording of any length in the browser."),
     "check": ("check", "Say which mistake an attention makes, if any."),
-    "about": ("about", "Say which versions are installed, and which kernels run here."),
+    "about": ("app", "Say which versions are installed, and which kernels run here."),
 }
 """The module of each command, and the first sentence of its help, to list it without importing."""
 
@@ -173,3 +176,38 @@ def show_warning(
         print(lines(f"intently: {message}", MESSAGE), file=sys.stderr)
     else:
         print(warnings.formatwarning(message, category, filename, lineno), file=sys.stderr)
+
+
+def about() -> None:
+    """Say which versions are installed, and which kernels run here."""
+    import torch
+
+    from intently import kernels
+    from intently.core.kernels.native import loaded
+    from intently.tasks.training.checkpoint import versions
+
+    for name, version in versions().items():
+        if name != "native":
+            print(f"{name:9} {version}")
+    print(f"{'installed':9} {_installed()}")
+    print(f"{'kernels':9} {', '.join(kernels.available())}")
+    if loaded.module is None:
+        print(f"{'native':9} not here: {loaded.reason}")
+    else:
+        pool = {"openmp": "PyTorch's", "own": "its own"}[loaded.module.pool()]
+        threads = torch.get_num_threads()
+        print(f"{'native':9} {loaded.module.instructions()}, {threads} threads of {pool} pool")
+
+
+def _installed() -> str:
+    """From which wheel this code was installed, as its tag tells, or where it lies if from none."""
+    here = Path(intently.__file__)
+    try:
+        found = distribution("intently")
+        if not here.samefile(str(found.locate_file("intently/__init__.py"))):
+            raise FileNotFoundError
+    except (PackageNotFoundError, OSError):
+        return f"from no wheel, in {here.parent}"
+    tags = [x[5:] for x in (found.read_text("WHEEL") or "").splitlines() if x.startswith("Tag: ")]
+    kernel = "without" if all(tag.endswith("-any") for tag in tags) else "with"
+    return f"from a wheel {kernel} the native kernel, {', '.join(tags)}"

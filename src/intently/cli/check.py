@@ -17,7 +17,7 @@ import typer
 
 import intently
 from intently.cli.arguments import plain_console
-from intently.cli.targets import EXPECTED
+from intently.cli.examining import EXPECTED
 from intently.errors import DataError, IntentlyError, build
 from intently.foundation import files
 

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import webbrowser
-from typing import Protocol
+from pathlib import Path
+from typing import Annotated, Protocol
+
+import typer
+
+from intently.errors import DataError, build
+from intently.observe import load_recording
+from intently.show.page.items import items_of
+from intently.show.page.serving.server import explorer
 
 
 class Serves(Protocol):
@@ -32,3 +41,75 @@ def until_interrupted(server: Serves, opened: bool) -> None:
         print(file=sys.stderr)
     finally:
         server.server_close()
+
+
+def explore(
+    recording: Annotated[
+        Path, typer.Argument(metavar="FILE", help="a recording that seen.save(…) wrote")
+    ],
+    port: Annotated[
+        int,
+        typer.Option(min=0, max=65535, metavar="N", help="port on this machine (0: any free one)"),
+    ] = 0,
+    opened: Annotated[
+        bool, typer.Option("--open", help="open the page in the browser of this machine")
+    ] = False,
+) -> None:
+    """Look at a recording of any length in the browser.
+
+    The address is printed; --open opens it in the browser, too. Ctrl-C stops the server. The
+    numbers stay in the file; weights are computed when you look at them. Only this machine can
+    reach the page, and only with the printed address, which holds a random token.
+    """
+    seen = load_recording(recording)
+    if not seen.calls:
+        raise build(DataError, str(recording), "a recording of some attention", "an empty one")
+    server = explorer(items_of(seen), recording.name, port)
+    until_interrupted(server, opened)
+    if server.working:  # a thread inside PyTorch would abort the shutdown of the interpreter
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def play(
+    model: Annotated[
+        Path | None,
+        typer.Argument(help="folder of a run of intently train (default: the embedded translator)"),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="only write the page, one HTML file")
+    ] = None,
+    text: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="sentence that the page opens with")
+    ] = None,
+    port: Annotated[
+        int,
+        typer.Option(min=0, max=65535, metavar="N", help="port on this machine (0: any free one)"),
+    ] = 0,
+    opened: Annotated[
+        bool, typer.Option("--open/--no-open", help="open the page in the browser")
+    ] = True,
+) -> None:
+    """Type in the browser, watch it translate, cross something out.
+
+    The page is one file: the translator runs in it, without a server or a network. It is served to
+    this machine until Ctrl-C, at the printed address, which holds a random token, and opened in
+    the browser; with --out it is only written.
+    """
+    from intently.show.page.writing import destination
+    from intently.tasks.play import packed, save_play, whole
+    from intently.tasks.recipes.origin import example
+    from intently.tasks.translation import Translator
+
+    if out is not None:
+        destination(out)
+    translator = Translator.load(model)
+    if text is None and model is not None:
+        text = example(model)
+    if out is not None:
+        print(save_play(translator, out, text=text))
+        return
+    from intently.show.page.serving.server import Server
+
+    until_interrupted(Server(whole(packed(translator, text)), port), opened)
