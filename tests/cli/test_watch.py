@@ -23,7 +23,7 @@ from intently.observe.watching.call import AttentionSpec
 from intently.tasks.decoding import SearchOptions
 from intently.tasks.language.settings import language_options
 from intently.tasks.language.text_model import TextModel, Variant, new_model
-from intently.tasks.runners.watched import translated
+from intently.tasks.runners import translated
 from intently.tasks.text import Tokenizer
 from intently.tasks.translation.translator import Translator
 
