@@ -16,13 +16,15 @@ import warnings
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer import Option
 from typer.core import TyperGroup
 
 import intently
 from intently.errors import IntentlyError, lacks_memory
+from intently.show.labels import lines
 
 MESSAGE = 100_000
 """Characters shown of a line of a message."""
@@ -91,7 +93,7 @@ def _version(asked: bool) -> None:
 def _intently(
     version: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--version",
             metavar="",
             help="Print the version and exit.",
@@ -105,8 +107,6 @@ def _intently(
 
 def main() -> None:
     """Run the command line."""
-    from intently.show.labels import lines
-
     lost = _open_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -116,21 +116,17 @@ def main() -> None:
         try:
             app()
         except SystemExit as end:
-            if end.code or not lost.tell():
-                raise
-            print("intently: standard output is closed: what was printed is lost", file=sys.stderr)
-            raise SystemExit(1) from None
+            if not end.code and lost.tell():
+                _end(1, "standard output is closed: what was printed is lost")
+            raise
         finally:
             sys.stdout.flush()
     except IntentlyError as error:
-        print(lines(f"intently: {error}", MESSAGE), file=sys.stderr)
-        raise SystemExit(error.status) from None
+        _end(error.status, str(error))
     except (MemoryError, RuntimeError) as error:
         if not lacks_memory(error):
             raise
-        got = "not enough memory; choose smaller sizes, or shorter texts"
-        print(f"intently: {got}", file=sys.stderr)
-        raise SystemExit(2) from None
+        _end(2, "not enough memory; choose smaller sizes, or shorter texts")
     except BrokenPipeError:  # drop the remaining output silently
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
@@ -138,8 +134,17 @@ def main() -> None:
         if error.strerror is None:
             raise
         name = f"{error.filename}: " if error.filename else _lost_folder()
-        print(lines(f"intently: {name}{error.strerror}", MESSAGE), file=sys.stderr)
-        raise SystemExit(2) from None
+        _end(2, f"{name}{error.strerror}")
+
+
+def _end(status: int, message: str) -> NoReturn:
+    """Print a message of one line, and end."""
+    _say(message)
+    raise SystemExit(status) from None
+
+
+def _say(message: str) -> None:
+    print(lines(f"intently: {message}", MESSAGE), file=sys.stderr)
 
 
 def _lost_folder() -> str:
@@ -170,10 +175,8 @@ def show_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any
 ) -> None:
     """Print a warning for users as one line of ours, any other as Python does."""
-    from intently.show.labels import lines
-
     if issubclass(category, UserWarning):
-        print(lines(f"intently: {message}", MESSAGE), file=sys.stderr)
+        _say(str(message))
     else:
         print(warnings.formatwarning(message, category, filename, lineno), file=sys.stderr)
 
@@ -200,14 +203,14 @@ def about() -> None:
 
 
 def _installed() -> str:
-    """From which wheel this code was installed, as its tag tells, or where it lies if from none."""
+    """Return the wheel that this code was installed from, or the folder it lies in if none."""
     here = Path(intently.__file__)
     try:
-        found = distribution("intently")
-        if not here.samefile(str(found.locate_file("intently/__init__.py"))):
+        wheel = distribution("intently")
+        if not here.samefile(str(wheel.locate_file("intently/__init__.py"))):
             raise FileNotFoundError
     except (PackageNotFoundError, OSError):
         return f"from no wheel, in {here.parent}"
-    tags = [x[5:] for x in (found.read_text("WHEEL") or "").splitlines() if x.startswith("Tag: ")]
+    tags = [x[5:] for x in (wheel.read_text("WHEEL") or "").splitlines() if x.startswith("Tag: ")]
     kernel = "without" if all(tag.endswith("-any") for tag in tags) else "with"
     return f"from a wheel {kernel} the native kernel, {', '.join(tags)}"

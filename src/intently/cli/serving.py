@@ -1,4 +1,4 @@
-"""Serving a page until Ctrl-C."""
+"""``intently explore`` and ``intently play``: a page that is served until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -7,53 +7,25 @@ import signal
 import sys
 import webbrowser
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
+from intently.cli.arguments import Open, option
 from intently.errors import DataError, build
-from intently.observe import load_recording
-from intently.show.page.items import items_of
-from intently.show.page.serving.server import explorer
 
+if TYPE_CHECKING:
+    from intently.show.page.serving.server import Server
 
-class Serves(Protocol):
-    """A server of one page, and where it is."""
-
-    @property
-    def address(self) -> str: ...
-
-    def serve_forever(self, poll_interval: float = 0.5) -> None: ...
-
-    def server_close(self) -> None: ...
-
-
-def until_interrupted(server: Serves, opened: bool) -> None:
-    """Print the address, open it in the browser if ``opened``, and serve until Ctrl-C."""
-    try:
-        print(server.address, flush=True)
-        print("ctrl-C ends it", file=sys.stderr)
-        if opened:
-            webbrowser.open(server.address)
-        server.serve_forever(poll_interval=0.2)
-    except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        print(file=sys.stderr)
-    finally:
-        server.server_close()
+Port = Annotated[int, option("N", "port on this machine (0: any free one)", min=0, max=65535)]
 
 
 def explore(
     recording: Annotated[
-        Path, typer.Argument(metavar="FILE", help="a recording that seen.save(…) wrote")
+        Path, Argument(metavar="FILE", help="a recording that seen.save(…) wrote")
     ],
-    port: Annotated[
-        int,
-        typer.Option(min=0, max=65535, metavar="N", help="port on this machine (0: any free one)"),
-    ] = 0,
-    opened: Annotated[
-        bool, typer.Option("--open", help="open the page in the browser of this machine")
-    ] = False,
+    port: Port = 0,
+    opened: Open = False,
 ) -> None:
     """Look at a recording of any length in the browser.
 
@@ -61,11 +33,15 @@ def explore(
     numbers stay in the file; weights are computed when you look at them. Only this machine can
     reach the page, and only with the printed address, which holds a random token.
     """
+    from intently.observe import load_recording
+    from intently.show.page.items import items_of
+    from intently.show.page.serving.server import explorer
+
     seen = load_recording(recording)
     if not seen.calls:
         raise build(DataError, str(recording), "a recording of some attention", "an empty one")
     server = explorer(items_of(seen), recording.name, port)
-    until_interrupted(server, opened)
+    _until_interrupted(server, opened)
     if server.working:  # a thread inside PyTorch would abort the shutdown of the interpreter
         sys.stdout.flush()
         sys.stderr.flush()
@@ -75,21 +51,12 @@ def explore(
 def play(
     model: Annotated[
         Path | None,
-        typer.Argument(help="folder of a run of intently train (default: the embedded translator)"),
+        Argument(help="folder of a run of intently train (default: the embedded translator)"),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="only write the page, one HTML file")
-    ] = None,
-    text: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="sentence that the page opens with")
-    ] = None,
-    port: Annotated[
-        int,
-        typer.Option(min=0, max=65535, metavar="N", help="port on this machine (0: any free one)"),
-    ] = 0,
-    opened: Annotated[
-        bool, typer.Option("--open/--no-open", help="open the page in the browser")
-    ] = True,
+    out: Annotated[Path | None, option("FILE", "only write the page, one HTML file")] = None,
+    text: Annotated[str | None, option("TEXT", "sentence that the page opens with")] = None,
+    port: Port = 0,
+    opened: Annotated[bool, Option("--open/--no-open", help="open the page in the browser")] = True,
 ) -> None:
     """Type in the browser, watch it translate, cross something out.
 
@@ -97,6 +64,7 @@ def play(
     this machine until Ctrl-C, at the printed address, which holds a random token, and opened in
     the browser; with --out it is only written.
     """
+    from intently.show.page.serving.server import Server
     from intently.show.page.writing import destination
     from intently.tasks.play import packed, save_play, whole
     from intently.tasks.recipes.origin import example
@@ -109,7 +77,20 @@ def play(
         text = example(model)
     if out is not None:
         print(save_play(translator, out, text=text))
-        return
-    from intently.show.page.serving.server import Server
+    else:
+        _until_interrupted(Server(whole(packed(translator, text)), port), opened)
 
-    until_interrupted(Server(whole(packed(translator, text)), port), opened)
+
+def _until_interrupted(server: Server, opened: bool) -> None:
+    """Print the address, open it in the browser if ``opened``, and serve until Ctrl-C."""
+    try:
+        print(server.address, flush=True)
+        print("ctrl-C ends it", file=sys.stderr)
+        if opened:
+            webbrowser.open(server.address)
+        server.serve_forever(poll_interval=0.2)
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        print(file=sys.stderr)
+    finally:
+        server.server_close()
