@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 import operator
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
+from itertools import islice, takewhile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import tokenizers
 
 from intently.errors import ArgumentError, KindError, build
 from intently.foundation.checks import check_word
 from intently.foundation.files import replace_file
-from intently.tasks.text import checks, groups
-from intently.tasks.text.saved import content, read
-from intently.tasks.text.vocabularies import EOS, KINDS, PAD, SMALLEST, SOS, SPECIALS, UNK, trained
-from intently.tasks.text.words import words
+from intently.tasks.text.vocabularies import (
+    BYTES,
+    EOS,
+    KINDS,
+    PAD,
+    SMALLEST,
+    SOS,
+    SPECIALS,
+    UNK,
+    content,
+    read,
+    trained,
+)
+from intently.tasks.text.words import not_text, strings, word_spans, words
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding
+
 
 BATCH = 4096  # sentences per call of the library; more only costs memory
 
@@ -73,7 +90,7 @@ class Tokenizer:
             )
         if min_frequency < 1:
             raise build(ArgumentError, "min_frequency", "1 or more", min_frequency)
-        texts = checks.strings(sentences)
+        texts = strings(sentences)
         if not any(text.strip() for text in texts):
             raise build(
                 ArgumentError,
@@ -121,11 +138,11 @@ class Tokenizer:
         [[0], [1]]
         """
         encoding = self._encoding(sentence)
-        return encoding.ids, groups.of_sentence(sentence, encoding)
+        return encoding.ids, of_sentence(sentence, encoding)
 
     def encode_batch(self, sentences: Iterable[str]) -> list[list[int]]:
         """Return the token ids of each sentence, on all cores; raises as `encode` does."""
-        texts = checks.strings(sentences)
+        texts = strings(sentences)
         return [
             encoding.ids
             for start in range(0, len(texts), BATCH)
@@ -203,7 +220,7 @@ class Tokenizer:
         [[1], [2]]
         """
         given = self._ids(ids)
-        return groups.of_entries([self._entry(index) for index in given], self.decode(given))
+        return of_entries([self._entry(index) for index in given], self.decode(given))
 
     def save(self, path: str | Path) -> None:
         """Write the tokenizer as one JSON file, the format of the ``tokenizers`` library.
@@ -236,7 +253,7 @@ class Tokenizer:
         try:
             return self.backend.encode(sentence, add_special_tokens=False)
         except (TypeError, UnicodeEncodeError):
-            raise checks.not_text("sentence", sentence) from None
+            raise not_text("sentence", sentence) from None
 
     def _entry(self, index: int) -> str:
         entry = self.backend.id_to_token(index)
@@ -264,3 +281,84 @@ class Tokenizer:
                 "the ids come from a tokenizer or a model with another vocabulary",
             )
         return given
+
+
+Span = tuple[int, int]
+
+
+def of_sentence(sentence: str, encoding: Encoding) -> list[list[int]]:
+    """Return the token positions of each word, from the offsets of an encoding.
+
+    A space before a word may be a token of its own; the encoding then puts it in the word's piece.
+    """
+    spans = word_spans(sentence)
+    starts = [start for start, _ in spans]
+    groups: list[list[int]] = [[] for _ in spans]
+    offsets, word_ids = encoding.offsets, encoding.word_ids  # each access makes a new list
+    later = last = None
+    for position in range(len(encoding) - 1, -1, -1):
+        end = offsets[position][1]
+        word = bisect_right(starts, end - 1) - 1
+        if word < 0 or spans[word][1] < end:
+            word = later if word_ids[position] == last else None
+        if word is not None:
+            groups[word].insert(0, position)
+        later, last = word, word_ids[position]
+    return groups
+
+
+def of_entries(entries: Sequence[str], text: str) -> list[list[int]]:
+    """Return the token positions of each word in the text of the vocabulary entries."""
+    places = {position: entry for position, entry in enumerate(entries) if entry not in SPECIALS}
+    spoken = _spans(list(places.values()))
+    shift = (spoken[-1][1] if spoken else 0) - len(text)  # the space assumed before the text
+    groups: list[list[int]] = []
+    tokens = [
+        (position, start - shift, end - shift)
+        for position, (start, end) in zip(places, spoken, strict=True)
+    ]
+    first = 0
+    for start, end in word_spans(text):
+        while first < len(tokens) and tokens[first][2] < start:
+            first += 1
+        near = takewhile(lambda token, end=end: token[1] < end, islice(tokens, first, None))
+        groups.append(
+            [
+                position
+                for position, _, right in near
+                if right > start or (right == start and places[position] == " ")
+            ]
+        )
+    return groups
+
+
+def _spans(entries: Sequence[str]) -> list[Span]:
+    """Return each entry's span in the joint text; the bytes of one character share its span."""
+    spans: list[Span] = []
+    run = bytearray()
+    for entry in [*entries, ""]:
+        at = spans[-1][1] if spans else 0
+        if entry in BYTE_VALUES:
+            run.append(BYTE_VALUES[entry])
+            continue
+        if run:
+            spans += _byte_spans(bytes(run), at)
+            at = spans[-1][1]
+            run.clear()
+        spans.append((at, at + len(entry)))
+    return spans[:-1]
+
+
+def _byte_spans(run: bytes, at: int) -> list[Span]:
+    try:
+        run.decode()
+    except UnicodeDecodeError:  # the decoder of the library then writes U+FFFD for every byte
+        return [(at + index, at + index + 1) for index in range(len(run))]
+    spans: list[Span] = []
+    for byte in run:
+        at += (byte & 0xC0) != 0x80  # not a continuation byte: a character begins
+        spans.append((at - 1, at))
+    return spans
+
+
+BYTE_VALUES = {entry: value for value, entry in enumerate(BYTES)}
