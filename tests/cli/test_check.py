@@ -158,17 +158,11 @@ def test_a_mask_is_an_expression(check_here: Command) -> None:
 
 
 def test_another_is_what_it_should_be_like(check_here: Command) -> None:
-    same = check_here("mine_here.py:Mine", "--with", "dim=32", "--like", "mine_here.py:made")
-    assert same.status == 0, same
-    parted = check_here(
-        "mine_here.py:Mine", "--with", "dim=32, ahead=1", "--like", "mine_here.py:made"
-    )
+    like = ("--like", "mine_here.py:made", "--input", "x=3,5,32")
+    same = check_here("mine_here.py:Mine", "--with", "dim=32", *like)
+    assert same.status == 0 and same.out.startswith("takes x (b, t, c) = (3, 5, 32)\n"), same
+    parted = check_here("mine_here.py:Mine", "--with", "dim=32, ahead=1", *like)
     assert parted.status == 1 and "causal-off-by-one" in parted.out, parted
-
-
-def test_inputs_are_given_by_shape(check_here: Command) -> None:
-    outcome = check_here("mine_here.py:made", "--input", "x=3,5,32")
-    assert outcome.out.startswith("takes x (b, t, c) = (3, 5, 32)\n")
 
 
 def test_reports_are_written(check: Command, tmp_path: Path) -> None:
@@ -185,6 +179,7 @@ def test_reports_are_written(check: Command, tmp_path: Path) -> None:
 
 
 def test_json_goes_to_standard_output_alone(check: Command) -> None:
+    assert check("--help").out.count("\n") <= 34
     outcome = check("mine_here.py:function", "--json", "-")
     assert json.loads(outcome.out)["ok"] is True
 
@@ -221,17 +216,13 @@ def test_a_folder_of_transformers_is_examined(check_here: Command, tmp_path: Pat
         (("mine_here.py:made", "--argument", "x=yes"), "expected one of attend, ignore"),
         (("mine_here.py:made", "--page", "a.pdf"), "a.pdf"),
         (("absent_here:Mine",), "ModuleNotFoundError"),
+        (("mine_here.py:Broken",), "never mind"),
     ],
 )
 def test_what_cannot_be_examined_is_refused(
     check_here: Command, arguments: tuple[str, ...], said: str
 ) -> None:
     assert said in refused(check_here(*arguments))
-
-
-def test_code_that_fails_ends_with_2(check_here: Command) -> None:
-    outcome = check_here("mine_here.py:Broken")
-    assert outcome.status == 2 and "never mind" in outcome.err
 
 
 @pytest.mark.parametrize(
@@ -269,9 +260,6 @@ def test_what_the_code_prints_and_leaves_running_is_no_report(check: Command) ->
     assert (outcome.status, json.loads(outcome.out)["ok"]) == (0, True)
     assert '{"ok": false}' in outcome.err
     assert check("math.py:runs_on").status == 0
-
-
-def test_3_is_for_what_was_not_measured(check: Command) -> None:
     assert check("math.py:is_not_measured").status == 3
 
 
@@ -297,10 +285,6 @@ def test_the_code_ends_with_the_command(
         out, error = process.communicate()
     assert (process.returncode, out) == (status, b"") and b"Traceback" not in error, error
     assert not list((tmp_path / "made").iterdir())
-
-
-def test_help_fits_a_screen(check: Command) -> None:
-    assert check("--help").out.count("\n") <= 34
 
 
 def test_expressions_are_values_of_attend() -> None:

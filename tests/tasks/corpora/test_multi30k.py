@@ -36,6 +36,7 @@ def test_is_downloaded_packed(
     for path in (folder / "multi30k").iterdir():
         if path.suffix in (".de", ".en"):
             site.files[f"/raw/{path.name}.gz"] = gzip.compress(path.read_bytes(), 1)
+    assert len(named.COMMIT) == 40 and named.COMMIT in named.MULTI30K
     monkeypatch.setattr(named, "MULTI30K", f"{site.address}/raw")
     downloaded = load_corpus("multi30k", "de", "en")
     copied = load_corpus("multi30k", "de", "en", folder / "multi30k")
@@ -66,7 +67,3 @@ def test_files_that_are_missing_are_listed(tmp_path: Path) -> None:
         (tmp_path / name).write_text("Hello.\n")
     with pytest.raises(DataError, match=r"got no val\.de, test_2016_flickr\.en, test_2016_fl"):
         load_corpus("multi30k", "en", "de", tmp_path)
-
-
-def test_the_addresses_name_a_commit() -> None:
-    assert len(named.COMMIT) == 40 and named.COMMIT in named.MULTI30K

@@ -6,7 +6,7 @@ import operator
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
-from itertools import islice, takewhile
+from itertools import groupby, islice, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,29 +85,20 @@ class Tokenizer:
             cause = f"{len(SPECIALS)} entries are special tokens"
             if kind == "subword":
                 cause += " and 256 the bytes that make any text sayable"
-            raise build(
-                ArgumentError, "size", f"at least {SMALLEST[kind]} for kind {kind!r}", size, cause
-            )
+            expected = f"at least {SMALLEST[kind]} for kind {kind!r}"
+            raise build(ArgumentError, "size", expected, size, cause)
         if min_frequency < 1:
             raise build(ArgumentError, "min_frequency", "1 or more", min_frequency)
         texts = strings(sentences)
         if not any(text.strip() for text in texts):
-            raise build(
-                ArgumentError,
-                "sentences",
-                "at least one with a word in it",
-                f"{len(texts)} sentences of white space only" if texts else "no sentences",
-                None if texts else "a generator that was used before is empty",
-            )
+            got = f"{len(texts)} sentences of white space only" if texts else "no sentences"
+            cause = None if texts else "a generator that was used before is empty"
+            raise build(ArgumentError, "sentences", "at least one with a word in it", got, cause)
         tokenizer = cls(trained(kind, texts, size, min_frequency), kind)
         if tokenizer.size < SMALLEST[kind]:
-            raise build(
-                ArgumentError,
-                "min_frequency",
-                f"no more than the count of the most frequent {kind}",
-                min_frequency,
-                f"no {kind} occurs {min_frequency} times",
-            )
+            expected = f"no more than the count of the most frequent {kind}"
+            cause = f"no {kind} occurs {min_frequency} times"
+            raise build(ArgumentError, "min_frequency", expected, min_frequency, cause)
         return tokenizer
 
     @property
@@ -157,8 +148,8 @@ class Tokenizer:
         Bytes that are not UTF-8 become U+FFFD each. Raises ArgumentError for an id outside the
         vocabulary, KindError for anything but integers.
         """
-        said = [index for index in self._ids(ids) if index >= len(SPECIALS)]
-        return self.backend.decode(said, skip_special_tokens=False)
+        ordinary = [index for index in self._ids(ids) if index >= len(SPECIALS)]
+        return self.backend.decode(ordinary, skip_special_tokens=False)
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """Return the entry of each id in readable form: a space as ▁, a byte as <0x0A>.
@@ -176,9 +167,9 @@ class Tokenizer:
         """
         if self.complete:
             return []
-        ids, found = self.encode_words(sentence)
-        read = zip(words(sentence), found, strict=True)
-        return list(dict.fromkeys(word for word, own in read if any(ids[i] == UNK for i in own)))
+        ids, groups = self.encode_words(sentence)
+        pairs = zip(words(sentence), groups, strict=True)
+        return list(dict.fromkeys(word for word, at in pairs if any(ids[i] == UNK for i in at)))
 
     def word_groups(self, sentence: str, ids: Sequence[int]) -> list[list[int]]:
         """Return, for each word of ``words(sentence)``, the positions in ``ids`` of its tokens.
@@ -191,22 +182,19 @@ class Tokenizer:
         >>> tokenizer.word_groups("L'animal", [*tokenizer.encode("L'animal"), EOS])
         [[0, 1], [2, 3, 4, 5, 6, 7]]
         """
-        own, found = self.encode_words(sentence)
+        whole, groups = self.encode_words(sentence)
         given = self._ids(ids)
-        before = 1 if given[:1] == [SOS] else 0
+        before = int(given[:1] == [SOS])
         after = len(given)
         while after > before and given[after - 1] in (PAD, EOS):
             after -= 1
-        if given[before:after] != own:
-            raise build(
-                ArgumentError,
-                "ids",
-                f"the {len(own)} ids of the sentence {sentence!r}",
-                f"{after - before} ids that say {self.decode(given)!r}",
-                "the ids come from another sentence or another tokenizer, or were cut",
-                "for ids that a model produced use group_ids(ids)",
-            )
-        return [[before + position for position in group] for group in found]
+        if given[before:after] != whole:
+            expected = f"the {len(whole)} ids of the sentence {sentence!r}"
+            got = f"{after - before} ids that say {self.decode(given)!r}"
+            cause = "the ids come from another sentence or another tokenizer, or were cut"
+            fix = "for ids that a model produced use group_ids(ids)"
+            raise build(ArgumentError, "ids", expected, got, cause, fix)
+        return [[before + position for position in group] for group in groups]
 
     def group_ids(self, ids: Iterable[int]) -> list[list[int]]:
         """Return, for each word of ``words(decode(ids))``, the positions in ``ids`` of its tokens.
@@ -261,29 +249,19 @@ class Tokenizer:
         return entry
 
     def _ids(self, ids: Iterable[int]) -> list[int]:
+        """Return checked ids as a list."""
         try:
             given = [operator.index(entry) for entry in ids]
         except TypeError:
-            raise build(
-                KindError,
-                "ids",
-                "a flat sequence of integers",
-                type(ids).__name__,
-                fix="decode one row of a batch at a time",
-            ) from None
-        if given and not 0 <= min(given) <= max(given) < self.size:
-            wrong = next(index for index in given if not 0 <= index < self.size)
-            raise build(
-                ArgumentError,
-                "ids",
-                f"ids from 0 to {self.size - 1}",
-                wrong,
-                "the ids come from a tokenizer or a model with another vocabulary",
-            )
+            fix = "decode one row of a batch at a time"
+            expected, got = "a flat sequence of integers", type(ids).__name__
+            raise build(KindError, "ids", expected, got, fix=fix) from None
+        size = self.size
+        if given and not 0 <= min(given) <= max(given) < size:
+            wrong = next(index for index in given if not 0 <= index < size)
+            cause = "the ids come from a tokenizer or a model with another vocabulary"
+            raise build(ArgumentError, "ids", f"ids from 0 to {size - 1}", wrong, cause)
         return given
-
-
-Span = tuple[int, int]
 
 
 def of_sentence(sentence: str, encoding: Encoding) -> list[list[int]]:
@@ -310,54 +288,37 @@ def of_sentence(sentence: str, encoding: Encoding) -> list[list[int]]:
 def of_entries(entries: Sequence[str], text: str) -> list[list[int]]:
     """Return the token positions of each word in the text of the vocabulary entries."""
     places = {position: entry for position, entry in enumerate(entries) if entry not in SPECIALS}
-    spoken = _spans(list(places.values()))
-    shift = (spoken[-1][1] if spoken else 0) - len(text)  # the space assumed before the text
+    spans = _spans(places.values())
+    shift = (spans[-1][1] if spans else 0) - len(text)  # the space assumed before the text
+    tokens = [(n, start - shift, end - shift) for n, (start, end) in zip(places, spans)]
     groups: list[list[int]] = []
-    tokens = [
-        (position, start - shift, end - shift)
-        for position, (start, end) in zip(places, spoken, strict=True)
-    ]
     first = 0
     for start, end in word_spans(text):
         while first < len(tokens) and tokens[first][2] < start:
             first += 1
         near = takewhile(lambda token, end=end: token[1] < end, islice(tokens, first, None))
-        groups.append(
-            [
-                position
-                for position, _, right in near
-                if right > start or (right == start and places[position] == " ")
-            ]
-        )
+        groups.append([n for n, _, right in near if right > start or places[n] == " "])
     return groups
 
 
-def _spans(entries: Sequence[str]) -> list[Span]:
+def _spans(entries: Iterable[str]) -> list[tuple[int, int]]:
     """Return each entry's span in the joint text; the bytes of one character share its span."""
-    spans: list[Span] = []
-    run = bytearray()
-    for entry in [*entries, ""]:
-        at = spans[-1][1] if spans else 0
-        if entry in BYTE_VALUES:
-            run.append(BYTE_VALUES[entry])
+    spans: list[tuple[int, int]] = []
+    end = 0
+    for are_bytes, run in groupby(entries, BYTE_VALUES.__contains__):
+        if not are_bytes:
+            for entry in run:
+                spans.append((end, end + len(entry)))
+                end += len(entry)
             continue
-        if run:
-            spans += _byte_spans(bytes(run), at)
-            at = spans[-1][1]
-            run.clear()
-        spans.append((at, at + len(entry)))
-    return spans[:-1]
-
-
-def _byte_spans(run: bytes, at: int) -> list[Span]:
-    try:
-        run.decode()
-    except UnicodeDecodeError:  # the decoder of the library then writes U+FFFD for every byte
-        return [(at + index, at + index + 1) for index in range(len(run))]
-    spans: list[Span] = []
-    for byte in run:
-        at += (byte & 0xC0) != 0x80  # not a continuation byte: a character begins
-        spans.append((at - 1, at))
+        values = bytes(BYTE_VALUES[entry] for entry in run)
+        try:
+            valid = bool(values.decode())
+        except UnicodeDecodeError:  # the library's decoder then writes U+FFFD for every byte
+            valid = False
+        for byte in values:
+            end += not valid or (byte & 0xC0) != 0x80  # no continuation byte: a character begins
+            spans.append((end - 1, end))
     return spans
 
 
