@@ -44,6 +44,11 @@ class Mine(nn.Module):
 def function(q, k, v):
     return (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v
 
+def near(q, k, v):
+    seen = torch.ones(q.shape[-2], k.shape[-2]).tril().triu(-2).bool()
+    z = q @ k.mT * q.shape[-1] ** -0.5
+    return z.masked_fill(~seen, -torch.inf).softmax(-1) @ v
+
 class Broken:
     def __call__(self, x):
         raise RuntimeError("never mind")
@@ -153,6 +158,7 @@ def test_functions_and_objects_of_modules_are_taken_as_they_are(
 def test_a_mask_is_an_expression(check_here: Command) -> None:
     assert check_here("mine_here:function", "--mask", "~causal() | causal()").status == 0
     assert check_here("mine_here:function", "--window", "3").status == 1
+    assert check_here("mine_here:near", "--window", "3").status == 0
     wrong = check_here("mine_here.py:Space.inner", "--mask", "causal() & window(2, 0)")
     assert wrong.status == 1 and "window-missing" in wrong.out
 
@@ -200,7 +206,7 @@ def test_a_folder_of_transformers_is_examined(check_here: Command, tmp_path: Pat
     [
         (("nothing",), "SUBJECT: expected my_module.py:MyAttention"),
         (("gone.py:Mine",), "no file gone.py"),
-        (("mine_here.py:Yours",), "no Yours there, but Mine, function"),
+        (("mine_here.py:Yours",), "no Yours there, but Mine, function, near"),
         (("mine_here.py:Mine",), 'It needs dim. Add --with "dim=…".'),
         (("mine_here.py:Mine", "--with", "dim='x'"), "what Mine can be made of; got TypeError"),
         (("mine_here.py:Mine", "--with", "dim=open('x')"), "plain values"),

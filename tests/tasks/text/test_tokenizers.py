@@ -204,11 +204,7 @@ batch = SUBWORD.encode_batch
     [
         (lambda: train(["a"], "bpe"), ArgumentError, 'kind: expected "word", "character" or "subw'),
         (lambda: train(["a"], size=260), ArgumentError, "at least 261 for kind 'subword'; got 260"),
-        (
-            lambda: train(["a"], "word", 4),
-            ArgumentError,
-            "expected at least 5 for kind 'word",
-        ),
+        (lambda: train(["a"], "word", 4), ArgumentError, "expected at least 5 for kind 'word"),
         (lambda: train(["a"], min_frequency=0), ArgumentError, "expected 1 or more; got 0"),
         (lambda: train(iter([])), ArgumentError, r"with a word in it; got no sentences\. A gener"),
         (lambda: train(["", " \n"]), ArgumentError, "got 2 sentences of white space only"),

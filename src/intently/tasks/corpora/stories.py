@@ -119,44 +119,47 @@ class Story:
             f"and the {self.thing} was at the {self.thing_at}."
         )
 
-    # what may be told next, all equally often; sentences with no pronoun end what `last` was
+    # what may be told next, all equally often
 
-    def carried(self) -> str:
+    def _carried(self) -> str:
         who, self.thing_at = self.someone(), self.pick.another(PLACES, self.thing_at)
         return f"{self.subject(who)} took the {self.object} to the {self.thing_at}."
 
-    def followed(self) -> str:
+    def _followed(self) -> str:
         who, self.pet_at = self.someone(), self.pick.another(PLACES, self.pet_at)
         self.last = None
         pet = f"{self.pet_name} the {self.fur} {self.pet}"
         return f"{pet} followed {who.name} to the {self.pet_at}."
 
-    def called(self) -> str:
+    def _called(self) -> str:
         return f"{self.subject(self.someone())} called: {self.pet_name}, come here!"
 
-    def ate(self) -> str:
+    def _ate(self) -> str:
         name = self.subject(self.friend)
         return f"{name} bought {self.food} because {self.friend.subject} likes {self.food}."
 
-    def where_thing(self) -> str:
+    def _where_thing(self) -> str:
         self.last = None
         return f"Where was the {self.object}? It was at the {self.thing_at}."
 
-    def where_pet(self) -> str:
+    def _where_pet(self) -> str:
         self.last = None
         return f"Where was {self.pet_name}? The {self.pet} was at the {self.pet_at}."
 
-    def whose(self) -> str:
+    def _whose(self) -> str:
         self.last = None
         thing = self.pick.one((self.object, f"{self.fur} {self.pet}"))
         owner = self.friend if thing == self.object else self.hero
         return f"Whose is the {thing}? It is {owner.name}'s {thing.split()[1]}."
 
-    def met(self) -> str:
+    def _met(self) -> str:
         self.last = None
         return f"On {self.day} {self.hero.name} met {self.friend.name} at the {self.thing_at}."
 
-    TELLERS: ClassVar = (carried, followed, called, ate, where_thing, where_pet, whose, met)
+    TELLERS: ClassVar = (
+        *(_carried, _followed, _called, _ate),
+        *(_where_thing, _where_pet, _whose, _met),
+    )
 
 
 def stories(seed: int = 0) -> Iterator[str]:
