@@ -16,14 +16,13 @@ import torch
 
 import intently as it
 from intently.cli.app import COMMANDS
-from intently.nn.models.kinds import new_model
 from intently.nn.models.transformer import Transformer, TransformerOptions
 from intently.tasks.corpora import sample
 from intently.tasks.text import Tokenizer
-from intently.tasks.training import TrainingOptions
 from intently.tasks.translation.translator import Translator
 
 from ..command_line import Command, refused
+from .conftest import save_recurrent
 
 TINY = [
     *("--width", "16", "--heads", "2", "--inner", "16", "--encoder-layers", "1"),
@@ -125,11 +124,8 @@ def test_cut_lines_are_named(intently: Command) -> None:
     assert outcome.out.count("\n") == 262
 
 
-def test_a_model_without_attention_draws_nothing(intently: Command, tmp_path: Path) -> None:
-    tokenizer = Tokenizer.train(["a b"], "word")
-    options = TrainingOptions().with_flags(model="recurrent", attention="none", width=8)
-    model = new_model(options.shape(tokenizer.size, tokenizer.size))
-    Translator(model, tokenizer, tokenizer, max_length=5).save(tmp_path / "fixed")
+def test_a_model_without_attention_draws_nothing(intently: Command) -> None:
+    save_recurrent("fixed", "none")
     assert intently("translate", "fixed", "a").status == 0
     for flags in (["--show"], ["--pictures", "drawn"]):
         outcome = intently("translate", "fixed", "a", *flags)

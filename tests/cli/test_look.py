@@ -11,12 +11,9 @@ import pytest
 import torch
 from PIL import Image
 
-from intently.nn.models import RecurrentOptions, RecurrentSeq2Seq
-from intently.tasks.text import Tokenizer
-from intently.tasks.translation.translator import Translator
-
 from ..command_line import Command, refused
 from ..show.page_reader import Page
+from .conftest import save_recurrent
 
 WIDE = "The animal didn't cross the road because it was too wide."
 TIRED = "The animal didn't cross the road because it was too tired."
@@ -100,14 +97,12 @@ def test_two_texts_open_where_they_are_read_most_differently(look: Command, tmp_
 def test_one_head_is_no_plural_and_a_browser_opens_it(
     look: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tokenizer = Tokenizer.train(["I drink milk."], "character")
-    shape = RecurrentOptions(tokenizer.size, tokenizer.size, width=8, attention="dot")
-    Translator(RecurrentSeq2Seq(shape), tokenizer, tokenizer).save(tmp_path / "luong")
+    save_recurrent("luong", "dot")
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)
-    outcome = look("I drink milk.", "--model", tmp_path / "luong")
+    outcome = look("I drink milk.", "--model", "luong")
     assert ": 1 head, " in outcome.out.splitlines()[-1] and opened == []
-    look("I drink milk.", "--model", tmp_path / "luong", "--open")
+    look("I drink milk.", "--model", "luong", "--open")
     assert opened == [(tmp_path / "look.html").as_uri()]
 
 

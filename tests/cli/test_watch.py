@@ -15,19 +15,18 @@ import pytest
 import torch
 
 import intently as it
-from intently.nn.models import RecurrentOptions, RecurrentSeq2Seq, Transformer, TransformerOptions
+from intently.nn.models import Transformer, TransformerOptions
 from intently.observe.recording.recording import Entry, Recording, Whole
 from intently.observe.saving import files
 from intently.observe.storage.stores import Held, KeptSpec
 from intently.observe.watching.call import AttentionSpec
 from intently.tasks.decoding import SearchOptions
-from intently.tasks.language.settings import language_options
-from intently.tasks.language.text_model import TextModel, Variant, new_model
 from intently.tasks.runners import translated
 from intently.tasks.text import Tokenizer
 from intently.tasks.translation.translator import Translator
 
 from ..command_line import Command, refused
+from .conftest import save_language_model, save_recurrent
 
 TEXT = "The cat sat on the mat"
 GREEDY = SearchOptions(beam=1)
@@ -120,29 +119,23 @@ def test_a_translator_of_a_run_and_some_layers(watched: Command, tmp_path: Path)
 
 
 def test_luongs_vector_is_no_attention(watched: Command) -> None:
-    tokenizer = Tokenizer.train(["I drink milk."], "character")
-    shape = RecurrentOptions(tokenizer.size, tokenizer.size, width=8, attention="dot")
-    Translator(RecurrentSeq2Seq(shape), tokenizer, tokenizer).save("luong")
+    save_recurrent("luong", "dot")
     outcome = watched("luong", "I drink milk.")
     assert outcome.status == 0 and "not seen" not in outcome.out
 
 
 @pytest.mark.parametrize("positions", ["rotary", "learned"])
 def test_our_language_model(watched: Command, tmp_path: Path, positions: Any) -> None:
-    options = language_options(TEXT * 50, width=16, heads=2, layers=2, window=16)
-    tokenizer = Tokenizer.train([TEXT], "character")
-    variant = Variant(positions=positions)
-    model = new_model(options, tokenizer.size, variant).eval()
-    TextModel(model, tokenizer, options, variant).save(tmp_path / "lm")
+    made = save_language_model(tmp_path / "lm", TEXT, positions)
     outcome = watched(tmp_path / "lm", TEXT, "--save", "run.safetensors")
     assert outcome.status == 0 and len(table(outcome.out)) == 4
     cut = positions == "learned"
     assert outcome.out.startswith("22 tokens, cut after 16, all the model takes") == cut
     seen = it.load_recording("run.safetensors")
     assert len(seen.tokens or ()) == (16 if cut else 22)
-    ids = torch.tensor([tokenizer.encode(TEXT)[: len(seen.tokens or ())]])
+    ids = torch.tensor([made.tokenizer.encode(TEXT)[: len(seen.tokens or ())]])
     for n in range(2):
-        want = TextModel.load(tmp_path / "lm").model.attentions(ids)[f"decoder.{n}.self_attention"]
+        want = made.model.attentions(ids)[f"decoder.{n}.self_attention"]
         found = seen.calls[n].matrix()
         torch.testing.assert_close(found.dense(), want.dense(), rtol=0, atol=1e-5)
 

@@ -2,7 +2,7 @@
 
 The code may end its process, hang, or change what other modules hold. The parent writes a line of
 JSON, the arguments of `answer_of`, to the standard input, which stays open as long as it waits; it
-reads one file, `Examined` as JSON, which is there completely or not at all.
+reads one file, `CheckAnswer` as JSON, which is there completely or not at all.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ BIASES = ("alibi", "relative_buckets")
 JOINS = {ast.BitAnd: and_, ast.BitOr: or_}
 
 
-class Examined(TypedDict, total=False):
+class CheckAnswer(TypedDict, total=False):
     """What was found, or the ``error`` that came of it; ``forms`` holds the forms asked for."""
 
     error: str
@@ -76,19 +76,19 @@ def _end_with_parent(request: BinaryIO, folder: Path) -> None:
     os._exit(1)
 
 
-def answer_of(options: Mapping[str, Any], forms: Sequence[str]) -> Examined:
+def answer_of(options: Mapping[str, Any], forms: Sequence[str]) -> CheckAnswer:
     """Examine what the options of the command describe, whatever its code does."""
     try:
         report = _report(**options)
-        return Examined(
+        return CheckAnswer(
             ok=report.ok,
             examined=bool(report.computes or options["like"]),
             forms={form: str(_rendered(report, form)) for form in forms},
         )
     except IntentlyError as error:
-        return Examined(error=str(error))
+        return CheckAnswer(error=str(error))
     except BaseException as error:  # whatever the code does
-        return Examined(error=str(_failed(options["subject"], error)))
+        return CheckAnswer(error=str(_failed(options["subject"], error)))
 
 
 def _report(

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-class Plan(NamedTuple):
+class RunPlan(NamedTuple):
     """What a run was begun with or is to begin with, as its folder and the command tell."""
 
     begun: bool
@@ -105,7 +105,7 @@ def train(
     """
     again = resume_from or resume
 
-    def planned() -> Plan:
+    def planned() -> RunPlan:
         begun = Checkpoints(out / "checkpoints").begun(again)
         goes_on = bool(again) and (begun or source is None)
         where: Origin | Files | None = _origin(recipe, Origin.load(out) if goes_on else None)
@@ -124,7 +124,7 @@ def train(
             options = TrainingOptions.from_json(out / "options.json")
         elif isinstance(where, Origin):
             options = known.recipe(where.recipe or "").options
-        return Plan(begun, where, options.with_flags(**flags))
+        return RunPlan(begun, where, options.with_flags(**flags))
 
     with joined(out) as here, sole_writer(out, WRITES):
         console = plain_console(quiet=not here.first)
