@@ -1,4 +1,4 @@
-"""A translator inside a page: type, watch it translate, and change what it attends.
+"""A translator inside a page: type, watch it translate, and change what it attends to.
 
 `save_play` writes one HTML file in which the translator itself runs, without a server or a network;
 ``intently play`` serves the same page to this machine.
