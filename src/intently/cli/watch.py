@@ -135,7 +135,7 @@ def _listing(path: Path) -> str:
         tokens = " ".join(map(visible, side[:LISTED])) + " …" * (len(side) > LISTED)
         lines.append(f"{count(len(side), 'token')}: {tokens}")
     rows = [("layer", "call", "b×h×t×s", "dtype", "source", "bytes", "verified")]
-    rows += map(_row, seen.calls)
+    rows += [_row(entry) for entry in seen.calls]
     return "\n".join([*lines, *aligned(rows, right=(1, 5)), *unsure(seen)])
 
 

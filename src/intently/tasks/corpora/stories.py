@@ -13,7 +13,7 @@ enough back only; so can the gender of *he* and *her*, and where a thing was lef
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import ClassVar, NamedTuple, TypeVar
 
@@ -81,7 +81,7 @@ class Story:
     day: str
     pet_at: str
     thing_at: str
-    last: Person | None = None
+    last: Person | None = field(default=None, init=False)
 
     @classmethod
     def begin(cls, pick: Pick) -> Story:
