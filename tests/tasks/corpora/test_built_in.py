@@ -59,6 +59,8 @@ def test_pronouns_are_where_they_are_said_to_be(splits: dict[str, list[Pair]]) -
 
 def test_shown() -> None:
     assert len(SHOWN) == 13
+    milk = SHOWN[0].alignment  # du is only possible
+    assert milk.possible - milk.sure == {(2, 2)}
     assert SHOWN[2].target == "L'animal n'a pas traversé la route parce qu'elle était trop large."
 
 
