@@ -192,7 +192,7 @@ def figures() -> None:
     import intently as it
     from intently import show
     from intently.tasks.corpora import SHOWN
-    from intently.tasks.runners.watched import translated
+    from intently.tasks.runners import translated
     from intently.tasks.translation.translator import Translator
 
     seen = translated(Translator.load(), WIDE).seen

@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 import torch
 
+from intently.nn.models.kinds import new_model as new_translator
 from intently.tasks.corpora import Corpus
+from intently.tasks.language.settings import language_options
+from intently.tasks.language.text_model import TextModel, Variant, new_model
+from intently.tasks.text import Tokenizer
+from intently.tasks.training import TrainingOptions
+from intently.tasks.translation.translator import Translator
 
 from ..samples import parallel, write_pairs
 
@@ -78,3 +84,21 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
         model.save_pretrained(folder / name)
         tokenizer.save_pretrained(folder / name)
     return folder
+
+
+def save_language_model(folder: str | Path, text: str, positions: Any = "rotary") -> TextModel:
+    """A language model without training, with two layers, two heads and a window of 16."""
+    options = language_options(text * 50, width=16, heads=2, layers=2, window=16)
+    tokenizer, variant = Tokenizer.train([text], "character"), Variant(positions=positions)
+    model = new_model(options, tokenizer.size, variant).eval()
+    made = TextModel(model, tokenizer, options, variant)
+    made.save(folder)
+    return made
+
+
+def save_recurrent(folder: str | Path, attention: str) -> None:
+    """A recurrent translator without training."""
+    tokenizer = Tokenizer.train(["I drink milk."], "character")
+    options = TrainingOptions().with_flags(model="recurrent", attention=attention, width=8)
+    model = new_translator(options.shape(tokenizer.size, tokenizer.size))
+    Translator(model, tokenizer, tokenizer, max_length=5).save(folder)

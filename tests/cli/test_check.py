@@ -18,8 +18,7 @@ import torch
 
 import intently as it
 from intently.cli import check as checking
-from intently.cli.examining import answer_of
-from intently.cli.expressions import bias_of, keywords, mask_of
+from intently.cli.examining import answer_of, bias_of, keywords, mask_of
 from intently.errors import ArgumentError
 
 from ..command_line import Command, refused
@@ -44,6 +43,11 @@ class Mine(nn.Module):
 
 def function(q, k, v):
     return (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v
+
+def near(q, k, v):
+    seen = torch.ones(q.shape[-2], k.shape[-2]).tril().triu(-2).bool()
+    z = q @ k.mT * q.shape[-1] ** -0.5
+    return z.masked_fill(~seen, -torch.inf).softmax(-1) @ v
 
 class Broken:
     def __call__(self, x):
@@ -154,22 +158,17 @@ def test_functions_and_objects_of_modules_are_taken_as_they_are(
 def test_a_mask_is_an_expression(check_here: Command) -> None:
     assert check_here("mine_here:function", "--mask", "~causal() | causal()").status == 0
     assert check_here("mine_here:function", "--window", "3").status == 1
+    assert check_here("mine_here:near", "--window", "3").status == 0
     wrong = check_here("mine_here.py:Space.inner", "--mask", "causal() & window(2, 0)")
     assert wrong.status == 1 and "window-missing" in wrong.out
 
 
 def test_another_is_what_it_should_be_like(check_here: Command) -> None:
-    same = check_here("mine_here.py:Mine", "--with", "dim=32", "--like", "mine_here.py:made")
-    assert same.status == 0, same
-    parted = check_here(
-        "mine_here.py:Mine", "--with", "dim=32, ahead=1", "--like", "mine_here.py:made"
-    )
+    like = ("--like", "mine_here.py:made", "--input", "x=3,5,32")
+    same = check_here("mine_here.py:Mine", "--with", "dim=32", *like)
+    assert same.status == 0 and same.out.startswith("takes x (b, t, c) = (3, 5, 32)\n"), same
+    parted = check_here("mine_here.py:Mine", "--with", "dim=32, ahead=1", *like)
     assert parted.status == 1 and "causal-off-by-one" in parted.out, parted
-
-
-def test_inputs_are_given_by_shape(check_here: Command) -> None:
-    outcome = check_here("mine_here.py:made", "--input", "x=3,5,32")
-    assert outcome.out.startswith("takes x (b, t, c) = (3, 5, 32)\n")
 
 
 def test_reports_are_written(check: Command, tmp_path: Path) -> None:
@@ -186,6 +185,7 @@ def test_reports_are_written(check: Command, tmp_path: Path) -> None:
 
 
 def test_json_goes_to_standard_output_alone(check: Command) -> None:
+    assert check("--help").out.count("\n") <= 34
     outcome = check("mine_here.py:function", "--json", "-")
     assert json.loads(outcome.out)["ok"] is True
 
@@ -206,7 +206,7 @@ def test_a_folder_of_transformers_is_examined(check_here: Command, tmp_path: Pat
     [
         (("nothing",), "SUBJECT: expected my_module.py:MyAttention"),
         (("gone.py:Mine",), "no file gone.py"),
-        (("mine_here.py:Yours",), "no Yours there, but Mine, function"),
+        (("mine_here.py:Yours",), "no Yours there, but Mine, function, near"),
         (("mine_here.py:Mine",), 'It needs dim. Add --with "dim=…".'),
         (("mine_here.py:Mine", "--with", "dim='x'"), "what Mine can be made of; got TypeError"),
         (("mine_here.py:Mine", "--with", "dim=open('x')"), "plain values"),
@@ -222,17 +222,13 @@ def test_a_folder_of_transformers_is_examined(check_here: Command, tmp_path: Pat
         (("mine_here.py:made", "--argument", "x=yes"), "expected one of attend, ignore"),
         (("mine_here.py:made", "--page", "a.pdf"), "a.pdf"),
         (("absent_here:Mine",), "ModuleNotFoundError"),
+        (("mine_here.py:Broken",), "never mind"),
     ],
 )
 def test_what_cannot_be_examined_is_refused(
     check_here: Command, arguments: tuple[str, ...], said: str
 ) -> None:
     assert said in refused(check_here(*arguments))
-
-
-def test_code_that_fails_ends_with_2(check_here: Command) -> None:
-    outcome = check_here("mine_here.py:Broken")
-    assert outcome.status == 2 and "never mind" in outcome.err
 
 
 @pytest.mark.parametrize(
@@ -270,9 +266,6 @@ def test_what_the_code_prints_and_leaves_running_is_no_report(check: Command) ->
     assert (outcome.status, json.loads(outcome.out)["ok"]) == (0, True)
     assert '{"ok": false}' in outcome.err
     assert check("math.py:runs_on").status == 0
-
-
-def test_3_is_for_what_was_not_measured(check: Command) -> None:
     assert check("math.py:is_not_measured").status == 3
 
 
@@ -298,10 +291,6 @@ def test_the_code_ends_with_the_command(
         out, error = process.communicate()
     assert (process.returncode, out) == (status, b"") and b"Traceback" not in error, error
     assert not list((tmp_path / "made").iterdir())
-
-
-def test_help_fits_a_screen(check: Command) -> None:
-    assert check("--help").out.count("\n") <= 34
 
 
 def test_expressions_are_values_of_attend() -> None:

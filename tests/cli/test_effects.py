@@ -12,13 +12,11 @@ import torch
 import intently as it
 from intently import edits
 from intently.tasks.decoding import SearchOptions
-from intently.tasks.language.settings import language_options
-from intently.tasks.language.text_model import TextModel, Variant, new_model
-from intently.tasks.runners.outputs import output
-from intently.tasks.text import Tokenizer
+from intently.tasks.runners import output
 from intently.tasks.translation.translator import Translator
 
 from ..command_line import Command, refused
+from .conftest import save_language_model
 
 ROAD = "The road was too wide."
 GREEDY = SearchOptions(beam=1)
@@ -123,16 +121,14 @@ def test_words_of_a_language_model(asked: Command, folders: Path) -> None:
 
 
 def test_our_language_model(asked: Command, tmp_path: Path) -> None:
-    text = "The cat sat on the mat"
-    options = language_options(text * 50, width=16, heads=2, layers=2, window=32)
-    tokenizer = Tokenizer.train([text], "character")
-    model = new_model(options, tokenizer.size, Variant()).eval()
-    TextModel(model, tokenizer, options, Variant()).save(tmp_path / "lm")
+    text = "The cat sat on"
+    made = save_language_model(tmp_path / "lm", text)
+    tokenizer = made.tokenizer
     outcome = asked(tmp_path / "lm", text, "--forbid", "cat", "--csv", "t.csv")
     assert outcome.status == 0, outcome.err
     assert len(rows(Path("t.csv"))) == 4
     with torch.no_grad():
-        logits = model(torch.tensor([tokenizer.encode(text)]))[0, -1]
+        logits = made.model(torch.tensor([tokenizer.encode(text)]))[0, -1]
     assert outcome.out.startswith(tokenizer.decode([int(logits.argmax())]).strip() or "∅")
     before, _ = fell(outcome.out)
     assert before == pytest.approx(float(logits.log_softmax(-1).max()), abs=1e-4)

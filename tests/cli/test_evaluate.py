@@ -10,17 +10,15 @@ from pathlib import Path
 import pytest
 
 from intently.cli.evaluate import described
-from intently.nn.models.kinds import new_model
 from intently.tasks.corpora import ParallelText
 from intently.tasks.recipes.origin import Files, Origin
-from intently.tasks.text import Tokenizer
-from intently.tasks.training import TrainingOptions
 from intently.tasks.training.metrics import bleu, chrf, suitable
 from intently.tasks.translation.evaluation import Scores
 from intently.tasks.translation.translator import Translator
 
 from ..command_line import Command, refused
 from ..samples import parallel, write_pairs
+from .conftest import save_recurrent
 
 
 @pytest.fixture
@@ -127,11 +125,7 @@ def test_bleu_is_no_headline_where_it_sees_no_words() -> None:
 
 
 def test_a_model_without_attention_has_no_alignment_to_print(evaluate: Command) -> None:
-    text = parallel("train", 20)
-    source, target = (Tokenizer.train(side, "word") for side in (text.sources, text.targets))
-    options = TrainingOptions().with_flags(model="recurrent", attention="none", width=8)
-    model = new_model(options.shape(source.size, target.size))
-    Translator(model, source, target, max_length=5).save("fixed")
+    save_recurrent("fixed", "none")
     given = ("fixed", "--corpus", "language:en-fr", "--beam", "1", "--sentences", "2")
     outcome = evaluate(*given, "--json", "all.json")
     assert outcome.status == 0, outcome.err

@@ -11,12 +11,9 @@ import pytest
 import torch
 from PIL import Image
 
-from intently.nn.models import RecurrentOptions, RecurrentSeq2Seq
-from intently.tasks.text import Tokenizer
-from intently.tasks.translation.translator import Translator
-
 from ..command_line import Command, refused
 from ..show.page_reader import Page
+from .conftest import save_recurrent
 
 WIDE = "The animal didn't cross the road because it was too wide."
 TIRED = "The animal didn't cross the road because it was too tired."
@@ -90,26 +87,23 @@ def test_two_texts_open_where_they_are_read_most_differently(look: Command, tmp_
     assert [about["kind"] for about in reads] == ["cross", "cross"]
     first, second = (about["row_labels"] for about in reads)  # where the translations part
     assert first[:row] == second[:row] and {first[row], second[row]} == {"il", "elle"}
-
-
-def test_texts_of_other_lengths_stand_side_by_side(look: Command, tmp_path: Path) -> None:
-    assert look("I drink milk.", WIDE).status == 0
-    assert meta(tmp_path / "look.html")["state"] == {"view": "text"}
-
-
-def test_some_layers(look: Command, tmp_path: Path) -> None:
-    *_, last = look(WIDE, "--layers", "decoder.1.*").out.splitlines()
-    assert last.startswith("look.html: 8 heads")
-    names = [entry["name"] for entry in meta(tmp_path / "look.html")["items"][0]["entries"]]
+    assert look("I drink milk.", WIDE, "--layers", "decoder.1.*").status == 0  # other lengths
+    told = meta(tmp_path / "look.html")
+    assert told["state"] == {"view": "text"}
+    names = [entry["name"] for entry in told["items"][0]["entries"]]
     assert names == ["decoder.1.self_attention", "decoder.1.cross_attention"]
 
 
-def test_one_head_is_no_plural(look: Command, tmp_path: Path) -> None:
-    tokenizer = Tokenizer.train(["I drink milk."], "character")
-    shape = RecurrentOptions(tokenizer.size, tokenizer.size, width=8, attention="dot")
-    Translator(RecurrentSeq2Seq(shape), tokenizer, tokenizer).save(tmp_path / "luong")
-    outcome = look("I drink milk.", "--model", tmp_path / "luong")
-    assert ": 1 head, " in outcome.out.splitlines()[-1]
+def test_one_head_is_no_plural_and_a_browser_opens_it(
+    look: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_recurrent("luong", "dot")
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    outcome = look("I drink milk.", "--model", "luong")
+    assert ": 1 head, " in outcome.out.splitlines()[-1] and opened == []
+    look("I drink milk.", "--model", "luong", "--open")
+    assert opened == [(tmp_path / "look.html").as_uri()]
 
 
 def test_a_picture_is_shown_as_the_model_read_it(
@@ -126,17 +120,6 @@ def test_a_picture_is_shown_as_the_model_read_it(
     assert [(e["t"], e["rows"], e["columns"]) for e in item["entries"]] == [(17, 0, 0)] * 2
     assert told["state"] == {"view": "text", "entry": 1, "heads": "mean", "row": 0}
     assert item["name"] == "slope.png"
-
-
-def test_open_hands_the_page_to_the_browser(
-    look: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened: list[str] = []
-    monkeypatch.setattr("webbrowser.open", opened.append)
-    look("I drink milk.")
-    assert opened == []
-    look("I drink milk.", "--open")
-    assert opened == [(tmp_path / "look.html").as_uri()]
 
 
 @pytest.mark.parametrize(

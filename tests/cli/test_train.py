@@ -44,7 +44,7 @@ pytestmark = pytest.mark.usefixtures("asked")
 # --- recipes --------------------------------------------------------------------------------------
 
 
-def test_recipes_are_listed_on_a_screen(intently: Command) -> None:
+def test_recipes_are_listed_on_a_screen(intently: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     outcome = intently("recipes")
     assert outcome.status == 0
     lines = outcome.out.splitlines()
@@ -55,23 +55,12 @@ def test_recipes_are_listed_on_a_screen(intently: Command) -> None:
         assert each.about in line
     assert "≈ 2.2 M" in outcome.out
     assert "intently recipes NAME" in lines[-1]
-
-
-def test_recipes_fit_a_narrow_screen_with_whole_names(
-    intently: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    out = intently("recipes").out
-    assert max(map(len, out.splitlines())) <= 80
+    narrow = intently("recipes").out
+    assert max(map(len, narrow.splitlines())) <= 80 and "…" not in narrow
     for each in recipes():
         row = rf"^{each.name} +≈ \d\.\d M +{each.options.schedule.steps:,} "
-        assert len(re.findall(row, out, re.MULTILINE)) == 1
-    assert "…" not in out
-
-
-def test_one_recipe_is_printed_as_a_config_to_begin_with(intently: Command) -> None:
-    assert intently("recipes", RECIPE) == (0, recipe_text(RECIPE), "")
-    assert "Did you mean tatoeba-en-fr?" in refused(intently("recipes", "tatoeba"))
+        assert len(re.findall(row, narrow, re.MULTILINE)) == 1
 
 
 def interrupt_at_2(self: progress.Lines, event: object) -> None:
@@ -180,18 +169,11 @@ def test_a_run_of_an_experiment_goes_on_too(intently: Command) -> None:
     assert "step 6/6" in outcome.out and "expected of" not in outcome.out
 
 
-def test_a_checkpoint_that_is_not_there_leaves_nothing(
-    intently: Command, files: tuple[str, str]
-) -> None:
-    outcome = intently("train", *files, "--out", "run", *TINY, "--resume-from", "step-000002")
-    assert refused(outcome) == (
-        "intently: step-000002: expected one of the checkpoints here (none); got no such.\n"
-    )
-    assert not Path("run").exists()
-
-
 def test_a_printed_recipe_is_a_file_of_options(intently: Command, files: tuple[str, str]) -> None:
-    Path("mine.toml").write_text(intently("recipes", RECIPE).out)
+    assert "Did you mean tatoeba-en-fr?" in refused(intently("recipes", "tatoeba"))
+    printed = intently("recipes", RECIPE)
+    assert printed == (0, recipe_text(RECIPE), "")
+    Path("mine.toml").write_text(printed.out)
     outcome = intently("train", *files, "--config", "mine.toml", "--out", "run", *TINY)
     assert outcome.status == 0, outcome.err
     stored = TrainingOptions.from_json("run/options.json")
@@ -203,6 +185,10 @@ def test_a_damaged_checkpoint_is_passed_over_as_the_message_says(
     intently: Command, files: tuple[str, str]
 ) -> None:
     command = ("train", *files, "--out", "run", *TINY, "--save-every", "2")
+    assert refused(intently(*command, "--resume-from", "step-000002")) == (
+        "intently: step-000002: expected one of the checkpoints here (none); got no such.\n"
+    )
+    assert not Path("run").exists()
     assert intently(*command).status == 0
     weights = Path("run/checkpoints/step-000004.safetensors")
     weights.write_bytes(weights.read_bytes()[:-1] + b"?")
@@ -296,12 +282,6 @@ def test_a_dev_set_takes_no_option_and_no_more(
     assert not Path("run").exists()
 
 
-def test_too_few_pairs_are_told(intently: Command) -> None:
-    Path("two.tsv").write_text("Hello.\tBonjour.\nMilk.\tLait.\n", encoding="utf-8")
-    outcome = intently("train", "two.tsv", "--out", "run", *TINY)
-    assert "1 pair to learn from: too few for a translator; thousands are usual" in outcome.out
-
-
 def test_a_header_is_not_learned(intently: Command) -> None:
     rows = "".join(f"{n}\tHello {n}.\tBonjour {n}.\n" for n in range(1, 9))
     Path("h.tsv").write_text(f"id\tsrc\ttgt\n{rows}", encoding="utf-8")
@@ -312,12 +292,6 @@ def test_a_header_is_not_learned(intently: Command) -> None:
     assert pairs.decode().splitlines()[0] == "Hello 1.\tBonjour 1."
     Path("p.tsv").write_bytes(pairs)
     assert intently("train", "p.tsv", "--out", "run", *TINY).status == 0
-
-
-def test_what_an_option_may_be_stands_in_its_help(intently: Command) -> None:
-    told = " ".join(intently("train", "--help-all").out.replace("│", " ").split())
-    assert "Luong): none, additive (default), dot, general, concat" in told
-    assert "after the warm-up: inverse_sqrt (default), cosine, constant" in told
 
 
 @pytest.mark.parametrize("command", ["train", "train-lm", "evaluate", "play", "write", "effects"])
@@ -354,20 +328,23 @@ def test_help_fits_a_screen_and_all_of_it_describes_every_option(
         assert " ".join(flag.help.split()[:3]) in told
         assert f"─ {flag.group.capitalize()} ─" in whole
     assert intently(command, "--help").out == short
+    if command == "train":  # and what an option may be
+        assert "Luong): none, additive (default), dot, general, concat" in told
+        assert "after the warm-up: inverse_sqrt (default), cosine, constant" in told
 
 
 def dashed(name: str) -> str:
     return name.replace("_", "-")
 
 
-def test_of_a_long_dev_set_a_part_is_used_and_told(intently: Command) -> None:
+def test_what_is_unusual_is_said(intently: Command) -> None:
     files = write_pairs(parallel("train", 700))
-    outcome = intently("train", *files, "--out", "run", *TINY, "--dev", *files)
+    outcome = intently("train", *files, "--out", "long", *TINY, "--dev", *files)
     assert "the first 500 of 700 dev pairs are used\n" in outcome.out
-
-
-def test_curves_are_named_where_there_are_any(intently: Command) -> None:
-    """A run that time ends before its first record has none."""
+    Path("two.tsv").write_text("Hello.\tBonjour.\nMilk.\tLait.\n", encoding="utf-8")
+    outcome = intently("train", "two.tsv", "--out", "few", *TINY)
+    assert "1 pair to learn from: too few for a translator; thousands are usual" in outcome.out
+    # a run that time ends before its first record has no curves
     short = (*TINY, "--steps", "100000", "--seconds", "0.001")
     outcome = intently("train", "--recipe", RECIPE, "--out", "run", *short)
     assert outcome.status == 0 and "the translator is in run/model. Now try:" in outcome.out
@@ -400,10 +377,9 @@ BESIDE = "expected none beside a recipe, which names its corpus and its options;
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("s.txt", "--recipe", RECIPE), f"SOURCE: {BESIDE} s.txt"),
         (
             ("s.txt", "--recipe", RECIPE),
-            "Print a recipe by intently recipes NAME, to begin a --config with.",
+            f"SOURCE: {BESIDE} s.txt. Print a recipe by intently recipes NAME, to begin a --config",
         ),
         (("--config", "c.toml", "--recipe", RECIPE), f"--config: {BESIDE} c.toml"),
         (("--recipe", RECIPE, "--dev", "a", "b"), f"--dev: {BESIDE} a"),

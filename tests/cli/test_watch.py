@@ -15,19 +15,18 @@ import pytest
 import torch
 
 import intently as it
-from intently.nn.models import RecurrentOptions, RecurrentSeq2Seq, Transformer, TransformerOptions
+from intently.nn.models import Transformer, TransformerOptions
 from intently.observe.recording.recording import Entry, Recording, Whole
 from intently.observe.saving import files
 from intently.observe.storage.stores import Held, KeptSpec
 from intently.observe.watching.call import AttentionSpec
 from intently.tasks.decoding import SearchOptions
-from intently.tasks.language.settings import language_options
-from intently.tasks.language.text_model import TextModel, Variant, new_model
-from intently.tasks.runners.watched import translated
+from intently.tasks.runners import translated
 from intently.tasks.text import Tokenizer
 from intently.tasks.translation.translator import Translator
 
 from ..command_line import Command, refused
+from .conftest import save_language_model, save_recurrent
 
 TEXT = "The cat sat on the mat"
 GREEDY = SearchOptions(beam=1)
@@ -95,14 +94,6 @@ def test_beams_are_labelled_with_the_source_alone(watched: Command) -> None:
         assert entry.matrix().labels == ((None, source) if "cross" in entry.name else want)
 
 
-def test_a_translator_of_a_run(watched: Command, tmp_path: Path) -> None:
-    folder = Translator.load().save(tmp_path / "run" / "model").parent
-    outcome = watched(folder, "I drink milk.", "--layers", "decoder.*.cross_attention")
-    assert outcome.out.startswith("Je bois du lait.")
-    layers = {row[0] for row in table(outcome.out)}
-    assert layers == {"decoder.0.cross_attention", "decoder.1.cross_attention"}
-
-
 def test_a_translation_that_was_cut_is_labelled() -> None:
     """No model ends that is not trained: it writes as many tokens as it may."""
     tokenizer = Tokenizer.train(["I drink milk."], "character")
@@ -118,38 +109,33 @@ def test_a_translation_that_was_cut_is_labelled() -> None:
         assert want is not None and found == want
 
 
+def test_a_translator_of_a_run_and_some_layers(watched: Command, tmp_path: Path) -> None:
+    folder = Translator.load().save(tmp_path / "run" / "model").parent
+    some = ("--layers", "encoder.0", "--layers", "decoder.*.self_attention*")
+    outcome = watched(folder, "I drink milk.", *some)
+    assert outcome.out.startswith("Je bois du lait.")
+    layers = {row[0] for row in table(outcome.out)}
+    assert layers == {f"{x}.self_attention" for x in ("encoder.0", "decoder.0", "decoder.1")}
+
+
 def test_luongs_vector_is_no_attention(watched: Command) -> None:
-    tokenizer = Tokenizer.train(["I drink milk."], "character")
-    shape = RecurrentOptions(tokenizer.size, tokenizer.size, width=8, attention="dot")
-    Translator(RecurrentSeq2Seq(shape), tokenizer, tokenizer).save("luong")
+    save_recurrent("luong", "dot")
     outcome = watched("luong", "I drink milk.")
     assert outcome.status == 0 and "not seen" not in outcome.out
 
 
-def test_several_layers(watched: Command) -> None:
-    outcome = watched(
-        "I drink milk.", "--layers", "encoder.0", "--layers", "decoder.1.self_attention*"
-    )
-    layers = {row[0] for row in table(outcome.out)}
-    assert layers == {"encoder.0.self_attention", "decoder.1.self_attention"}
-
-
 @pytest.mark.parametrize("positions", ["rotary", "learned"])
 def test_our_language_model(watched: Command, tmp_path: Path, positions: Any) -> None:
-    options = language_options(TEXT * 50, width=16, heads=2, layers=2, window=16)
-    tokenizer = Tokenizer.train([TEXT], "character")
-    variant = Variant(positions=positions)
-    model = new_model(options, tokenizer.size, variant).eval()
-    TextModel(model, tokenizer, options, variant).save(tmp_path / "lm")
+    made = save_language_model(tmp_path / "lm", TEXT, positions)
     outcome = watched(tmp_path / "lm", TEXT, "--save", "run.safetensors")
     assert outcome.status == 0 and len(table(outcome.out)) == 4
     cut = positions == "learned"
     assert outcome.out.startswith("22 tokens, cut after 16, all the model takes") == cut
     seen = it.load_recording("run.safetensors")
     assert len(seen.tokens or ()) == (16 if cut else 22)
-    ids = torch.tensor([tokenizer.encode(TEXT)[: len(seen.tokens or ())]])
+    ids = torch.tensor([made.tokenizer.encode(TEXT)[: len(seen.tokens or ())]])
     for n in range(2):
-        want = TextModel.load(tmp_path / "lm").model.attentions(ids)[f"decoder.{n}.self_attention"]
+        want = made.model.attentions(ids)[f"decoder.{n}.self_attention"]
         found = seen.calls[n].matrix()
         torch.testing.assert_close(found.dense(), want.dense(), rtol=0, atol=1e-5)
 
@@ -172,6 +158,9 @@ def test_transformers_folders(watched: Command, folders: Path, name: str) -> Non
     for entry, weights in zip(seen.calls, want, strict=True):
         assert entry.verified
         torch.testing.assert_close(entry.matrix().dense(), weights, rtol=0, atol=1e-5)
+    if name == "gpt2":
+        outcome = watched(folders / name, f"{TEXT} {TEXT}")
+        assert outcome.out.startswith("12 tokens, cut after 8, all the model takes\n\ntransformer.")
 
 
 def test_what_writes_is_watched_while_it_writes(watched: Command, folders: Path) -> None:
@@ -192,11 +181,6 @@ def test_what_writes_is_watched_while_it_writes(watched: Command, folders: Path)
     assert listed[1] == f"6 tokens: {TEXT}"
     assert listed[2].startswith(f"{written + 1} tokens: <pad> ")
     assert watched(folders / "t5-bare", TEXT).status == 0
-
-
-def test_long_texts_are_cut(watched: Command, folders: Path) -> None:
-    outcome = watched(folders / "gpt2", f"{TEXT} {TEXT}")
-    assert outcome.out.startswith("12 tokens, cut after 8, all the model takes\n\ntransformer.h.")
 
 
 # --- what a recording holds -----------------------------------------------------------------------
@@ -224,13 +208,6 @@ def test_a_listing(watched: Command) -> None:
         "z         0  1×2×3×3  float32  functional    201  not compared\n"
         "\nUNVERIFIED: y: it differs\nnot compared: z: drop\nnot seen: w: it did not run\n",
         "",
-    )
-
-
-def test_a_listing_of_something_else(watched: Command) -> None:
-    Path("x").write_bytes(b"\x80\x04\x95 something pickled .")
-    assert "x: expected a recording saved with Recording.save; got no header" in refused(
-        watched("--list", "x")
     )
 
 
@@ -277,11 +254,15 @@ def test_what_is_refused(
     assert re.search(said, refused(outcome)) and outcome.out == ""
 
 
-def test_a_place_that_cannot_be_written(watched: Command) -> None:
-    told = refused(watched("I drink milk.", "--save", "no/run.safetensors"))
-    assert told.startswith("intently: no/run.safetensors: expected a place where the file can be")
-    assert "got No such file or directory" in told
+def test_files_that_cannot_be_read_or_written(watched: Command) -> None:
+    message = refused(watched("I drink milk.", "--save", "no/run.safetensors"))
+    assert message.startswith("intently: no/run.safetensors: expected a place where the file can")
+    assert "got No such file or directory" in message
     assert not os.listdir()
+    Path("x").write_bytes(b"\x80\x04\x95 something pickled .")
+    assert "x: expected a recording saved with Recording.save; got no header" in refused(
+        watched("--list", "x")
+    )
 
 
 def edited(folder: Path, to: Path, **changed: Any) -> Path:

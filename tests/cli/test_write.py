@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from intently.tasks.language.settings import language_options
-from intently.tasks.language.text_model import TextModel, new_model
-from intently.tasks.text import Tokenizer
+from intently.tasks.language.text_model import TextModel
 from intently.tasks.translation.translator import Translator
 
 from ..command_line import Command, refused
+from .conftest import save_language_model
 
 TEXT = "The cat sat on the mat. The dog sat on the cat. "
 
@@ -17,9 +16,7 @@ TEXT = "The cat sat on the mat. The dog sat on the cat. "
 @pytest.fixture
 def write(intently: Command) -> Command:
     """The command, in a folder with an untrained language model, ``my lm``."""
-    options = language_options(TEXT, window=8, width=16, heads=2, layers=1)
-    tokenizer = Tokenizer.train([TEXT], "character")
-    TextModel(new_model(options, tokenizer.size).eval(), tokenizer, options).save("my lm/model")
+    save_language_model("my lm/model", TEXT)
     return lambda *given: intently("write", *given)
 
 

@@ -12,7 +12,7 @@ import torch
 
 from intently.errors import ArgumentError, CheckpointError, DataError, KindError
 from intently.interop.transformers import load
-from intently.tasks.runners.pretrained import open_model, open_reader
+from intently.tasks.runners import open_model, open_reader
 
 from ..messages import refused
 from ..show.refusals import refuses

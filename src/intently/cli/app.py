@@ -14,31 +14,36 @@ import os
 import sys
 import warnings
 from importlib import import_module
-from typing import Annotated, Any
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer import Option
 from typer.core import TyperGroup
 
+import intently
 from intently.errors import IntentlyError, lacks_memory
+from intently.show.labels import lines
 
 MESSAGE = 100_000
 """Characters shown of a line of a message."""
 
 COMMANDS = {
-    "demo": ("demo", "Train a translator before your eyes; draw what it attends to."),
+    "demo": ("train", "Train a translator before your eyes; draw what it attends to."),
     "translate": ("translate", "Translate a text, the lines of a file, or standard input (-)."),
     "recipes": ("train", "List the recipes of `intently train --recipe`, or print one."),
     "train": ("train", "Train a translator on your files, or with a recipe."),
     "evaluate": ("evaluate", "Score a translator: BLEU, chrF, exact match, alignment error."),
     "train-lm": ("train_lm", "Train a language model on any text."),
-    "write": ("write", "Continue a text with a language model."),
+    "write": ("train_lm", "Continue a text with a language model."),
     "watch": ("watch", "Run a model on a text and print what each head attends to."),
-    "look": ("look", "Run a model and write a page with every head of every layer."),
-    "play": ("play", "Type in the browser, watch it translate, cross something out."),
+    "look": ("watch", "Run a model and write a page with every head of every layer."),
+    "play": ("serving", "Type in the browser, watch it translate, cross something out."),
     "effects": ("effects", "Switch heads off, or hide words, and say what changes."),
-    "explore": ("explore", "Look at a recording of any length in the browser."),
+    "explore": ("serving", "Look at a recording of any length in the browser."),
     "check": ("check", "Say which mistake an attention makes, if any."),
-    "about": ("about", "Say which versions are installed, and which kernels run here."),
+    "about": ("app", "Say which versions are installed, and which kernels run here."),
 }
 """The module of each command, and the first sentence of its help, to list it without importing."""
 
@@ -88,7 +93,7 @@ def _version(asked: bool) -> None:
 def _intently(
     version: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--version",
             metavar="",
             help="Print the version and exit.",
@@ -102,8 +107,6 @@ def _intently(
 
 def main() -> None:
     """Run the command line."""
-    from intently.show.labels import lines
-
     lost = _open_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -113,21 +116,17 @@ def main() -> None:
         try:
             app()
         except SystemExit as end:
-            if end.code or not lost.tell():
-                raise
-            print("intently: standard output is closed: what was printed is lost", file=sys.stderr)
-            raise SystemExit(1) from None
+            if not end.code and lost.tell():
+                _end(1, "standard output is closed: what was printed is lost")
+            raise
         finally:
             sys.stdout.flush()
     except IntentlyError as error:
-        print(lines(f"intently: {error}", MESSAGE), file=sys.stderr)
-        raise SystemExit(error.status) from None
+        _end(error.status, str(error))
     except (MemoryError, RuntimeError) as error:
         if not lacks_memory(error):
             raise
-        got = "not enough memory; choose smaller sizes, or shorter texts"
-        print(f"intently: {got}", file=sys.stderr)
-        raise SystemExit(2) from None
+        _end(2, "not enough memory; choose smaller sizes, or shorter texts")
     except BrokenPipeError:  # drop the remaining output silently
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
@@ -135,8 +134,17 @@ def main() -> None:
         if error.strerror is None:
             raise
         name = f"{error.filename}: " if error.filename else _lost_folder()
-        print(lines(f"intently: {name}{error.strerror}", MESSAGE), file=sys.stderr)
-        raise SystemExit(2) from None
+        _end(2, f"{name}{error.strerror}")
+
+
+def _end(status: int, message: str) -> NoReturn:
+    """Print a message of one line, and end."""
+    _say(message)
+    raise SystemExit(status) from None
+
+
+def _say(message: str) -> None:
+    print(lines(f"intently: {message}", MESSAGE), file=sys.stderr)
 
 
 def _lost_folder() -> str:
@@ -167,9 +175,42 @@ def show_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any
 ) -> None:
     """Print a warning for users as one line of ours, any other as Python does."""
-    from intently.show.labels import lines
-
     if issubclass(category, UserWarning):
-        print(lines(f"intently: {message}", MESSAGE), file=sys.stderr)
+        _say(str(message))
     else:
         print(warnings.formatwarning(message, category, filename, lineno), file=sys.stderr)
+
+
+def about() -> None:
+    """Say which versions are installed, and which kernels run here."""
+    import torch
+
+    from intently import kernels
+    from intently.core.kernels.native import loaded
+    from intently.tasks.training.checkpoint import versions
+
+    for name, version in versions().items():
+        if name != "native":
+            print(f"{name:9} {version}")
+    print(f"{'installed':9} {_installed()}")
+    print(f"{'kernels':9} {', '.join(kernels.available())}")
+    if loaded.module is None:
+        print(f"{'native':9} not here: {loaded.reason}")
+    else:
+        pool = {"openmp": "PyTorch's", "own": "its own"}[loaded.module.pool()]
+        threads = torch.get_num_threads()
+        print(f"{'native':9} {loaded.module.instructions()}, {threads} threads of {pool} pool")
+
+
+def _installed() -> str:
+    """Return the wheel that this code was installed from, or the folder it lies in if none."""
+    here = Path(intently.__file__)
+    try:
+        wheel = distribution("intently")
+        if not here.samefile(str(wheel.locate_file("intently/__init__.py"))):
+            raise FileNotFoundError
+    except (PackageNotFoundError, OSError):
+        return f"from no wheel, in {here.parent}"
+    tags = [x[5:] for x in (wheel.read_text("WHEEL") or "").splitlines() if x.startswith("Tag: ")]
+    kernel = "without" if all(tag.endswith("-any") for tag in tags) else "with"
+    return f"from a wheel {kernel} the native kernel, {', '.join(tags)}"

@@ -1,4 +1,4 @@
-"""``intently check``: what something computes that attends, and which mistake it makes."""
+"""``intently check``: which mistake an attention makes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 import intently
-from intently.cli.arguments import plain_console
-from intently.cli.targets import EXPECTED
+from intently.cli.arguments import option, plain_console
+from intently.cli.examining import SUBJECT
 from intently.errors import DataError, IntentlyError, build
 from intently.foundation import files
 
@@ -36,45 +37,29 @@ main()
 
 
 def check(
-    subject: Annotated[str, typer.Argument(metavar="SUBJECT", help=EXPECTED)],
-    with_: Annotated[
-        str, typer.Option("--with", metavar="ARGS", help='of a class: "dim=64, heads=8"')
-    ] = "",
-    causal: Annotated[
-        bool, typer.Option("--causal", help="a query should see no later key")
-    ] = False,
+    subject: Annotated[str, Argument(metavar="SUBJECT", help=SUBJECT)],
+    with_: Annotated[str, option("ARGS", 'arguments of a class: "dim=64, heads=8"', "--with")] = "",
+    causal: Annotated[bool, Option("--causal", help="a query should see no later key")] = False,
     window: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="it should see N keys up to its own, and no more"),
+        int | None, option("N", "a query should see N keys up to its own, and no more", min=1)
     ] = None,
     mask: Annotated[
-        str | None, typer.Option(metavar="EXPR", help='in attend\'s values: "prefix(3) | causal()"')
+        str | None, option("EXPR", 'the mask, in attend\'s values: "prefix(3) | causal()"')
     ] = None,
-    bias: Annotated[
-        str | None, typer.Option(metavar="EXPR", help='"alibi(8)", for 8 heads')
-    ] = None,
-    like: Annotated[
-        str | None, typer.Option(metavar="OTHER", help="another SUBJECT that should be the same")
-    ] = None,
+    bias: Annotated[str | None, option("EXPR", 'the bias: "alibi(8)", for 8 heads')] = None,
+    like: Annotated[str | None, option("OTHER", "another SUBJECT that should be the same")] = None,
     inputs: Annotated[
         list[str] | None,
-        typer.Option(
-            "--input", metavar="NAME=SHAPE", help="a random input, x=2,6,64; may be given again"
-        ),
+        option("NAME=SHAPE", "a random input, x=2,6,64; may be repeated", "--input"),
     ] = None,
     argument: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=MEANING",
-            help="what an argument means, attn_mask=ignore; again for others",
-        ),
+        option("NAME=MEANING", "meaning of an argument, attn_mask=ignore; may be repeated"),
     ] = None,
-    json: Annotated[str | None, typer.Option(metavar="FILE", help="as JSON; - prints it")] = None,
-    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="as JUnit XML")] = None,
-    page: Annotated[Path | None, typer.Option(metavar="FILE", help="as a page to open")] = None,
-    timeout: Annotated[
-        int, typer.Option(metavar="SECONDS", min=1, help="for the whole examination")
-    ] = 300,
+    json: Annotated[str | None, option("FILE", "write JSON; - prints it")] = None,
+    junit: Annotated[Path | None, option("FILE", "write JUnit XML")] = None,
+    page: Annotated[Path | None, option("FILE", "write a page to open")] = None,
+    timeout: Annotated[int, option("SECONDS", "limit for the whole examination", min=1)] = 300,
 ) -> None:
     """Say which mistake an attention makes, if any.
 
@@ -82,9 +67,9 @@ def check(
     read. Ends with 0 if no mistake is found, 1 if one is, 2 if it could not be examined. 3 is
     reserved for what could not be measured.
     """
-    for path, option in ((junit, "--junit"), (page, "--page")):
+    for path, name, ending in ((junit, "--junit", ".xml"), (page, "--page", ".html")):
         if path is not None:
-            files.destination(path, option, (".xml",) if path is junit else (".html",), "check")
+            files.destination(path, name, (ending,), "check")
     options = {
         **{"subject": subject, "with_": with_, "causal": causal, "window": window, "mask": mask},
         **{"bias": bias, "like": like, "inputs": inputs or [], "arguments": argument or []},
@@ -108,7 +93,7 @@ def check(
 
 
 def answer_of_child(options: dict[str, Any], forms: list[str], timeout: int) -> dict[str, Any]:
-    """What a child answers that runs the code; raises `DataError` if it ends without an answer."""
+    """Return the answer of a child that runs the code; raise `DataError` if it ends without one."""
     with TemporaryDirectory(prefix="intently-") as folder:
         path = Path(folder, "answer.json")
         with _child() as process:
@@ -119,18 +104,28 @@ def answer_of_child(options: dict[str, Any], forms: list[str], timeout: int) -> 
                 process.stdin.flush()
             with suppress(subprocess.TimeoutExpired):
                 process.wait(timeout)
-            ended = process.poll()
+            status = process.poll()
         if path.exists():
             return plain.loads(path.read_bytes())
-    how, fix = _end(ended, timeout)
     if sys.stderr.isatty():
         print("\r\x1b[K\x1b[?25h", end="", file=sys.stderr)  # the bar of a child that was killed
-    raise build(DataError, options["subject"], "a report", how, fix=fix)
+    if status is None:
+        got = f"none within {timeout} s"
+        fix = "if it does end, give more with --timeout, or pass smaller inputs"
+    elif status == -9:
+        got, fix = "none: the process was killed", "perhaps it took all memory: pass smaller inputs"
+    elif status < 0:
+        got = f"none: the process was ended by {signal.Signals(-status).name}"
+        fix = "the code crashes outside of Python: run it alone, with python -X faulthandler"
+    else:
+        got = f"none: the code ended its process, with status {status}"
+        fix = "let it return instead"
+    raise build(DataError, options["subject"], "a report", got, fix=fix)
 
 
 @contextmanager
 def _child() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that runs `examining.main` and is killed at the end, with all that it started.
+    """Run `examining.main` in a process that is killed at the end, with all that it started.
 
     It has a session of its own, so that Ctrl-C reaches the parent alone, and ends when its
     standard input is closed: then its parent was killed. What the code prints is no report, and
@@ -150,16 +145,3 @@ def _child() -> Iterator[subprocess.Popen[bytes]]:
         assert process.stdin is not None
         with suppress(BrokenPipeError):
             process.stdin.close()
-
-
-def _end(status: int | None, timeout: int) -> tuple[str, str]:
-    """How a child ended without a report, and what to do."""
-    if status is None:
-        fix = "give more with --timeout, or pass smaller inputs"
-        return f"none within {timeout} s", f"if it does end, {fix}"
-    if status == -9:
-        return "none: the process was killed", "perhaps it took all memory: pass smaller inputs"
-    if status < 0:
-        how = f"none: the process was ended by {signal.Signals(-status).name}"
-        return how, "the code crashes outside of Python: run it alone, with python -X faulthandler"
-    return f"none: the code ended its process, with status {status}", "let it return instead"

@@ -7,13 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument
 
+from intently.cli.arguments import LengthPenalty, option
 from intently.errors import ArgumentError, build
 from intently.foundation.files import replace_file
 from intently.nn.models.kinds import cross_heads
 from intently.tasks.corpora import ParallelText, sample
 from intently.tasks.corpora.files import read_parallel
+from intently.tasks.corpora.named import text_of
 from intently.tasks.decoding import SearchOptions
 from intently.tasks.recipes.origin import Files, Origin
 from intently.tasks.training.metrics import RESAMPLED, Interval, share_interval
@@ -29,36 +31,26 @@ ALIGNED = 300
 
 
 def evaluate(
-    model: Annotated[Path, typer.Argument(help="folder of a model or a run")],
+    model: Annotated[Path, Argument(help="folder of a model or a run")],
     source: Annotated[
         Path | None,
-        typer.Argument(
+        Argument(
             help="source sentences, or a TSV; if omitted: --corpus, then the corpus or the dev "
             "files of the run"
         ),
     ] = None,
-    target: Annotated[Path | None, typer.Argument(help="their references")] = None,
+    target: Annotated[Path | None, Argument(help="their references")] = None,
     corpus: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="test sets of a corpus: multi30k:en-de, tatoeba:en-fr, language:en-fr",
-        ),
+        option("NAME", "test sets of a corpus: multi30k:en-de, tatoeba:en-fr, language:en-fr"),
     ] = None,
     data_dir: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="local copy of that corpus (default: download it)"),
+        Path | None, option("FOLDER", "local copy of that corpus (default: download it)")
     ] = None,
-    beam: Annotated[int, typer.Option(min=1, metavar="N", help="hypotheses kept per step")] = 5,
-    length_penalty: Annotated[
-        float, typer.Option(min=-6, max=6, metavar="X", help="α of Wu et al. 2016, equation 14")
-    ] = 0.6,
-    sentences: Annotated[
-        int, typer.Option(min=1, metavar="N", help="sentences of each built-in split")
-    ] = 1000,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="write all scores as JSON")
-    ] = None,
+    beam: Annotated[int, option("N", "hypotheses kept per step", min=1)] = 5,
+    length_penalty: LengthPenalty = 0.6,
+    sentences: Annotated[int, option("N", "sentences of each built-in split", min=1)] = 1000,
+    json_file: Annotated[Path | None, option("FILE", "write all scores as JSON", "--json")] = None,
 ) -> None:
     """Score a translator: BLEU, chrF, exact match, alignment error.
 
@@ -71,6 +63,22 @@ def evaluate(
     if json_file is not None and (json_file.is_dir() or not json_file.parent.is_dir()):
         raise build(ArgumentError, "--json", "a file in a folder that exists", str(json_file))
     translator = Translator.load(model)
+    tests, built_in = _tests(model, source, target, corpus, data_dir, sentences)
+    options = SearchOptions(beam=beam, length_penalty=length_penalty)
+    scores = judge(translator, tests, options, aligned=built_in)
+    if json_file is not None:
+        write({"model": str(model), **scores}, json_file)
+
+
+def _tests(
+    model: Path,
+    source: Path | None,
+    target: Path | None,
+    corpus: str | None,
+    data_dir: Path | None,
+    sentences: int,
+) -> tuple[Mapping[str, ParallelText], bool]:
+    """Return the test sets by name, and whether they are those of the built-in language."""
     origin = files = None
     if source is None:
         origin = Origin.load(model) if corpus is None else Origin.of(corpus)
@@ -79,43 +87,30 @@ def evaluate(
     if data_dir is not None and (origin is None or built_in):
         got = "none" if origin is None else str(origin)
         raise build(ArgumentError, "--data-dir", "a --corpus that is read from it", got)
-    if source is None and origin is None and files is None:
-        raise _nothing_to_score(f"none, and {model} does not say what it was trained on")
     if source is not None:
         text = read_parallel(source, target)
         print(text.report)
-        tests: Mapping[str, ParallelText] = {source.name: text}
-    elif files is not None:
-        gone = [name for name in files.dev or files.sides if not Path(name).exists()]
-        if gone:
-            raise _nothing_to_score(f"none, and the run's own {' and '.join(gone)} is gone")
-        text = files.read_dev()
-        print(f"{text.report}: the dev set, which chose the checkpoint")
-        tests = {"dev": text}
-    elif built_in:
-        tests = _built_in(sentences)
-    else:
-        assert origin is not None
+        return {source.name: text}, False
+    if built_in:
+        splits = ("test", "novel", "deeper")
+        return {split: text_of(sample(split, sentences)) for split in splits}, True
+    if origin is not None:
         read = origin.read_from(data_dir).read()
         print(read.credit)
-        tests = read.tests
-    options = SearchOptions(beam=beam, length_penalty=length_penalty)
-    found = judge(translator, tests, options, aligned=built_in)
-    if json_file is not None:
-        write({"model": str(model), **found}, json_file)
+        return read.tests, False
+    if files is None:
+        raise _nothing_to_score(f"none, and {model} does not say what it was trained on")
+    gone = [name for name in files.dev or files.sides if not Path(name).exists()]
+    if gone:
+        raise _nothing_to_score(f"none, and the run's own {' and '.join(gone)} is gone")
+    text = files.read_dev()
+    print(f"{text.report}: the dev set, which chose the checkpoint")
+    return {"dev": text}, False
 
 
 def _nothing_to_score(got: str) -> ArgumentError:
     fix = "give SOURCE and TARGET, a TSV, or --corpus language:en-fr for the built-in language"
     return build(ArgumentError, "SOURCE", "sentences to translate, and references", got, fix=fix)
-
-
-def _built_in(sentences: int) -> dict[str, ParallelText]:
-    tests = {}
-    for split in ("test", "novel", "deeper"):
-        pairs = sample(split, sentences)
-        tests[split] = ParallelText([p.source for p in pairs], [p.target for p in pairs])
-    return tests
 
 
 def judge(
@@ -131,26 +126,23 @@ def judge(
     the built-in language, and each head is compared with its gold alignments.
     """
     options = options or SearchOptions()
-    found: dict[str, Any] = {
-        "beam": options.beam,
-        "length_penalty": options.length_penalty,
-        "tests": {},
-    }
+    result: dict[str, Any] = {"beam": options.beam, "length_penalty": options.length_penalty}
+    result["tests"] = {}
     for name, text in tests.items():
         what = " of the built-in language" if aligned else ""
         print(f"\n{name}: {len(text):,} sentences{what}")
         scores, _ = score(translator, text.sources, text.targets, options, bootstrap=RESAMPLED)
         print(described(scores))
         _, *interval = _exact(scores)
-        found["tests"][name] = {**scores.to_dict(), "exact_interval": interval}
+        result["tests"][name] = {**scores.to_dict(), "exact_interval": interval}
     if aligned and cross_heads(translator.model.options):
         pairs = sample("test", min(ALIGNED, *map(len, tests.values())))
         errors = alignment_errors(translator, pairs)
         print("\nalignment error rate of each head, on test:")
         for (layer, head), error in sorted(errors.items(), key=lambda item: item[1]):
             print(f"  {layer}, head {head}: {error:.3f}")
-        found["alignment_errors"] = {f"{layer}·{head}": e for (layer, head), e in errors.items()}
-    return found
+        result["alignment_errors"] = {f"{layer}·{head}": e for (layer, head), e in errors.items()}
+    return result
 
 
 def described(scores: Scores) -> str:
@@ -167,15 +159,13 @@ def described(scores: Scores) -> str:
     if scores.suitable != "bleu":
         why = "BLEU does not apply: it counts words between spaces, and the references have too few"
         return f"{exact}\n{scores.chrf}\n{why}"
-    return "\n".join(
-        [exact, f"lower-cased {scores.lowercased}", f"cased {scores.bleu}", f"{scores.chrf}"]
-    )
+    return f"{exact}\nlower-cased {scores.lowercased}\ncased {scores.bleu}\n{scores.chrf}"
 
 
 def _exact(scores: Scores) -> Interval:
     return share_interval(round(scores.exact * scores.sentences), scores.sentences)
 
 
-def write(found: Mapping[str, Any], path: Path) -> None:
+def write(scores: Mapping[str, Any], path: Path) -> None:
     """Write what `judge` returned to a JSON file."""
-    replace_file(path, (json.dumps(found, indent=1, ensure_ascii=False) + "\n").encode())
+    replace_file(path, (json.dumps(scores, indent=1, ensure_ascii=False) + "\n").encode())

@@ -172,7 +172,6 @@ import os, signal, sys, threading, time, urllib.request
 from contextlib import suppress
 from pathlib import Path
 import torch
-from intently.cli import explore as explore_cli
 from intently.cli import serving as serving_cli
 from intently.show.page.serving import answers
 
@@ -200,7 +199,7 @@ def printed(line="", **_):
         threading.Thread(target=asking, args=(line,), daemon=True).start()
 
 answers.QUESTIONS["open"], serving_cli.print = (busy, ()), printed
-explore_cli.explore(Path(sys.argv[1]))
+serving_cli.explore(Path(sys.argv[1]))
 """
 """Ctrl-C while an answer is within PyTorch and stays there, and another waits."""
 

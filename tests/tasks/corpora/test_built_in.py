@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from intently.errors import ArgumentError, DataError
-from intently.tasks.corpora import SHOWN, SPLITS, Pair, built_in, language, sample, vocabulary
+from intently.tasks.corpora import SHOWN, SPLITS, Pair, built_in, language, sample
 
 ARTICLES = {"You are a wizard, Harry.", "Building AI models is cool.", "Mary gave roses to Susan."}
 
@@ -59,6 +59,8 @@ def test_pronouns_are_where_they_are_said_to_be(splits: dict[str, list[Pair]]) -
 
 def test_shown() -> None:
     assert len(SHOWN) == 13
+    milk = SHOWN[0].alignment  # du is only possible
+    assert milk.possible - milk.sure == {(2, 2)}
     assert SHOWN[2].target == "L'animal n'a pas traversé la route parce qu'elle était trop large."
 
 
@@ -70,8 +72,9 @@ def test_a_sample_has_each_sentence_once() -> None:
         sample("test", -1)
 
 
-def test_the_vocabulary_holds_every_word(splits: dict[str, list[Pair]]) -> None:
-    english, french = map(set, vocabulary())
+def test_every_word_is_trained_on(splits: dict[str, list[Pair]]) -> None:
+    english = {word for pair in splits["train"] for word in pair.source_words}
+    french = {word for pair in splits["train"] for word in pair.target_words}
     for pair in (*SHOWN, *splits["novel"], *splits["deeper"]):
         assert english >= {*pair.source_words} and french >= {*pair.target_words}
 

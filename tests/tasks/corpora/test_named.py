@@ -2,44 +2,25 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from intently.errors import ArgumentError
-from intently.tasks.corpora import CORPORA, Corpus, ParallelText, language, load_corpus, named
+from intently.tasks.corpora import CORPORA, language, load_corpus, named
 
 
-@pytest.fixture(scope="module")
-def built_in() -> Corpus:
-    return load_corpus("language", "en", "fr")
-
-
-def test_the_names() -> None:
-    assert CORPORA == ("language", "multi30k", "tatoeba")
-
-
-class TestLanguage:
-    def test_its_parts(self, built_in: Corpus) -> None:
-        assert (built_in.name, built_in.source, built_in.target) == ("language", "en", "fr")
-        assert len(built_in.train) == 100_000
-        assert list(built_in.tests) == ["test", "novel", "deeper"]
-        assert {len(text) for text in built_in.tests.values()} == {named.TEST_PAIRS}
-        assert len(built_in.dev) == named.DEV_PAIRS
-        first, train = next(language("train")), built_in.train
-        assert (train.sources[0], train.targets[0]) == (first.source, first.target)
-
-    def test_nothing_leaks(self, built_in: Corpus) -> None:
-        trained = set(built_in.train.sources)
-        for text in (built_in.dev, *built_in.tests.values()):
-            assert not trained & set(text.sources)
-            assert len(set(text.sources)) == len(text)
-
-    def test_is_read_once(self, built_in: Corpus) -> None:
-        assert load_corpus("language", "en", "fr").train is built_in.train
-
-    def test_is_in_no_folder(self, built_in: Corpus) -> None:
-        assert built_in.data_dir is None
+def test_the_built_in_language_is_read_once_and_does_not_leak() -> None:
+    corpus = load_corpus("language", "en", "fr")
+    assert (corpus.name, corpus.source, corpus.target) == ("language", "en", "fr")
+    assert len(corpus.train) == 100_000 and len(corpus.dev) == named.DEV_PAIRS
+    assert list(corpus.tests) == ["test", "novel", "deeper"]
+    assert {len(text) for text in corpus.tests.values()} == {named.TEST_PAIRS}
+    first = next(language("train"))
+    assert (corpus.train.sources[0], corpus.train.targets[0]) == (first.source, first.target)
+    trained = set(corpus.train.sources)
+    for text in (corpus.dev, *corpus.tests.values()):
+        assert not trained & set(text.sources)
+        assert len(set(text.sources)) == len(text)
+    assert load_corpus("language", "en", "fr").train is corpus.train
 
 
 @pytest.mark.parametrize(
@@ -68,16 +49,8 @@ def test_what_is_not_known(arguments: tuple[str, ...], told: str) -> None:
     assert str(caught.value) == told
 
 
-def test_a_corpus_knows_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    none = ParallelText([], [])
-    known = named.KNOWN["tatoeba"]._replace(read=lambda *_: (none, none, {}))
-    monkeypatch.setitem(named.KNOWN, "tatoeba", known)
-    assert load_corpus("tatoeba", "en", "fr", "copies").data_dir == tmp_path / "copies"
-    assert load_corpus("tatoeba", "en", "fr").data_dir is None
-
-
-@pytest.mark.parametrize("name", CORPORA)
-def test_credit_is_one_line(name: str) -> None:
-    credit = named.KNOWN[name].credit
-    assert credit and "\n" not in credit
+def test_names_and_credits() -> None:
+    assert CORPORA == ("language", "multi30k", "tatoeba")
+    for name in CORPORA:
+        credit = named.KNOWN[name].credit
+        assert credit and "\n" not in credit

@@ -38,6 +38,9 @@ def test_a_story_keeps_to_what_it_introduced() -> None:
         for kinds, most in ((PET_NAMES, 1), (PETS, 1), (THINGS, 1), (FOODS, 1), (COLOURS, 2)):
             assert 1 <= len({*said} & {*kinds}) <= most
         assert len({*said} & {*WOMEN, *MEN}) == 2
+        hero, friend = said[0], said[said.index("friend") + 2]
+        for thing, owner in re.findall(r"Whose is the \w+ (\w+)\? It is (\w+)'s", story):
+            assert owner == (hero if thing in PETS else friend)
 
 
 def test_pronouns_are_those_of_the_person_named_last() -> None:

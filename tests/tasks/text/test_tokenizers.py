@@ -44,13 +44,6 @@ TRICKY = [
 HOSTILE = st.text(st.sampled_from("ae'’ntL -\t\n\r\0<s>/0xF▁\u0301\u200d日👩🚀\u00a0\ufffd"))
 
 
-@pytest.mark.parametrize("text", TRICKY)
-def test_pieces_give_back_tricky_text(text: str) -> None:
-    ids = SUBWORD.encode(text)
-    assert SUBWORD.decode(ids) == text
-    assert not set(ids) & {PAD, SOS, EOS, UNK}
-
-
 @given(st.text() | HOSTILE)
 def test_pieces_give_back_any_text(text: str) -> None:
     ids = SUBWORD.encode(text)
@@ -66,7 +59,7 @@ def test_pieces_trained_on_hostile_text_give_it_back(texts: list[str]) -> None:
     for text in [*texts, *TRICKY]:
         ids = tokenizer.encode(text)
         assert tokenizer.decode(ids) == text
-        assert UNK not in ids
+        assert not set(ids) & {PAD, SOS, EOS, UNK}
 
 
 def test_frequent_special_names_in_the_corpus_never_become_special() -> None:
@@ -90,6 +83,10 @@ def test_words_carry_the_space_before_them() -> None:
         *("▁Est-ce", "▁que", "▁l'", "animal", "▁dort", "▁?")
     ]
     assert tokenizer.tokens(tokenizer.encode("animal")) == ["▁animal"]
+    for kind in ("word", "subword"):
+        tokenizer = Tokenizer.train(["Emma saw Emma"], kind=kind)
+        first, *_, last = tokenizer.encode("Emma saw Emma")
+        assert first == last
 
 
 def test_words_make_white_space_one_space() -> None:
@@ -98,13 +95,6 @@ def test_words_make_white_space_one_space() -> None:
     assert ids == tokenizer.encode("to be")
     assert tokenizer.decode(ids) == "to be"
     assert tokenizer.encode(" \n ") == []
-
-
-def test_the_first_word_is_the_same_as_elsewhere() -> None:
-    for kind in ("word", "subword"):
-        tokenizer = Tokenizer.train(["Emma saw Emma"], kind=kind)
-        first, *_, last = tokenizer.encode("Emma saw Emma")
-        assert first == last
 
 
 def test_unknown_words_and_characters_become_unk() -> None:
@@ -139,10 +129,9 @@ def test_a_batch_is_each_of_its_sentences() -> None:
         assert tokenizer.encode_batch([]) == []
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_size_is_an_upper_bound_that_is_met(kind: str) -> None:
-    for size in (280, 300, 400):
-        assert Tokenizer.train(CORPUS, kind=kind, size=size).size <= size
+def test_the_size_is_an_upper_bound_that_is_met() -> None:
+    for kind in KINDS:
+        assert Tokenizer.train(CORPUS, kind=kind, size=280).size <= 280
     assert Tokenizer.train(CORPUS, kind="subword", size=400).size == 400
     assert Tokenizer.train(CORPUS, kind="word", size=100).size == 100
     assert Tokenizer.train(CORPUS, kind="character", size=20).size == 20
@@ -206,69 +195,33 @@ def test_the_file_is_one_of_the_tokenizers_library(kind: str, tmp_path: Path) ->
         assert foreign.decode(ids, skip_special_tokens=False) == ALL[kind].decode(ids) or UNK in ids
 
 
-train, encode, decode = Tokenizer.train, SUBWORD.encode, SUBWORD.decode
-NO_IDS = "ids: expected a flat sequence of integers; got "
+train, encode, decode, tokens = Tokenizer.train, SUBWORD.encode, SUBWORD.decode, SUBWORD.tokens
+batch = SUBWORD.encode_batch
 
 
 @pytest.mark.parametrize(
     ("call", "kind", "said"),
     [
-        (
-            lambda: train(["a"], kind="bpe"),
-            ArgumentError,
-            'kind: expected "word", "character" or "subword"; got',
-        ),
-        (
-            lambda: train(["a"], size=260),
-            ArgumentError,
-            "size: expected at least 261 for kind 'subword'; got",
-        ),
-        (
-            lambda: train(["a"], kind="word", size=4),
-            ArgumentError,
-            "size: expected at least 5 for kind 'word'; got 4",
-        ),
-        (
-            lambda: train(["a"], min_frequency=0),
-            ArgumentError,
-            "min_frequency: expected 1 or more; got 0",
-        ),
-        (
-            lambda: train(iter([])),
-            ArgumentError,
-            r"with a word in it; got no sentences\. A generator",
-        ),
+        (lambda: train(["a"], "bpe"), ArgumentError, 'kind: expected "word", "character" or "subw'),
+        (lambda: train(["a"], size=260), ArgumentError, "at least 261 for kind 'subword'; got 260"),
+        (lambda: train(["a"], "word", 4), ArgumentError, "expected at least 5 for kind 'word"),
+        (lambda: train(["a"], min_frequency=0), ArgumentError, "expected 1 or more; got 0"),
+        (lambda: train(iter([])), ArgumentError, r"with a word in it; got no sentences\. A gener"),
         (lambda: train(["", " \n"]), ArgumentError, "got 2 sentences of white space only"),
-        (
-            lambda: train("a sentence"),
-            KindError,
-            r"sentences: expected several strings; got one\. Put it",
-        ),
+        (lambda: train("a b"), KindError, r"sentences: expected several strings; got one\. Put it"),
         (lambda: train(["a", None]), KindError, r"sentences\[1\]: expected a string; got NoneType"),
-        (
-            lambda: train(["a b"], kind="word", min_frequency=9),
-            ArgumentError,
-            "No word occurs 9 times",
-        ),
+        (lambda: train(["a"], "word", 9, 9), ArgumentError, "No word occurs 9 times"),
         (lambda: encode(3), KindError, "sentence: expected a string; got int"),
         (lambda: encode("a\ud800"), ArgumentError, r"the lone surrogate U\+D800 at character 1"),
-        (
-            lambda: SUBWORD.encode_batch(["a", "b", "\udcff"]),
-            ArgumentError,
-            r"sentences\[2\]: expected Unicode text",
-        ),
-        (
-            lambda: SUBWORD.encode_batch("abc"),
-            KindError,
-            "sentences: expected several strings; got one",
-        ),
+        (lambda: batch(["a", "\udcff"]), ArgumentError, r"sentences\[1\]: expected Unicode text"),
+        (lambda: batch("abc"), KindError, "sentences: expected several strings; got one"),
         (lambda: words("\ud800"), ArgumentError, "sentence: expected Unicode text"),
         (lambda: words(b"a"), KindError, "sentence: expected a string; got bytes"),
         (lambda: decode([5, 600]), ArgumentError, "ids: expected ids from 0 to 599; got 600"),
-        (lambda: SUBWORD.tokens([-1]), ArgumentError, "ids: expected ids from 0 to 599; got -1"),
-        (lambda: decode([[5, 6]]), KindError, f"{NO_IDS}list"),
-        (lambda: decode([5.0]), KindError, f"{NO_IDS}list"),
-        (lambda: decode(5), KindError, f"{NO_IDS}int"),
+        (lambda: tokens([-1]), ArgumentError, "ids: expected ids from 0 to 599; got -1"),
+        (lambda: decode([[5, 6]]), KindError, "expected a flat sequence of integers; got list"),
+        (lambda: decode([5.0]), KindError, "expected a flat sequence of integers; got list"),
+        (lambda: decode(5), KindError, "expected a flat sequence of integers; got int"),
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else "",
 )

@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 from intently.foundation.on_demand import listed
-from intently.tasks.corpora.built_in import (
-    SHOWN,
-    SPLITS,
-    Pair,
-    Pronoun,
-    language,
-    sample,
-    vocabulary,
-)
+from intently.tasks.corpora.built_in import SHOWN, SPLITS, Pair, Pronoun, language, sample
 from intently.tasks.corpora.files import ParallelText, read_parallel
 from intently.tasks.corpora.named import CORPORA, Corpus, load_corpus
 from intently.tasks.corpora.stories import stories
@@ -29,7 +21,6 @@ __all__ = [
     "read_parallel",
     "sample",
     "stories",
-    "vocabulary",
 ]
 
 __dir__ = listed(__name__)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import lzma
 import re
 from collections.abc import Iterator
-from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
@@ -121,22 +120,6 @@ def sample(split: str, count: int) -> list[Pair]:
             break
         distinct.setdefault(pair.source, pair)
     return list(distinct.values())
-
-
-@cache
-def vocabulary() -> tuple[list[str], list[str]]:
-    """Return all word forms, English and French, sorted; capitals only where they start a text.
-
-    >>> english, french = vocabulary()
-    >>> "tired" in english, "qu'" in french
-    (True, True)
-    """
-    english: set[str] = set()
-    french: set[str] = set()
-    for pair in language("train"):
-        english.update(pair.source_words)
-        french.update(pair.target_words)
-    return sorted(english), sorted(french)
 
 
 SHOWN: tuple[Pair, ...] = tuple(_read("shown"))

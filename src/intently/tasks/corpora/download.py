@@ -6,29 +6,24 @@ download with another checksum is discarded.
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import hashlib
+import io
 import lzma
 import os
-import shutil
 import sys
-import tempfile
-import time
 import warnings
 import zipfile
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
-from typing import IO
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
-from intently.errors import DataError, build
-from intently.foundation.files import digest
-from intently.tasks.corpora.files import unpacked
+from intently.errors import DataError, WriteError, build
+from intently.foundation.files import digest, replacing
+from intently.tasks.corpora.files import DAMAGED, GZIP, unpacked
 
 TIMEOUT = 30.0
 """Seconds to wait for an answer of a server."""
@@ -36,11 +31,9 @@ TIMEOUT = 30.0
 LIMIT = 1 << 27
 """Largest file, packed or unpacked, in bytes: ten times the largest known."""
 
-DAY = 24 * 60 * 60.0
 BLOCK = 1 << 16
 ZIP = b"PK\x03\x04"
 AGAIN = "try again, or name a folder with a copy by --data-dir (data_dir)"
-DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
 BAD_ARCHIVE = (zipfile.BadZipFile, lzma.LZMAError, KeyError, RuntimeError, ValueError)
 """Errors of `zipfile` for a damaged or encrypted archive, or one without the member."""
 
@@ -97,9 +90,12 @@ def obtain(corpus: str, files: Sequence[RemoteFile], data_dir: Path | None) -> l
     if data_dir is not None:
         return _copies(corpus, files, data_dir)
     folder = cache_folder() / corpus
-    found = {file: _genuine(file, folder) for file in files}
-    wanted = [file for file, path in found.items() if path is None]
-    return [path or _fetch(file, folder, wanted) for file, path in found.items()]
+    genuine = {
+        file: next((x for x in _present(file, folder) if checksum(x) == file.sha256), None)
+        for file in files
+    }
+    wanted = [file for file, path in genuine.items() if path is None]
+    return [path or _fetch(file, folder, wanted) for file, path in genuine.items()]
 
 
 def checksum(path: Path) -> str | None:
@@ -114,21 +110,17 @@ def checksum(path: Path) -> str | None:
 def _copies(corpus: str, files: Sequence[RemoteFile], data_dir: Path) -> list[Path]:
     """Return the user's copies; warn of those whose checksum is not the known one."""
     folder = data_dir / corpus if os.path.isdir(data_dir / corpus) else data_dir
-    found = {file: next(_present(file, folder), None) for file in files}
-    missing = [file for file, path in found.items() if path is None]
+    copies = {file: next(_present(file, folder), None) for file in files}
+    missing = [file for file, path in copies.items() if path is None]
     if missing:
         names = ", ".join(" or ".join(file.names) for file in missing)
-        there = f"no {names} in {folder}"
+        got = f"no {names} in {folder}"
         if not os.path.isdir(folder):
-            there = f"the file {folder}" if os.path.isfile(folder) else f"no folder {folder}"
-        raise build(
-            DataError,
-            "data_dir",
-            f"a folder with the files of {corpus}, plain or with .gz",
-            there,
-            fix=f"they are available from\n  {_list(missing)}",
-        )
-    paths = [path for path in found.values() if path is not None]
+            got = f"the file {folder}" if os.path.isfile(folder) else f"no folder {folder}"
+        expected = f"a folder with the files of {corpus}, plain or with .gz"
+        fix = f"they are available from\n  {_list(missing)}"
+        raise build(DataError, "data_dir", expected, got, fix=fix)
+    paths = [path for path in copies.values() if path is not None]
     other: list[str] = []
     for file, path in zip(files, paths):
         actual = checksum(path)
@@ -152,53 +144,25 @@ def _present(file: RemoteFile, folder: Path) -> Iterator[Path]:
                 yield path
 
 
-def _genuine(file: RemoteFile, folder: Path) -> Path | None:
-    """Return the file in the cache, None where it is missing or has another checksum."""
-    there = _present(file, folder)
-    return next((path for path in there if checksum(path) == file.sha256), None)
-
-
 def _fetch(file: RemoteFile, folder: Path, wanted: Sequence[RemoteFile]) -> Path:
     """Download a file into the cache atomically; other processes may do the same."""
     target = folder / file.name
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _clean(folder)
-        # beside the target, so that the last step is a rename within one file system
-        with tempfile.TemporaryDirectory(prefix=".download-", dir=folder) as scratch:
-            packed, plain = Path(scratch, "packed"), Path(scratch, "plain")
-            with open(packed, "wb") as out:
-                out.writelines(received(file, _by_hand(folder, wanted)))
-            with open(plain, "wb") as out:
-                out.writelines(_content(file, packed))
-            actual = digest(plain.read_bytes())
-            if actual != file.sha256:
-                raise build(
-                    DataError,
-                    file.url,
-                    f"content with SHA-256 {file.sha256}",
-                    actual,
-                    cause="the file there has changed, or came damaged; nothing of it was kept",
-                    fix=AGAIN,
-                )
-            os.replace(plain, target)
+        with replacing(target) as out:
+            content = _content(file, b"".join(received(file, _by_hand(folder, wanted))))
+            if digest(content) != file.sha256:
+                expected = f"content with SHA-256 {file.sha256}"
+                why = "the file there has changed, or came damaged; nothing of it was kept"
+                raise build(DataError, file.url, expected, digest(content), why, AGAIN)
+            out.write(content)
     except OSError as error:
-        raise build(
-            DataError,
-            str(folder),
-            "a folder that takes downloads",
-            error.strerror or str(error),
-            fix="set INTENTLY_DATA to a writable folder with enough space",
-        ) from error
+        reason = error.__cause__ if isinstance(error, WriteError) else error
+        got = getattr(reason, "strerror", None) or str(reason)
+        fix = "set INTENTLY_DATA to a writable folder with enough space"
+        expected = "a folder that takes downloads"
+        raise build(DataError, str(folder), expected, got, fix=fix) from error
     return target
-
-
-def _clean(folder: Path) -> None:
-    """Remove the scratch folders of killed downloads; running ones are younger than a day."""
-    for scratch in folder.glob(".download-*"):
-        with contextlib.suppress(OSError):  # another process was faster
-            if time.time() - scratch.stat().st_mtime > DAY:
-                shutil.rmtree(scratch)
 
 
 def received(file: RemoteFile, by_hand: str) -> Iterator[bytes]:
@@ -233,25 +197,24 @@ def _reason(error: Exception) -> str:
     return f"no connection ({getattr(why, 'strerror', None) or why or type(why).__name__})"
 
 
-def _content(file: RemoteFile, packed: Path) -> Iterator[bytes]:
-    """Yield the unpacked content of a download; raise DataError where it cannot be unpacked.
+def _content(file: RemoteFile, packed: bytes) -> bytes:
+    """Return the unpacked content of a download; raise DataError where it cannot be unpacked.
 
     Of a zip archive only the named member is read, and no path is followed.
     """
-    done = 0
+    source, content = io.BytesIO(packed), packed
     try:
-        with open(packed, "rb") as handle:
-            content: IO[bytes] | gzip.GzipFile = unpacked(handle)
-            if file.member and handle.peek(len(ZIP)).startswith(ZIP):
-                content = zipfile.ZipFile(handle).open(file.member)  # noqa: SIM115 - as handle
-            while (block := content.read(BLOCK)) and done <= LIMIT:
-                done += len(block)
-                yield block
-        problem = f"more than {LIMIT:,} bytes in it" if done > LIMIT else ""
+        if file.member and packed.startswith(ZIP):
+            with zipfile.ZipFile(source) as archive, archive.open(file.member) as member:
+                content = member.read(LIMIT + 1)
+        elif packed.startswith(GZIP):
+            content = gzip.GzipFile(fileobj=source).read(LIMIT + 1)
+        problem = f"more than {LIMIT:,} bytes in it" if len(content) > LIMIT else ""
     except (*DAMAGED, *BAD_ARCHIVE, OSError) as error:
         problem = str(error.args[0] if isinstance(error, KeyError) else error)
     if problem:
         raise build(DataError, file.url, "a file that can be unpacked", problem, fix=AGAIN)
+    return content
 
 
 def _tell(file: RemoteFile, done: int, total: int | None, *, end: bool = False) -> None:

@@ -7,6 +7,7 @@ import gzip
 import re
 import shlex
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from io import BufferedReader
@@ -15,16 +16,15 @@ from typing import BinaryIO
 
 from intently.errors import ArgumentError, DataError, build
 
-TOLD = 10  # problems that one message lists
+LISTED = 10
+"""Problems that one message lists."""
+
+LONGEST = 2**24
+"""Bytes of a line at most: what has no line ends is no text."""
+
 GZIP = b"\x1f\x8b"
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-ID = re.compile(r"(?:\w+[_-])?ids?|idx|index|no|nr|number|line|#")
-LANGUAGES = "ar cs de en es fi fr hi hu it ja ko nl pl pt ro ru sv th tr uk vi zh".replace(" ", "|")
-HEADER = re.compile(
-    f"{ID.pattern}|(?:source|src|target|tgt|trg|ref|reference|translation|sentence|text|{LANGUAGES}"
-    r"|english|french|german|spanish|italian|japanese|chinese)(?:[_-]\w+)?"
-)
-"""Names of columns in lower case: of ids, and of any column."""
+DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
+"""Errors of `gzip` for data that are cut or damaged."""
 
 NOT_TEXT = {
     GZIP: "gzip inside gzip",
@@ -36,22 +36,28 @@ NOT_TEXT = {
     b"\xfe\xff": "UTF-16",
 }
 
+ID = re.compile(r"(?:\w+[_-])?ids?|idx|index|no|nr|number|line|#")
+LANGUAGES = "ar cs de en es fi fr hi hu it ja ko nl pl pt ro ru sv th tr uk vi zh".replace(" ", "|")
+HEADER = re.compile(
+    f"{ID.pattern}|(?:source|src|target|tgt|trg|ref|reference|translation|sentence|text|{LANGUAGES}"
+    r"|english|french|german|spanish|italian|japanese|chinese)(?:[_-]\w+)?"
+)
+"""Names of columns in lower case: of ids, and of any column."""
+
 
 @dataclass(frozen=True)
 class ParallelText:
     """Sentence pairs: ``targets[i]`` translates ``sources[i]``.
 
-    ``report`` is one line with the origin of the pairs and their number, ``skipped`` the number of
-    pairs left out since. ``guides[i]`` teaches a head, see `intently.tasks.training.loss`: by query
-    and key, the positions of two words of pair i as `intently.tasks.text.words` cuts them, the part
-    of the query's weight that the key is due. Raises ArgumentError if the sides, or the guides,
-    differ in number.
+    ``report`` is one line with the origin of the pairs and their number. ``guides[i]`` teaches a
+    head, see `intently.tasks.training.loss`: by query and key, the positions of two words of pair i
+    as `intently.tasks.text.words` cuts them, the part of the query's weight that the key is due.
+    Raises ArgumentError if the sides, or the guides, differ in number.
     """
 
     sources: list[str] = field(repr=False)
     targets: list[str] = field(repr=False)
     report: str = ""
-    skipped: int = 0
     guides: list[dict[tuple[int, int], float]] | None = field(repr=False, default=None)
 
     def __post_init__(self) -> None:
@@ -77,44 +83,12 @@ class ParallelText:
         if not 0 < count < len(self):
             raise build(ArgumentError, "count", f"1 to {len(self) - 1} pairs", count)
         cut = len(self) - count
-        return self._part(range(cut)), self._part(range(cut, len(self)))
+        return self._part(slice(cut)), self._part(slice(cut, None))
 
-    def without_longer_than(
-        self, limit: int, source_lengths: Sequence[int], target_lengths: Sequence[int]
-    ) -> ParallelText:
-        """Return the pairs with neither side longer than ``limit``, in any unit.
-
-        Raises ArgumentError if the numbers of lengths and pairs differ, DataError if no pair is
-        left.
-
-        >>> text = ParallelText(["a", "a b c"], ["x", "x"])
-        >>> text.without_longer_than(2, source_lengths=[1, 3], target_lengths=[1, 1]).sources
-        ['a']
-        """
-        given = {"source_lengths": source_lengths, "target_lengths": target_lengths}
-        for name, lengths in given.items():
-            if len(lengths) != len(self):
-                raise build(ArgumentError, name, f"{len(self)} lengths", len(lengths))
-        longer = list(map(max, source_lengths, target_lengths))
-        kept = [index for index, length in enumerate(longer) if length <= limit]
-        if longer and not kept:
-            raise build(
-                DataError,
-                self.report or "sentence pairs",
-                f"some of which neither side is longer than {limit}",
-                f"{len(longer):,} pairs, the shortest of length {min(longer)}",
-                fix="raise the limit",
-            )
-        return replace(self._part(kept), skipped=self.skipped + len(longer) - len(kept))
-
-    def _part(self, kept: Sequence[int]) -> ParallelText:
+    def _part(self, kept: slice) -> ParallelText:
         """Return the text of these pairs only."""
-        return replace(
-            self,
-            sources=[self.sources[index] for index in kept],
-            targets=[self.targets[index] for index in kept],
-            guides=None if self.guides is None else [self.guides[index] for index in kept],
-        )
+        guides = None if self.guides is None else self.guides[kept]
+        return replace(self, sources=self.sources[kept], targets=self.targets[kept], guides=guides)
 
 
 def read_parallel(source: str | Path, target: str | Path | None = None) -> ParallelText:
@@ -163,10 +137,6 @@ def unpacked(handle: BufferedReader) -> BufferedReader | gzip.GzipFile:
     return gzip.GzipFile(fileobj=handle) if packed else handle
 
 
-LONGEST = 2**24
-"""Bytes of a line at most: what has no line ends is no text."""
-
-
 class LongLineError(ValueError):
     """A line of more than `LONGEST` bytes."""
 
@@ -196,7 +166,7 @@ class TextFile:
         self.count += 1
         if line is None:
             self.problems.insert(0, f"{self.path}: {problem}")
-        elif len(self.problems) < TOLD:
+        elif len(self.problems) < LISTED:
             self.problems.append(f"{self.path}:{line}: {problem}")
 
     def lines(self) -> Iterator[tuple[int, str | None]]:
@@ -206,7 +176,7 @@ class TextFile:
             with open(self.path, "rb") as handle:
                 for number, line in enumerate(lines_of(unpacked(handle)), 1):
                     if number == 1:
-                        line = line.removeprefix(BYTE_ORDER_MARK)
+                        line = line.removeprefix(BOM_UTF8)
                         for mark, kind in NOT_TEXT.items():
                             if line.startswith(mark):
                                 self.refuse(f"{kind}, not text in UTF-8 or gzip of it")
@@ -217,7 +187,7 @@ class TextFile:
             self.refuse("a link to nothing" if nothing else f"no such file{_nearby(self.path)}")
         except IsADirectoryError:
             self.refuse("a folder, not a file")
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        except DAMAGED as error:
             self.refuse(f"the gzip data is cut or damaged after line {number:,} ({error})")
         except LongLineError as error:
             self.refuse(str(error), number + 1)
@@ -229,21 +199,18 @@ class TextFile:
                 self.refuse("the file is empty")
 
     def _text(self, line: bytes, number: int) -> str | None:
+        """Return a line as text, None if it is refused."""
+        text, place, problem = None, line.find(0), "NUL: this is not text"
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError as error:
-            byte = line[error.start : error.start + 1]
+            place, byte = error.start, line[error.start : error.start + 1]
             latin = byte.decode("cp1252", errors="replace")
-            self.refuse(
-                f"byte {error.start + 1} of the line is not UTF-8 "
-                f"(0x{byte.hex().upper()}, in Windows-1252 {latin!r})",
-                number,
-            )
-            return None
-        if "\0" in text:
-            self.refuse(f"byte {line.index(0) + 1} of the line is NUL: this is not text", number)
-            return None
-        return text
+            problem = f"not UTF-8 (0x{byte.hex().upper()}, in Windows-1252 {latin!r})"
+        if place < 0:
+            return text
+        self.refuse(f"byte {place + 1} of the line is {problem}", number)
+        return None
 
 
 def _sentences(file: TextFile) -> list[str]:
@@ -256,6 +223,7 @@ def _sentences(file: TextFile) -> list[str]:
 
 
 def _columns(file: TextFile) -> tuple[list[str], list[str]]:
+    """Return the first two columns of a table; refuse one whose texts seem to be elsewhere."""
     sources, targets = [], []
     without: list[int] = []  # lines without a tab; unreadable ones may have some
     numbered, header, ids = True, [], True
@@ -280,8 +248,8 @@ def _columns(file: TextFile) -> tuple[list[str], list[str]]:
     elif file.complete and header:
         texts = [str(n) for n, name in enumerate(header, 1) if not ID.fullmatch(name.lower())]
         pairs = f"tail -n +2 {shlex.quote(str(file.path))} | cut -f{','.join(texts[:2])}"
-        told = f"the header {', '.join(header)}; `{pairs}` keeps the pairs"
-        file.refuse(f"{told} (if it is a pair, move it to another line)", 1)
+        problem = f"the header {', '.join(header)}; `{pairs}` keeps the pairs"
+        file.refuse(f"{problem} (if it is a pair, move it to another line)", 1)
     elif file.complete and ids and len(set(sources)) == len(sources) > 1:
         file.refuse("column 1 numbers the lines; `cut -f2,3` keeps the texts")
     else:
@@ -291,7 +259,7 @@ def _columns(file: TextFile) -> tuple[list[str], list[str]]:
 
 
 def _is_header(columns: Sequence[str]) -> bool:
-    """Whether a first line names columns: "id", "src" and "tgt", say, or "en" and "fr"."""
+    """Return whether a first line names columns: "id", "src" and "tgt", say, or "en" and "fr"."""
     names = [column.lower() for column in columns]
     return len(set(names)) == len(names) > 1 and all(map(HEADER.fullmatch, names[:3]))
 
@@ -303,14 +271,14 @@ def refuse_problems(
     count = len(unequal) + sum(file.count for file in files)
     if not count:
         return
-    told = list(unequal)
+    listed = list(unequal)
     for place, file in enumerate(files):
         others = sum(len(other.problems) for other in files[place + 1 :])
-        room = TOLD - len(told)
-        told += file.problems[: max(room - others, room // (len(files) - place))]
-    if count > len(told):
-        told.append(f"and {count - len(told):,} more")
-    got = f"{count:,} problem{'s' * (count > 1)}" + "".join(f"\n  {problem}" for problem in told)
+        room = LISTED - len(listed)
+        listed += file.problems[: max(room - others, room // (len(files) - place))]
+    if count > len(listed):
+        listed.append(f"and {count - len(listed):,} more")
+    got = f"{count:,} problem{'s' * (count > 1)}" + "".join(f"\n  {line}" for line in listed)
     raise build(DataError, names, expected, got)
 
 

@@ -12,10 +12,10 @@ enough back only; so can the gender of *he* and *her*, and where a thing was lef
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from random import Random
-from typing import NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple, TypeVar
 
 WOMEN = ("Mary", "Emma", "Anna", "Alice", "Clara", "Nina", "Julia", "Sophie")
 MEN = ("Paul", "Tom", "Peter", "Harry", "Leo", "Mark", "David", "Oscar")
@@ -54,9 +54,9 @@ class Pick:
 
     def another(self, of: Sequence[T], than: T) -> T:
         """Draw one that is not ``than``."""
-        while (found := self.one(of)) == than:
+        while (drawn := self.one(of)) == than:
             pass
-        return found
+        return drawn
 
     def person(self) -> Person:
         """Draw a woman or a man."""
@@ -66,7 +66,7 @@ class Pick:
 
 
 @dataclass
-class Scene:
+class Story:
     """Who and what a story is about, and where everything is now; ``last`` was the last subject."""
 
     pick: Pick
@@ -81,14 +81,23 @@ class Scene:
     day: str
     pet_at: str
     thing_at: str
-    last: Person | None = None
+    last: Person | None = field(default=None, init=False)
+
+    @classmethod
+    def begin(cls, pick: Pick) -> Story:
+        """Draw two people with different names, what they have, and where it is."""
+        hero, friend = pick.person(), pick.person()
+        while friend.name == hero.name:
+            friend = pick.person()
+        drawn = (PETS, PET_NAMES, COLOURS, THINGS, COLOURS, FOODS, DAYS, PLACES, PLACES)
+        return cls(pick, hero, friend, *map(pick.one, drawn))
 
     @property
     def object(self) -> str:
         """The thing with its colour."""
         return f"{self.colour} {self.thing}"
 
-    def name(self, person: Person) -> str:
+    def subject(self, person: Person) -> str:
         """The person, by a pronoun if the sentence before was about the same one."""
         by_pronoun = self.last == person
         self.last = person
@@ -97,6 +106,60 @@ class Scene:
     def someone(self) -> Person:
         """Draw the hero or the friend."""
         return self.pick.one((self.hero, self.friend))
+
+    def introduction(self) -> str:
+        """Tell who has what, and where it is."""
+        hero, friend = self.hero, self.friend
+        return (
+            f"{hero.name} lives {self.pick.one(HOMES)} and has a {self.fur} {self.pet}. "
+            f"The {self.pet} is called {self.pet_name}. "
+            f"{hero.possessive.capitalize()} friend is {friend.name}. "
+            f"{friend.subject.capitalize()} has a {self.object} and likes {self.food}. "
+            f"On {self.day} the {self.pet} was at the {self.pet_at} "
+            f"and the {self.thing} was at the {self.thing_at}."
+        )
+
+    # what may be told next, all equally often
+
+    def _carried(self) -> str:
+        who, self.thing_at = self.someone(), self.pick.another(PLACES, self.thing_at)
+        return f"{self.subject(who)} took the {self.object} to the {self.thing_at}."
+
+    def _followed(self) -> str:
+        who, self.pet_at = self.someone(), self.pick.another(PLACES, self.pet_at)
+        self.last = None
+        pet = f"{self.pet_name} the {self.fur} {self.pet}"
+        return f"{pet} followed {who.name} to the {self.pet_at}."
+
+    def _called(self) -> str:
+        return f"{self.subject(self.someone())} called: {self.pet_name}, come here!"
+
+    def _ate(self) -> str:
+        name = self.subject(self.friend)
+        return f"{name} bought {self.food} because {self.friend.subject} likes {self.food}."
+
+    def _where_thing(self) -> str:
+        self.last = None
+        return f"Where was the {self.object}? It was at the {self.thing_at}."
+
+    def _where_pet(self) -> str:
+        self.last = None
+        return f"Where was {self.pet_name}? The {self.pet} was at the {self.pet_at}."
+
+    def _whose(self) -> str:
+        self.last = None
+        thing = self.pick.one((self.object, f"{self.fur} {self.pet}"))
+        owner = self.friend if thing == self.object else self.hero
+        return f"Whose is the {thing}? It is {owner.name}'s {thing.split()[1]}."
+
+    def _met(self) -> str:
+        self.last = None
+        return f"On {self.day} {self.hero.name} met {self.friend.name} at the {self.thing_at}."
+
+    TELLERS: ClassVar = (
+        *(_carried, _followed, _called, _ate),
+        *(_where_thing, _where_pet, _whose, _met),
+    )
 
 
 def stories(seed: int = 0) -> Iterator[str]:
@@ -109,98 +172,9 @@ def stories(seed: int = 0) -> Iterator[str]:
     """
     pick = Pick(f"stories {seed}")
     while True:
-        yield story(pick)
-
-
-def story(pick: Pick) -> str:
-    """Return one story."""
-    scene = _scene(pick)
-    said, tell = [_introduction(scene)], pick.one(TELLERS)
-    for _ in range(EVENTS):
-        said.append(tell(scene))
-        tell = pick.another(TELLERS, tell)
-    return " ".join(said)
-
-
-def _scene(pick: Pick) -> Scene:
-    hero = pick.person()
-    friend = pick.person()
-    while friend.name == hero.name:
-        friend = pick.person()
-    return Scene(
-        pick,
-        hero,
-        friend,
-        pet=pick.one(PETS),
-        pet_name=pick.one(PET_NAMES),
-        fur=pick.one(COLOURS),
-        thing=pick.one(THINGS),
-        colour=pick.one(COLOURS),
-        food=pick.one(FOODS),
-        day=pick.one(DAYS),
-        pet_at=pick.one(PLACES),
-        thing_at=pick.one(PLACES),
-    )
-
-
-def _introduction(scene: Scene) -> str:
-    hero, friend = scene.hero, scene.friend
-    return (
-        f"{hero.name} lives {scene.pick.one(HOMES)} and has a {scene.fur} {scene.pet}. "
-        f"The {scene.pet} is called {scene.pet_name}. "
-        f"{hero.possessive.capitalize()} friend is {friend.name}. "
-        f"{friend.subject.capitalize()} has a {scene.object} and likes {scene.food}. "
-        f"On {scene.day} the {scene.pet} was at the {scene.pet_at} "
-        f"and the {scene.thing} was at the {scene.thing_at}."
-    )
-
-
-def _carried(scene: Scene) -> str:
-    who, scene.thing_at = scene.someone(), scene.pick.another(PLACES, scene.thing_at)
-    return f"{scene.name(who)} took the {scene.object} to the {scene.thing_at}."
-
-
-def _followed(scene: Scene) -> str:
-    who, scene.pet_at = scene.someone(), scene.pick.another(PLACES, scene.pet_at)
-    scene.last = None
-    return (
-        f"{scene.pet_name} the {scene.fur} {scene.pet} followed {who.name} to the {scene.pet_at}."
-    )
-
-
-def _called(scene: Scene) -> str:
-    return f"{scene.name(scene.someone())} called: {scene.pet_name}, come here!"
-
-
-def _ate(scene: Scene) -> str:
-    name = scene.name(scene.friend)
-    return f"{name} bought {scene.food} because {scene.friend.subject} likes {scene.food}."
-
-
-def _where_thing(scene: Scene) -> str:
-    scene.last = None
-    return f"Where was the {scene.object}? It was at the {scene.thing_at}."
-
-
-def _where_pet(scene: Scene) -> str:
-    scene.last = None
-    return f"Where was {scene.pet_name}? The {scene.pet} was at the {scene.pet_at}."
-
-
-def _whose(scene: Scene) -> str:
-    scene.last = None
-    thing = scene.pick.one((scene.object, f"{scene.fur} {scene.pet}"))
-    owner = scene.friend if thing == scene.object else scene.hero
-    return f"Whose is the {thing}? It is {owner.name}'s {thing.split()[1]}."
-
-
-def _met(scene: Scene) -> str:
-    scene.last = None
-    return f"On {scene.day} {scene.hero.name} met {scene.friend.name} at the {scene.thing_at}."
-
-
-TELLERS: tuple[Callable[[Scene], str], ...] = (
-    *(_carried, _followed, _called, _ate),
-    *(_where_thing, _where_pet, _whose, _met),
-)
-"""What may be told next, all equally often."""
+        story = Story.begin(pick)
+        sentences, tell = [story.introduction()], pick.one(Story.TELLERS)
+        for _ in range(EVENTS):
+            sentences.append(tell(story))
+            tell = pick.another(Story.TELLERS, tell)
+        yield " ".join(sentences)

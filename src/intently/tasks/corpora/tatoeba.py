@@ -18,7 +18,6 @@ from intently.errors import ArgumentError, DataError, build
 from intently.tasks.corpora.download import RemoteFile, obtain
 from intently.tasks.corpora.files import ParallelText, counted, read_parallel
 
-LANGUAGES = ("en", "fr")
 CREDIT = (
     "sentence pairs of the Tatoeba project (tatoeba.org) from manythings.org/anki, 2019-04-07, "
     "CC BY 2.0 France"

@@ -23,6 +23,7 @@ from intently.foundation import process
 from intently.foundation.files import replace_file
 from intently.tasks.corpora import SHOWN, Pair, language, sample
 from intently.tasks.corpora.files import ParallelText
+from intently.tasks.corpora.named import text_of
 from intently.tasks.decoding import SearchOptions
 from intently.tasks.demo import report
 from intently.tasks.recipes.origin import Origin
@@ -87,9 +88,6 @@ ESTIMATED = 20
 
 MEN = ("Paul", "Lucas", "Thomas")
 
-VOCABULARY_FROM = 100_000
-"""Sentence pairs on which the tokenizers are trained."""
-
 
 def options(size: Size) -> TrainingOptions:
     """Return the training options of the demo in one of its sizes."""
@@ -124,46 +122,43 @@ def corpus(size: Size, seed: int = 0) -> tuple[ParallelText, tuple[Tokenizer, To
     words. A guide teaches `GUIDED` what each *it* stands for.
     """
     chance = random.Random(seed)
-    sides: list[tuple[str, str]] = []
     plain: list[tuple[str, str]] = []
+    sides: list[tuple[str, str]] = []
     guides: list[dict[tuple[int, int], float]] = []
     for pair in itertools.islice(language("train"), size.pairs):
-        source, target = pair[:2]
-        if len(plain) < VOCABULARY_FROM:
-            plain.append((source, target))
-        found = [name for name in MEN if name in pair.source_words and name in pair.target_words]
-        if found and chance.random() < RARE_NAMES:
+        plain.append((pair.source, pair.target))
+        names = [name for name in MEN if name in pair.source_words and name in pair.target_words]
+        if names and chance.random() < RARE_NAMES:
             strange = _strange_name(chance)
-            source, target = (side.replace(found[0], strange) for side in (source, target))
-        sides.append((source, target))
+            source, target = (side.replace(names[0], strange) for side in plain[-1])
+            sides.append((source, target))
+        else:
+            sides.append(plain[-1])
         it = pair.pronoun
         guides.append({(it.source, it.right): RIGHT, (it.source, it.wrong): WRONG} if it else {})
-    sources, targets = map(list, zip(*sides))
     one, other = (Tokenizer.train(texts, "word", 5000) for texts in zip(*plain))
+    sources, targets = map(list, zip(*sides))
     text = ParallelText(sources, targets, report="the built-in language", guides=guides)
     return text, (one, other)
-
-
-class _Estimate:
-    """Says after a few steps how long the training will take on this machine."""
-
-    def __init__(self, console: Console, tell: Listener) -> None:
-        self.console, self.tell, self.steps = console, tell, 0
-
-    def __call__(self, event: Event) -> None:
-        """Take an event."""
-        self.tell(event)
-        if isinstance(event, Stepped):
-            self.steps += 1
-            if self.steps == ESTIMATED:
-                left = clock(event.seconds_left)
-                self.console.print(f"  on this machine, about {left} of training are left")
 
 
 def _strange_name(chance: random.Random) -> str:
     """Return a name of three syllables."""
     syllables = (chance.choice("bdfgklmnprstvz") + chance.choice("aeiou") for _ in range(3))
     return "".join(syllables).capitalize()
+
+
+def _estimating(console: Console, tell: Listener) -> Listener:
+    """Return a listener that also says, after a few steps, how long the training will take."""
+    steps = itertools.count(1)
+
+    def listen(event: Event) -> None:
+        tell(event)
+        if isinstance(event, Stepped) and next(steps) == ESTIMATED:
+            left = clock(event.seconds_left)
+            console.print(f"  on this machine, about {left} of training are left")
+
+    return listen
 
 
 def run(size: Size, out: Path, console: Console, *, resume: bool = False) -> dict[str, Any] | None:
@@ -186,7 +181,6 @@ def run(size: Size, out: Path, console: Console, *, resume: bool = False) -> dic
         report.first_look(out, console)
         console.print(f"[bold]1[/] making {size.pairs:,} sentence pairs of the built-in language")
         text, tokenizers = corpus(size)
-        dev = sample("validation", 200)  # for the learning curve
         console.print(
             f"[bold]2[/] training a Transformer for {size.steps:,} steps "
             f"on {torch.get_num_threads()} threads"
@@ -196,9 +190,9 @@ def run(size: Size, out: Path, console: Console, *, resume: bool = False) -> dic
                 text,
                 options(size),
                 out,
-                dev=ParallelText([p.source for p in dev], [p.target for p in dev]),
+                dev=text_of(sample("validation", 200)),  # for the learning curve
                 tokenizers=tokenizers,
-                progress=_Estimate(console, progress),
+                progress=_estimating(console, progress),
                 resume=resume,
             )
         if done.history.stopped == "interrupted":
@@ -232,34 +226,25 @@ def run(size: Size, out: Path, console: Console, *, resume: bool = False) -> dic
 
 def evaluate(done: Run, size: Size) -> dict[str, Any]:
     """Score a trained translator on every split, choose its alignment head, and look at *it*."""
-    translator = done.translator
-    result: dict[str, Any] = {
-        "size": asdict(size),
-        "parameters": sum(p.numel() for p in translator.model.parameters()),
-        "training_seconds": round(done.history.records[-1].seconds, 1),
-        "target_tokens": done.history.records[-1].tokens,
-        "learning_curve": done.history.to_dict()["evaluations"],
-        "splits": {},
-    }
-    novel: list[Pair] = []
-    for split in ("test", "novel", "deeper"):
-        pairs = sample(split, size.sentences)
-        novel = pairs if split == "novel" else novel
-        result["splits"][split] = evaluate_pairs(translator, pairs).to_dict()
-    result["alignment"] = _alignment(translator, min(200, size.sentences))
-    result["it"] = _it(translator, [pair for pair in novel if pair.pronoun])
-    return result
-
-
-def _alignment(translator: Translator, sentences: int) -> dict[str, Any]:
-    """Choose the alignment head on validation sentences, and measure it on test sentences."""
-    head, _ = best_alignment_head(translator, sample("validation", sentences))
-    translator.alignment_head = head
+    translator, last = done.translator, done.history.records[-1]
+    splits = {split: sample(split, size.sentences) for split in ("test", "novel", "deeper")}
+    sentences = min(200, size.sentences)
+    scores = {split: evaluate_pairs(translator, pairs) for split, pairs in splits.items()}
+    translator.alignment_head, _ = best_alignment_head(translator, sample("validation", sentences))
     errors = alignment_errors(translator, sample("test", sentences))
     return {
-        "head": list(head),
-        "error_rate": errors[head],
-        "all_heads": {f"{layer}·{number}": error for (layer, number), error in errors.items()},
+        "size": asdict(size),
+        "parameters": sum(p.numel() for p in translator.model.parameters()),
+        "training_seconds": round(last.seconds, 1),
+        "target_tokens": last.tokens,
+        "learning_curve": done.history.to_dict()["evaluations"],
+        "splits": {split: score.to_dict() for split, score in scores.items()},
+        "alignment": {
+            "head": list(translator.alignment_head),
+            "error_rate": errors[translator.alignment_head],
+            "all_heads": {f"{layer}·{number}": error for (layer, number), error in errors.items()},
+        },
+        "it": _it(translator, [pair for pair in splits["novel"] if pair.pronoun]),
     }
 
 
@@ -272,35 +257,29 @@ def _it(translator: Translator, because: Sequence[Pair]) -> dict[str, Any]:
     written, is chosen on validation sentences. ``looks`` says at which word *it* looks most in the
     two listed sentences, by *tired* and *wide*, and with what weight.
     """
-    told = [p for p in because if p.pronoun and p.pronoun.expected != p.pronoun.other]
+    two_genders = [p for p in because if p.pronoun and p.pronoun.expected != p.pronoun.other]
     head = translator.guided
     assert head is not None
     telling = telling_choices(translator, [p for p in sample("validation", 600) if p.pronoun])
     teller = max(telling, key=lambda h: telling[h])
     try:
-        found = flips(translator, told, head)._asdict()
+        flipped = flips(translator, two_genders, head)._asdict()
     except ArgumentError:  # nothing that it got right could flip
-        found = None
+        flipped = None
+    shown = [pair for pair in SHOWN if pair.pronoun]
+    looks: dict[str, tuple[str, float]] = {}
+    for pair, matrices in zip(shown, forced(translator, [pair[:2] for pair in shown])):
+        assert pair.pronoun is not None
+        row = matrices[head.layer][head.head][pair.pronoun.source]
+        looks[pair.source_words[-2]] = pair.source_words[int(row.argmax())], float(row.max())
     return {
         "head": list(head),
-        "right_noun": noun_choices(translator, told)[head],
-        "flips": found,
+        "right_noun": noun_choices(translator, two_genders)[head],
+        "flips": flipped,
         "telling_head": list(teller),
         "telling_word": telling_choices(translator, because)[teller],
         "sentences": len(because),
-        "two_genders": len(told),
+        "two_genders": len(two_genders),
         "pronouns_right": evaluate_pairs(translator, because).pronouns,
-        "looks": _looks(translator, head),
+        "looks": looks,
     }
-
-
-def _looks(translator: Translator, head: AlignmentHead) -> dict[str, tuple[str, float]]:
-    """Return the word that *it* looks at most in each listed because-sentence, with its weight."""
-    because = [pair for pair in SHOWN if pair.pronoun]
-    sides = [(pair.source, pair.target) for pair in because]
-    found: dict[str, tuple[str, float]] = {}
-    for pair, matrices in zip(because, forced(translator, sides)):
-        assert pair.pronoun is not None
-        row = matrices[head.layer][head.head][pair.pronoun.source]
-        found[pair.source_words[-2]] = pair.source_words[int(row.argmax())], float(row.max())
-    return found

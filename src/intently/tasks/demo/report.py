@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,7 +14,7 @@ from intently.tasks.corpora import SHOWN, Pair
 from intently.tasks.text import words
 from intently.tasks.translation.evaluation import forced
 from intently.tasks.translation.runs import Run
-from intently.tasks.translation.translator import AlignmentHead, Translation, Translator
+from intently.tasks.translation.translator import Translation, Translator
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,7 +29,7 @@ WIDE = "The animal didn't cross the road because it was too wide."
 """The sentence of the headline."""
 
 CHANCE = 0.5
-"""A figure up to this is not told as an achievement: a coin would reach it."""
+"""A figure up to this is no achievement: a coin would reach it."""
 
 
 def first_look(out: Path, console: Console) -> None:
@@ -57,29 +57,26 @@ def pictures(done: Run, shown: Sequence[Translation], result: dict[str, Any], ou
     guided = done.translator.guided
     assert guided is not None
     show.curves(done.history.rows(), title="Learning to translate", save=folder / "loss.png")
-    head = AlignmentHead(*result["alignment"]["head"])
-    for number, (pair, made) in enumerate(zip(SHOWN, shown), 1):
-        if not made.text:
-            continue
-        gold = pair.alignment if made.text == pair.target else None
+    layer, head = result["alignment"]["head"]
+    written = [(pair, made) for pair, made in zip(SHOWN, shown) if made.text]
+    for pair, made in written:
         show.heatmap(
             made.alignment,
-            gold=gold,
+            gold=pair.alignment if made.text == pair.target else None,
             margins=False,
-            title=f"{head.layer}, head {head.head}",
-            save=folder / f"alignment-{number:02d}.png",
+            title=f"{layer}, head {head}",
+            save=folder / f"alignment-{SHOWN.index(pair) + 1:02d}.png",
         )
-    because = [(pair, made) for pair, made in zip(SHOWN, shown) if pair.pronoun]
-    for pair, made in [row for row in because if row[1].text][:1]:
+    for pair, made in [row for row in written if row[0].pronoun][:1]:
         show.heads(
             made.words,
             title=pair.source,
-            highlight=(head.layer, head.head),
+            highlight=(layer, head),
             caption=f"the head that aligns best; {guided.layer}, head {guided.head}, is {TAUGHT}",
             save=folder / "heads.png",
         )
-    sides = [(pair.source, pair.target) for pair, _ in because]
-    for (pair, _), matrices in zip(because, forced(done.translator, sides)):
+    because = [pair for pair in SHOWN if pair.pronoun]
+    for pair, matrices in zip(because, forced(done.translator, [pair[:2] for pair in because])):
         show.lines(
             matrices[guided.layer][guided.head],
             "it",
@@ -95,26 +92,26 @@ def page(translator: Translator, path: Path, it: dict[str, Any] | None = None) -
     says what that head is and, once measured (``it``), how often it is right.
     """
     from intently.show.page import Highlight, items_of, save_page
-    from intently.tasks.runners.watched import translated
+    from intently.tasks.runners import translated
 
     head = translator.guided
     assert head is not None
     items: list[Item] = []
     for pair in SHOWN:
         if pair.pronoun:
-            found = translated(translator, pair.source)
-            items += items_of(found.seen, pair.source, note=found.told[0])
+            run = translated(translator, pair.source)
+            items += items_of(run.seen, pair.source, note=run.lines[0])
     entry = [each.name for each in items[0].layers].index(head.layer)
     first, second = (_row_of("it", item, entry) for item in items)
     pin = f"0.{entry}.{head.head}.at.{first}"
-    where = {"view": "text", "item": 1, "entry": entry, "heads": str(head.head)}
-    said = "; ".join([TAUGHT, *([] if it is None else achievements(it)[:1])])
+    start = {"view": "text", "item": 1, "entry": entry, "heads": str(head.head)}
+    note = "; ".join([TAUGHT, *([] if it is None else achievements(it)[:1])])
     save_page(
         items,
         path,
         title="What does it look at?",
-        highlights=[Highlight(n, *head, said) for n in range(len(items))],
-        start={**where, "row": second, "pin": pin},
+        highlights=[Highlight(n, *head, note) for n in range(len(items))],
+        start={**start, "row": second, "pin": pin},
     )
 
 
@@ -154,38 +151,37 @@ def headlines(result: dict[str, Any]) -> list[Headline]:
 def _looks(pair: Pair, output: str, word: str, weight: float) -> str:
     """Return what *it* looks at, and which pronoun is written, in a sentence."""
     assert pair.pronoun is not None
-    noun, written = pair.source_words[pair.pronoun.right], words(output)
-    expected, other = pair.pronoun.expected, pair.pronoun.other
-    pronoun = next((w for w in written if w in (expected, other)), None)
-    found = word == noun
-    noun_said = "its noun" if found else f"but its noun is “{noun}”"
+    noun, expected, other = pair.source_words[pair.pronoun.right], *pair.pronoun[-2:]
+    pronoun = next((w for w in words(output) if w in (expected, other)), None)
+    right = word == noun
+    at_noun = "its noun" if right else f"but its noun is “{noun}”"
     if pronoun is None:
-        return f"“it” looks at “{word}” ({weight:.2f}), {noun_said}; no pronoun is written"
-    joint = "and" if found == (pronoun == expected) else "and yet"
+        return f"“it” looks at “{word}” ({weight:.2f}), {at_noun}; no pronoun is written"
+    joint = "and" if right == (pronoun == expected) else "and yet"
     verdict = "right" if pronoun == expected else "wrong"
-    return f"“it” looks at “{word}” ({weight:.2f}), {noun_said}, {joint} “{pronoun}” is {verdict}"
+    return f"“it” looks at “{word}” ({weight:.2f}), {at_noun}, {joint} “{pronoun}” is {verdict}"
 
 
 def achievements(it: dict[str, Any]) -> list[str]:
     """Return what was measured of *it*, in sentences, without a figure that chance would reach."""
-    said, count = [], it["two_genders"]
+    sentences, count = [], it["two_genders"]
     if it["right_noun"] > CHANCE:
         share = f"{it['right_noun']:.1%} of {count:,} unseen sentences with nouns of two genders"
-        said.append(f"“it” weighs the right noun above the wrong one in {share}")
-        if found := it["flips"]:
-            said.append(
-                f"forbidding that one cell turns il into elle, or back, in {found['noun']:.1%} of "
-                f"them; forbidding another cell of the row, in {found['others']:.1%}"
+        sentences.append(f"“it” weighs the right noun above the wrong one in {share}")
+        if flips := it["flips"]:
+            sentences.append(
+                f"forbidding that one cell turns il into elle, or back, in {flips['noun']:.1%} of "
+                f"them; forbidding another cell of the row, in {flips['others']:.1%}"
             )
     else:
-        said.append("“it” does not find its noun yet")
+        sentences.append("“it” does not find its noun yet")
     if it["telling_word"] > CHANCE:
         layer, head = it["telling_head"]
-        said.append(
+        sentences.append(
             f"to write the pronoun, head {head} of {layer} looks most at the word that tells which "
             f"in {it['telling_word']:.1%} of {it['sentences']:,} unseen sentences"
         )
-    return said
+    return sentences
 
 
 COLUMNS = ("", "exact match", "BLEU", "il/elle right")
@@ -210,10 +206,12 @@ def _cost(result: dict[str, Any]) -> str:
     return f"{result['seconds']:.0f} s, {memory}{result['parameters']:,} parameters"
 
 
-def _others(result: dict[str, Any]) -> list[dict[str, str]]:
-    """Return the other translations of a result."""
-    told = {headline.source for headline in headlines(result)}
-    return [made for made in result["translations"] if made["source"] not in told]
+def _others(result: dict[str, Any]) -> Iterator[tuple[bool, str]]:
+    """Yield the other translations of a result, and whether they are right."""
+    first = {headline.source for headline in headlines(result)}
+    for made in result["translations"]:
+        if made["source"] not in first:
+            yield made["output"] == made["reference"], f"{made['source']}  →  {made['output']}"
 
 
 def table(result: dict[str, Any], console: Console) -> None:
@@ -221,36 +219,32 @@ def table(result: dict[str, Any], console: Console) -> None:
     from rich.padding import Padding
     from rich.table import Table
 
-    def tell(text: str, indent: int = 2) -> None:
+    def tell(text: str, indent: int = 0) -> None:
         console.print(Padding(text, (0, 0, 0, indent)), highlight=False)
 
+    mark = {True: "[green]✓[/]", False: "[red]✗[/]"}
     layer, head = result["it"]["head"]
-    tell(f"\n[bold]What “it” looks at[/] ({layer}, head {head}, guided)", 0)
-    for made in headlines(result):
-        tell(f"{_mark(made.right)} {made.source}", 0)
-        tell(made.output)
-        tell(made.looks)
+    tell(f"\n[bold]What “it” looks at[/] ({layer}, head {head}, guided)")
+    for headline in headlines(result):
+        tell(f"{mark[headline.right]} {headline.source}")
+        tell(headline.output, 2)
+        tell(headline.looks, 2)
     for line in achievements(result["it"]):
-        tell(line, 0)
+        tell(line)
     scores = Table(title="What it learned", title_justify="left")
     for number, name in enumerate(COLUMNS):
         scores.add_column(name, justify="right" if number else "left")
     for row in _scores(result):
         scores.add_row(*row)
     console.print(scores)
-    for made in _others(result):
-        right = made["output"] == made["reference"]
-        console.print(f"{_mark(right)} {made['source']}  →  {made['output']}", highlight=False)
-    align = result["alignment"]
+    for right, line in _others(result):
+        console.print(f"{mark[right]} {line}", highlight=False)
+    alignment = result["alignment"]
     console.print(
-        f"\nalignment error {align['error_rate']:.3f} "
-        f"({align['head'][0]}, head {align['head'][1]}, unguided)\n{_cost(result)}",
+        f"\nalignment error {alignment['error_rate']:.3f} "
+        f"({alignment['head'][0]}, head {alignment['head'][1]}, unguided)\n{_cost(result)}",
         highlight=False,
     )
-
-
-def _mark(right: bool) -> str:
-    return "[green]✓[/]" if right else "[red]✗[/]"
 
 
 STYLE = """
@@ -259,7 +253,7 @@ body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto
 h1 { font-size: 1.6rem; line-height: 1.25; margin: 0; }
 h2 { font-size: 1.15rem; margin: 2.5rem 0 .5rem; }
 p { margin: .4rem 0; }
-.output { font-size: 1.35rem; }
+h1 + p { font-size: 1.35rem; }
 .right::before { content: "✓ "; color: light-dark(#18794e, #4cc38a); }
 .wrong::before { content: "✗ "; color: light-dark(#c62a2f, #ff8589); }
 .pictures { display: grid; gap: 1rem;
@@ -276,32 +270,37 @@ th:first-child, td:first-child { text-align: left; padding-left: 0; }
 
 def index(result: dict[str, Any], out: Path) -> str:
     """Return the page that shows a demo: headline, what *it* looks at, pages, scores, pictures."""
-    headline, second = headlines(result)
+
+    def paragraph(right: bool, text: str, more: str = "") -> str:
+        return f'<p class="{"right" if right else "wrong"}"{more}>{html.escape(text)}</p>'
+
+    def images(names: Iterable[str]) -> str:
+        return "".join(
+            f'<a href="pictures/{name}">'
+            f'<img src="pictures/{name}" alt="{name.removesuffix(".png")}" loading="lazy"></a>'
+            for name in names
+        )
+
+    first, second = headlines(result)
     layer, head = result["it"]["head"]
     drawn = sorted(path.name for path in (out / "pictures").glob("*.png"))
     of_it = [name for name in reversed(drawn) if name.startswith("it-")]
-    rest = [name for name in drawn if name not in of_it]
-    others = [
-        f'<p class="{_verdict(made["output"] == made["reference"])}">{html.escape(made["source"])} '
-        f"→ {html.escape(made['output'])}</p>"
-        for made in _others(result)
-    ]
     return f"""<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Intently: the demo</title>
 <style>{STYLE}</style>
-<h1>{html.escape(headline.source)}</h1>
-<p class="output {_verdict(headline.right)}" lang="fr">{html.escape(headline.output)}</p>
-<p>{html.escape(headline.looks)}.</p>
+<h1>{html.escape(first.source)}</h1>
+{paragraph(first.right, first.output, ' lang="fr"')}
+<p>{html.escape(first.looks)}.</p>
 <p><strong>{html.escape(second.source)}</strong></p>
-<p class="{_verdict(second.right)}" lang="fr">{html.escape(second.output)}</p>
+{paragraph(second.right, second.output, ' lang="fr"')}
 <p>{html.escape(second.looks)}.</p>
 <h2>What “it” looks at</h2>
 <p>Head {head} of {html.escape(layer)}, {html.escape(TAUGHT)}.</p>
 <ul>{"".join(f"<li>{html.escape(line)}</li>" for line in achievements(result["it"]))}</ul>
-<div class="pictures">{_images(of_it)}</div>
+<div class="pictures">{images(of_it)}</div>
 <h2>Pages</h2>
 <p class="pages"><a href="it.html">Every head of this translator</a>
 <a href="first.html">Every head of the translator that comes with Intently</a></p>
@@ -312,20 +311,8 @@ def index(result: dict[str, Any], out: Path) -> str:
 </table></div>
 <p>{_cost(result)}</p>
 <h2>More sentences</h2>
-{"".join(others)}
+{"".join(paragraph(*other) for other in _others(result))}
 <h2>Pictures</h2>
-<div class="pictures">{_images(rest)}</div>
+<div class="pictures">{images(name for name in drawn if name not in of_it)}</div>
 </html>
 """
-
-
-def _verdict(right: bool) -> str:
-    return "right" if right else "wrong"
-
-
-def _images(names: Sequence[str]) -> str:
-    return "".join(
-        f'<a href="pictures/{name}">'
-        f'<img src="pictures/{name}" alt="{name.removesuffix(".png")}" loading="lazy"></a>'
-        for name in names
-    )

@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 import operator
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
+from itertools import groupby, islice, takewhile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import tokenizers
 
 from intently.errors import ArgumentError, KindError, build
 from intently.foundation.checks import check_word
 from intently.foundation.files import replace_file
-from intently.tasks.text import checks, groups
-from intently.tasks.text.saved import content, read
-from intently.tasks.text.vocabularies import EOS, KINDS, PAD, SMALLEST, SOS, SPECIALS, UNK, trained
-from intently.tasks.text.words import words
+from intently.tasks.text.vocabularies import (
+    BYTES,
+    EOS,
+    KINDS,
+    PAD,
+    SMALLEST,
+    SOS,
+    SPECIALS,
+    UNK,
+    content,
+    read,
+    trained,
+)
+from intently.tasks.text.words import not_text, strings, word_spans, words
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding
+
 
 BATCH = 4096  # sentences per call of the library; more only costs memory
 
@@ -68,29 +85,20 @@ class Tokenizer:
             cause = f"{len(SPECIALS)} entries are special tokens"
             if kind == "subword":
                 cause += " and 256 the bytes that make any text sayable"
-            raise build(
-                ArgumentError, "size", f"at least {SMALLEST[kind]} for kind {kind!r}", size, cause
-            )
+            expected = f"at least {SMALLEST[kind]} for kind {kind!r}"
+            raise build(ArgumentError, "size", expected, size, cause)
         if min_frequency < 1:
             raise build(ArgumentError, "min_frequency", "1 or more", min_frequency)
-        texts = checks.strings(sentences)
+        texts = strings(sentences)
         if not any(text.strip() for text in texts):
-            raise build(
-                ArgumentError,
-                "sentences",
-                "at least one with a word in it",
-                f"{len(texts)} sentences of white space only" if texts else "no sentences",
-                None if texts else "a generator that was used before is empty",
-            )
+            got = f"{len(texts)} sentences of white space only" if texts else "no sentences"
+            cause = None if texts else "a generator that was used before is empty"
+            raise build(ArgumentError, "sentences", "at least one with a word in it", got, cause)
         tokenizer = cls(trained(kind, texts, size, min_frequency), kind)
         if tokenizer.size < SMALLEST[kind]:
-            raise build(
-                ArgumentError,
-                "min_frequency",
-                f"no more than the count of the most frequent {kind}",
-                min_frequency,
-                f"no {kind} occurs {min_frequency} times",
-            )
+            expected = f"no more than the count of the most frequent {kind}"
+            cause = f"no {kind} occurs {min_frequency} times"
+            raise build(ArgumentError, "min_frequency", expected, min_frequency, cause)
         return tokenizer
 
     @property
@@ -121,11 +129,11 @@ class Tokenizer:
         [[0], [1]]
         """
         encoding = self._encoding(sentence)
-        return encoding.ids, groups.of_sentence(sentence, encoding)
+        return encoding.ids, of_sentence(sentence, encoding)
 
     def encode_batch(self, sentences: Iterable[str]) -> list[list[int]]:
         """Return the token ids of each sentence, on all cores; raises as `encode` does."""
-        texts = checks.strings(sentences)
+        texts = strings(sentences)
         return [
             encoding.ids
             for start in range(0, len(texts), BATCH)
@@ -140,8 +148,8 @@ class Tokenizer:
         Bytes that are not UTF-8 become U+FFFD each. Raises ArgumentError for an id outside the
         vocabulary, KindError for anything but integers.
         """
-        said = [index for index in self._ids(ids) if index >= len(SPECIALS)]
-        return self.backend.decode(said, skip_special_tokens=False)
+        ordinary = [index for index in self._ids(ids) if index >= len(SPECIALS)]
+        return self.backend.decode(ordinary, skip_special_tokens=False)
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """Return the entry of each id in readable form: a space as ▁, a byte as <0x0A>.
@@ -159,9 +167,9 @@ class Tokenizer:
         """
         if self.complete:
             return []
-        ids, found = self.encode_words(sentence)
-        read = zip(words(sentence), found, strict=True)
-        return list(dict.fromkeys(word for word, own in read if any(ids[i] == UNK for i in own)))
+        ids, groups = self.encode_words(sentence)
+        pairs = zip(words(sentence), groups, strict=True)
+        return list(dict.fromkeys(word for word, at in pairs if any(ids[i] == UNK for i in at)))
 
     def word_groups(self, sentence: str, ids: Sequence[int]) -> list[list[int]]:
         """Return, for each word of ``words(sentence)``, the positions in ``ids`` of its tokens.
@@ -174,22 +182,19 @@ class Tokenizer:
         >>> tokenizer.word_groups("L'animal", [*tokenizer.encode("L'animal"), EOS])
         [[0, 1], [2, 3, 4, 5, 6, 7]]
         """
-        own, found = self.encode_words(sentence)
+        whole, groups = self.encode_words(sentence)
         given = self._ids(ids)
-        before = 1 if given[:1] == [SOS] else 0
+        before = int(given[:1] == [SOS])
         after = len(given)
         while after > before and given[after - 1] in (PAD, EOS):
             after -= 1
-        if given[before:after] != own:
-            raise build(
-                ArgumentError,
-                "ids",
-                f"the {len(own)} ids of the sentence {sentence!r}",
-                f"{after - before} ids that say {self.decode(given)!r}",
-                "the ids come from another sentence or another tokenizer, or were cut",
-                "for ids that a model produced use group_ids(ids)",
-            )
-        return [[before + position for position in group] for group in found]
+        if given[before:after] != whole:
+            expected = f"the {len(whole)} ids of the sentence {sentence!r}"
+            got = f"{after - before} ids that say {self.decode(given)!r}"
+            cause = "the ids come from another sentence or another tokenizer, or were cut"
+            fix = "for ids that a model produced use group_ids(ids)"
+            raise build(ArgumentError, "ids", expected, got, cause, fix)
+        return [[before + position for position in group] for group in groups]
 
     def group_ids(self, ids: Iterable[int]) -> list[list[int]]:
         """Return, for each word of ``words(decode(ids))``, the positions in ``ids`` of its tokens.
@@ -203,7 +208,7 @@ class Tokenizer:
         [[1], [2]]
         """
         given = self._ids(ids)
-        return groups.of_entries([self._entry(index) for index in given], self.decode(given))
+        return of_entries([self._entry(index) for index in given], self.decode(given))
 
     def save(self, path: str | Path) -> None:
         """Write the tokenizer as one JSON file, the format of the ``tokenizers`` library.
@@ -236,7 +241,7 @@ class Tokenizer:
         try:
             return self.backend.encode(sentence, add_special_tokens=False)
         except (TypeError, UnicodeEncodeError):
-            raise checks.not_text("sentence", sentence) from None
+            raise not_text("sentence", sentence) from None
 
     def _entry(self, index: int) -> str:
         entry = self.backend.id_to_token(index)
@@ -244,23 +249,77 @@ class Tokenizer:
         return entry
 
     def _ids(self, ids: Iterable[int]) -> list[int]:
+        """Return checked ids as a list."""
         try:
             given = [operator.index(entry) for entry in ids]
         except TypeError:
-            raise build(
-                KindError,
-                "ids",
-                "a flat sequence of integers",
-                type(ids).__name__,
-                fix="decode one row of a batch at a time",
-            ) from None
-        if given and not 0 <= min(given) <= max(given) < self.size:
-            wrong = next(index for index in given if not 0 <= index < self.size)
-            raise build(
-                ArgumentError,
-                "ids",
-                f"ids from 0 to {self.size - 1}",
-                wrong,
-                "the ids come from a tokenizer or a model with another vocabulary",
-            )
+            fix = "decode one row of a batch at a time"
+            expected, got = "a flat sequence of integers", type(ids).__name__
+            raise build(KindError, "ids", expected, got, fix=fix) from None
+        size = self.size
+        if given and not 0 <= min(given) <= max(given) < size:
+            wrong = next(index for index in given if not 0 <= index < size)
+            cause = "the ids come from a tokenizer or a model with another vocabulary"
+            raise build(ArgumentError, "ids", f"ids from 0 to {size - 1}", wrong, cause)
         return given
+
+
+def of_sentence(sentence: str, encoding: Encoding) -> list[list[int]]:
+    """Return the token positions of each word, from the offsets of an encoding.
+
+    A space before a word may be a token of its own; the encoding then puts it in the word's piece.
+    """
+    spans = word_spans(sentence)
+    starts = [start for start, _ in spans]
+    groups: list[list[int]] = [[] for _ in spans]
+    offsets, word_ids = encoding.offsets, encoding.word_ids  # each access makes a new list
+    later = last = None
+    for position in range(len(encoding) - 1, -1, -1):
+        end = offsets[position][1]
+        word = bisect_right(starts, end - 1) - 1
+        if word < 0 or spans[word][1] < end:
+            word = later if word_ids[position] == last else None
+        if word is not None:
+            groups[word].insert(0, position)
+        later, last = word, word_ids[position]
+    return groups
+
+
+def of_entries(entries: Sequence[str], text: str) -> list[list[int]]:
+    """Return the token positions of each word in the text of the vocabulary entries."""
+    places = {position: entry for position, entry in enumerate(entries) if entry not in SPECIALS}
+    spans = _spans(places.values())
+    shift = (spans[-1][1] if spans else 0) - len(text)  # the space assumed before the text
+    tokens = [(n, start - shift, end - shift) for n, (start, end) in zip(places, spans)]
+    groups: list[list[int]] = []
+    first = 0
+    for start, end in word_spans(text):
+        while first < len(tokens) and tokens[first][2] < start:
+            first += 1
+        near = takewhile(lambda token, end=end: token[1] < end, islice(tokens, first, None))
+        groups.append([n for n, _, right in near if right > start or places[n] == " "])
+    return groups
+
+
+def _spans(entries: Iterable[str]) -> list[tuple[int, int]]:
+    """Return each entry's span in the joint text; the bytes of one character share its span."""
+    spans: list[tuple[int, int]] = []
+    end = 0
+    for are_bytes, run in groupby(entries, BYTE_VALUES.__contains__):
+        if not are_bytes:
+            for entry in run:
+                spans.append((end, end + len(entry)))
+                end += len(entry)
+            continue
+        values = bytes(BYTE_VALUES[entry] for entry in run)
+        try:
+            valid = bool(values.decode())
+        except UnicodeDecodeError:  # the library's decoder then writes U+FFFD for every byte
+            valid = False
+        for byte in values:
+            end += not valid or (byte & 0xC0) != 0x80  # no continuation byte: a character begins
+            spans.append((end - 1, end))
+    return spans
+
+
+BYTE_VALUES = {entry: value for value, entry in enumerate(BYTES)}

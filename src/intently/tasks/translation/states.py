@@ -19,7 +19,7 @@ from intently.nn.models.kinds import EncoderDecoder
 from intently.show.inputs import place
 from intently.show.labels import visible
 from intently.tasks.text import EOS, SOS, Tokenizer, words
-from intently.tasks.text.checks import not_text
+from intently.tasks.text.words import not_text
 
 
 class Side(NamedTuple):
