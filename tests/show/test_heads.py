@@ -17,16 +17,17 @@ from .drawing import quiet as quiet
 from .refusals import refusals, refuses
 
 
+def kinds(figure) -> list[str]:
+    return [name for axes in figure.axes for name in written(axes)]
+
+
 def test_heads_stand_layers_down_and_heads_across():
     figure = show.heads(model())
     drawn = panels(figure)
     titles = [axes.get_title() for axes in drawn]
     assert titles == [f"{layer}·{head}" for layer in (0, 1) for head in (0, 1, 2)] * 2
-    assert written(figure) == [
-        "encoder.*.self_attention",
-        "decoder.*.cross_attention",
-        "one scale for all heads",
-    ]
+    assert kinds(figure) == ["encoder.*.self_attention", "decoder.*.cross_attention"]
+    assert written(figure) == ["one scale for all heads"]
     expected = [matrix.dense()[head] for matrix in model().values() for head in range(3)]
     for axes, values in zip(drawn, expected, strict=True):
         np.testing.assert_array_equal(shaded(axes), values.numpy())
@@ -65,7 +66,7 @@ def test_heads_sort_by_statistics_of_the_library():
 
 def test_layers_of_other_sizes_stand_in_groups_of_their_own():
     figure = show.heads({"a.0": Dense(weights(1, 4, 4)), "a.1": Dense(weights(1, 5, 4))})
-    assert written(figure)[:2] == ["a.0 (4 × 4)", "a.1 (5 × 4)"]
+    assert kinds(figure) == ["a.0 (4 × 4)", "a.1 (5 × 4)"]
 
 
 def test_heads_of_a_recording_leave_out_what_is_not_verified():

@@ -30,7 +30,7 @@ def test_masks_are_drawn_cell_for_cell(name):
     (axes,) = panels(show.mask(mask, 4))
     expected = mask.dense(Geometry((), 4, 4, torch.device("cpu"))).expand(4, 4)
     np.testing.assert_array_equal(shaded(axes), expected)
-    assert axes.get_xlabel() == ""
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("keys", "queries")
 
 
 def test_words_name_both_sides_and_queries_are_the_last():

@@ -196,9 +196,8 @@ def test_ours_words_and_characters():
     cutters = {"words": str.split, "ours": tokenizer, "characters": list}
     figure = show.text(SENTENCE, cutters)
     pieces = tokenizer.tokens(tokenizer.encode(SENTENCE))
-    expected = ["words", "5 tokens", *SENTENCE.split()]
-    expected += ["ours", f"{len(pieces)} tokens", *pieces]
-    expected += ["characters", "24 tokens", *("␣" if c == " " else c for c in SENTENCE)]
+    expected = ["words: 5 tokens", *SENTENCE.split(), f"ours: {len(pieces)} tokens", *pieces]
+    expected += ["characters: 24 tokens", *("␣" if c == " " else c for c in SENTENCE)]
     assert written(figure.axes[0]) == expected
     assert len(boxes(figure)) == 5 + len(pieces) + 24
     assert written(figure) == [SENTENCE]
@@ -222,7 +221,7 @@ def test_scripts_that_run_from_the_right_do():
 
 def test_tokens_are_shown_as_they_are():
     figure = show.text("a", {"$x$": ["$a$", "▁b", "\x1b[31m", "", "x" * 100]}, title="t")
-    assert written(figure.axes[0])[2:] == ["$a$", "▁b", "⟨U+001B⟩[31m", "∅", "x" * 23 + "…"]
+    assert written(figure.axes[0])[1:] == ["$a$", "▁b", "⟨U+001B⟩[31m", "∅", "x" * 23 + "…"]
     assert written(figure) == ["t\na"]
 
 
