@@ -18,7 +18,7 @@ from intently.show.style import ACCENT, weight_map
 from intently.tasks.translation.translator import Translator
 
 from .drawing import boxes, weights, written
-from .refusals import refusals, refuses
+from .refusals import refusals
 
 WORDS = ("The", "animal", "was", "tired")
 
@@ -95,15 +95,6 @@ def test_a_recording_of_a_model_is_read():
     row = seen[name][0, 0, 2]
     top = show.cells.limits(row.numpy())[1]
     np.testing.assert_allclose(shades(figure)[:4], expected(row, top), atol=1e-6)
-    refuses(
-        ArgumentError,
-        {
-            r"head: expected a name, or a name and a head, of '": lambda: show.text(seen, 2),
-            r"head: expected a head from 0 to \d+; got 99": lambda: show.text(
-                seen, 2, head=(name, 99)
-            ),
-        },
-    )
 
 
 def test_pieces_of_words_are_joined_and_long_texts_break_into_lines():
