@@ -97,19 +97,11 @@ DIM = 0.18
 
 BASE = "DejaVu Sans"
 LAST = "Last Resort High-Efficiency"
-PREFERRED = (
-    *("Noto Sans CJK JP", "Noto Sans CJK SC", "Noto Sans JP", "Noto Sans SC", "Source Han Sans"),
-    *("Hiragino Sans", "PingFang SC", "Yu Gothic", "Microsoft YaHei", "Malgun Gothic"),
-    *("IPAGothic", "TakaoGothic", "VL Gothic", "WenQuanYi Zen Hei", "Droid Sans Fallback"),
-    *(
-        "Noto Sans",
-        "Noto Sans Arabic",
-        "Noto Sans Hebrew",
-        "Noto Sans Devanagari",
-        "Noto Sans Thai",
-    ),
-    *("Arial Unicode MS", "Segoe UI Symbol", "Apple Symbols"),
-)
+PREFERRED = """Noto Sans CJK JP, Noto Sans CJK SC, Noto Sans JP, Noto Sans SC, Source Han Sans,
+Hiragino Sans, PingFang SC, Yu Gothic, Microsoft YaHei, Malgun Gothic, IPAGothic, TakaoGothic,
+VL Gothic, WenQuanYi Zen Hei, Droid Sans Fallback, Noto Sans, Noto Sans Arabic, Noto Sans Hebrew,
+Noto Sans Devanagari, Noto Sans Thai, Arial Unicode MS, Segoe UI Symbol, Apple Symbols"""
+"""Families that are taken before others, from first to last."""
 
 
 @contextmanager
@@ -124,13 +116,12 @@ def style(texts: Iterable[str] = (), paper: str | None = None) -> Iterator[None]
     from matplotlib.colors import to_rgb
 
     dark = luminance(to_rgb(paper or rcParams["figure.facecolor"])) < DIM
-    sheet = {**SHEET, "font.family": families("".join(texts))}
-    if dark:
-        sheet |= {name: DARK[x] for name, x in SHEET.items() if isinstance(x, str) and x in DARK}
+    colours = {name: DARK[x] for name, x in SHEET.items() if isinstance(x, str) and x in DARK}
     log = logging.getLogger("matplotlib.font_manager")
     level = log.level
     log.setLevel(logging.ERROR)  # a font without a normal weight is good enough
     try:
+        sheet = {**SHEET, **(colours if dark else {}), "font.family": families("".join(texts))}
         with matplotlib.style.context(["default", sheet]):
             yield
     finally:
@@ -163,7 +154,8 @@ def families(text: str) -> list[str]:
     find_new_fonts()
     installed = {font.name for font in fontManager.ttflist}
     chosen = [BASE]
-    for family in [name for name in PREFERRED if name in installed] + sorted(installed - {LAST}):
+    preferred = PREFERRED.replace("\n", " ").split(", ")
+    for family in [name for name in preferred if name in installed] + sorted(installed - {LAST}):
         if lacking and lacking & _characters(family):
             chosen.append(family)
             lacking -= _characters(family)

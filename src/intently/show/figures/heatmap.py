@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 import torch
 
 from intently.core.matrix import LazyMatrix
+from intently.core.matrix.alignment import Alignment
 from intently.core.matrix.labelling import follows
 from intently.core.matrix.patterns.heads import entropies
 from intently.errors import ArgumentError, KindError, build
@@ -42,15 +43,6 @@ Scale = Literal["linear", "log"]
 Sink = Literal["show", "hide"]
 
 
-class Gold(Protocol):
-    """Known links between words, as (source, target): an `Alignment` is one."""
-
-    @property
-    def sure(self) -> Collection[tuple[int, int]]: ...
-    @property
-    def possible(self) -> Collection[tuple[int, int]]: ...
-
-
 class Effects(Protocol):
     """A table of `intently.effects`, with columns "layer", "difference" and "head" or "key"."""
 
@@ -69,7 +61,7 @@ def heatmap(
     matrix: Drawn,
     *,
     head: Choice = None,
-    gold: Gold | None = None,
+    gold: Alignment | None = None,
     margins: bool = True,
     scale: Scale = "linear",
     sink: Sink = "show",
@@ -173,7 +165,7 @@ def _grid(table: Any) -> tuple[LazyMatrix, tuple[str, str], str]:
     return Plain(torch.from_numpy(values), (tuple(rows), top)), ("layer", across), "difference"
 
 
-def _links(gold: Gold | None, t: int, s: int) -> tuple[Links, Links]:
+def _links(gold: Alignment | None, t: int, s: int) -> tuple[Links, Links]:
     """Return the sure and the other possible links."""
     if gold is None:
         return [], []
