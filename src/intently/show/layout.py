@@ -1,7 +1,7 @@
 """The layout of figures: panels of a size in inches, what stands around them, and the file.
 
 matplotlib measures what stands around each panel (`Axes.get_tightbbox`), once. Its constrained
-layout measures everything twice, needs the size of the figure before, and takes up to 2 × the time.
+layout measures everything twice, takes twice the time, and needs the size of the figure before.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ LINE = 1.35 / 72
 HEADING, NOTES = 10.5, 7.5
 """Sizes of the heading of a figure and of the notes below it, in points."""
 MARGIN, NARROWEST = 0.13, 3.0
+"""Inches around everything, and of the narrowest figure."""
 BENCH = 10.0
 """Inches of the square on which panels are drawn before they are laid out."""
 
