@@ -136,7 +136,7 @@ class Paper:
         self._reach(left, y - size / 2)
         self._reach(left + wide, y + size / 2)
 
-    def finish(self) -> Layout:
+    def fitted(self) -> Layout:
         """Return the layout of what is drawn."""
         left, bottom, right, top = self.reach
         self.layout.reshape(self.axes, (left, right), (bottom, top), 1 / 72)

@@ -53,7 +53,7 @@ def architecture(
         _draw(paper, stacks)
         total = sum(p.numel() for p in model.parameters())
         notes = _notes(stacks, total, bool(inputs))
-        return paper.finish().finish(heading, notes, path, _described(heading, stacks, total))
+        return paper.fitted().finish(heading, notes, path, _described(heading, stacks, total))
 
 
 def _draw(paper: Paper, stacks: Sequence[Part]) -> None:
