@@ -101,9 +101,9 @@ def name_steps(
     """
     across = side != "left"
     axis = axes.xaxis if across else axes.yaxis
-    if across:
-        axis.set_ticks_position(side)
-        axis.set_label_position(side)
+    if side != "left":
+        axes.xaxis.set_ticks_position(side)
+        axes.xaxis.set_label_position(side)
     if isinstance(names, int):
         if names == 1:
             axis.set_ticks([0])

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from intently.foundation import files
-from intently.show.style import GRID, QUIET, dress, on_dark, weight_map
+from intently.show.style import GRID, INK, QUIET, dress, on_dark, weight_map
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,11 +62,19 @@ class Layout:
         self.gaps = across, down
         self.places: dict[Axes, tuple[int, int]] = {}
         self.bars: dict[Axes, float] = {}
+        self.bare: set[Axes] = set()
 
-    def panel(self, row: int, column: int, width: float, height: float) -> Axes:
-        """Return axes of this size in inches, in the top left corner of a place of the grid."""
+    def panel(
+        self, row: int, column: int, width: float, height: float, measured: bool = True
+    ) -> Axes:
+        """Return axes of this size in inches, in the top left corner of a place of the grid.
+
+        Of many panels those inside need not be ``measured``: others tell what stands around them.
+        """
         axes = self.figure.add_axes((0, 0, width / BENCH, height / BENCH))
         self.places[axes] = row, column
+        if not measured:
+            self.bare.add(axes)
         return axes
 
     def blank(self, row: int, column: int, width: float, height: float) -> Axes:
@@ -81,8 +89,8 @@ class Layout:
     ) -> None:
         """Give a panel these limits, and ``unit`` inches for each step of them."""
         axes.set(xlim=across, ylim=down)
-        size = (unit * abs(end - start) / BENCH for start, end in (across, down))
-        axes.set_position((0, 0, *size))
+        wide, high = (unit * abs(end - start) / BENCH for start, end in (across, down))
+        axes.set_position((0, 0, wide, high))
 
     def colour_bar(
         self,
@@ -149,20 +157,20 @@ class Layout:
             left, top = MARGIN + lefts[column], above + tops[row]
             box = left / whole[0], 1 - (top + tall) / whole[1], wide / whole[0], tall / whole[1]
             axes.set_position(box)
-        for text, top, look in (
-            (heading, MARGIN, {"size": HEADING}),
-            (notes, foot, {"size": NOTES, "color": QUIET}),
-        ):
+        look: dict[str, Any] = {"va": "top", "linespacing": 1.25, "parse_math": False}
+        for text, top, size, ink in ((heading, MARGIN, HEADING, INK), (notes, foot, NOTES, QUIET)):
             if text:
-                look |= {"ha": "left", "va": "top", "linespacing": 1.25, "parse_math": False}
-                self.figure.text(MARGIN / whole[0], 1 - top / whole[1], text, **look)
+                place = MARGIN / whole[0], 1 - top / whole[1]
+                self.figure.text(*place, text, size=size, color=ink, **look)
 
     def _sides(self) -> list[tuple[float, dict[int, float]]]:
         """Return the width of all columns and where each begins; the same of the rows."""
         columns: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0])
         rows: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0])
         for axes, (row, column) in self.places.items():
-            box, outer = axes.get_window_extent(), axes.get_tightbbox() or axes.bbox
+            box = outer = axes.get_window_extent()
+            if axes not in self.bare:
+                outer = axes.get_tightbbox() or box
             for sizes, at, before, after in (
                 (columns, column, box.x0 - outer.x0, outer.x1 - box.x0),
                 (rows, row, outer.y1 - box.y1, box.y1 - outer.y0),

@@ -170,6 +170,7 @@ def _series(argument: str, name: str, line: Line, places: np.ndarray) -> Series:
         raise build(ArgumentError, argument, expected, len(line))
     points = []
     for point in line:
+        value = low = high = math.nan
         try:
             value, low, high = map(float, point if np.ndim(point) else (point,) * 3)  # pyright: ignore[reportArgumentType]
             fine = -math.inf < low <= high < math.inf and math.isfinite(value)
@@ -178,7 +179,7 @@ def _series(argument: str, name: str, line: Line, places: np.ndarray) -> Series:
         if not fine:
             expected = "finite numbers, alone or each with the two ends of its interval"
             raise build(ArgumentError, argument, expected, repr(point))
-        points.append((value, low, high))  # pyright: ignore[reportPossiblyUnbound]
+        points.append((value, low, high))
     return Series(name, places[: len(line)], *np.array(points).T)
 
 

@@ -248,8 +248,10 @@ def _statistic(sort: str | Statistic, matrix: LazyMatrix, name: str) -> np.ndarr
     """Return a number for each head: of a function, or of a measure of the library by name."""
     if isinstance(sort, str):
         columns = matrix.labels[1]
-        known = columns is not None and follows(matrix) is not None
-        measures = measure(matrix, as_numbers(columns) if known else None)
+        ids = None
+        if columns is not None and follows(matrix) is not None:
+            ids = as_numbers(columns)
+        measures = measure(matrix, ids)
         if (statistic := sort.removeprefix("-")) in measures:
             return numbers(measures[statistic].value()).reshape(-1)
         raise build(
@@ -286,7 +288,9 @@ def _arranged(groups: Sequence[Group]) -> tuple[int, float]:
         panel = min(WIDEST, (PAPER / columns - label) / across - GAP, (PAGE - texts) / panels)
         best = max(best, (panel, -columns))
     cells = max(min(group.shape[1], CELLS / 2) for group in groups)
-    return -best[1] or 1, max(NARROWEST, DOT * cells, best[0])
+    titles = (head.title for group in groups for row in group.panels for head in row)
+    least = max(NARROWEST, DOT * cells, width_of(titles, SIZE) - GAP / 2)
+    return -best[1] or 1, max(least, best[0])
 
 
 def _height(group: Group) -> float:
@@ -311,7 +315,7 @@ def _draw(groups: Sequence[Group], ends: tuple[float, float] | None, label: str)
     for group, corner in zip(groups, corners, strict=True):
         if not group.name:
             continue
-        axes = layout.blank(*corner, panel, NAME * LINE)
+        axes = layout.blank(corner[0], corner[1], panel, NAME * LINE)
         name, alone = visible(group.name, 60), len(group.panels[0]) == 1
         axes.text(0, 0, name, size=NAME, va="top", parse_math=False, in_layout=alone)
     place = 1, min(len(groups), columns) * across
@@ -327,15 +331,17 @@ def _draw_group(
     high = panel * _height(group)
     for line, row in enumerate(group.panels):
         for column, head in enumerate(row):
-            axes = layout.panel(corner[0] + 1 + line, corner[1] + column, panel, high)
+            last = line == len(group.panels) - 1 or column >= len(group.panels[line + 1])
+            named = last and (panel >= LABELLED or column == 0)
+            place = corner[0] + 1 + line, corner[1] + column
+            axes = layout.panel(*place, panel, high, measured=column == 0 or named)
             paint(axes, head.values, group.shape, norm or Normalize(0, head.top or 1.0))
             ink = ACCENT if head.highlighted else QUIET
             axes.set_title(head.title, size=SIZE, pad=3, color=ink, parse_math=False)
             axes.set(xticks=[], yticks=[])
             if column == 0:
                 name_steps(axes, "left", group.labels.rows, high, SIZE)
-            last = line == len(group.panels) - 1 or column >= len(group.panels[line + 1])
-            if last and (panel >= LABELLED or column == 0):
+            if named:
                 name_steps(axes, "bottom", group.labels.columns, panel, SIZE)
             if head.highlighted:
                 axes.spines[:].set(color=ACCENT, linewidth=2, zorder=5)

@@ -289,7 +289,7 @@ def _draw(
     if found.entropy.size:
         rows = np.ones(len(values), dtype=bool)
         _margin(layout.panel(0, 1, SIDE, high), found.entropy, rows, "entropy (nats)")
-        columns, said = np.isfinite(values).any(0), "received attention (column sums)"
+        columns, said = np.asarray(np.isfinite(values).any(0)), "received attention (column sums)"
         _margin(layout.panel(1, 0, wide, SIDE), found.received, columns, said, across=True)
     beyond = np.isfinite(values) & (values > (norm.vmax or 0.0))
     extend = "max" if beyond.any() else "neither"

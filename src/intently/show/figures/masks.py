@@ -228,7 +228,7 @@ def _draw(
         layout = Layout(GAP, 0.1)
         for n, values in enumerate(panels):
             row, column = divmod(n, across)
-            axes = layout.panel(row, column, wide, high)
+            axes = layout.panel(row, column, wide, high, measured=row == 0 or column == 0)
             hidden = np.where(np.isneginf(values), np.nan, values)
             paint(axes, hidden, shape, norm, colours, cell >= 0.08)
             axes.set(xticks=[], yticks=[])

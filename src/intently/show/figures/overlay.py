@@ -213,7 +213,8 @@ def _draw(
     grey = image @ np.array([0.299, 0.587, 0.114])
     pale = np.repeat((0 if on_dark() else 0.6) + 0.4 * grey[..., None], 3, -1)
     for n, layer in enumerate((None, *layers)):
-        axes = layout.panel(*divmod(n, across), panel, high)
+        row, column = divmod(n, across)
+        axes = layout.panel(row, column, panel, high, measured=row == 0 or column == 0)
         _lay(axes, pale if layer else image, image)
         if layer is None:
             axes.set_title("picture", size=8.5, pad=4, loc="left", color=QUIET)
