@@ -22,15 +22,14 @@ from torch import Tensor, nn
 import intently as it
 from intently.checker.catalogue import CHAPTERS, Entry
 from intently.checker.report.finding import Example
-from intently.show.cells import count_steps, paint, rule
-from intently.show.files import finish
-from intently.show.sheet import Sheet
+from intently.show.cells import name_steps, paint
+from intently.show.layout import Layout
 from intently.show.style import ACCENT, style
 
 HERE = Path(__file__).resolve().parent
 PAGE, PICTURES = HERE / "mistakes.md", HERE / "pictures" / "mistakes"
-PANEL, GAP, LEFT, TOP = 1.5, 0.5, 0.3, 0.42
-"""Inches: the side of a matrix, and the room between, beside and above."""
+PANEL, GAP = 1.5, 0.3
+"""Inches: the side of a matrix, and the room between two."""
 
 INTRODUCTION = """# Mistakes that attention makes
 
@@ -245,20 +244,18 @@ def draw(shown: Example, save: Path) -> None:
     cell = PANEL / max(t, s)
     top = max(float(x.max()) for x in sides)
     with style():
-        sheet = Sheet.of(LEFT + 2 * s * cell + GAP + 0.1, TOP + t * cell + 0.1)
+        layout = Layout(GAP)
         for n, (title, weights) in enumerate(zip(("expected", "found"), sides)):
-            left = LEFT + n * (s * cell + GAP)
-            axes = sheet.axes(left, TOP, s * cell, t * cell)
+            axes = layout.panel(0, n, s * cell, t * cell)
             shaded = np.where(weights == 0, np.nan, weights)
-            paint(axes, shaded, (t, s), Normalize(0, top))
-            rule(axes, (t, s))
-            count_steps(axes, "x", s, 6.5)
-            count_steps(axes, "y", t, 6.5)
+            paint(axes, shaded, (t, s), Normalize(0, top), ruled=True)
+            name_steps(axes, "top", s, s * cell, 6.5)
+            name_steps(axes, "left", t, t * cell, 6.5)
             i, j = shown.queries.index(shown.cell[0]), shown.keys.index(shown.cell[1])
             corner = (j - 0.5, i - 0.5)
             axes.add_patch(Rectangle(corner, 1, 1, fill=False, ec=ACCENT, lw=1.5, zorder=3))
-            sheet.write(left, 0.04, title, size=8)
-        finish(sheet.figure, save)
+            axes.set_title(title, size=8, loc="left")
+        layout.finish("", "", save)
 
 
 # --- the page -----------------------------------------------------------------------------------

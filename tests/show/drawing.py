@@ -68,6 +68,19 @@ def written(figure) -> list[str]:
     return [text.get_text() for text in figure.texts]
 
 
+def extents(figure) -> list:
+    """Return the boxes in dots of all texts that are drawn: in the figure, and beside panels."""
+    figure.draw_without_rendering()
+    texts = [*figure.texts]
+    for axes in figure.axes:
+        texts += [*axes.texts, axes.title]
+        for axis in (axes.xaxis, axes.yaxis) if axes.axison else ():
+            low, high = sorted(axis.get_view_interval())
+            places = zip(axis.get_ticklocs(), axis.get_ticklabels())
+            texts += [axis.label, *(label for at, label in places if low <= at <= high)]
+    return [text.get_window_extent() for text in dict.fromkeys(texts) if text.get_text()]
+
+
 def model(layers: int = 2, h: int = 3) -> dict[str, Dense]:
     matrices = {}
     for name, (t, s) in {

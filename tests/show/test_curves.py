@@ -7,10 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from intently import show
 from intently.errors import ArgumentError, KindError
+from intently.show import curves
 
 from .drawing import written
+from .refusals import refusals
 
 
 def run(lines: int = 40, **more: float) -> list[dict[str, float]]:
@@ -26,7 +27,7 @@ def test_losses_stand_against_steps_once_and_seconds_below_them():
     history = run()
     history[9]["validation_loss"] = 0.7
     history[39]["validation_loss"] = 0.2
-    figure = show.curves(history)
+    figure = curves(history)
     (axes,) = figure.axes
     assert axes.get_title(loc="left") == "loss (log scale)"
     training, validation = axes.lines
@@ -44,14 +45,14 @@ def test_losses_stand_against_steps_once_and_seconds_below_them():
 
 def test_steps_are_whole_numbers():
     history = [{"step": n, "seconds": n / 10, "loss": 4.0 - n} for n in range(1, 4)]
-    (steps,) = show.curves(history).axes
+    (steps,) = curves(history).axes
     assert all(float(tick).is_integer() for tick in steps.get_xticks())
 
 
 def test_quality_and_pace_have_panels_of_their_own():
     history = run(learning_rate=0.001, tokens_per_second=15_000.0)
     history[-1].update(exact_match=0.98, bleu=97.5)
-    panels = named(show.curves(history))
+    panels = named(curves(history))
     quality = ["loss (log scale)", "exact match", "BLEU"]
     assert list(panels) == [*quality, "learning rate", "tokens per second"]
     assert written(panels["BLEU"]) == ["97.5"]
@@ -60,7 +61,7 @@ def test_quality_and_pace_have_panels_of_their_own():
 
 def test_long_runs_are_drawn_pale_under_their_running_mean():
     history = [{"step": n, "loss": 2.0 + (-1) ** n} for n in range(400)]
-    figure = show.curves(history)
+    figure = curves(history)
     assert [axes.get_xlabel() for axes in figure.axes] == ["steps"]
     raw, smooth = figure.axes[0].lines
     assert raw.get_alpha() < 0.5
@@ -70,7 +71,7 @@ def test_long_runs_are_drawn_pale_under_their_running_mean():
 
 
 def test_a_loss_that_hardly_falls_stands_on_a_plain_axis():
-    figure = show.curves([{"step": n, "loss": 3 - n / 10} for n in range(5)])
+    figure = curves([{"step": n, "loss": 3 - n / 10} for n in range(5)])
     assert figure.axes[0].get_yscale() == "linear"
     assert figure.axes[0].get_title(loc="left") == "loss"
 
@@ -79,15 +80,15 @@ def test_losses_that_are_no_number_are_said():
     history = run()
     history[3]["loss"] = math.nan
     history[4]["loss"] = math.inf
-    figure = show.curves(history)
+    figure = curves(history)
     assert figure.texts[0].get_text() == "the loss was not finite in 2 lines, first at step 40"
     assert len(figure.axes[0].lines[0].get_xdata()) == 38
 
 
 def test_one_line_and_absent_values_are_drawn():
-    show.curves([{"step": 1, "seconds": 0.1, "loss": 4.0}])
-    show.curves([{"step": 1, "loss": 4.0, "bleu": None}, {"step": 2, "validation_loss": 3.0}])
-    show.curves([{"step": 0, "seconds": 0.0, "loss": 0.0}, {"step": 0, "seconds": 0.0, "loss": 0}])
+    curves([{"step": 1, "seconds": 0.1, "loss": 4.0}])
+    curves([{"step": 1, "loss": 4.0, "bleu": None}, {"step": 2, "validation_loss": 3.0}])
+    curves([{"step": 0, "seconds": 0.0, "loss": 0.0}, {"step": 0, "seconds": 0.0, "loss": 0}])
 
 
 @pytest.mark.parametrize(
@@ -101,7 +102,7 @@ def test_one_line_and_absent_values_are_drawn():
 )
 def test_histories_without_content_are_refused(history, message):
     with pytest.raises(ArgumentError, match=message):
-        show.curves(history)
+        curves(history)
 
 
 # --- series ---------------------------------------------------------------------------------------
@@ -111,7 +112,7 @@ LENGTHS = ["1–5", "6–10", ">10\n82"]
 
 
 def test_a_panel_for_each_name_a_line_for_each_series_and_a_band_for_each_interval():
-    bleu, exact = show.curves(SCORES, LENGTHS, across="words").axes
+    bleu, exact = curves(SCORES, LENGTHS, across="words").axes
     assert [axes.get_title(loc="left") for axes in (bleu, exact)] == ["BLEU", "exact"]
     assert [line.get_ydata().tolist() for line in bleu.lines] == [[24.6, 32.4, 20.8], [30, 38, 36]]
     (band,) = bleu.collections
@@ -126,23 +127,23 @@ def test_a_panel_for_each_name_a_line_for_each_series_and_a_band_for_each_interv
 
 
 def test_a_series_that_ends_early_goes_on_as_dots():
-    exact = show.curves(SCORES, LENGTHS).axes[1]
+    exact = curves(SCORES, LENGTHS).axes[1]
     solid, dots = exact.lines
     assert solid.get_xdata().tolist() == [0, 1]
     assert dots.get_linestyle() == ":" and set(dots.get_ydata()) == {0.1}
 
 
 def test_names_at_the_ends_do_not_touch():
-    (axes,) = show.curves({name: [1.0, 1.0] for name in "abcdefgh"}).axes
+    (axes,) = curves({name: [1.0, 1.0] for name in "abcdefgh"}).axes
     heights = sorted(text.xyann[1] for text in axes.texts)
     assert len(heights) == 8 and min(np.diff(heights)) >= 10
 
 
 def test_numbers_are_places_too_and_one_place_has_no_band():
-    (axes,) = show.curves({"": [-1.0, 2.0]}, [10, 20]).axes
+    (axes,) = curves({"": [-1.0, 2.0]}, [10, 20]).axes
     assert axes.lines[0].get_xdata().tolist() == [10, 20]
     assert axes.get_ylim()[0] < 0
-    (axes,) = show.curves({"one": [(2.0, 1.0, 3.0)]}, ["here"]).axes
+    (axes,) = curves({"one": [(2.0, 1.0, 3.0)]}, ["here"]).axes
     (segment,) = axes.collections[0].get_segments()
     assert segment[:, 1].tolist() == [1, 3]
 
@@ -162,22 +163,20 @@ def test_numbers_are_places_too_and_one_place_has_no_band():
 )
 def test_series_without_content_are_refused(values, message):
     with pytest.raises(ArgumentError, match=message):
-        show.curves(values, LENGTHS)
+        curves(values, LENGTHS)
 
 
-@pytest.mark.parametrize("values", ["x", 3, [1, 2]], ids=str)
-def test_values_are_series_or_the_lines_of_a_history(values):
-    with pytest.raises(KindError, match=r"values: expected series by name.* or the lines of"):
-        show.curves(values)
-
-
-@pytest.mark.parametrize("line", [5, None], ids=str)
-def test_a_series_has_numbers(line):
-    with pytest.raises(KindError, match=r"values\['a'\]: expected the numbers of a series"):
-        show.curves({"a": line})
-
-
-@pytest.mark.parametrize("at", [["x", 2], [1, None], [1, math.inf]], ids=str)
-def test_places_are_all_names_or_all_finite_numbers(at):
-    with pytest.raises(ArgumentError, match="at: expected a finite number for each place, or a na"):
-        show.curves({"a": [1, 2]}, at)
+test_what_are_no_series_or_places_is_refused = refusals(
+    {
+        KindError: {
+            r"values: expected series by name.* or the lines of": lambda: curves("x"),
+            r"values: expected series by name.*; got list": lambda: curves([1, 2]),
+            r"values\['a'\]: expected the numbers of a series; got int": lambda: curves({"a": 5}),
+        },
+        ArgumentError: {
+            r"at: .* for each place, or a n": lambda: curves({"a": [1, 2]}, ["x", 2]),
+            r"at: .*; got \[1, None\]": lambda: curves({"a": [1, 2]}, [1, None]),
+            r"at: .*; got \[1, inf\]": lambda: curves({"a": [1, 2]}, [1, math.inf]),
+        },
+    }
+)

@@ -8,8 +8,8 @@ import pytest
 import torch
 from matplotlib.colors import to_rgba
 
-from intently import show
 from intently.errors import ArgumentError, KindError
+from intently.show import embeddings
 from intently.show.style import ACCENT, LINES, QUIET
 
 from .drawing import written
@@ -35,16 +35,16 @@ def distances(x) -> np.ndarray:
 
 
 def test_points_of_a_plane_keep_their_distances_and_all_variance():
-    figure = show.embeddings(plane(), WORDS)
+    figure = embeddings(plane(), WORDS)
     np.testing.assert_allclose(distances(dots(figure)), distances(plane()), atol=1e-5)
     assert "shows 100% of the variance" in "\n".join(written(figure))
     assert sorted(written(figure.axes[0])) == sorted(WORDS)
-    half = show.embeddings(torch.eye(6), WORDS)
+    half = embeddings(torch.eye(6), WORDS)
     assert "shows 40% of the variance" in "\n".join(written(half))
 
 
 def test_both_directions_have_one_scale():
-    axes = show.embeddings(plane() * torch.tensor([100.0] + [1.0] * 9), WORDS).axes[0]
+    axes = embeddings(plane() * torch.tensor([100.0] + [1.0] * 9), WORDS).axes[0]
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
     box = axes.get_position()
     wide, tall = axes.figure.get_size_inches()
@@ -53,7 +53,7 @@ def test_both_directions_have_one_scale():
 
 def test_arrows_lead_from_words_to_what_became_of_them():
     before, after = plane(), 7 * plane() + torch.randn(6, 10) * 0.01 + torch.arange(10) * 0.7
-    figure = show.embeddings(before, WORDS, after=after)
+    figure = embeddings(before, WORDS, after=after)
     arrows = [text for text in figure.axes[0].texts if text.get_text() == ""]
     starts = np.array([arrow.xyann for arrow in arrows])
     ends = np.array([arrow.xy for arrow in arrows])
@@ -70,7 +70,7 @@ def in_context(**options):
     before = torch.eye(8)[[0, 0, 1]]
     after = before + torch.eye(8)[[2, 3, 4]]
     contexts = ["too tired", "too wide", "the dog"]
-    return show.embeddings(before, ["it", "it", "her"], after=after, contexts=contexts, **options)
+    return embeddings(before, ["it", "it", "her"], after=after, contexts=contexts, **options)
 
 
 def test_a_word_starts_at_one_place_and_ends_where_its_context_takes_it():
@@ -95,7 +95,7 @@ def test_arrows_have_the_colour_of_their_dots_on_dark_paper_too():
 
 def test_vectors_before_and_after_context_have_one_scale():
     before, after = plane(), plane(seed=1)
-    short, long = (show.embeddings(before, WORDS, after=after * n) for n in (0.01, 100.0))
+    short, long = (embeddings(before, WORDS, after=after * n) for n in (0.01, 100.0))
     np.testing.assert_allclose(dots(short, 1), dots(long, 1), atol=1e-5)
     assert np.ptp(dots(long, 0), axis=0).max() > 0.05
     assert "each vector at length 1" in "\n".join(written(long))
@@ -105,19 +105,19 @@ def test_the_note_says_how_far_contexts_move_a_word():
     said = "\n".join(written(in_context()))
     assert "between the contexts of a word: it 0.50" in said  # (a + b)·(a + c) / 2
     assert "her" not in said.split("of a word:")[1]
-    plain = show.embeddings(plane(), WORDS, after=plane(seed=1))
+    plain = embeddings(plane(), WORDS, after=plane(seed=1))
     assert "contexts of a word" not in "\n".join(written(plain))
 
 
 def test_dots_of_one_name_at_one_place_are_named_once():
     x = plane()[[0, 0, 1]]
-    names = written(show.embeddings(x, ["it", "it", "road"], after=x + 1e-4).axes[0])
+    names = written(embeddings(x, ["it", "it", "road"], after=x + 1e-4).axes[0])
     assert sorted(filter(None, names)) == ["it", "road"]
 
 
 def test_neighbours_are_the_nearest_by_cosine_in_all_dimensions():
     vectors = torch.randn(6, 10, generator=torch.Generator().manual_seed(3))
-    figure = show.embeddings(vectors, WORDS, neighbours="road")
+    figure = embeddings(vectors, WORDS, neighbours="road")
     cosine = torch.nn.functional.normalize(vectors, dim=1)
     cosine = cosine @ cosine[2]
     cosine[2] = -2
@@ -133,7 +133,7 @@ def test_neighbours_are_the_nearest_by_cosine_in_all_dimensions():
 
 
 def test_names_do_not_cover_each_other_where_there_is_room():
-    figure = show.embeddings(plane(6, seed=1), WORDS)
+    figure = embeddings(plane(6, seed=1), WORDS)
     boxes = [text.get_window_extent() for text in figure.axes[0].texts]
     for n, box in enumerate(boxes):
         assert not any(box.overlaps(other) for other in boxes[n + 1 :])
@@ -141,7 +141,7 @@ def test_names_do_not_cover_each_other_where_there_is_room():
 
 def test_large_maps_name_those_that_are_asked_for():
     words = [f"w{n}" for n in range(200)]
-    figure = show.embeddings(torch.randn(200, 8), words, neighbours=["w5"])
+    figure = embeddings(torch.randn(200, 8), words, neighbours=["w5"])
     assert len(figure.axes[0].texts) == 4
     assert len(dots(figure)) == 200
 
@@ -149,24 +149,20 @@ def test_large_maps_name_those_that_are_asked_for():
 test_what_does_not_fit_is_named = refusals(
     {
         ArgumentError: {
-            r"vectors: expected shape \(n=6, c\).*\(5, 10\)": lambda: show.embeddings(
-                plane(5), WORDS
-            ),
-            r"after: expected the shape of vectors, \(6, 10\)": lambda: show.embeddings(
+            r"vectors: expected shape \(n=6, c\).*\(5, 10\)": lambda: embeddings(plane(5), WORDS),
+            r"after: expected the shape of vectors, \(6, 10\)": lambda: embeddings(
                 plane(), WORDS, after=plane(c=9)
             ),
-            r"vectors: expected finite numbers; got NaN": lambda: show.embeddings(
-                plane() / 0, WORDS
-            ),
+            r"vectors: expected finite numbers; got NaN": lambda: embeddings(plane() / 0, WORDS),
             r"contexts: expected n=6 names of the vectors of after; got 1 names.*missing": (
-                lambda: show.embeddings(plane(), WORDS, contexts=["a"])
+                lambda: embeddings(plane(), WORDS, contexts=["a"])
             ),
-            r"neighbours: .*got 'bus'. There is none": lambda: show.embeddings(
+            r"neighbours: .*got 'bus'. There is none": lambda: embeddings(
                 plane(), WORDS, neighbours="bus"
             ),
         },
         KindError: {
-            r"vectors: expected a tensor, an array or .*got dict": lambda: show.embeddings(
+            r"vectors: expected a tensor, an array or .*got dict": lambda: embeddings(
                 {"a": [1.0]}, ["a"]
             )
         },

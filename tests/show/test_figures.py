@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 import subprocess
 import sys
 from xml.etree import ElementTree
@@ -18,7 +19,7 @@ from intently.core.matrix import Dense
 from intently.errors import ArgumentError, KindError, WriteError
 from intently.show import style
 
-from .drawing import GOLD, milk, model, shaded, ticks, weights, written
+from .drawing import GOLD, extents, milk, model, shaded, ticks, weights, written
 from .drawing import quiet as quiet
 
 # --- hostile words --------------------------------------------------------------------------------
@@ -84,10 +85,6 @@ def test_weights_that_are_no_number_are_hatched_and_counted():
     show.heatmap(everything, scale="log")
 
 
-# --- files ----------------------------------------------------------------------------------------
-HEADER = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
-
-
 HISTORY = [{"step": n, "seconds": n / 10, "loss": 4 / n} for n in range(1, 50)]
 
 
@@ -106,6 +103,20 @@ DRAWINGS = {
     "tokens": lambda **how: show.text("a b", {"words": str.split}, **how),
     "training": lambda **how: show.curves(HISTORY, **how),
 }
+
+
+@pytest.mark.parametrize("name", [name for name in DRAWINGS if name != "embeddings"])
+def test_no_text_is_cut_and_none_lies_on_another(name):
+    figure = DRAWINGS[name](title="A title that is longer than most of the figures are wide here")
+    width, height = figure.canvas.get_width_height()
+    boxes = [box.padded(-1) for box in extents(figure)]
+    for n, box in enumerate(boxes):
+        assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= width and box.y1 <= height
+        assert not any(box.overlaps(other) for other in boxes[:n])
+
+
+# --- files ----------------------------------------------------------------------------------------
+HEADER = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
 
 
 @pytest.mark.parametrize(
@@ -178,3 +189,10 @@ def test_the_package_loads_no_matplotlib():
         "import sys, intently.show; sys.exit('matplotlib' in sys.modules or 'rich' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_figure_shows_itself_in_a_notebook_without_a_backend():
+    figure = show.mask(it.causal(), 4, 4)
+    assert figure._repr_png_().startswith(b"\x89PNG")
+    again = pickle.loads(pickle.dumps(figure))
+    assert again.get_size_inches().tolist() == figure.get_size_inches().tolist()

@@ -56,3 +56,8 @@ def test_pieces_become_a_text_again(tokens, expected):
 
 def test_a_mark_alone_stays():
     assert bare("▁") == "▁"
+
+
+def test_the_rows_of_a_decoder_are_the_last_tokens_that_it_reads():
+    A = Dense(torch.eye(3)[1:], labels=(("sat", "."), ("the", "cat", "sat")))
+    assert ticks(show.heatmap(A).axes[0], "y") == ["cat (writes sat)", "sat (writes .)"]

@@ -9,6 +9,7 @@ import torch
 from intently import show
 from intently.core.matrix import Dense
 from intently.errors import ArgumentError
+from intently.show import lines
 from intently.show.figures.lines import WIDEST
 
 from .drawing import written
@@ -32,7 +33,7 @@ def joined(figure) -> dict[tuple[str, str], float]:
 
 def test_lines_are_as_wide_as_the_weights_and_join_their_words():
     values = torch.tensor([[0.9, 0.1], [0.25, 0.75], [0.004, 0.996]])
-    found = joined(show.lines(Dense(values, labels=(ROWS, COLUMNS))))
+    found = joined(lines(Dense(values, labels=(ROWS, COLUMNS))))
     expected = {
         (row, column): WIDEST * float(values[i, j])
         for i, row in enumerate(ROWS)
@@ -43,7 +44,7 @@ def test_lines_are_as_wide_as_the_weights_and_join_their_words():
 
 
 def test_widths_follow_the_scale_that_the_legend_says():
-    figure = show.lines(Dense(torch.full((3, 20), 0.05)))
+    figure = lines(Dense(torch.full((3, 20), 0.05)))
     assert set(joined(figure).values()) == {WIDEST}
     assert written(figure.axes[1]) == ["weight", "0.005", "0.025", "0.05"]
     widths = [line.get_linewidth() for line in figure.axes[1].lines]
@@ -51,7 +52,7 @@ def test_widths_follow_the_scale_that_the_legend_says():
 
 
 def test_a_token_brings_out_its_own_lines():
-    figure = show.lines(Dense(torch.full((3, 2), 0.5), labels=(ROWS, COLUMNS)), "bois")
+    figure = lines(Dense(torch.full((3, 2), 0.5), labels=(ROWS, COLUMNS)), "bois")
     drawn = figure.axes[0].collections[0]
     strong = [tuple(c) for c in drawn.get_colors() if c[3] == 1]
     assert len(strong) == 2
@@ -74,19 +75,19 @@ def test_a_token_brings_out_its_own_lines():
     ],
 )
 def test_sides_are_named_for_what_they_are(labels, sides):
-    figure = show.lines(Dense(torch.full((3, 3), 0.3), labels=labels))
+    figure = lines(Dense(torch.full((3, 3), 0.3), labels=labels))
     assert sides <= set(written(figure.axes[0]))
 
 
 def test_more_words_than_lines_can_show_are_refused():
     with pytest.raises(ArgumentError, match=r"at most 64 words.*\(65, 3\).*heatmap"):
-        show.lines(Dense(torch.ones(65, 3)))
-    assert show.lines(Dense(torch.ones(64, 64) / 64)).get_size_inches()[1] < 17
+        lines(Dense(torch.ones(65, 3)))
+    assert lines(Dense(torch.ones(64, 64) / 64)).get_size_inches()[1] < 17
 
 
 def test_weights_that_are_no_number_have_no_line():
     values = torch.tensor([[float("nan"), 1.0], [float("inf"), 0.5]])
-    figure = show.lines(Dense(values, labels=(ROWS[:2], COLUMNS)))
+    figure = lines(Dense(values, labels=(ROWS[:2], COLUMNS)))
     assert set(joined(figure)) == {("Je", "drink"), ("bois", "drink")}
     assert "no line: 2 of 4" in "\n".join(written(figure))
     assert np.isfinite(list(joined(figure).values())).all()
@@ -95,22 +96,22 @@ def test_weights_that_are_no_number_have_no_line():
 def test_several_heads_have_a_colour_each():
     eye, words = torch.eye(3), ("a", "b", "c")
     A = Dense(torch.stack([eye, eye.flip(0)]), labels=(words, words))
-    figure = show.lines(A, "a", head=[0, 1])
+    figure = lines(A, "a", head=[0, 1])
     first, second = figure.axes[0].collections
     assert len(first.get_segments()) == len(second.get_segments()) == 3
     assert not np.allclose(first.get_colors()[-1], second.get_colors()[-1])
     assert {"head 0", "head 1"} <= {text for axes in figure.axes for text in written(axes)}
     for wrong in ([], [0, 1, 0, 1]):
         with pytest.raises(ArgumentError, match="one to 3 heads"):
-            show.lines(A, head=wrong)
+            lines(A, head=wrong)
     with pytest.raises(ArgumentError, match="got heads of different words or sizes"):
-        show.lines({"x": A, "y": A[:, :2]}, head=[("x", 0), ("y", 0)])
+        lines({"x": A, "y": A[:, :2]}, head=[("x", 0), ("y", 0)])
 
 
 def test_what_one_of_several_heads_lacks_is_said():
     values = torch.full((2, 3, 3), 1 / 3)
     values[1, 2, 0] = torch.nan
     values[1, 1] = torch.tensor([0.25, 0.25, 0.0])
-    said = " ".join(written(show.lines(Dense(values, labels=(("a", "b", "c"),) * 2), head=[0, 1])))
+    said = " ".join(written(lines(Dense(values, labels=(("a", "b", "c"),) * 2), head=[0, 1])))
     assert "no line: 1 of 18 weights is not finite" in said
     assert "up to 0.50 of the weight of a row (‘b’)" in said

@@ -30,7 +30,7 @@ def test_masks_are_drawn_cell_for_cell(name):
     (axes,) = panels(show.mask(mask, 4))
     expected = mask.dense(Geometry((), 4, 4, torch.device("cpu"))).expand(4, 4)
     np.testing.assert_array_equal(shaded(axes), expected)
-    assert axes.get_xlabel() == ""
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("keys", "queries")
 
 
 def test_words_name_both_sides_and_queries_are_the_last():
@@ -108,6 +108,11 @@ def test_what_cannot_be_attended_is_hatched():
     assert np.isnan(shaded(axes)).sum() == 3
     assert any(patch.get_hatch() for patch in axes.patches)
     assert "cannot be attended to" in "\n".join(written(figure))
+
+
+def test_a_colour_bar_that_is_higher_than_its_panel_lies_on_the_paper():
+    panel, bar = (axes.get_position() for axes in show.bias(torch.eye(2)).axes)
+    assert bar.height > panel.height and bar.y0 > 0
 
 
 def test_a_mask_of_one_query_counts_it_as_0():

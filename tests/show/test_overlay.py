@@ -9,10 +9,10 @@ from matplotlib.patches import Rectangle
 from PIL import Image
 
 import intently as it
-from intently import show
 from intently.core.matrix import Dense
 from intently.errors import ArgumentError, DataError, KindError, RangeError
 from intently.nn.models.vision import VisionOptions, VisionTransformer
+from intently.show import overlay
 from intently.show.figures.overlay import transparent_map
 from intently.show.pictures import read
 
@@ -33,7 +33,7 @@ def frames(axes) -> list[tuple[float, ...]]:
 
 def test_a_patch_and_cls_show_their_rows():
     W = weights(2, 17, 17, seed=2)
-    figure = show.overlay(Dense(W), PICTURE, [0, (1, 2)], head=1, title="ours")
+    figure = overlay(Dense(W), PICTURE, [0, (1, 2)], head=1, title="ours")
     picture, cls, patch, bar = figure.axes
     np.testing.assert_allclose(shaded(cls), W[1, 0, 1:].reshape(4, 4))
     np.testing.assert_allclose(shaded(patch), W[1, 1 + 4 + 2, 1:].reshape(4, 4))
@@ -56,7 +56,7 @@ def test_a_patch_and_cls_show_their_rows():
 
 def test_panels_may_share_one_scale_that_ends_at_the_largest_weight():
     W = weights(16, 16, seed=2)
-    figure = show.overlay(Dense(W), PICTURE, [0, 5], scale="shared")
+    figure = overlay(Dense(W), PICTURE, [0, 5], scale="shared")
     assert figure.axes[-1].get_ylabel() == "weight"
     limits = {axes.images[-1].get_clim() for axes in figure.axes[1:3]}
     assert limits == {(0, float(W[[0, 5]].max()))}
@@ -65,7 +65,7 @@ def test_panels_may_share_one_scale_that_ends_at_the_largest_weight():
 def test_each_panel_has_a_scale_of_its_own():
     W = weights(16, 16, seed=2)
     W[5] = 1 / 16
-    figure = show.overlay(Dense(W), PICTURE, [0, 5])
+    figure = overlay(Dense(W), PICTURE, [0, 5])
     limits = [axes.images[-1].get_clim() for axes in figure.axes[1:3]]
     assert limits == [(0, float(W[0].max())), (0, 1 / 16)]
     assert figure.axes[-1].get_ylabel() == "share of its largest weight"
@@ -75,7 +75,7 @@ def test_each_panel_has_a_scale_of_its_own():
 
 def test_who_looks_at_a_patch_is_a_column():
     W = weights(16, 16, seed=2)
-    figure = show.overlay(Dense(W), PICTURE, (3, 1), looks="from")
+    figure = overlay(Dense(W), PICTURE, (3, 1), looks="from")
     np.testing.assert_allclose(shaded(figure.axes[1]), W[:, 13].reshape(4, 4))
 
 
@@ -83,29 +83,29 @@ def test_words_of_a_prompt_are_looked_at_by_pixels():
     words = ("a", "cat", "on", "a", "mat")
     W = weights(3, 64, 5, seed=2)
     A = Dense(W).label(None, words)
-    figure = show.overlay(A, PICTURE, ["cat", "mat"], smooth="blocks")
+    figure = overlay(A, PICTURE, ["cat", "mat"], smooth="blocks")
     mean = W.mean(0)
     for axes, n in zip(figure.axes[1:3], (1, 4)):
         np.testing.assert_allclose(shaded(axes), mean[:, n].reshape(8, 8), rtol=1e-6)
         assert axes.get_title("left") == f"‘{words[n]}’"
         assert axes.images[-1].get_interpolation() == "nearest"
         assert frames(axes) == []
-    wide = show.overlay(A, PICTURE, 1, grid=(4, 16))
+    wide = overlay(A, PICTURE, 1, grid=(4, 16))
     np.testing.assert_allclose(shaded(wide.axes[1]), mean[:, 1].reshape(4, 16), rtol=1e-6)
 
 
 def test_the_side_with_enough_tokens_is_the_picture():
     W = weights(8, 5, seed=2)  # two tokens and 2 × 3 patches; five words
-    figure = show.overlay(Dense(W), PICTURE, 1, grid=(2, 3))
+    figure = overlay(Dense(W), PICTURE, 1, grid=(2, 3))
     np.testing.assert_allclose(shaded(figure.axes[1]), W[2:, 1].reshape(2, 3))
 
 
 def test_a_caption_looks_at_patches():
     W = weights(3, 10, seed=2)
     A = Dense(W).label(("a", "red", "car"), None)
-    figure = show.overlay(A, PICTURE, "red")
+    figure = overlay(A, PICTURE, "red")
     np.testing.assert_allclose(shaded(figure.axes[1]), W[1, 1:].reshape(3, 3))
-    registers = show.overlay(Dense(weights(11, 11, seed=2)), PICTURE, (0, 0), grid=(2, 3))
+    registers = overlay(Dense(weights(11, 11, seed=2)), PICTURE, (0, 0), grid=(2, 3))
     np.testing.assert_allclose(
         shaded(registers.axes[1]), weights(11, 11, seed=2)[5, 5:].reshape(2, 3)
     )
@@ -121,27 +121,27 @@ PATCHES = Dense(weights(17, 17, seed=2))
 test_what_does_not_fit_is_named = refusals(
     {
         ArgumentError: {
-            r"grid: .*at most 15 patches; got None. 15 tokens": lambda: show.overlay(
+            r"grid: .*at most 15 patches; got None. 15 tokens": lambda: overlay(
                 Dense(weights(15, 15, seed=2)), PICTURE, 0
             ),
-            r"grid: .*at most 17 patches; got \(5, 5\)": lambda: show.overlay(
+            r"grid: .*at most 17 patches; got \(5, 5\)": lambda: overlay(
                 PATCHES, PICTURE, 0, grid=(5, 5)
             ),
-            r"a word or a position; got \(0, 0\). The other side": lambda: show.overlay(
+            r"a word or a position; got \(0, 0\). The other side": lambda: overlay(
                 Dense(weights(3, 16, seed=2)), PICTURE, (0, 0)
             ),
-            r"""smooth: expected "blocks" or "bilinear"; got 'x'""": lambda: show.overlay(
+            r"""smooth: expected "blocks" or "bilinear"; got 'x'""": lambda: overlay(
                 PATCHES, PICTURE, 0, smooth="x"
             ),
-            r"""scale: expected "shared" or "own"; got 'log'""": lambda: show.overlay(
+            r"""scale: expected "shared" or "own"; got 'log'""": lambda: overlay(
                 PATCHES, PICTURE, 0, scale="log"
             ),
-            r"token: expected 1 to 11 tokens; got 12": lambda: show.overlay(
+            r"token: expected 1 to 11 tokens; got 12": lambda: overlay(
                 PATCHES, PICTURE, list(range(12))
             ),
         },
         RangeError: {
-            r"token: expected a patch of 4 × 4; got \(4, 0\)": lambda: show.overlay(
+            r"token: expected a patch of 4 × 4; got \(4, 0\)": lambda: overlay(
                 PATCHES, PICTURE, (4, 0)
             )
         },
@@ -179,7 +179,13 @@ def test_what_is_no_picture_is_named(tmp_path):
             ),
         },
     )
-    refuses(KindError, {r"picture: expected an array.*got dict": lambda: read({})})
+    refuses(
+        KindError,
+        {
+            r"picture: expected an array.*got dict": lambda: read({}),
+            r"picture: expected an array.*got a ragged list": lambda: read([[[0, 0]], [[0]]]),
+        },
+    )
 
 
 def test_a_vision_transformer_is_overlaid(tmp_path):
@@ -188,7 +194,7 @@ def test_a_vision_transformer_is_overlaid(tmp_path):
     with torch.no_grad(), it.watch(model) as seen:
         model(image)
     name = seen.layers[-1]
-    figure = show.overlay(
+    figure = overlay(
         seen, image[0].permute(1, 2, 0), 0, grid=(4, 6), head=name, save=tmp_path / "a.png"
     )
     mean = seen[name][0].mean_heads().dense()
@@ -199,4 +205,4 @@ def test_a_vision_transformer_is_overlaid(tmp_path):
 @pytest.mark.parametrize("token", [(1,), (1, "2"), (True, 0), (4, 0)])
 def test_patches_are_a_row_and_a_column(token):
     with pytest.raises(RangeError, match="token: expected a patch of 2 × 2; got"):
-        show.overlay(Dense(torch.eye(4)), torch.rand(8, 8, 3), token)
+        overlay(Dense(torch.eye(4)), torch.rand(8, 8, 3), token)

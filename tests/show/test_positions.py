@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import intently as it
-from intently import show
 from intently.errors import ArgumentError, KindError, RangeError
+from intently.show import positions
 
 from .drawing import written
 from .refusals import refusals
@@ -20,7 +20,7 @@ def curves(axes) -> list[np.ndarray]:
 
 def test_the_matrix_its_dimensions_and_its_positions():
     table = it.sinusoidal(40, 12)
-    figure = show.positions(table, dimensions=[2, 3], at=[0, 7, 39], title="waves")
+    figure = positions(table, dimensions=[2, 3], at=[0, 7, 39], title="waves")
     whole, by_position, by_dimension = figure.axes
     apart = table[:, [*range(0, 12, 2), *range(1, 12, 2)]]  # even dimensions, then odd ones
     np.testing.assert_array_equal(whole.images[0].get_array(), apart.T)
@@ -49,7 +49,7 @@ def turns(curve: np.ndarray) -> int:
 @pytest.mark.parametrize("change", [lambda x: x, lambda x: 3 * x[1:]], ids=["", "three times"])
 def test_sines_and_cosines_stand_apart_in_a_few_curves_that_can_be_read(shape, change):
     table = change(it.sinusoidal(*shape)).numpy()
-    _, by_position, by_dimension = show.positions(torch.tensor(table)).axes
+    _, by_position, by_dimension = positions(torch.tensor(table)).axes
     c = table.shape[1]
     assert 1 <= len(by_position.lines) <= 4 and 1 <= len(by_dimension.lines) <= 4
     assert all(turns(curve) <= 16 for curve in curves(by_position))
@@ -65,27 +65,27 @@ def test_sines_and_cosines_stand_apart_in_a_few_curves_that_can_be_read(shape, c
 
 def test_a_table_without_pairs_keeps_its_order_and_draws_few_curves():
     table = torch.randn(300, 64)
-    whole, by_position, by_dimension = show.positions(table).axes
+    whole, by_position, by_dimension = positions(table).axes
     np.testing.assert_array_equal(whole.images[0].get_array(), table.T)
     assert len(by_position.lines) == len(by_dimension.lines) == 2
-    show.positions(torch.ones(5, 4))
-    show.positions(torch.full((5, 4), np.nan))
+    positions(torch.ones(5, 4))
+    positions(torch.full((5, 4), np.nan))
 
 
 def test_rotary_positions_are_the_cosines_of_their_angles():
     rotary = it.Rotary(8, base=100.0)
-    figure = show.positions(rotary, 30, dimensions=[1])
+    figure = positions(rotary, 30, dimensions=[1])
     angles = np.arange(30)[:, None] * 100.0 ** (-np.arange(0, 8, 2) / 8)
     np.testing.assert_allclose(figure.axes[0].images[0].get_array(), np.cos(angles).T)
     np.testing.assert_allclose(curves(figure.axes[1])[0], np.cos(angles[:, 1]))
     assert figure.axes[2].get_xlabel() == "pair"
-    assert show.positions(rotary).axes[0].images[0].get_array().shape == (4, 64)
+    assert positions(rotary).axes[0].images[0].get_array().shape == (4, 64)
 
 
 def test_learned_tables_are_drawn_whole_or_in_part():
     table = torch.randn(20, 6)
     for encoding in (it.Learned(table), table, table[None]):
-        image = show.positions(encoding, 15).axes[0].images[0]
+        image = positions(encoding, 15).axes[0].images[0]
         np.testing.assert_array_equal(image.get_array(), table[:15].T)
         low, high = image.get_clim()
         assert low == -high == pytest.approx(-float(table[:15].abs().max()))
@@ -94,29 +94,25 @@ def test_learned_tables_are_drawn_whole_or_in_part():
 test_what_does_not_fit_is_named = refusals(
     {
         RangeError: {
-            r"dimensions: expected numbers from 0 to 3; got 4": lambda: show.positions(
+            r"dimensions: expected numbers from 0 to 3; got 4": lambda: positions(
                 torch.randn(5, 4), dimensions=[4]
             ),
-            r"at: expected numbers from 0 to 4; got -1": lambda: show.positions(
+            r"at: expected numbers from 0 to 4; got -1": lambda: positions(
                 torch.randn(5, 4), at=[-1]
             ),
         },
         ArgumentError: {
-            r"at: expected 1 to 6 curves; got 7": lambda: show.positions(
-                torch.randn(9, 4), at=range(7)
-            ),
-            r"encoding: expected shape \(t, c\); got shape \(5,\)": lambda: show.positions(
+            r"at: expected 1 to 6 curves; got 7": lambda: positions(torch.randn(9, 4), at=range(7)),
+            r"encoding: expected shape \(t, c\); got shape \(5,\)": lambda: positions(
                 torch.randn(5)
             ),
-            r"shape \(t, c\) with t ≥ 6; got shape \(5, 4\)": lambda: show.positions(
+            r"shape \(t, c\) with t ≥ 6; got shape \(5, 4\)": lambda: positions(
                 torch.randn(5, 4), 6
             ),
-            r"t: expected an int ≥ 1; got 0": lambda: show.positions(it.Rotary(4), 0),
+            r"t: expected an int ≥ 1; got 0": lambda: positions(it.Rotary(4), 0),
         },
         KindError: {
-            r"encoding: expected a tensor, an array or .*got str": lambda: show.positions(
-                "sinusoidal"
-            )
+            r"encoding: expected a tensor, an array or .*got str": lambda: positions("sinusoidal")
         },
     }
 )

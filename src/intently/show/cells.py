@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from intently.show.labels import thinned
-from intently.show.sheet import LINE, few_ticks, widths_of
+from intently.show.layout import few_ticks, width_of
 from intently.show.style import ACCENT, FRAME, GRID, HATCH, HOLE, QUIET, ink_on, weight_map
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
     from matplotlib.colors import Colormap, Normalize
     from matplotlib.image import AxesImage
     from matplotlib.patches import Rectangle
@@ -23,6 +21,8 @@ if TYPE_CHECKING:
 Link = tuple[int, int]
 
 CROWDED = 4096
+WORD = 1.05 / 72
+"""Height that a label of one line needs beside others, in inches for each point of its size."""
 
 
 def limits(values: np.ndarray) -> tuple[float, float]:
@@ -50,26 +50,29 @@ def paint(
     values: np.ndarray,
     shape: tuple[int, int],
     norm: Normalize,
-    aspect: str = "equal",
     colours: Colormap | None = None,
+    ruled: bool = False,
 ) -> AxesImage:
     """Shade a (t, s) matrix, or its pooled picture, on axes that count its query and key steps.
 
-    Non-finite values stay clear, and the hatched ground shows through.
+    Non-finite values stay clear, and the hatched ground shows through; thin lines between the cells
+    where they are ``ruled``.
     """
     t, s = shape
     image = axes.imshow(
         np.ma.masked_invalid(values),
         cmap=colours or weight_map(),
         norm=norm,
-        aspect=aspect,  # pyright: ignore[reportArgumentType]
+        aspect="auto",
         interpolation="nearest",
-        origin="upper",
         extent=(-0.5, s - 0.5, t - 0.5, -0.5),
         zorder=1,
     )
     if not np.isfinite(values).all():
         axes.add_patch(ground((-0.5, -0.5), s, t))
+    if ruled:
+        axes.vlines(np.arange(1, s) - 0.5, -0.5, t - 0.5, colors=GRID, lw=0.5, zorder=1.5)
+        axes.hlines(np.arange(1, t) - 0.5, -0.5, s - 0.5, colors=GRID, lw=0.5, zorder=1.5)
     axes.spines[:].set_color(FRAME)
     return image
 
@@ -85,51 +88,39 @@ def ground(
     )
 
 
-def rule(axes: Axes, shape: tuple[int, int]) -> None:
-    """Draw thin lines between the cells."""
-    t, s = shape
-    axes.vlines(np.arange(1, s) - 0.5, -0.5, t - 0.5, colors=GRID, lw=0.5, zorder=1.5)
-    axes.hlines(np.arange(1, t) - 0.5, -0.5, s - 0.5, colors=GRID, lw=0.5, zorder=1.5)
-
-
-def name_columns(
+def name_steps(
     axes: Axes,
-    labels: Sequence[str],
-    room: float,
+    side: Literal["top", "left", "bottom"],
+    names: Sequence[str] | int,
+    length: float,
     size: float,
-    turn: float,
-    side: Literal["top", "bottom"] = "top",
 ) -> None:
-    """Write as many column labels as have room above or below the axes, turned by ``turn``."""
-    axes.xaxis.set_ticks_position(side)
-    axes.xaxis.set_label_position(side)
-    slanted: dict[str, Any] = {}
-    if turn == 45:
-        slanted = {"rotation_mode": "anchor", "ha": "left" if side == "top" else "right"}
-    _name(axes.xaxis, labels, room, size, rotation=turn, **slanted)
+    """Write as many names beside the steps of a side as its length in inches has room for.
 
-
-def name_rows(axes: Axes, labels: Sequence[str], room: float, size: float) -> None:
-    """Write row labels left of the axes, as many as have room."""
-    _name(axes.yaxis, labels, room, size)
-
-
-def _name(axis: Axis, labels: Sequence[str], room: float, size: float, **turned: Any) -> None:
-    shown = thinned(len(labels), room)
-    axis.set_ticks(shown, [labels[i] for i in shown], parse_math=False, **turned)
-    axis.set_tick_params(length=2 if len(shown) < len(labels) else 0, labelsize=size, pad=3)
-
-
-def count_steps(axes: Axes, side: Literal["x", "y"], n: int, size: float, most: int = 8) -> None:
-    """Number the n steps above or left of the axes, at most about ``most`` of them."""
-    axis = axes.xaxis if side == "x" else axes.yaxis
-    if n == 1:
-        axis.set_ticks([0])
-    else:
-        few_ticks(axis, most, integer=True)
-    axis.set_tick_params(labelsize=size, pad=2)
-    if side == "x":
-        axes.xaxis.tick_top()
+    Names of columns stand level, slanted or upright, as they fit. Steps without names are counted.
+    """
+    across = side != "left"
+    axis = axes.xaxis if across else axes.yaxis
+    if side != "left":
+        axes.xaxis.set_ticks_position(side)
+        axes.xaxis.set_label_position(side)
+    if isinstance(names, int):
+        if names == 1:
+            axis.set_ticks([0])
+        else:
+            few_ticks(axis, min(names, 8 if length > 2 else 6), integer=True)
+        axis.set_tick_params(labelsize=size, pad=2)
+        return
+    shown = thinned(len(names), length / (size * WORD))
+    turned: dict[str, Any] = {}
+    cell = length / len(names)
+    if across and width_of((names[i] for i in shown), size) > 0.92 * cell:
+        turned = {"rotation": 90}
+        if cell >= 0.2:
+            ha = "left" if side == "top" else "right"
+            turned = {"rotation": 45, "rotation_mode": "anchor", "ha": ha}
+    axis.set_ticks(shown, [names[i] for i in shown], parse_math=False, **turned)
+    axis.set_tick_params(length=2 if len(shown) < len(names) else 0, labelsize=size, pad=3)
 
 
 def write_numbers(
@@ -138,21 +129,13 @@ def write_numbers(
     """Write its number into every finite cell, in an ink that reads on its shade."""
     places = 2 if np.abs(values[np.isfinite(values)]).max(initial=0.0) < 10 else 0
     faces: Any = colours(norm(values))
+    look: dict[str, Any] = {"ha": "center", "va": "center_baseline", "zorder": 3}
     for (i, j), value in np.ndenumerate(values):
         if np.isfinite(value):
             faint = abs(value) < 0.5 * 10.0**-places
-            axes.text(
-                j,
-                i,
-                "0" if faint else f"{value:.{places}f}".replace("-", "−"),
-                size=size,
-                color=QUIET if faint else ink_on(faces[i, j]),
-                ha="center",
-                va="center_baseline",
-                parse_math=False,
-                zorder=3,
-                in_layout=False,
-            )
+            number = "0" if faint else f"{value:.{places}f}".replace("-", "−")
+            ink = QUIET if faint else ink_on(faces[i, j])
+            axes.text(j, i, number, size=size, color=ink, parse_math=False, in_layout=False, **look)
 
 
 def outline(axes: Axes, sure: Sequence[Link], possible: Sequence[Link]) -> None:
@@ -160,39 +143,8 @@ def outline(axes: Axes, sure: Sequence[Link], possible: Sequence[Link]) -> None:
     from matplotlib.patches import Rectangle
 
     for links, dash, name in ((possible, (0, (3, 2)), "possible"), (sure, "solid", "sure")):
+        look: dict[str, Any] = {"fill": False, "edgecolor": ACCENT, "linewidth": 1.6}
         for source, target in links:
-            box = Rectangle(
-                (source - 0.45, target - 0.45),
-                0.9,
-                0.9,
-                fill=False,
-                edgecolor=ACCENT,
-                linestyle=dash,
-                linewidth=1.6,
-                label=name,
-                zorder=2.5,
-            )
+            corner = source - 0.45, target - 0.45
+            box = Rectangle(corner, 0.9, 0.9, linestyle=dash, label=name, zorder=2.5, **look)
             axes.add_patch(box)
-
-
-@dataclass(frozen=True)
-class Header:
-    """The angle of the column labels above a matrix, and the room they take in inches."""
-
-    turn: float
-    height: float
-    overhang: float
-
-
-def header(labels: Sequence[str], cell: float, size: float, room: float) -> Header:
-    """Choose upright, slanted or level column labels for cells ``cell`` inches wide."""
-    shown = thinned(len(labels), room)
-    widths = widths_of([labels[i] for i in shown], size)
-    pad = 4 / 72
-    if max(widths) <= 0.92 * cell:
-        return Header(0, size * LINE + pad, 0.0)
-    if cell < 0.2:
-        return Header(90, max(widths) + 2 * pad, 0.0)
-    ends = [(i + 0.5) * cell + 0.71 * (width + 0.1) for i, width in zip(shown, widths, strict=True)]
-    slanted = 0.71 * (max(widths) + size / 72) + pad
-    return Header(45, slanted, max(ends) - len(labels) * cell)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol, SupportsIndex, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -47,44 +47,47 @@ class Plain(Dense):
         rough = 1e-3 if self.dtype.itemsize >= 4 else 2e-2
         lowest, sums = float(w.min()), w.sum(-1)
         if lowest < 0:
-            return f"the lowest number is {_said(lowest)}"
+            return f"the lowest number is {lowest:.3g}".replace("-", "−")
         wrong = sums[(sums > 1 + rough) | ((sums < 1 - rough) & (sums > 0) & (not part))]
-        return f"a row sums to {_said(float(wrong[0]))}" if len(wrong) else ""
+        return f"a row sums to {float(wrong[0]):.3g}" if len(wrong) else ""
 
 
-def as_matrix(value: object, argument: str) -> LazyMatrix:
-    """Return a lazy matrix unchanged; an array or nested lists of numbers (…, t, s) as `Plain`.
+def check(value: object, argument: str = "matrix", numbers: bool = False) -> LazyMatrix:
+    """Return what can be drawn: a lazy matrix unchanged, an array or nested lists as `Plain`.
 
-    Raises KindError for anything but real numbers, ArgumentError for fewer than two axes.
+    Raises KindError for anything but real numbers, ArgumentError for fewer than two axes, for an
+    empty matrix, and for plain numbers that cannot be weights, unless any ``numbers`` will do.
     """
     if isinstance(value, LazyMatrix):
-        return value
-    if not isinstance(value, PLAIN):
-        raise build(
-            KindError,
-            argument,
-            "a lazy matrix, or weights as a tensor, an array or nested lists",
-            type(value).__name__,
-        )
-    found = as_tensor(value, argument)
-    if found.ndim < 2:
-        raise build(ArgumentError, argument, "shape (…, t, s)", shape_of(found))
-    return Plain(found)
-
-
-def as_weights(value: object, argument: str) -> LazyMatrix:
-    """Return `as_matrix`; raise ArgumentError for plain numbers that cannot be weights."""
-    found = as_matrix(value, argument)
-    if isinstance(found, Plain) and found.weights.numel() and (why := found.no_weights(part=True)):
+        matrix = value
+    elif isinstance(value, PLAIN):
+        tensor = as_tensor(value, argument)
+        if tensor.ndim < 2:
+            raise build(ArgumentError, argument, "shape (…, t, s)", shape_of(tensor))
+        matrix = Plain(tensor)
+        why = "" if numbers or not tensor.numel() else matrix.no_weights(part=True)
+        if why:
+            raise build(
+                ArgumentError,
+                argument,
+                "attention weights, not below 0, at most 1 in a row together",
+                why,
+                "these numbers are not weights",
+                "scores become weights by .softmax(-1); intently.show.heatmap draws any numbers",
+            )
+    else:
+        expected = "a lazy matrix, or weights as a tensor, an array or nested lists"
+        raise build(KindError, argument, expected, type(value).__name__)
+    if 0 in tuple(matrix.shape):
         raise build(
             ArgumentError,
             argument,
-            "attention weights, not below 0, at most 1 in a row together",
-            why,
-            "these numbers are not weights",
-            "scores become weights by .softmax(-1); intently.show.heatmap draws any numbers",
+            "at least one query and one key, shape (…, t, s)",
+            shape_of(matrix),
+            "an empty matrix has nothing to draw",
+            "leave out the sentences that have no words",
         )
-    return found
+    return matrix
 
 
 def as_numbers(value: Numbers, argument: str, beside: object = None) -> Tensor:
@@ -116,48 +119,14 @@ def as_truths(value: Any, argument: str) -> Any:
     if not isinstance(value, np.ndarray | list | tuple):
         return value
     try:
-        found = np.array(value)
+        truths = np.array(value)
     except ValueError:
-        found = np.empty(0, object)
-    if found.dtype != bool:
-        raise build(
-            KindError,
-            argument,
-            "booleans, in rows of one length",
-            "a ragged list" if found.dtype == object else f"dtype {found.dtype}",
-            "True means attend",
-        )
-    return torch.from_numpy(found)
-
-
-def _said(number: float) -> str:
-    return f"{number:.3g}".replace("-", "−")
-
-
-def check(matrix: object, argument: str = "matrix") -> LazyMatrix:
-    """Return weights that can be drawn, lazy or plain, with at least one query and one key.
-
-    Raises as `as_weights` does, and ArgumentError for an empty matrix.
-    """
-    return _not_empty(as_weights(matrix, argument), argument)
-
-
-def any_numbers(matrix: object, argument: str = "matrix") -> LazyMatrix:
-    """Return a matrix as `check` does; plain numbers need not be weights."""
-    return _not_empty(as_matrix(matrix, argument), argument)
-
-
-def _not_empty(matrix: LazyMatrix, argument: str) -> LazyMatrix:
-    if 0 in tuple(matrix.shape):
-        raise build(
-            ArgumentError,
-            argument,
-            "at least one query and one key, shape (…, t, s)",
-            shape_of(matrix),
-            "an empty matrix has nothing to draw",
-            "leave out the sentences that have no words",
-        )
-    return matrix
+        truths = np.empty(0, object)
+    if truths.dtype != bool:
+        got = "a ragged list" if truths.dtype == object else f"dtype {truths.dtype}"
+        expected, cause = "booleans, in rows of one length", "True means attend"
+        raise build(KindError, argument, expected, got, cause)
+    return torch.from_numpy(truths)
 
 
 # --- one among many -------------------------------------------------------------------------------
@@ -241,16 +210,13 @@ def one_text(matrix: LazyMatrix) -> LazyMatrix:
 
 
 def one_of(
-    source: object,
-    head: Choice = None,
-    argument: str = "matrix",
-    read: Callable[[object, str], LazyMatrix] = check,
+    source: object, head: Choice = None, argument: str = "matrix", numbers: bool = False
 ) -> tuple[LazyMatrix, str]:
     """Return the (t, s) matrix chosen by ``head``, and its name for a title.
 
     ``source`` is a matrix, or holds matrices by name; ``head`` a head, a name, or both. Without a
     head the mean of all heads is taken, and the name says so. Leading axes of size 1 are dropped.
-    Plain numbers must be weights, unless ``read`` accepts others.
+    Plain numbers must be weights, unless any ``numbers`` will do.
 
     Raises ArgumentError for an ambiguous choice, an unknown name or head, and a batch;
     UnverifiedError for an entry of a recording that failed verification.
@@ -266,7 +232,7 @@ def one_of(
             repr(head),
             "one matrix was passed, and has no names",
         )
-    lazy, averaged = _flat(read(source, argument), head, argument, origin)
+    lazy, averaged = _flat(check(source, argument, numbers), head, argument, origin)
     return lazy, ", ".join(part for part in (visible(name, 80) if name else "", averaged) if part)
 
 

@@ -23,7 +23,7 @@ from intently.show.labels import visible
 from intently.show.pictures import encoded
 from intently.show.reading import numbers
 from intently.show.style import BELOW, WEIGHTS
-from intently.show.table import html_table
+from intently.show.terminal import Table, table_of
 
 MOST = 2**24
 """Most weights that are computed for a display; larger matrices are described, not drawn."""
@@ -65,10 +65,10 @@ def matrix_html(matrix: LazyMatrix) -> str:
     shown, items = min(h, HEADS), math.prod(lead[:-1])
     if not t * s * shown * items:
         return _code(matrix)
-    if table := html_table(matrix):
+    if table := table_of(matrix):
         line = escape(matrix._line())
         return (
-            f'<figure style="margin:0.5em 0">{table}'
+            f'<figure style="margin:0.5em 0">{_table(table)}'
             f'<figcaption style="font-size:85%"><code>{line}</code></figcaption></figure>'
         )
     if _of(matrix, 0)._row_size() * t * shown > MOST:
@@ -192,3 +192,23 @@ def _colours(values: np.ndarray, top: float, signed: bool) -> np.ndarray:
     found = np.stack([np.interp(shares, at, table[:, n]) for n in range(3)], -1)
     found[~finite] = 200
     return found.round().astype(np.uint8)
+
+
+def _table(table: Table) -> str:
+    """Return the table of a small labelled matrix, each weight on its shade."""
+    cell = 'style="padding:2px 6px;text-align:right'
+    head = "".join(f'<th {cell}">{escape(name)}</th>' for name in table.columns)
+    top = float(table.weights[np.isfinite(table.weights)].max(initial=0)) or 1.0
+    lines = [f"<tr><th></th>{head}</tr>"]
+    for name, row in zip(table.rows, table.weights):
+        cells = "".join(f'<td {cell};{_shade(w / top)}">{w:.2f}</td>' for w in row)
+        lines.append(f'<tr><th {cell}">{escape(name)}</th>{cells}</tr>')
+    return f'<table style="border-collapse:collapse;color:inherit">{"".join(lines)}</table>'
+
+
+def _shade(share: float) -> str:
+    """Return the colours of a weight, as its share of the largest."""
+    if not np.isfinite(share):
+        return "background:#c8c8c8;color:#000"
+    stop = WEIGHTS[round(min(max(share, 0.0), 1.0) * (len(WEIGHTS) - 1))]
+    return f"background:{stop};color:{'#fff' if share > 0.5 else '#000'}"

@@ -12,9 +12,9 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from matplotlib.colors import Colormap
@@ -97,59 +97,40 @@ DIM = 0.18
 
 BASE = "DejaVu Sans"
 LAST = "Last Resort High-Efficiency"
-PREFERRED = (
-    *("Noto Sans CJK JP", "Noto Sans CJK SC", "Noto Sans JP", "Noto Sans SC", "Source Han Sans"),
-    *("Hiragino Sans", "PingFang SC", "Yu Gothic", "Microsoft YaHei", "Malgun Gothic"),
-    *("IPAGothic", "TakaoGothic", "VL Gothic", "WenQuanYi Zen Hei", "Droid Sans Fallback"),
-    *(
-        "Noto Sans",
-        "Noto Sans Arabic",
-        "Noto Sans Hebrew",
-        "Noto Sans Devanagari",
-        "Noto Sans Thai",
-    ),
-    *("Arial Unicode MS", "Segoe UI Symbol", "Apple Symbols"),
-)
+PREFERRED = """Noto Sans CJK JP, Noto Sans CJK SC, Noto Sans JP, Noto Sans SC, Source Han Sans,
+Hiragino Sans, PingFang SC, Yu Gothic, Microsoft YaHei, Malgun Gothic, IPAGothic, TakaoGothic,
+VL Gothic, WenQuanYi Zen Hei, Droid Sans Fallback, Noto Sans, Noto Sans Arabic, Noto Sans Hebrew,
+Noto Sans Devanagari, Noto Sans Thai, Arial Unicode MS, Segoe UI Symbol, Apple Symbols"""
+"""Families that are taken before others, from first to last."""
 
 
 @contextmanager
-def style(texts: Iterable[str] = ()) -> Iterator[None]:
+def style(texts: Iterable[str] = (), paper: str | None = None) -> Iterator[None]:
     """Apply our style over matplotlib's own defaults inside this context, light or dark.
 
     ``texts`` are the words to draw; fonts are added until every character has one. The paper is
     dark if the figures of matplotlib are.
     """
+    import matplotlib.style
     from matplotlib import rcParams
     from matplotlib.colors import to_rgb
 
-    with _applied(texts, luminance(to_rgb(rcParams["figure.facecolor"])) < DIM):
-        yield
-
-
-@contextmanager
-def light(texts: Iterable[str] = ()) -> Iterator[None]:
-    """Apply our style on white paper, whatever the settings of matplotlib: for animations."""
-    with _applied(texts, False):
-        yield
-
-
-@contextmanager
-def _applied(texts: Iterable[str], dark: bool) -> Iterator[None]:
-    import matplotlib.style
-
+    dark = luminance(to_rgb(paper or rcParams["figure.facecolor"])) < DIM
+    colours = {name: DARK[x] for name, x in SHEET.items() if isinstance(x, str) and x in DARK}
     log = logging.getLogger("matplotlib.font_manager")
     level = log.level
     log.setLevel(logging.ERROR)  # a font without a normal weight is good enough
     try:
-        sheet = {**SHEET, "font.family": families("".join(texts))}
-        if dark:
-            sheet |= {
-                name: DARK[x] for name, x in SHEET.items() if isinstance(x, str) and x in DARK
-            }
+        sheet = {**SHEET, **(colours if dark else {}), "font.family": families("".join(texts))}
         with matplotlib.style.context(["default", sheet]):
             yield
     finally:
         log.setLevel(level)
+
+
+def light(texts: Iterable[str] = ()) -> AbstractContextManager[None]:
+    """Apply our style on white paper, whatever the settings of matplotlib: for animations."""
+    return style(texts, "white")
 
 
 def on_dark() -> bool:
@@ -173,7 +154,8 @@ def families(text: str) -> list[str]:
     find_new_fonts()
     installed = {font.name for font in fontManager.ttflist}
     chosen = [BASE]
-    for family in [name for name in PREFERRED if name in installed] + sorted(installed - {LAST}):
+    preferred = PREFERRED.replace("\n", " ").split(", ")
+    for family in [name for name in preferred if name in installed] + sorted(installed - {LAST}):
         if lacking and lacking & _characters(family):
             chosen.append(family)
             lacking -= _characters(family)
@@ -224,31 +206,21 @@ def ink_on(colour: Sequence[float]) -> str:
 
 def weight_map() -> Colormap:
     """Return the map from weights to colours: white to blue; non-finite values are clear."""
-    return _weight_map(on_dark())
-
-
-@cache
-def _weight_map(dark: bool) -> Colormap:
-    from matplotlib.colors import LinearSegmentedColormap
-
-    ramp = [DARK[shade] for shade in WEIGHTS] if dark else WEIGHTS
-    colours = LinearSegmentedColormap.from_list("intently", ramp, N=512)
-    return colours.with_extremes(bad=(0, 0, 0, 0), under=ramp[0], over=ramp[-1])
+    return _map("intently", WEIGHTS, 512, on_dark())
 
 
 def signed_map() -> Colormap:
     """Return the map for numbers of either sign: sand below 0, white at 0, blue above."""
-    return _signed_map(on_dark())
+    return _map("signed", (*BELOW, WEIGHTS[0], *WEIGHTS[1::2]), 513, on_dark())
 
 
 @cache
-def _signed_map(dark: bool) -> Colormap:
+def _map(name: str, ramp: tuple[str, ...], shades: int, dark: bool) -> Colormap:
     from matplotlib.colors import LinearSegmentedColormap
 
-    ramp = (*BELOW, WEIGHTS[0], *WEIGHTS[1::2])
-    ramp = [DARK[shade] for shade in ramp] if dark else ramp
-    colours = LinearSegmentedColormap.from_list("signed", ramp, N=513)
-    return colours.with_extremes(bad=(0, 0, 0, 0))
+    ramp = tuple(DARK[shade] for shade in ramp) if dark else ramp
+    colours = LinearSegmentedColormap.from_list(name, ramp, N=shades)
+    return colours.with_extremes(bad=(0, 0, 0, 0), under=ramp[0], over=ramp[-1])
 
 
 # --- figures on dark paper ------------------------------------------------------------------------
@@ -259,46 +231,27 @@ PARTS = ("color", "facecolor", "edgecolor", "markerfacecolor", "markeredgecolor"
 def dress(figure: Figure) -> None:
     """Give every artist that has a colour of the light style the one of the dark style.
 
-    Maps of colours and the ink on their shades are chosen for the paper when they are made.
+    Maps of colours and the ink on their shades are chosen for the paper when they are made; white
+    letters stand on a shade, and stay.
     """
+    from matplotlib.colors import to_hex, to_rgba, to_rgba_array
     from matplotlib.text import Text
 
-    found = figure.findobj()
-    arrows = [getattr(artist, "arrow_patch", None) for artist in found]  # findobj leaves them out
-    for artist in (*found, *filter(None, arrows)):
-        light = _counterparts(isinstance(artist, Text))
+    dark = {to_hex(light): colour for light, colour in DARK.items()}
+    artists = figure.findobj()
+    arrows = [getattr(artist, "arrow_patch", None) for artist in artists]  # findobj leaves them out
+    for artist in (*artists, *filter(None, arrows)):
         for part in PARTS:
-            read = getattr(artist, f"get_{part}", None)
-            if read is not None:
-                given = read()
-                dark = _dark(given, light)
-                if dark is not None:
-                    getattr(artist, f"set_{part}")(dark)
-
-
-@cache
-def _counterparts(text: bool) -> dict[str, str]:
-    """Return the table of colours; white letters stand on a shade, and stay."""
-    from matplotlib.colors import to_hex
-
-    table = {to_hex(light): dark for light, dark in DARK.items()}
-    return {light: dark for light, dark in table.items() if not (text and light == "#ffffff")}
-
-
-def _dark(given: Any, counterparts: dict[str, str]) -> Any:
-    """Return the colour, or the colours of a collection, in the dark; None if none changes."""
-    from matplotlib.colors import to_hex, to_rgba, to_rgba_array
-
-    if isinstance(given, str) and given in ("none", "auto"):
-        return None
-    many = not isinstance(given, str | tuple)
-    colours = [tuple(colour) for colour in to_rgba_array(given)]
-    changed = [
-        to_rgba(counterparts[to_hex(colour)], colour[3])
-        if to_hex(colour) in counterparts
-        else colour
-        for colour in colours
-    ]
-    if changed == colours:
-        return None
-    return changed if many else changed[0]
+            light = getattr(artist, f"get_{part}", str)()
+            if isinstance(light, str) and light in ("", "none", "auto"):
+                continue
+            before = to_rgba_array(light)
+            shades = [to_hex(colour) for colour in before]
+            stay = {"#ffffff"} if isinstance(artist, Text) else set()
+            after = [
+                to_rgba(dark[shade], colour[3]) if shade in dark and shade not in stay else colour
+                for shade, colour in zip(shades, before)
+            ]
+            if len(before) and (before != after).any():
+                many = not isinstance(light, str | tuple)
+                getattr(artist, f"set_{part}")(after if many else after[0])

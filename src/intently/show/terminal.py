@@ -8,6 +8,7 @@ import sys
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,7 +20,8 @@ from intently.show.inputs import Choice, Source, one_of, whole
 from intently.show.labels import JOINERS, right_to_left, unmarked, visible
 from intently.show.reading import Pooling, missing, numbers, shown_names, weights
 
-SHADES = " ░▒▓█"
+SHADES, STEPS = " ░▒▓█", (0.05, 0.25, 0.5, 0.75)
+"""Shades of weights, and the share of the largest from which each stands; below them a blank."""
 PALE_TO_DARK = (255, 195, 153, 117, 75, 33, 26, 19)
 """Colours of the 256-colour palette from white to dark blue: the map of the figures."""
 
@@ -75,7 +77,7 @@ def blocks(
         notes.append(pooled)
     else:
         grid = _whole(lazy, width)
-    painter = _Colours(grid.top) if colour else _Shades(grid.top)
+    painter = _Painter(grid.top, colour)
     lines = "\n\n".join("\n".join(band) for band in grid.bands(painter, width)).split("\n")
     indent = " " * min(grid.margin + 1, width - 17)
     if colour:
@@ -87,10 +89,15 @@ def blocks(
     return "\n".join([*lines, *_wrapped(grid.key, width)])
 
 
-def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
-    """Break a text into lines of ``width`` terminal cells, between items joined by two spaces."""
+def cell_len(text: str) -> int:
+    """Return how many cells of a terminal a text takes."""
     from rich.cells import cell_len
 
+    return cell_len(text)
+
+
+def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
+    """Break a text into lines of ``width`` terminal cells, between items joined by two spaces."""
     between = "  " if "  " in text else " "
     lines: list[str] = []
     for item in filter(None, text.split(between)):
@@ -108,8 +115,6 @@ def _terminal_has_colour() -> bool:
 
 
 def _whole(matrix: LazyMatrix, width: int) -> _Grid:
-    from rich.cells import cell_len
-
     rows, columns = shown_names(matrix, unmarked)
     margin = min(max(cell_len(visible(row)) for row in rows), width // 3)
     words = tuple(map(visible, columns))
@@ -126,8 +131,6 @@ def _whole(matrix: LazyMatrix, width: int) -> _Grid:
 
 def _stairs(words: Sequence[str], room: int) -> bool:
     """Return whether each word has room right of its column's left edge."""
-    from rich.cells import cell_len
-
     cell = 3 if 3 * len(words) <= room else 2
     ends = (n * cell + min(cell_len(word), SHORTEST) for n, word in enumerate(words))
     return len(words) <= MOST and max(ends) <= room
@@ -155,11 +158,11 @@ class _Grid:
     key: str
     stairs: tuple[str, ...] = ()
 
-    def bands(self, painter: _Shades | _Colours, width: int) -> list[list[str]]:
+    def bands(self, painter: _Painter, width: int) -> list[list[str]]:
         """Return the lines of each band of columns that fits the width."""
         s = self.values.shape[1]
         room = width - self.margin - 1
-        cell = 3 if painter.wants_three and self.key + "".join(map("".join, self.upright)) else 2
+        cell = 3 if painter.colour and self.key + "".join(map("".join, self.upright)) else 2
         cell = cell if s * cell <= room else 2
         each = max(1, room // cell)
         return [
@@ -186,45 +189,37 @@ class _Grid:
 
 
 @dataclass(frozen=True)
-class _Shades:
+class _Painter:
+    """Draws weights up to ``top`` as shades, or as coloured cells with their hundredths."""
+
     top: float
-    wants_three = False
+    colour: bool
 
     def row(self, values: np.ndarray, cell: int) -> str:
+        if self.colour:
+            return "".join(self._coloured(value, cell) for value in values) + "\x1b[0m"
         return "".join(self._shade(value) * cell for value in values)
 
     def _shade(self, value: float) -> str:
         if not np.isfinite(value):
             return "?"
-        share = value / self.top
-        return SHADES[int(share >= 0.05) + sum(share >= step / 4 for step in (1, 2, 3))]
+        return SHADES[sum(value / self.top >= step for step in STEPS)]
 
-    def legend(self) -> str:
-        steps = zip(SHADES[1:], (0.05, 0.25, 0.5, 0.75), strict=True)
-        return "  ".join(f"{shade} {step * self.top:.3g}" for shade, step in steps) + " and more"
-
-
-@dataclass(frozen=True)
-class _Colours:
-    top: float
-    wants_three = True
-
-    def row(self, values: np.ndarray, cell: int) -> str:
-        return "".join(self._cell(value, cell) for value in values) + "\x1b[0m"
-
-    def _cell(self, value: float, cell: int) -> str:
+    def _coloured(self, value: float, cell: int) -> str:
         if not np.isfinite(value):
             return f"\x1b[0m{'?' * cell}"
-        share = min(max(value / self.top, 0.0), 1.0)
-        level = round(share * (len(PALE_TO_DARK) - 1))
+        level = round(min(max(value / self.top, 0.0), 1.0) * (len(PALE_TO_DARK) - 1))
         hundredths = round(100 * value)
         text = f"{hundredths:>{cell}}" if cell > 2 and 5 <= hundredths < 1000 else " " * cell
         ink = 231 if level > 4 else 16
         return f"\x1b[48;5;{PALE_TO_DARK[level]};38;5;{ink}m{text}"
 
     def legend(self) -> str:
-        scale = "".join(f"\x1b[48;5;{colour}m " for colour in PALE_TO_DARK)
-        return f"0 {scale}\x1b[0m {self.top:.3g}"
+        if self.colour:
+            scale = "".join(f"\x1b[48;5;{colour}m " for colour in PALE_TO_DARK)
+            return f"0 {scale}\x1b[0m {self.top:.3g}"
+        steps = zip(SHADES[1:], STEPS, strict=True)
+        return "  ".join(f"{shade} {step * self.top:.3g}" for shade, step in steps) + " and more"
 
 
 def _characters(text: str) -> list[str]:
@@ -240,23 +235,19 @@ def _characters(text: str) -> list[str]:
 
 
 def _padded(character: str, cell: int) -> str:
-    from rich.cells import cell_len
-
     return character + _mark(character) + " " * (cell - cell_len(character))
 
 
 def _cut(text: str, width: int) -> str:
     """Return the text in at most ``width`` terminal cells."""
-    from rich.cells import cell_len, set_cell_size
+    from rich.cells import set_cell_size
 
-    whole = cell_len(text) <= width
-    return text if whole else set_cell_size(text, width - 1).rstrip() + "…"
+    short = cell_len(text) <= width
+    return text if short else set_cell_size(text, width - 1).rstrip() + "…"
 
 
 def fitted(text: str, width: int) -> str:
     """Return the text flush right in ``width`` terminal cells, cut where it is longer."""
-    from rich.cells import cell_len
-
     text = _cut(text, width)
     return " " * (width - cell_len(text)) + text + _mark(text)
 
@@ -268,3 +259,61 @@ def _anchored(line: str) -> str:
 
 def _mark(text: str) -> str:
     return LEFT_TO_RIGHT_MARK if right_to_left(text) else ""
+
+
+# --- a small labelled matrix as a table -----------------------------------------------------------
+
+TABLE, WIDEST, LABEL = 16, 100, 14
+"""Most rows and columns, the widest line in terminal cells, and the widest label."""
+COMPUTED = 2**20
+"""Most weights that are computed unasked."""
+
+
+class Table(NamedTuple):
+    """Weights (t, s) with a label for every row and column."""
+
+    rows: list[str]
+    columns: list[str]
+    weights: np.ndarray
+
+
+def table_of(matrix: LazyMatrix) -> Table | None:
+    """Return the table of a labelled matrix (t, s), None if it is large or has no labels."""
+    *lead, t, s = matrix.shape
+    if any(n != 1 for n in lead) or not 0 < t <= TABLE or not 0 < s <= TABLE:
+        return None
+    one = matrix[(0,) * len(lead)] if lead else matrix
+    if one.labels == (None, None) or one._row_size() * t > COMPUTED:
+        return None
+    with torch.no_grad():
+        weights = numbers(one.dense())
+    rows, columns = (
+        [visible(label, LABEL) for label in names or map(str, range(n))]
+        for names, n in zip(one.labels, (t, s))
+    )
+    return Table(rows, columns, weights)
+
+
+def text_table(matrix: LazyMatrix) -> str:
+    """Return the table of a small labelled matrix, a line for each row; "" if there is none.
+
+    >>> from intently.core.matrix import Dense
+    >>> print(text_table(Dense([[0.25, 0.75], [1, 0]], (("it", "is"), ("the", "road")))))
+         the  road
+    it  0.25  0.75
+    is  1.00  0.00
+    """
+    table = table_of(matrix)
+    if table is None:
+        return ""
+    margin = max(map(cell_len, table.rows))
+    widths = [max(4, cell_len(name)) for name in table.columns]
+    if margin + sum(widths) + 2 * len(widths) > WIDEST:
+        return ""
+    told = [["", *table.columns]]
+    for name, row in zip(table.rows, table.weights):
+        told.append([name + " " * (margin - cell_len(name)), *(f"{w:.2f}" for w in row)])
+    return "\n".join(
+        "  ".join(fitted(cell, width) for cell, width in zip(line, (margin, *widths)))
+        for line in told
+    )

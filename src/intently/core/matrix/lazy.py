@@ -220,7 +220,7 @@ class LazyMatrix(Statistics):
         if self.labels == (None, None) and not self._each:
             return self._line()
         try:
-            from intently.show.table import text_table
+            from intently.show.terminal import text_table
 
             return "\n".join(filter(None, (self._line(), text_table(self))))
         except Exception:  # changed since, or without numbers: a display never raises

@@ -16,7 +16,7 @@ from importlib.resources import files as resources
 from pathlib import Path
 from typing import Any
 
-from intently.show import files
+from intently.foundation import files
 from intently.show.animate.live import Live
 from intently.show.animate.shapes import Curve, Grid, Scene, Shape
 from intently.show.animate.stage import MARGIN, USUAL, Stage
@@ -76,7 +76,8 @@ class Animation:
         """
         found = destination(path)
         assert found is not None
-        files.write(found, self.page().encode())
+        files.make_folder(found.parent)
+        files.replace_file(found, self.page().encode())
         return found
 
     def page(self) -> str:
@@ -104,9 +105,9 @@ class Animation:
 def destination(save: str | os.PathLike[str] | None) -> Path | None:
     """Return the path to save to; call it before making a story.
 
-    Raises as `intently.show.files.destination` does, for suffixes other than .html.
+    Raises as `intently.foundation.files.destination` does, for suffixes other than .html.
     """
-    return files.destination(save, SUFFIXES, "story")
+    return None if save is None else files.destination(save, "save", SUFFIXES, "story")
 
 
 def told(

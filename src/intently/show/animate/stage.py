@@ -12,7 +12,7 @@ import numpy as np
 from intently.show.animate.numerals import Numerals, alone
 from intently.show.animate.shapes import Curve, Grid, Scene, Shape, Text
 from intently.show.labels import visible
-from intently.show.sheet import widths_of
+from intently.show.layout import widths_of
 from intently.show.style import light
 
 SHORT, USUAL, LONG = 0.45, 1.6, 2.6

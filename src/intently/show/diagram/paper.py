@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from intently.show.diagram.walk import Part
 from intently.show.labels import visible
-from intently.show.sheet import HEADING, NOTES, Sheet, height_of, width_of, wrapped
+from intently.show.layout import Layout, width_of, wrapped
 from intently.show.style import BELOW, FRAME, GRID, INK, WEIGHTS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 Point = tuple[float, float]
 
@@ -26,7 +25,6 @@ SUM = 7.0
 BEND = 5.0
 """Radius of a bend of an arrow."""
 PAPER = "white"
-MARGIN = 0.14
 
 FILLS = {
     "attention": WEIGHTS[3],
@@ -43,12 +41,14 @@ class Paper:
     """Draws onto axes in points; remembers how far the drawing reaches."""
 
     axes: Axes
+    layout: Layout
     reach: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0, 0.0])
 
     @classmethod
     def new(cls) -> Paper:
         """Return empty paper."""
-        return cls(Sheet.of(1, 1).blank(0, 0, 1, 1))
+        layout = Layout()
+        return cls(layout.blank(0, 0, 1, 1), layout)
 
     def box(self, part: Part, middle: float, bottom: float, width: float) -> float:
         """Draw a part as a box with its title, notes and parameters; return the box's top."""
@@ -136,28 +136,13 @@ class Paper:
         self._reach(left, y - size / 2)
         self._reach(left + wide, y + size / 2)
 
-    def finish(self, heading: str, notes: str) -> Figure:
-        """Return the figure: the heading, the drawing, the notes."""
+    def fitted(self) -> Layout:
+        """Return the layout of what is drawn."""
         left, bottom, right, top = self.reach
-        width = (right - left) / 72 + 2 * MARGIN
-        heading = wrapped(heading, max(width - 2 * MARGIN, 2), HEADING)
-        width = max(width, width_of(heading.split("\n"), HEADING) + 2 * MARGIN)
-        notes = wrapped(notes, width - 2 * MARGIN, NOTES)
-        above = MARGIN + height_of(heading, HEADING, 0.1)
-        high = (top - bottom) / 72
-        height = above + high + height_of(notes, NOTES, 0.12) + MARGIN
-        figure: Any = self.axes.figure
-        figure.set_size_inches(width, height)
-        sheet = Sheet(figure, width, height)
-        side = (width - (right - left) / 72) / 2
-        box = side / width, 1 - (above + high) / height, 1 - 2 * side / width, high / height
-        self.axes.set_position(box)
-        self.axes.set(xlim=(left, right), ylim=(bottom, top))
+        self.layout.reshape(self.axes, (left, right), (bottom, top), 1 / 72)
         for artist in self.axes.get_children():
-            artist.set_clip_on(False)
-        sheet.write(MARGIN, MARGIN, heading)
-        sheet.note(MARGIN, above + high + 0.1, notes)
-        return figure
+            artist.set(clip_on=False, in_layout=False)
+        return self.layout
 
     def _reach(self, x: float, y: float) -> None:
         low, high = self.reach[:2], self.reach[2:]

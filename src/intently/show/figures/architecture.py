@@ -13,8 +13,8 @@ from intently.errors import KindError, build
 from intently.show.diagram.column import EDGE, GAP, WIDE, Column
 from intently.show.diagram.paper import Paper
 from intently.show.diagram.walk import Part, columns, title_of
-from intently.show.files import destination, finish
 from intently.show.labels import titled
+from intently.show.layout import destination
 from intently.show.style import LINES, QUIET, style
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def architecture(
         _draw(paper, stacks)
         total = sum(p.numel() for p in model.parameters())
         notes = _notes(stacks, total, bool(inputs))
-        return finish(paper.finish(heading, notes), path, _described(heading, stacks, total))
+        return paper.fitted().finish(heading, notes, path, _described(heading, stacks, total))
 
 
 def _draw(paper: Paper, stacks: Sequence[Part]) -> None:

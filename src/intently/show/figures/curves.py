@@ -5,24 +5,13 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from intently.errors import ArgumentError, KindError, build
-from intently.show.files import destination, finish
 from intently.show.labels import lines, titled, visible
-from intently.show.sheet import (
-    HEADING,
-    NOTES,
-    captions,
-    constrained,
-    few_ticks,
-    height_of,
-    open_axes,
-    width_of,
-)
+from intently.show.layout import Layout, destination, few_ticks, open_axes, width_of
 from intently.show.style import LINES, QUIET, style
 
 if TYPE_CHECKING:
@@ -50,8 +39,7 @@ HISTORY = {
 """The panels of a training run: their height in inches, and the name of the curve of each key."""
 
 
-@dataclass(frozen=True)
-class Series:
+class Series(NamedTuple):
     """The points of a curve with the ends of their intervals, in a panel."""
 
     name: str
@@ -61,8 +49,7 @@ class Series:
     high: np.ndarray
 
 
-@dataclass(frozen=True)
-class Panel:
+class Panel(NamedTuple):
     """Curves that share their axes."""
 
     name: str
@@ -110,25 +97,30 @@ def curves(
         history, foot = None, ""
     else:
         panels, places = _recorded(values), None
-        history, foot = _points(values, "seconds"), _unfinished(values)
+        history, foot = _points(values, "seconds"), ""
+        wrong = [row["step"] for row in values if not np.isfinite(row.get("loss") or 0.0)]
+        if wrong:
+            foot = f"the loss was not finite in {len(wrong)} lines, first at step {wrong[0]}"
     names = [series.name for panel in panels for series in panel.series]
     with style((heading, across, *names, *(panel.name for panel in panels), *(places or ()))):
         parts = [part for place in places or () for part in place.split("\n")]
         room = max(WIDE, len(places or ()) * (0.08 + width_of(parts, 8)))
-        width = room + 0.75 + max(width_of(names, 8), 0.35)
-        texts = captions((heading, foot), width - 0.24)
-        high = sum(panel.height + 0.4 for panel in panels) + 0.45
-        high += height_of(texts[0], HEADING) + height_of(texts[1], NOTES)
-        figure = constrained(width, high, *texts)
-        heights = [panel.height for panel in panels]
-        rows = figure.subplots(len(panels), sharex=True, squeeze=False, height_ratios=heights)[:, 0]
+        layout = Layout(down=0.12)
+        rows = [layout.panel(n, 0, room, panel.height) for n, panel in enumerate(panels)]
         for axes, panel in zip(rows, panels, strict=True):
+            if axes is not rows[0]:
+                axes.sharex(rows[0])
             _plot(axes, panel, None if places is None else len(places))
         if history is not None:
             _clock(rows[-1], *history)
         else:
-            _name_places(rows[-1], places, across)
-        return finish(figure, path)
+            rows[-1].set_xlabel(across, color=QUIET, size=8, parse_math=False)
+            if places is not None:
+                look: dict[str, Any] = {"parse_math": False, "size": 8, "linespacing": 1.35}
+                rows[-1].set_xticks(range(len(places)), places, **look)
+        for axes in rows[:-1]:
+            axes.tick_params(labelbottom=False)
+        return layout.finish(heading, foot, path)
 
 
 # --- what is given --------------------------------------------------------------------------------
@@ -138,14 +130,19 @@ def _read(
     values: Mapping[str, Any], at: Sequence[str | float] | None
 ) -> tuple[list[Panel], list[str] | None]:
     """Return the panels, and the names of the places; None if they are numbers."""
-    nested = any(isinstance(found, Mapping) for found in values.values())
+    nested = any(isinstance(series, Mapping) for series in values.values())
     given: Mapping[str, Mapping[str, Line]] = values if nested else {"": values}
     if not any(given.values()):
         raise build(ArgumentError, "values", "at least one series", "none")
-    for name, line in ((name, line) for series in given.values() for name, line in series.items()):
-        if not np.iterable(line):
-            got = type(line).__name__
-            raise build(KindError, f"values[{name!r}]", "the numbers of a series", got)
+    lines_of = {
+        (panel, name): f"values[{panel!r}][{name!r}]" if nested else f"values[{name!r}]"
+        for panel, series in given.items()
+        for name in series
+    }
+    for (panel, name), argument in lines_of.items():
+        if not np.iterable(given[panel][name]):
+            got = type(given[panel][name]).__name__
+            raise build(KindError, argument, "the numbers of a series", got)
     most = max(len(line) for series in given.values() for line in series.values())
     places = list(range(most) if at is None else at)
     named = [lines(place) for place in places if isinstance(place, str)]
@@ -155,18 +152,15 @@ def _read(
         xs = np.array([math.nan])
     if len(named) not in (0, len(places)) or not np.isfinite(xs).all():
         raise build(ArgumentError, "at", "a finite number for each place, or a name", repr(at))
-    panels = [
-        Panel(
-            visible(panel) if panel else "",
-            2.2 if len(given) == 1 else 1.7,
-            tuple(
-                _series(f"values[{panel!r}][{name!r}]" if nested else f"values[{name!r}]", *of, xs)
-                for name, line in series.items()
-                for of in [(visible(name) if name else "", line)]
-            ),
+    drawn = {
+        panel: tuple(
+            _series(lines_of[panel, name], visible(name) if name else "", line, xs)
+            for name, line in series.items()
         )
         for panel, series in given.items()
-    ]
+    }
+    high = 2.2 if len(given) == 1 else 1.7
+    panels = [Panel(visible(panel) if panel else "", high, all) for panel, all in drawn.items()]
     return panels, named or None
 
 
@@ -200,10 +194,9 @@ def _recorded(history: Sequence[Row]) -> list[Panel]:
             raise build(ArgumentError, "history", "a step in every line", f"none in line {number}")
     panels = []
     for name, (height, keys) in HISTORY.items():
-        drawn = [(key, *_points(history, key)) for key in keys]
-        series = [Series(keys[key], x, y, y, y) for key, x, y in drawn if len(x)]
-        if series:
-            panels.append(Panel(name, height, tuple(series)))
+        points = ((label, *_points(history, key)) for key, label in keys.items())
+        series = tuple(Series(label, x, y, y, y) for label, x, y in points if len(x))
+        panels += [Panel(name, height, series)] if series else []
     if not panels or panels[0].name != "loss":
         raise build(
             ArgumentError,
@@ -223,21 +216,13 @@ def _points(history: Sequence[Row], key: str) -> tuple[np.ndarray, np.ndarray]:
     return points[:, 0], points[:, 1]
 
 
-def _unfinished(history: Sequence[Row]) -> str:
-    """Return a note on where the loss was not finite; "" if it always was."""
-    steps = [row["step"] for row in history if not np.isfinite(row.get("loss") or 0.0)]
-    if not steps:
-        return ""
-    return f"the loss was not finite in {len(steps)} lines, first at step {steps[0]}"
-
-
 # --- how it is drawn ------------------------------------------------------------------------------
 
 
 def _plot(axes: Axes, panel: Panel, places: int | None) -> None:
     """Draw the curves of a panel, each named at its end; ``places`` counts those with names."""
     ends = list(_lines(axes, panel, places))
-    _name(axes, panel.name)
+    axes.set_title(panel.name, loc="left", size=9, pad=4, parse_math=False)
     open_axes(axes, "both" if places is None else "y")
     _scale(axes, panel)
     if places is not None:
@@ -285,10 +270,6 @@ def _name_ends(axes: Axes, ends: Sequence[tuple[float, str, str]]) -> None:
         )
 
 
-def _name(axes: Axes, name: str) -> None:
-    axes.set_title(name, loc="left", size=9, pad=4, parse_math=False)
-
-
 def _scale(axes: Axes, panel: Panel) -> None:
     from matplotlib.ticker import LogLocator, NullLocator
 
@@ -297,7 +278,7 @@ def _scale(axes: Axes, panel: Panel) -> None:
     loss = "loss" in panel.name
     if loss and lowest > 0 and highest > 5 * lowest:
         axes.set_yscale("log")
-        _name(axes, f"{panel.name} (log scale)")
+        axes.set_title(f"{panel.name} (log scale)", loc="left", size=9, pad=4, parse_math=False)
         subs = (1, 2, 5) if highest < 1000 * lowest else (1,)
         axes.yaxis.set_major_locator(LogLocator(subs=subs, numticks=20))
         axes.yaxis.set_minor_locator(NullLocator())
@@ -311,12 +292,6 @@ def _scale(axes: Axes, panel: Panel) -> None:
 
 def _plain(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}".replace("-", "−")
-
-
-def _name_places(axes: Axes, places: Sequence[str] | None, across: str) -> None:
-    axes.set_xlabel(across, color=QUIET, size=8, parse_math=False)
-    if places is not None:
-        axes.set_xticks(range(len(places)), places, parse_math=False, size=8, linespacing=1.35)
 
 
 def _clock(axes: Axes, steps: np.ndarray, seconds: np.ndarray) -> None:

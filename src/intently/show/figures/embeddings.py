@@ -13,11 +13,10 @@ import torch
 from intently.errors import ArgumentError, build, shape_of
 from intently.foundation.arrays import Numbers
 from intently.foundation.tokens import bare
-from intently.show.files import destination, finish
 from intently.show.inputs import as_numbers, place
 from intently.show.labels import titled, visible
+from intently.show.layout import Layout, destination, width_of
 from intently.show.reading import numbers
-from intently.show.sheet import NOTES, Sheet, heading_of, width_of, wrapped
 from intently.show.style import ACCENT, FRAME, GRID, INK, LINES, QUIET, WEIGHTS, style
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 NAMED = 60
 """Most words that a map names all; larger maps name the chosen words and their neighbours."""
-WIDE, HIGH, MARGIN = 5.6, 4.4, 0.16
+WIDE, HIGH = 5.6, 4.4
 SIZE = 8.0
 NEAREST = 3
 MENTIONED = 4
@@ -106,9 +105,8 @@ def embeddings(
     named = None if contexts is None else [visible(context) for context in contexts]
     heading = titled(title or ("Words before and after context" if after is not None else "Words"))
     with style((*names, *(named or ()), heading)):
-        return finish(
-            _draw(_plane(first, second), (names, named), (centres, joined), heading), path
-        )
+        layout, said = _draw(_plane(first, second), (names, named), (centres, joined))
+        return layout.finish(heading, said, path)
 
 
 def _checked(given: Numbers, name: str, words: Sequence[str]) -> np.ndarray:
@@ -158,13 +156,11 @@ def _draw(
     plane: Plane,
     written: tuple[Sequence[str], Sequence[str] | None],
     marked: tuple[list[int], list[tuple[int, int]]],
-    heading: str,
-) -> Figure:
+) -> tuple[Layout, str]:
+    """Return the map and its notes."""
     (names, contexts), (centres, joined) = written, marked
-    heading, tall = heading_of(heading, WIDE)
-    top = MARGIN + tall + 0.06
-    sheet = Sheet.of(WIDE + 2 * MARGIN, top + HIGH + 0.42 + 0.14 * (plane.near is not None))
-    axes = sheet.axes(MARGIN, top, WIDE, HIGH)
+    layout = Layout()
+    axes = layout.panel(0, 0, WIDE, HIGH)
     widest = width_of(contexts or names, SIZE) if len(names) <= NAMED else 0.0
     _fit(axes, plane.every, min(max(widest + 0.15, 0.6), 0.9))
     for n, other in joined:
@@ -180,7 +176,10 @@ def _draw(
         arrows = list(zip(plane.before, plane.after))
         joints += arrows
         for (start, end), word in zip(arrows, names):
-            _arrow(axes, start, end, shades.get(word, FRAME if moved else WEIGHTS[4]))
+            colour = shades.get(word, FRAME if moved else WEIGHTS[4])
+            look = {"arrowstyle": "-|>", "color": colour, "lw": 0.9, "mutation_scale": 8}
+            look |= {"shrinkA": 2, "shrinkB": 2}
+            axes.annotate("", tuple(end), tuple(start), zorder=2, arrowprops=look)
         inside = axes.get_facecolor()
         axes.scatter(*plane.before.T, s=18, zorder=3, facecolor=inside, edgecolor=colours, lw=0.9)
         said = f"○ before, ● after context, each vector at length 1; {said}"
@@ -192,15 +191,7 @@ def _draw(
     if moved:
         lowest = ", ".join(f"{word} {near:.2f}" for word, near in [*moved.items()][:MENTIONED])
         said += f"\ncosine between the contexts of a word: {lowest}".replace("-", "−")
-    sheet.note(MARGIN, top + HIGH + 0.09, wrapped(said, WIDE, NOTES))
-    sheet.write(MARGIN, MARGIN, heading)
-    return sheet.figure
-
-
-def _arrow(axes: Axes, start: np.ndarray, end: np.ndarray, colour: str) -> None:
-    look = {"arrowstyle": "-|>", "color": colour, "lw": 0.9, "mutation_scale": 8}
-    look |= {"shrinkA": 2, "shrinkB": 2}
-    axes.annotate("", (end[0], end[1]), (start[0], start[1]), zorder=2, arrowprops=look)
+    return layout, said
 
 
 def _labels(
@@ -264,11 +255,10 @@ def _name(
     (left, right), bottom = axes.get_xlim(), axes.get_ylim()[0]
     low, unit = np.array([left, bottom]), (right - left) / WIDE
     written: list[Label] = []
-    inches = (dots - low) / unit
-    taken = [(x - 0.04, y - 0.04, x + 0.04, y + 0.04) for x, y in inches]
-    for start, end in joints:
-        along = (start + np.linspace(0, 1, 25)[:, None] * (end - start) - low) / unit
-        taken += [(x - 0.015, y - 0.015, x + 0.015, y + 0.015) for x, y in along]
+    share = np.linspace(0, 1, 25)[:, None]
+    inches = [((dots - low) / unit, 0.04)]
+    inches += [((one + share * (other - one) - low) / unit, 0.015) for one, other in joints]
+    taken = np.concatenate([np.hstack([at - room, at + room]) for at, room in inches])
     for label in labels:
         text, middle, colour = label
         near = [other.place for other in written if other.text == text]
@@ -284,7 +274,7 @@ def _name(
         ]
         boxes = [(a, b, a + wide, b + high) for a, b in boxes]
         best = min(boxes, key=lambda box: round(_covered(box, taken), 4))
-        taken.append(best)
+        taken = np.vstack([taken, best])
         middle = low + unit * np.array([(best[0] + best[2]) / 2, (best[1] + best[3]) / 2])
         axes.text(
             middle[0],
@@ -299,13 +289,9 @@ def _name(
         )
 
 
-def _covered(
-    box: tuple[float, float, float, float], taken: Sequence[tuple[float, float, float, float]]
-) -> float:
-    """Return the area of other boxes that a box covers, and how far it leaves the map."""
-    found = max(-box[0], box[2] - WIDE, -box[1], box[3] - HIGH, 0.0)
-    for other in taken:
-        across = min(box[2], other[2]) - max(box[0], other[0])
-        down = min(box[3], other[3]) - max(box[1], other[1])
-        found += max(across, 0) * max(down, 0)
-    return found
+def _covered(box: tuple[float, float, float, float], taken: np.ndarray) -> float:
+    """Return the area of other boxes (n, 4) that a box covers, and how far it leaves the map."""
+    across = np.minimum(box[2], taken[:, 2]) - np.maximum(box[0], taken[:, 0])
+    down = np.minimum(box[3], taken[:, 3]) - np.maximum(box[1], taken[:, 1])
+    outside = max(-box[0], box[2] - WIDE, -box[1], box[3] - HIGH, 0.0)
+    return outside + float((across.clip(0) * down.clip(0)).sum())

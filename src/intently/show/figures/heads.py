@@ -6,9 +6,8 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -18,10 +17,10 @@ from intently.core.matrix.labelling import as_numbers, follows
 from intently.core.matrix.patterns import measure
 from intently.errors import ArgumentError, build, shape_of
 from intently.foundation.checks import check_word
-from intently.show.cells import Header, header, limits, name_columns, name_rows, paint
-from intently.show.files import destination, finish
+from intently.show.cells import limits, name_steps, paint
 from intently.show.inputs import SCALES, Scale, Source, check, matrices_of, whole
 from intently.show.labels import lines, shown, titled, visible
+from intently.show.layout import LINE, Layout, destination, width_of
 from intently.show.reading import (
     Names,
     Pooling,
@@ -32,7 +31,6 @@ from intently.show.reading import (
     pooled,
     shown_names,
 )
-from intently.show.sheet import HEADING, LINE, NOTES, WORD, Sheet, captions, height_of, width_of
 from intently.show.style import ACCENT, QUIET, style
 
 if TYPE_CHECKING:
@@ -42,7 +40,8 @@ if TYPE_CHECKING:
 Statistic = Callable[[LazyMatrix], torch.Tensor]
 
 CELLS = 192
-PAPER, PAGE = 7.2, 9.4
+PAPER, PAGE = 6.4, 9.4
+"""Width and height in inches of the panels of a page."""
 WIDEST, NARROWEST = 1.6, 0.4
 DOT = 0.0125
 """Least width of a cell in inches: at a hundred dots an inch, none falls between two dots."""
@@ -50,16 +49,12 @@ LABELLED = 1.0
 """Width in inches from which each panel of the last row names its columns, not only the first."""
 PALE = 0.1
 """Share of a common scale under which a head looks blank."""
-BAR, BETWEEN = 0.7, 0.15
-MARGIN = 0.12
 GAP = 0.1
-SIZE = 6.5
-TITLE = SIZE * LINE + 0.05
-NAME = 9 * LINE + 0.02
+SIZE, NAME = 6.5, 9.0
+"""Sizes of titles and labels, and of the names of kinds, in points."""
 
 
-@dataclass(frozen=True)
-class Head:
+class Head(NamedTuple):
     """One panel: its title, its weights, and whether it is the highlighted one."""
 
     title: str
@@ -72,8 +67,7 @@ class Head:
         return float(self.values[np.isfinite(self.values)].max(initial=0.0))
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     """The panels of matrices of one kind, which share their words: rows of panels."""
 
     name: str
@@ -122,27 +116,30 @@ def heads(
     check_word(scale, "scale", SCALES)
     found, left_out = matrices_of(matrices)
     highlight = _check(matrices, found, sort, highlight)
+    own = scale == "own"
     groups = [
-        _group(kind, members, sort, highlight, (reduce, scale))
+        _group(kind, members, sort, highlight, reduce, own)
         for kind, members in _kinds(found).items()
     ]
-    large = list(dict.fromkeys(g.shape for g in groups if max(g.shape) > CELLS))
-    heading = titled(title)
+    large = list(dict.fromkeys(group.shape for group in groups if max(group.shape) > CELLS))
     drawn = [head for group in groups for row in group.panels for head in row]
     every = np.concatenate([head.values.ravel() for head in drawn])
-    ends = limits(every) if scale == "shared" else None
-    foot = [*(pooled(shape, CELLS, reduce) for shape in large), missing(every), left_out]
-    foot.insert(0, _scales(drawn, ends))
-    if isinstance(sort, str):
-        foot.insert(0, f"beside each name its {sort.removeprefix('-')}, by which heads are sorted")
+    ends = None if own else limits(every)
+    notes = []
     if highlight is not None:
         framed = f"framed: {highlight[0]}, head {highlight[1]}"
-        foot.insert(0, lines(f"{framed}, {caption}" if caption else framed))
+        notes.append(lines(f"{framed}, {caption}" if caption else framed))
+    if isinstance(sort, str):
+        statistic = sort.removeprefix("-")
+        notes.append(f"beside each name its {statistic}, by which heads are sorted")
+    notes += [_scales(drawn, ends), *(pooled(shape, CELLS, reduce) for shape in large)]
+    notes += [missing(every), left_out]
+    heading, foot = titled(title), "\n".join(filter(None, notes))
+    label = measured(reduce if large else None)
+    label = f"share of its largest {label.split()[-1]}" if own else label
     texts = [word for group in groups for side in group.labels for word in side]
-    with style((*texts, heading, *foot, *found)):
-        label = measured(reduce if large else None)
-        label = label if ends else f"share of its largest {label.split()[-1]}"
-        return finish(_draw(groups, (heading, "\n".join(filter(None, foot))), ends, label), path)
+    with style((*texts, heading, foot, *found)):
+        return _draw(groups, ends, label).finish(heading, foot, path)
 
 
 def _check(
@@ -215,23 +212,26 @@ def _group(
     members: Mapping[str, LazyMatrix],
     sort: str | Statistic | None,
     highlight: tuple[str, int] | None,
-    look: tuple[Pooling, Scale],
+    reduce: Pooling,
+    own: bool,
 ) -> Group:
+    """Return the panels of matrices, sorted if asked; the widest row says how many stand in one."""
     rows: list[list[Head]] = []
     order: list[float] = []
     for name, matrix in members.items():
-        values = picture(matrix, CELLS, look[0])
+        values = picture(matrix, CELLS, reduce)
         values = values if matrix.ndim == 3 else values[None]
         layer = next((f"{part}·" for part in name.split(".") if part.isdecimal()), "")
         titles = [f"{layer}{head}" for head in range(len(values))]
         if sort:
-            found = _statistic(sort, matrix, name)
-            titles = [f"{place}  {_short(x)}" for place, x in zip(titles, found, strict=True)]
-            order += found.tolist()
-        made = zip(titles, values, strict=True)
-        row = [Head(*of, (name, head) == highlight) for head, of in enumerate(made)]
-        if look[1] == "own":
-            row = [replace(head, title=f"{head.title}  ≤ {head.top:.2g}") for head in row]
+            measures = _statistic(sort, matrix, name).tolist()
+            order += measures
+            short = ("0" if abs(x) < 5e-4 else f"{x:.3g}" for x in measures)
+            titles = [f"{place}  {x}" for place, x in zip(titles, short, strict=True)]
+        panels = zip(titles, values, strict=True)
+        row = [Head(*panel, (name, head) == highlight) for head, panel in enumerate(panels)]
+        if own:
+            row = [head._replace(title=f"{head.title}  ≤ {head.top:.2g}") for head in row]
         rows.append(row)
     if sort:
         flat = [head for row in rows for head in row]
@@ -245,154 +245,103 @@ def _group(
 
 
 def _statistic(sort: str | Statistic, matrix: LazyMatrix, name: str) -> np.ndarray:
+    """Return a number for each head: of a function, or of a measure of the library by name."""
     if isinstance(sort, str):
-        return _measured(sort.removeprefix("-"), matrix, name)
+        columns = matrix.labels[1]
+        ids = None
+        if columns is not None and follows(matrix) is not None:
+            ids = as_numbers(columns)
+        measures = measure(matrix, ids)
+        if (statistic := sort.removeprefix("-")) in measures:
+            return numbers(measures[statistic].value()).reshape(-1)
+        raise build(
+            ArgumentError,
+            "sort",
+            f"one of {', '.join(measures)}, or a function of a matrix",
+            f"{statistic!r} for {name}",
+            "duplicate and induction need the tokens of a self-attention, divergence two heads",
+        )
     with torch.no_grad():
-        found = torch.as_tensor(sort(matrix))
-    each = f"(h={matrix.shape[0]},)" if matrix.ndim == 3 else "()"
-    if found.shape != matrix.shape[:-2]:
+        measures = torch.as_tensor(sort(matrix))
+    if measures.shape != matrix.shape[:-2]:
+        each = f"(h={matrix.shape[0]},)" if matrix.ndim == 3 else "()"
         raise build(
             ArgumentError,
             "sort",
             f"one number for each head, shape {each}",
-            f"{shape_of(found)} for {name}",
+            f"{shape_of(measures)} for {name}",
             "the statistic still has an axis of steps",
             "average it: lambda A: A.entropy().mean(-1)",
         )
-    return numbers(found).reshape(-1)
+    return numbers(measures).reshape(-1)
 
 
-def _short(value: float) -> str:
-    return "0" if abs(value) < 5e-4 else f"{value:.3g}"
-
-
-def _measured(statistic: str, matrix: LazyMatrix, name: str) -> np.ndarray:
-    columns, ids = matrix.labels[1], None
-    if columns is not None and follows(matrix) is not None:
-        ids = as_numbers(columns)
-    found = measure(matrix, ids)
-    if statistic not in found:
-        raise build(
-            ArgumentError,
-            "sort",
-            f"one of {', '.join(found)}, or a function of a matrix",
-            f"{statistic!r} for {name}",
-            "duplicate and induction need the tokens of a self-attention, divergence two heads",
-        )
-    return numbers(found[statistic].value()).reshape(-1)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The arrangement of the groups: number side by side, width of panels and row labels."""
-
-    columns: int
-    panel: float
-    across: int
-    label: float
-
-    @property
-    def group(self) -> float:
-        """Width of one group with its row labels, in inches."""
-        return self.label + self.across * self.panel + (self.across - 1) * GAP
-
-    @property
-    def width(self) -> float:
-        """Width of all groups side by side, in inches."""
-        return self.columns * self.group + (self.columns - 1) * BETWEEN
-
-    def bands(self, groups: Sequence[Group]) -> list[tuple[list[Group], float]]:
-        """Return the groups side by side, band by band, and each band's height."""
-        rows = [list(groups[i : i + self.columns]) for i in range(0, len(groups), self.columns)]
-        return [(row, max(_height(group, self.panel) for group in row)) for row in rows]
-
-
-def _plan(groups: Sequence[Group]) -> Plan:
-    """Choose the arrangement with the widest panels that fits a page, if any does."""
+def _arranged(groups: Sequence[Group]) -> tuple[int, float]:
+    """Choose how many groups stand side by side: the widest panels that fit a page, if any do."""
     across = max(len(row) for group in groups for row in group.panels)
-    label = 0.05 + max(width_of(group.labels.rows, SIZE) for group in groups)
-    titles = [head.title for group in groups for row in group.panels for head in row]
-    cells = max(min(group.shape[1], CELLS / 2) for group in groups)
-    least = max(NARROWEST, DOT * cells, width_of(titles, SIZE) - GAP / 2)
-    plans = []
+    label = 0.1 + max(width_of(group.labels.rows, SIZE) for group in groups)
+    best = 0.0, 0
     for columns in range(1, len(groups) + 1):
-        room = PAPER - BAR - MARGIN - columns * label - (columns - 1) * BETWEEN
-        panel = (room - columns * (across - 1) * GAP) / (columns * across)
-        plan = Plan(columns, min(WIDEST, max(least, panel)), across, label)
-        while plan.panel > least and sum(high for _, high in plan.bands(groups)) > PAGE:
-            plan = replace(plan, panel=max(least, plan.panel - 0.02))
-        plans.append(plan)
-    return max(plans, key=lambda plan: (plan.panel, -plan.columns))
+        bands = [groups[n : n + columns] for n in range(0, len(groups), columns)]
+        panels = sum(max(len(group.panels) * _height(group) for group in band) for band in bands)
+        texts = sum(0.6 + max(len(group.panels) for group in band) * 0.2 for band in bands)
+        panel = min(WIDEST, (PAPER / columns - label) / across - GAP, (PAGE - texts) / panels)
+        best = max(best, (panel, -columns))
+    cells = max(min(group.shape[1], CELLS / 2) for group in groups)
+    titles = (head.title for group in groups for row in group.panels for head in row)
+    least = max(NARROWEST, DOT * cells, width_of(titles, SIZE) - GAP / 2)
+    return -best[1] or 1, max(least, best[0])
 
 
-def _draw(
-    groups: Sequence[Group], texts: tuple[str, str], ends: tuple[float, float] | None, label: str
-) -> Figure:
+def _height(group: Group) -> float:
+    """Return the height of a panel as a share of its width."""
+    t, s = group.shape
+    return min(max(t / s, 0.4), 1.5)
+
+
+def _draw(groups: Sequence[Group], ends: tuple[float, float] | None, label: str) -> Layout:
     from matplotlib.colors import Normalize
 
-    plan = _plan(groups)
-    width = max(MARGIN + plan.width + BAR, 3.2)
-    heading, foot = captions(texts, width - 2 * MARGIN)
-    first = top = MARGIN + height_of(heading, HEADING, 0.07)
-    bands = plan.bands(groups)
-    height = top + sum(high for _, high in bands) + 0.06 + height_of(foot, NOTES, 0.08)
-
-    sheet = Sheet.of(width, height)
     norm = Normalize(*ends) if ends else None
-    sheet.write(MARGIN, MARGIN, heading)
-    for band, high in bands:
-        for column, group in enumerate(band):
-            left = MARGIN + column * (plan.group + BETWEEN) + plan.label
-            _draw_group(sheet, group, (left, top), plan.panel, norm)
-        top += high
-    high = max(_panel_height(groups[0], plan.panel), 1.0)
-    place = MARGIN + plan.width + 0.15, first + NAME + TITLE, 0.1, high
-    bar = sheet.colour_bar(place, norm or Normalize(0, 1), size=7)
-    bar.set_ylabel(label, size=8)
-    sheet.note(MARGIN, top + 0.04, foot)
-    return sheet.figure
-
-
-def _panel_height(group: Group, panel: float) -> float:
-    t, s = group.shape
-    return panel * min(max(t / s, 0.4), 1.5)
-
-
-def _feet(group: Group, panel: float) -> Header:
-    """Return the angle of the column labels and the height they take under the last row."""
-    cell = min(panel / group.shape[1], 0.19)
-    return header(group.labels.columns, cell, SIZE, panel / (SIZE * WORD))
-
-
-def _height(group: Group, panel: float) -> float:
-    rows = len(group.panels) * (_panel_height(group, panel) + TITLE + GAP / 2)
-    return NAME + rows + _feet(group, panel).height + 0.08
+    columns, panel = _arranged(groups)
+    across = max(len(row) for group in groups for row in group.panels)
+    layout, corners, top = Layout(GAP, GAP / 2), [], 0
+    for first in range(0, len(groups), columns):
+        band = groups[first : first + columns]
+        corners += [(top, n * across) for n in range(len(band))]
+        top += 1 + max(len(group.panels) for group in band)
+    for group, corner in zip(groups, corners, strict=True):
+        _draw_group(layout, group, corner, panel, norm)
+    for group, corner in zip(groups, corners, strict=True):
+        if not group.name:
+            continue
+        axes = layout.blank(corner[0], corner[1], panel, NAME * LINE)
+        name, alone = visible(group.name, 60), len(group.panels[0]) == 1
+        axes.text(0, 0, name, size=NAME, va="top", parse_math=False, in_layout=alone)
+    place = 1, min(len(groups), columns) * across
+    layout.colour_bar(place, max(panel * _height(groups[0]), 1.0), norm or Normalize(0, 1), label)
+    return layout
 
 
 def _draw_group(
-    sheet: Sheet, group: Group, corner: tuple[float, float], panel: float, norm: Normalize | None
+    layout: Layout, group: Group, corner: tuple[int, int], panel: float, norm: Normalize | None
 ) -> None:
     from matplotlib.colors import Normalize
 
-    left, top = corner
-    high = _panel_height(group, panel)
-    word = SIZE * WORD
-    turn = _feet(group, panel).turn
-    sheet.write(left, top, visible(group.name, 60), size=9)
-    top += NAME
+    high = panel * _height(group)
     for line, row in enumerate(group.panels):
         for column, head in enumerate(row):
-            axes = sheet.axes(left + column * (panel + GAP), top + TITLE, panel, high)
-            own = norm or Normalize(0, head.top or 1.0)
-            paint(axes, head.values, group.shape, own, aspect="auto")
+            last = line == len(group.panels) - 1 or column >= len(group.panels[line + 1])
+            named = last and (panel >= LABELLED or column == 0)
+            place = corner[0] + 1 + line, corner[1] + column
+            axes = layout.panel(*place, panel, high, measured=column == 0 or named)
+            paint(axes, head.values, group.shape, norm or Normalize(0, head.top or 1.0))
             ink = ACCENT if head.highlighted else QUIET
             axes.set_title(head.title, size=SIZE, pad=3, color=ink, parse_math=False)
             axes.set(xticks=[], yticks=[])
             if column == 0:
-                name_rows(axes, group.labels.rows, high / word, SIZE)
-            last = line == len(group.panels) - 1 or column >= len(group.panels[line + 1])
-            if last and (panel >= LABELLED or column == 0):
-                name_columns(axes, group.labels.columns, panel / word, SIZE, turn, side="bottom")
+                name_steps(axes, "left", group.labels.rows, high, SIZE)
+            if named:
+                name_steps(axes, "bottom", group.labels.columns, panel, SIZE)
             if head.highlighted:
                 axes.spines[:].set(color=ACCENT, linewidth=2, zorder=5)
-        top += TITLE + high + GAP / 2

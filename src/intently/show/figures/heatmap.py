@@ -3,50 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 import torch
 
 from intently.core.matrix import LazyMatrix
+from intently.core.matrix.alignment import Alignment
 from intently.core.matrix.labelling import follows
 from intently.core.matrix.patterns import entropies
 from intently.errors import ArgumentError, KindError, build
 from intently.foundation.checks import check_word
 from intently.show import reading
-from intently.show.cells import (
-    count_steps,
-    crowded_limits,
-    ground,
-    header,
-    name_columns,
-    name_rows,
-    outline,
-    paint,
-    rule,
-    write_numbers,
-)
-from intently.show.files import destination, finish
-from intently.show.inputs import Choice, Plain, Source, any_numbers, one_of
+from intently.show.cells import crowded_limits, ground, name_steps, outline, paint, write_numbers
+from intently.show.inputs import Choice, Plain, Source, one_of
 from intently.show.labels import shown, titled
+from intently.show.layout import Layout, destination, few_ticks
 from intently.show.reading import Pooling, Survey, survey
-from intently.show.sheet import (
-    HEADING,
-    LINE,
-    NOTES,
-    WORD,
-    captions,
-    constrained,
-    few_ticks,
-    height_of,
-    width_of,
-)
 from intently.show.style import GRID, SIDES, signed_map, style, weight_map
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
     from matplotlib.colors import Colormap, Normalize
     from matplotlib.figure import Figure
 
@@ -58,20 +36,11 @@ NUMBERED = 12
 
 SINKS = ("show", "hide")
 DECADES = 6
-SIDE, BAR = 0.55, 0.11
-"""Width of the statistics at the sides and of the colour bar, in inches."""
+SIDE = 0.55
+"""Width of the statistics at the sides, in inches."""
 
 Scale = Literal["linear", "log"]
 Sink = Literal["show", "hide"]
-
-
-class Gold(Protocol):
-    """Known links between words, as (source, target): an `Alignment` is one."""
-
-    @property
-    def sure(self) -> Collection[tuple[int, int]]: ...
-    @property
-    def possible(self) -> Collection[tuple[int, int]]: ...
 
 
 class Effects(Protocol):
@@ -92,7 +61,7 @@ def heatmap(
     matrix: Drawn,
     *,
     head: Choice = None,
-    gold: Gold | None = None,
+    gold: Alignment | None = None,
     margins: bool = True,
     scale: Scale = "linear",
     sink: Sink = "show",
@@ -135,36 +104,42 @@ def heatmap(
     path = destination(save)
     check_word(scale, "scale", ("linear", "log"))
     check_word(sink, "sink", SINKS)
-    given, sides, what = matrix, None, "number"
+    given, sides, what = matrix, None, "weight"
     if hasattr(matrix, "columns") and not isinstance(matrix, LazyMatrix):
         given, sides, what = _grid(matrix)
-    lazy, chosen = one_of(given, head, read=any_numbers)
-    plain = lazy.no_weights() if isinstance(lazy, Plain) else ""
-    plain = "a table of effects" if sides else plain
-    found, notes = _numbers(lazy, reduce, plain) if plain else _survey(lazy, reduce)
-    if plain:
-        _check_plain(found.cells, scale, sink, plain)
-    elif unknown := reading.missing(found.cells):
-        notes.append(f"{unknown}, and left out of the column sums")
-    if sides:
-        notes = []
+    lazy, chosen = one_of(given, head, numbers=True)
+    plain = lazy.no_weights() if isinstance(lazy, Plain) and not sides else ""
+    plain, what = ("a table of effects", what) if sides else (plain, "number" if plain else what)
+    if plain and sink == "hide":
+        expected = "'show' for numbers that are not weights"
+        raise build(ArgumentError, "sink", expected, repr(sink), plain)
+    found, notes = _read(lazy, reduce, plain)
+    if plain and scale == "log" and (found.cells < 0).any():
+        raise build(ArgumentError, "scale", "'linear' for numbers below 0", repr(scale), plain)
+    notes = [] if sides else notes
     labels = reading.shown_names(lazy, shown)
     if sink == "hide":
         notes += _hide_sink(found, labels.columns)
     links = _links(gold, *lazy.shape)
     if gold is not None:
         notes.append("outlined: gold links (solid sure, dashed possible)")
-    if not plain and max(lazy.shape) <= CELLS:
-        notes.append(reading.outside(found.cells, labels.rows) if sink == "show" else "")
-    if not margins or plain:
+    if not plain and max(lazy.shape) <= CELLS and sink == "show":
+        notes.append(reading.outside(found.cells, labels.rows))
+    if not margins:
         found = found._replace(entropy=np.empty(0), received=np.empty(0))
     texts = titled(title, chosen), "\n".join(filter(None, notes))
     with style((*labels.rows, *labels.columns, *texts)):
-        look = _look(
-            found.cells, scale, reduce if max(lazy.shape) > CELLS else None, plain and what
+        signed = what == "difference" or bool(plain and (found.cells < 0).any())
+        layout = _draw(
+            found,
+            _norm(found.cells, scale, signed),
+            signed_map() if signed else weight_map(),
+            tuple(n if own is None else x for n, own, x in zip(lazy.shape, lazy.labels, labels)),
+            sides or (("rows", "columns") if plain else _sides(lazy)),
+            links,
+            reading.measured(reduce if max(lazy.shape) > CELLS else None, what),
         )
-        names = sides or _sides(lazy, bool(plain))
-        return finish(_draw(lazy, found, look, (labels, names), links, texts), path)
+        return layout.finish(*texts, path)
 
 
 # --- what is drawn --------------------------------------------------------------------------------
@@ -190,7 +165,7 @@ def _grid(table: Any) -> tuple[LazyMatrix, tuple[str, str], str]:
     return Plain(torch.from_numpy(values), (tuple(rows), top)), ("layer", across), "difference"
 
 
-def _links(gold: Gold | None, t: int, s: int) -> tuple[Links, Links]:
+def _links(gold: Alignment | None, t: int, s: int) -> tuple[Links, Links]:
     """Return the sure and the other possible links."""
     if gold is None:
         return [], []
@@ -213,53 +188,38 @@ def _links(gold: Gold | None, t: int, s: int) -> tuple[Links, Links]:
     return sorted(sure), sorted(possible - sure)
 
 
-def _sides(lazy: LazyMatrix, plain: bool) -> tuple[str, str]:
+def _sides(lazy: LazyMatrix) -> tuple[str, str]:
     """Return the names of rows and columns."""
-    if plain:
-        return "rows", "columns"
     if None not in lazy.labels and follows(lazy) is None:
         return "produced", "source"
-    rows, columns = lazy.labels
-    return (
-        "query steps" if rows is None else "queries",
-        "key steps" if columns is None else "keys",
-    )
+    rows, columns = ("steps" if names is None else "" for names in lazy.labels)
+    return f"query {rows}" if rows else "queries", f"key {columns}" if columns else "keys"
 
 
-def _check_plain(cells: np.ndarray, scale: str, sink: str, why: str) -> None:
-    """Refuse options for weights if the numbers are not weights."""
-    if sink == "hide":
-        raise build(
-            ArgumentError, "sink", "'show' for numbers that are not weights", repr(sink), why
-        )
-    if scale == "log" and (cells < 0).any():
-        raise build(ArgumentError, "scale", "'linear' for numbers below 0", repr(scale), why)
+def _read(lazy: LazyMatrix, reduce: Pooling, plain: str) -> tuple[Survey, list[str]]:
+    """Return cells and statistics, and notes: ``plain`` numbers are no weights, and have neither.
 
-
-def _numbers(lazy: LazyMatrix, reduce: Pooling, why: str) -> tuple[Survey, list[str]]:
-    """Read numbers that are not weights, so without entropy and column sums."""
-    notes = [f"numbers as they are, no attention weights: {why}"]
-    if max(lazy.shape) > CELLS:
-        notes.append(reading.pooled(lazy.shape, CELLS, reduce, "numbers"))
-    cells = reading.picture(lazy, CELLS, reduce).copy()
-    if unknown := reading.missing(cells):
-        notes.append(unknown.replace("weights", "numbers"))
-    return Survey(cells, np.empty(0), np.empty(0), float(np.nanmax(cells, initial=0.0))), notes
-
-
-def _survey(lazy: LazyMatrix, reduce: Pooling) -> tuple[Survey, list[str]]:
-    """Read a small matrix cell by cell, a larger one in one pass."""
-    if max(lazy.shape) > CELLS:
+    A small matrix is read cell by cell, a large one in one pass.
+    """
+    notes = [f"numbers as they are, no attention weights: {plain}"] if plain else []
+    large = max(lazy.shape) > CELLS
+    if large:
+        notes.append(reading.pooled(lazy.shape, CELLS, reduce, "numbers" if plain else "weights"))
+    if large and not plain:
         found = survey(lazy, CELLS, CELLS, reduce)
-        note = reading.pooled(lazy.shape, CELLS, reduce)
         if reduce != "max":
-            note += f"; the largest single weight is {found.highest:.2g}"
-        return found, [note]
-    with torch.no_grad():
-        w = lazy.dense()
-        entropy, cells = reading.numbers(entropies(w)), reading.numbers(w).copy()
-    received = np.where(np.isfinite(cells), cells, 0).sum(0)
-    return Survey(cells, np.maximum(entropy, 0), received, float(np.nanmax(cells, initial=0.0))), []
+            notes[-1] += f"; the largest single weight is {found.highest:.2g}"
+    else:
+        cells = reading.picture(lazy, CELLS, reduce).copy()
+        found = Survey(cells, np.empty(0), np.empty(0), float(np.nanmax(cells, initial=0.0)))
+    if not (large or plain):
+        entropy = np.maximum(entropies(torch.from_numpy(found.cells)).numpy(), 0)
+        received = np.where(np.isfinite(found.cells), found.cells, 0).sum(0)
+        found = found._replace(entropy=entropy, received=received)
+    if unknown := reading.missing(found.cells):
+        rest = f"{unknown}, and left out of the column sums"
+        notes.append(unknown.replace("weights", "numbers") if plain else rest)
+    return found, notes
 
 
 def _hide_sink(found: Survey, columns: tuple[str, ...]) -> list[str]:
@@ -281,133 +241,84 @@ def _hide_sink(found: Survey, columns: tuple[str, ...]) -> list[str]:
 # --- how it is drawn ------------------------------------------------------------------------------
 
 
-class Look(NamedTuple):
-    """The mapping from numbers to colours, and the label of the colour bar."""
-
-    norm: Normalize
-    colours: Colormap
-    label: str
-
-
-def _look(values: np.ndarray, scale: Scale, reduce: Pooling | None, plain: str) -> Look:
-    """Return the look of weights, or of ``plain`` numbers of this name."""
-    from matplotlib.colors import Normalize
-
-    label = reading.measured(reduce, plain or "weight")
-    if plain == "difference" or (plain and (values < 0).any()):
-        top = float(np.abs(values[np.isfinite(values)]).max(initial=0.0)) or 1.0
-        return Look(Normalize(-top, top), signed_map(), label)
-    return Look(_norm(values, scale), weight_map(), label)
-
-
-def _norm(values: np.ndarray, scale: Scale) -> Normalize:
+def _norm(values: np.ndarray, scale: Scale, signed: bool) -> Normalize:
+    """Return the scale of the colours."""
     from matplotlib.colors import LogNorm, Normalize
 
+    finite = values[np.isfinite(values)]
+    if signed:
+        top = float(np.abs(finite).max(initial=0.0)) or 1.0
+        return Normalize(-top, top)
     if scale == "linear":
         return Normalize(*crowded_limits(values))
-    positive = values[np.isfinite(values) & (values > 0)]
+    positive = finite[finite > 0]
     top = float(positive.max(initial=0.0)) or 1.0
     bottom = max(float(positive.min(initial=top)), top * 10.0**-DECADES)
     return LogNorm(bottom if bottom < top else top / 10, top)
 
 
 def _draw(
-    matrix: LazyMatrix,
     found: Survey,
-    look: Look,
-    names: tuple[reading.Names, tuple[str, str]],
+    norm: Normalize,
+    colours: Colormap,
+    names: Sequence[Sequence[str] | int],
+    sides: tuple[str, str],
     links: tuple[Links, Links],
-    texts: tuple[str, str],
-) -> Figure:
+    label: str,
+) -> Layout:
+    """Draw the cells, the names of rows and columns or their count, and what stands beside them."""
     from matplotlib.colors import LogNorm
 
-    values, norm, margins = found.cells, look.norm, found.entropy.size > 0
-    (t, s), ((rows, columns), sides) = matrix.shape, names
+    values = found.cells
+    t, s = (n if isinstance(n, int) else len(n) for n in names)
     cell = min(0.4, 4.4 / s, 4.4 / t)
     wide, high = max(s * cell, 1.1), max(t * cell, 1.1)
     size = 8.5 if cell >= 0.2 else 7.0
-    word = size * WORD
-    counted = tuple(side is None for side in matrix.labels)
-    top = header(columns, wide / s, size, wide / word)
-    above = (size * LINE if counted[1] else top.height) + 9 * LINE + 0.12
-    left = 9 * LINE + 0.2 + width_of([str(t)] if counted[0] else rows, size)
-    side = SIDE if margins else 0.0
-    width = left + wide + max(side + BAR + 0.9, top.overhang + 0.1)
-    texts = captions(texts, width - 0.24)
-    below = side + 0.45 if margins else 0.2
-    height = above + high + below + height_of(texts[0], HEADING) + height_of(texts[1], NOTES, 0.08)
-
-    figure = constrained(width, height, *texts)
-    widths, heights = [wide, side or 0.01, BAR], [high, side or 0.01]
-    grid = figure.add_gridspec(2, 3, width_ratios=widths, height_ratios=heights)
-    axes = figure.add_subplot(grid[0, 0])
+    layout = Layout()
+    axes = layout.panel(0, 0, wide, high)
     logarithmic = isinstance(norm, LogNorm)
     shaded = np.maximum(values, (norm.vmin or 0.0) / 10) if logarithmic else values
-    paint(axes, shaded, (t, s), norm, "auto", look.colours)
-    if cell >= 0.12:
-        rule(axes, (t, s))
-    if counted[1]:
-        count_steps(axes, "x", s, size)
-    else:
-        name_columns(axes, columns, wide / word, size, top.turn)
-    if counted[0]:
-        count_steps(axes, "y", t, size)
-    else:
-        name_rows(axes, rows, high / word, size)
+    paint(axes, shaded, (t, s), norm, colours, cell >= 0.12)
+    name_steps(axes, "left", names[0], high, size)
+    name_steps(axes, "top", names[1], wide, size)
     axes.set_ylabel(sides[0])
     axes.set_xlabel(sides[1])
-    axes.xaxis.set_label_position("top")
     if max(t, s) <= NUMBERED:
-        write_numbers(axes, values, min(8.0, cell * 72 * 0.26), norm, look.colours)
+        write_numbers(axes, values, min(8.0, cell * 72 * 0.26), norm, colours)
     outline(axes, *links)
-    if margins:
-        _entropy(figure.add_subplot(grid[0, 1]), found.entropy, values.shape[0])
-        _received(figure.add_subplot(grid[1, 0]), found.received, values)
-    _colour_bar(figure.add_subplot(grid[0, 2]), values, look)
-    return figure
+    if found.entropy.size:
+        rows = np.ones(len(values), dtype=bool)
+        _margin(layout.panel(0, 1, SIDE, high), found.entropy, rows, "entropy (nats)")
+        columns, said = np.asarray(np.isfinite(values).any(0)), "received attention (column sums)"
+        _margin(layout.panel(1, 0, wide, SIDE), found.received, columns, said, across=True)
+    beyond = np.isfinite(values) & (values > (norm.vmax or 0.0))
+    extend = "max" if beyond.any() else "neither"
+    layout.colour_bar((0, 2), high, norm, label, colours, extend=extend)
+    return layout
 
 
-def _colour_bar(axes: Axes, values: np.ndarray, look: Look) -> None:
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import LogNorm
+def _margin(
+    axes: Axes, values: np.ndarray, shown: np.ndarray, name: str, across: bool = False
+) -> None:
+    """Draw a statistic of rows, or ``across`` of columns, and its mean where some share a cell.
 
-    beyond = np.isfinite(values) & (values > (look.norm.vmax or 0.0))
-    bar: Any = axes.figure.colorbar(
-        ScalarMappable(look.norm, look.colours),
-        cax=axes,
-        label=look.label,
-        extend="max" if beyond.any() else "neither",
-        format=None if isinstance(look.norm, LogNorm) else "{x:.3g}",
-    )
-    bar.outline.set_visible(False)
-
-
-def _entropy(axes: Axes, entropy: np.ndarray, cells: int) -> None:
-    levels, edges = _steps(entropy, cells)
-    axes.stairs(levels, edges, orientation="horizontal", fill=True, color=SIDES, lw=0)
-    axes.set_xlim(0, _end(levels))
-    axes.set_ylim(edges[-1], edges[0])
-    axes.set_yticks([])
-    axes.set_xlabel("entropy (nats)", size=7.5, loc="left")
-    _quiet(axes, axes.xaxis)
-
-
-def _received(axes: Axes, received: np.ndarray, values: np.ndarray) -> None:
-    levels, edges = _steps(received, values.shape[1])
-    axes.stairs(levels, edges, fill=True, color=SIDES, lw=0)
-    shown = np.isfinite(values).any(0)
-    axes.set_ylim(_end(levels[shown]), 0)
+    Cells that are not ``shown`` are hatched.
+    """
+    members = np.arange(len(values)) * len(shown) // len(values)
+    sums = np.bincount(members, np.where(np.isfinite(values), values, 0))
+    levels = sums / np.bincount(members)
+    edges = np.searchsorted(members, np.arange(len(shown) + 1)) - 0.5
+    turned = "vertical" if across else "horizontal"
+    axes.stairs(levels, edges, orientation=turned, fill=True, color=SIDES, lw=0)
+    end = float(levels[shown].max(initial=0.0)) * 1.08 or 1.0
     for cell in np.flatnonzero(~shown):
-        wide = edges[cell + 1] - edges[cell]
-        hatched = ground((edges[cell], 0), wide, axes.get_ylim()[0], zorder=2)
-        axes.add_patch(hatched)
-    axes.set_xlim(edges[0], edges[-1])
-    axes.set_xticks([])
-    axes.set_xlabel("received attention (column sums)", size=7.5)
-    _quiet(axes, axes.yaxis)
-
-
-def _quiet(axes: Axes, axis: Axis) -> None:
+        axes.add_patch(ground((edges[cell], 0), edges[cell + 1] - edges[cell], end, zorder=2))
+    axes.set_xlabel(name, size=7.5, loc="center" if across else "left")
+    if across:
+        axes.set(xlim=(edges[0], edges[-1]), ylim=(end, 0), xticks=[])
+    else:
+        axes.set(xlim=(0, end), ylim=(edges[-1], edges[0]), yticks=[])
+    axis = axes.yaxis if across else axes.xaxis
     few_ticks(axis, 3)
     axis.set_major_formatter("{x:g}")
     axis.grid(color=GRID, lw=0.6)
@@ -415,16 +326,3 @@ def _quiet(axes: Axes, axis: Axis) -> None:
     axes.patch.set_visible(False)
     axes.spines[:].set_visible(False)
     axes.tick_params(labelsize=7, length=0, pad=2)
-
-
-def _steps(values: np.ndarray, cells: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean of the values in each of ``cells`` cells, and where the cells end."""
-    n = len(values)
-    members = np.arange(n) * cells // n
-    sums = np.bincount(members, np.where(np.isfinite(values), values, 0))
-    edges = np.searchsorted(members, np.arange(cells + 1)) - 0.5
-    return sums / np.bincount(members), edges
-
-
-def _end(levels: np.ndarray) -> float:
-    return float(levels.max(initial=0.0)) * 1.08 or 1.0

@@ -11,11 +11,10 @@ import numpy as np
 from intently.core.matrix.labelling import follows
 from intently.errors import ArgumentError, build
 from intently.show.cells import limits
-from intently.show.files import destination, finish
 from intently.show.inputs import Choice, Source, one_of, place
 from intently.show.labels import shown, titled
+from intently.show.layout import LINE, Layout, destination
 from intently.show.reading import Names, at_most, missing, names, outside, shown_names, weights
-from intently.show.sheet import HEADING, LINE, NOTES, Sheet, captions, height_of, width_of
 from intently.show.style import ACCENT, FRAME, INK, LINES, QUIET, style, weight_map
 
 if TYPE_CHECKING:
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from intently.core.matrix import LazyMatrix
 
 LARGEST = 64
-MARGIN = 0.14
 STEP = 0.235
 BETWEEN = 2.5
 WIDEST = 7.0
@@ -83,9 +81,10 @@ def lines(
         _left_out(values),
     )
     chosen = [name for _, name in picked]
-    texts = titled(title, *(chosen if len(picked) == 1 else ())), "\n".join(filter(None, foot))
-    with style((*labels.rows, *labels.columns, texts[0], *chosen)):
-        return finish(_draw(values, labels, sides, at, texts, chosen), path)
+    heading = titled(title, *(chosen if len(picked) == 1 else ()))
+    with style((*labels.rows, *labels.columns, heading, *chosen)):
+        layout = _draw(values, labels, sides, at, chosen if len(picked) > 1 else [])
+        return layout.finish(heading, "\n".join(filter(None, foot)), path)
 
 
 def _check_heads(heads: list[LazyMatrix]) -> None:
@@ -98,45 +97,30 @@ def _check_heads(heads: list[LazyMatrix]) -> None:
 
 
 def _draw(
-    values: np.ndarray,
-    labels: Names,
-    sides: tuple[str, str],
-    at: int | None,
-    texts: tuple[str, str],
-    heads: list[str],
-) -> Figure:
+    values: np.ndarray, labels: Names, sides: tuple[str, str], at: int | None, heads: list[str]
+) -> Layout:
     """Draw the lines of (n, t, s), the weights of n heads; several heads are named by colour."""
     t, s = values.shape[1:]
-    several = len(heads) > 1
-    rows, columns = labels
-    left = MARGIN + max(width_of(rows, SIZE), width_of(sides[:1], 9)) + 0.12
-    right = 0.12 + max(width_of(columns, SIZE), width_of(sides[1:], 9)) + MARGIN
-    width = left + BETWEEN + right
-    heading, foot = captions(texts, width - 2 * MARGIN)
-    above = MARGIN + height_of(heading, HEADING, 0.06) + 9 * LINE + 0.03
     high = max(t, s) * STEP
-    below = above + high + 0.36 + several * (9 * LINE * len(heads) + 0.06)
-
-    sheet = Sheet.of(width, below + height_of(foot, NOTES, 0.04))
-    axes = sheet.blank(left, above, BETWEEN, high)
+    layout = Layout(down=0.12)
+    axes = layout.blank(0, 0, BETWEEN, high)
     top = limits(values)[1]
     heights = _heights(t, high), _heights(s, high)
     for n, one in enumerate(values):
-        colour = LINES[n] if several else None
         shift = APART * (n - (len(values) - 1) / 2)
-        _join(axes, one, (heights[0] + shift, heights[1] + shift), top, at, colour)
+        moved = heights[0] + shift, heights[1] + shift
+        _join(axes, one, moved, top, at, LINES[n] if heads else None)
     inks = [INK if at is None else QUIET] * t
     if at is not None:
-        inks[at] = INK if several else ACCENT
-    _name(axes, (-0.07, "right"), sides[0], rows, heights[0], inks)
-    _name(axes, (BETWEEN + 0.07, "left"), sides[1], columns, heights[1], [INK] * s)
-    _legend(sheet, (left, above + high + 0.16), top, QUIET if several else None)
-    for n, name in enumerate(heads if several else ()):
-        where = sheet.blank(left, above + high + 0.36 + 9 * LINE * n, BETWEEN, 9 * LINE)
-        where.text(0, 9 * LINE / 2, name, size=9, color=LINES[n], va="center", parse_math=False)
-    sheet.write(MARGIN, MARGIN, heading)
-    sheet.note(MARGIN, below - 0.02, foot)
-    return sheet.figure
+        inks[at] = INK if heads else ACCENT
+    _name(axes, (-0.07, "right"), sides[0], labels.rows, heights[0], inks)
+    _name(axes, (BETWEEN + 0.07, "left"), sides[1], labels.columns, heights[1], [INK] * s)
+    _legend(layout.blank(1, 0, BETWEEN, 0.14), top, QUIET if heads else None)
+    if heads:
+        named = layout.blank(2, 0, BETWEEN, 9 * LINE * len(heads))
+        for n, name in enumerate(heads):
+            named.text(0, 9 * LINE * n, name, size=9, color=LINES[n], va="top", parse_math=False)
+    return layout
 
 
 def _left_out(values: np.ndarray) -> str:
@@ -173,10 +157,8 @@ def _join(
     if at is not None:
         colours[i != at] = to_rgba(FRAME, 0.35)
     ends = [((0, y), (BETWEEN, y2)) for y, y2 in zip(heights[0][i], heights[1][j], strict=True)]
-    drawn = LineCollection(
-        ends, linewidths=WIDEST * wide, colors=colours, capstyle="butt", clip_on=False
-    )
-    axes.add_collection(drawn)
+    look: dict[str, Any] = {"capstyle": "butt", "clip_on": False, "in_layout": False}
+    axes.add_collection(LineCollection(ends, linewidths=WIDEST * wide, colors=colours, **look))
 
 
 def _name(
@@ -195,8 +177,7 @@ def _name(
     axes.text(x, -0.05, side, size=9, color=QUIET, va="bottom", **look)
 
 
-def _legend(sheet: Sheet, corner: tuple[float, float], top: float, colour: str | None) -> None:
-    axes = sheet.blank(*corner, BETWEEN, 0.14)
+def _legend(axes: Axes, top: float, colour: str | None) -> None:
     axes.text(0, 0.07, "weight", size=8, color=INK, va="center")
     for n, share in enumerate((0.1, 0.5, 1.0)):
         start = 0.52 + n * 0.68

@@ -20,13 +20,12 @@ from intently.errors import ArgumentError, IntentlyError, build
 from intently.foundation.arrays import Numbers
 from intently.foundation.checks import whole_number
 from intently.foundation.values import Value
-from intently.show.cells import count_steps, header, name_columns, name_rows, paint, rule
-from intently.show.files import destination, finish
+from intently.show.cells import name_steps, paint
 from intently.show.inputs import as_numbers, as_truths
 from intently.show.labels import lines, titled, visible
+from intently.show.layout import Layout, destination
 from intently.show.reading import edges, numbers, pooled
-from intently.show.sheet import NOTES, WORD, Sheet, few_ticks, height_of, width_of, wrapped
-from intently.show.style import FRAME, QUIET, signed_map, style, weight_map
+from intently.show.style import FRAME, QUIET, signed_map, style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,9 +36,7 @@ MOST = 12
 """Panels of batch rows and heads at most; of more, the first."""
 ACROSS = 4
 LARGEST = 2**30
-MARGIN = 0.14
 GAP = 0.22
-TITLE = 9.5
 ALLOWED = 0.72
 """Where on the scale of weights an allowed cell stands: a blue on which lines still show."""
 
@@ -214,71 +211,36 @@ def _draw(
     path: Path | None,
 ) -> Figure:
     """Draw the shares of masks, or biases from −``top`` to ``top``."""
-    heading = lines(titled(texts[0]), 90)
-    names = tuple(visible(word) for word in words or ())
-    with style((*names, heading)):
-        return finish(_sheet(panels, shape, names, top, (heading, "; ".join(texts[1]))), path)
-
-
-def _sheet(
-    panels: Sequence[np.ndarray],
-    shape: tuple[int, int],
-    words: tuple[str, ...],
-    top: float | None,
-    texts: tuple[str, str],
-) -> Figure:
     from matplotlib.colors import Normalize
 
+    heading = lines(titled(texts[0]), 90)
+    names = [visible(word) for word in words or ()]
     t, s = shape
-    across = min(len(panels), ACROSS)
-    down = -(-len(panels) // across)
-    room = (3.6 if across == 1 else 6.4 / across) - GAP
-    cell = min(0.34 if words else 0.22, room / max(t, s))
+    across, several = min(len(panels), ACROSS), len(panels) > 1
+    cell = min(0.34 if words else 0.22, ((6.4 / across if several else 3.6) - GAP) / max(t, s))
     wide, high = max(cell * s, 0.4), max(cell * t, 0.3)
-    size = 8.0 if cell >= 0.16 else 6.5
-    above = header(words, cell, size, wide / (size * WORD)) if words else None
-    named = 0.2 if len(panels) > 1 else 0.0
-    before = 0.3 + (width_of(words, size) if words else width_of([str(t)], 7))
-    head = (above.height if above else 0.17 if len(panels) == 1 else 0.0) + 0.19 + named
-    overhang = max(0.1, above.overhang if above else 0.0)
-    width = MARGIN + before + across * wide + (across - 1) * GAP + overhang
-    width = max(width + (0.75 if top else MARGIN), 3.0)
-    heading = wrapped(texts[0], width - 2 * MARGIN, TITLE)
-    foot = wrapped(texts[1], width - 2 * MARGIN, NOTES)
-    first = MARGIN + height_of(heading, TITLE) + 0.04
-    below = first + head + down * high + (down - 1) * (GAP + named) + 0.1
-
-    sheet = Sheet.of(width, below + height_of(foot, NOTES) + 0.06)
-    kind, norm, colours = "row", Normalize(0, 1 / ALLOWED), weight_map()
-    if top:
-        kind, norm, colours = "head", Normalize(-top, top), signed_map()
-    for n, values in enumerate(panels):
-        row, column = divmod(n, across)
-        left = MARGIN + before + column * (wide + GAP)
-        axes = sheet.axes(left, first + head + row * (high + GAP + named), wide, high)
-        hidden = np.where(np.isneginf(values), np.nan, values)
-        paint(axes, hidden, shape, norm, "auto", colours)
-        if cell >= 0.08:
-            rule(axes, shape)
-        axes.set(xticks=[], yticks=[])
-        if len(panels) > 1:
-            axes.set_title(f"{kind} {n}", size=8, pad=2, color=QUIET)
-        elif not words:
-            count_steps(axes, "x", s, 7, min(6, s))
-        if above and row == 0:
-            name_columns(axes, words, wide / (size * WORD), size, above.turn)
-        if words and column == 0:
-            name_rows(axes, words[s - t :], high / (size * WORD), size)
-        elif column == 0:
-            count_steps(axes, "y", t, 7, min(6, t))
-    middle = MARGIN + before + (across * (wide + GAP) - GAP) / 2
-    centre = first + head + (down * (high + GAP + named) - GAP - named) / 2
-    sheet.write(middle, first + 0.02, "keys", size=8.5, ha="center")
-    sheet.write(MARGIN + 0.02, centre, "queries", size=8.5, rotation=90, va="center")
-    if top:
-        place = width - 0.62, first + head, 0.1, max(high, 0.9)
-        bar = sheet.colour_bar(place, norm, colours, FRAME, 7, format="{x:.3g}")
-        few_ticks(bar.yaxis, 5)
-    sheet.write(MARGIN, MARGIN, heading, size=TITLE)
-    sheet.note(MARGIN, below - 0.01, foot)
-    return sheet.figure
+    size = 8.0 if words and cell >= 0.16 else 6.5
+    kind, norm, colours = "row", Normalize(0, 1 / ALLOWED), None
+    with style((*names, heading)):
+        if top:
+            kind, norm, colours = "head", Normalize(-top, top), signed_map()
+        layout = Layout(GAP, 0.1)
+        for n, values in enumerate(panels):
+            row, column = divmod(n, across)
+            axes = layout.panel(row, column, wide, high, measured=row == 0 or column == 0)
+            hidden = np.where(np.isneginf(values), np.nan, values)
+            paint(axes, hidden, shape, norm, colours, cell >= 0.08)
+            axes.set(xticks=[], yticks=[])
+            if several:
+                axes.set_title(f"{kind} {n}", size=8, pad=4, color=QUIET)
+            if row == 0 and (words or not several):
+                name_steps(axes, "top", names or s, wide, size)
+            if column == 0:
+                name_steps(axes, "left", names[s - t :] or t, high, size)
+            if n == (len(panels) - 1) // across * across:
+                axes.set_ylabel("queries", size=8.5)
+                axes.set_xlabel("keys", size=8.5)
+                axes.xaxis.set_label_position("bottom" if several else "top")
+        if top:
+            layout.colour_bar((0, across), max(high, 0.9), norm, "", colours, FRAME)
+        return layout.finish(heading, "; ".join(texts[1]), path)

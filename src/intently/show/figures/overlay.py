@@ -12,12 +12,11 @@ import numpy as np
 from intently.core.matrix import LazyMatrix
 from intently.errors import ArgumentError, RangeError, build
 from intently.foundation.checks import check_word
-from intently.show.files import destination, finish
 from intently.show.inputs import SCALES, Choice, Scale, Source, one_of, place, whole
 from intently.show.labels import titled, visible
+from intently.show.layout import Layout, destination
 from intently.show.pictures import read
 from intently.show.reading import looked, missing, names
-from intently.show.sheet import HEADING, NOTES, Sheet, captions, few_ticks, height_of
 from intently.show.style import ACCENT, FRAME, QUIET, on_dark, style, weight_map
 
 if TYPE_CHECKING:
@@ -34,8 +33,6 @@ ACROSS = 4
 PANEL = 1.75
 LARGE = 2.3
 GAP = 0.14
-NAME = 0.2
-MARGIN = 0.14
 
 
 class Grid(NamedTuple):
@@ -116,9 +113,8 @@ def overlay(
     foot.append(missing(np.stack([one.values for one in layers])))
     texts = titled(title, chosen), "\n".join(filter(None, foot))
     with style((*(layer.name for layer in layers), texts[0])):
-        return finish(
-            _draw(image, layers, places, (smooth, scale == "own" and len(layers) > 1), texts), path
-        )
+        own = scale == "own" and len(layers) > 1
+        return _draw(image, layers, places, smooth, own).finish(*texts, path)
 
 
 def _side(lazy: LazyMatrix, grid: tuple[int, int] | None) -> Literal["at", "from"]:
@@ -205,46 +201,30 @@ def _beside(layers: Sequence[Layer], grid: Grid, looks: str) -> str:
 
 
 def _draw(
-    image: np.ndarray,
-    layers: Sequence[Layer],
-    grid: Grid,
-    look: tuple[str, bool],
-    texts: tuple[str, str],
-) -> Figure:
+    image: np.ndarray, layers: Sequence[Layer], grid: Grid, smooth: Smoothing, own: bool
+) -> Layout:
     from matplotlib.colors import Normalize
 
-    smooth, own = look
-    highest = max(layer.top for layer in layers)
-    panels = 1 + len(layers)
-    across = min(panels, ACROSS)
-    down = -(-panels // across)
-    panel = LARGE if panels <= 2 else PANEL
+    highest = max(layer.top for layer in layers) or 1.0
+    across = min(1 + len(layers), ACROSS)
+    panel = LARGE if len(layers) == 1 else PANEL
     high = panel * min(max(image.shape[0] / image.shape[1], 0.4), 2.0)
-    width = MARGIN + across * panel + (across - 1) * GAP + 0.85
-    heading, foot = captions(texts, width - 2 * MARGIN)
-    top = MARGIN + height_of(heading, HEADING, 0.05)
-    below = top + down * (NAME + high) + (down - 1) * GAP + 0.1
-
-    sheet = Sheet.of(width, below + height_of(foot, NOTES) + 0.08)
+    layout = Layout(GAP, GAP)
     grey = image @ np.array([0.299, 0.587, 0.114])
     pale = np.repeat((0 if on_dark() else 0.6) + 0.4 * grey[..., None], 3, -1)
     for n, layer in enumerate((None, *layers)):
         row, column = divmod(n, across)
-        axes = sheet.axes(
-            MARGIN + column * (panel + GAP), top + NAME + row * (NAME + high + GAP), panel, high
-        )
+        axes = layout.panel(row, column, panel, high, measured=row == 0 or column == 0)
+        _lay(axes, pale if layer else image, image)
         if layer is None:
-            _lay(axes, image, image)
             axes.set_title("picture", size=8.5, pad=4, loc="left", color=QUIET)
         else:
-            _lay(axes, pale, image)
-            norm = Normalize(0, (layer.top if own else highest) or 1.0)
             _lay(
                 axes,
                 np.ma.masked_invalid(layer.values),
                 image,
                 cmap=transparent_map(),
-                norm=norm,
+                norm=Normalize(0, layer.top or 1.0 if own else highest),
                 interpolation="nearest" if smooth == "blocks" else "bilinear",
                 interpolation_stage="data",
             )
@@ -255,16 +235,9 @@ def _draw(
                 _frame(axes, image, one.patch, grid)
         axes.set(xticks=[], yticks=[])
         axes.spines[:].set_color(FRAME)
-    place = MARGIN + across * panel + (across - 1) * GAP + 0.14, top + NAME, 0.1, high
-    norm = Normalize(0, 1 if own else highest or 1.0)
-    label = "share of its largest weight" if own else "weight"
-    bar = sheet.colour_bar(
-        place, norm, transparent_map(), FRAME, NOTES, label=label, format="{x:.3g}"
-    )
-    few_ticks(bar.yaxis, 5)
-    sheet.write(MARGIN, MARGIN, heading)
-    sheet.note(MARGIN, below - 0.01, foot)
-    return sheet.figure
+    label, top = ("share of its largest weight", 1.0) if own else ("weight", highest)
+    layout.colour_bar((0, across), high, Normalize(0, top), label, transparent_map(), FRAME)
+    return layout
 
 
 def _lay(axes: Axes, values: np.ndarray, image: np.ndarray, **options: Any) -> None:

@@ -14,11 +14,10 @@ from intently.errors import ArgumentError, RangeError, build, shape_of
 from intently.foundation.arrays import Numbers
 from intently.foundation.checks import whole_number
 from intently.show.cells import paint
-from intently.show.files import destination, finish
 from intently.show.inputs import one_item
 from intently.show.labels import titled
+from intently.show.layout import NOTES, Layout, destination, open_axes
 from intently.show.reading import numbers
-from intently.show.sheet import NOTES, constrained, heading_of, open_axes
 from intently.show.style import FRAME, INK, QUIET, WEIGHTS, signed_map, style
 
 if TYPE_CHECKING:
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
 
 STEPS = 64
 MOST = 6
-WIDTH, MATRIX, CURVES = 6.2, 2.0, 1.25
-"""The width of the figure, and the height of the matrix and of curves, in inches."""
+WIDTH, HEIGHTS = 5.0, (2.0, 1.25, 1.25)
+"""The width of the panels, and the heights of the matrix and of the curves, in inches."""
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (5, 1.5, 1.2, 1.5)), (0, (9, 2)), (0, (3, 3)))
 """Curves differ in dash as well as in shade, so that no one has to tell shades apart."""
 
@@ -96,7 +95,7 @@ def positions(
     rows = _chosen(at, n, "at", _readable(even, BY_DIMENSION))
     heading = titled(title or waves.name)
     with style((heading,)):
-        return finish(_draw(waves, columns, rows, heading), path)
+        return _draw(waves, columns, rows).finish(heading, "", path)
 
 
 def _waves(encoding: Numbers | Learned | Rotary, t: int | None) -> Waves:
@@ -138,21 +137,18 @@ def _chosen(given: Sequence[int] | None, count: int, name: str, readable: np.nda
     return chosen
 
 
-def _draw(waves: Waves, columns: list[int], rows: list[int], heading: str) -> Figure:
+def _draw(waves: Waves, columns: list[int], rows: list[int]) -> Layout:
     from matplotlib.colors import Normalize
 
     t, c = waves.values.shape
-    heading, tall = heading_of(heading, WIDTH - 0.24)
-    heights = [MATRIX, CURVES, CURVES]
-    figure = constrained(WIDTH, sum(heights) + tall + 2.1, heading)
-    above, by_position, by_column = figure.subplots(3, height_ratios=heights)
-
+    layout = Layout(down=0.13)
+    above, by_position, by_column = (layout.panel(n, 0, WIDTH, x) for n, x in enumerate(HEIGHTS))
     highest = float(np.abs(waves.values[np.isfinite(waves.values)]).max(initial=0)) or 1.0
     norm = Normalize(-highest, highest)
-    image = paint(above, waves.values[:, waves.order].T, (c, t), norm, "auto", signed_map())
+    image = paint(above, waves.values[:, waves.order].T, (c, t), norm, signed_map())
     image.set(interpolation="antialiased", interpolation_stage="data")
     beside = above.inset_axes((1.03, 0, 0.022, 1))
-    bar: Any = figure.colorbar(image, cax=beside, format="{x:.3g}")
+    bar: Any = layout.figure.colorbar(image, cax=beside, format="{x:.3g}")
     bar.outline.set(edgecolor=FRAME, linewidth=0.5)
     bar.ax.tick_params(labelsize=NOTES)
     _curves(by_position, waves.values[:, columns].T, columns, waves.column)
@@ -172,7 +168,7 @@ def _draw(waves: Waves, columns: list[int], rows: list[int], heading: str) -> Fi
     _name(above, said, "position", waves.column)
     _name(by_position, f"chosen {waves.column}s, by position", "position")
     _name(by_column, f"chosen positions, by {waves.column}{apart[1]}", waves.column)
-    return figure
+    return layout
 
 
 def _name(axes: Axes, text: str, across: str, down: str = "") -> None:

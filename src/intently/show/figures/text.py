@@ -24,23 +24,10 @@ from intently.core.matrix.labelling import follows
 from intently.errors import ArgumentError, KindError, build
 from intently.foundation.checks import check_word
 from intently.show.cells import limits
-from intently.show.files import destination, finish
 from intently.show.inputs import Choice, Source, one_of, place
 from intently.show.labels import lines, mostly_right_to_left, shown, spaced, titled, visible
+from intently.show.layout import HEADING, LINE, Layout, destination, width_of, widths_of
 from intently.show.reading import looked, missing, names, shown_names
-from intently.show.sheet import (
-    HEADING,
-    LINE,
-    NOTES,
-    Sheet,
-    boxed,
-    broken,
-    heading_of,
-    height_of,
-    width_of,
-    widths_of,
-    wrapped,
-)
 from intently.show.style import (
     ACCENT,
     FRAME,
@@ -74,25 +61,21 @@ FEW = 32
 TINTS = (WEIGHTS[1], WEIGHTS[2])
 """Of tokens that are no weights, in turn."""
 
-PAPER = 6.6
-MARGIN = 0.16
-SIZE = 11.0
-NAMED, BETWEEN = 0.2, 0.1
-BLANK = 0.05
-PAD = 0.045
-CLOSE = 0.012
-
-BESIDE, STEP, APART = 0.03, SIZE * LINE + 0.11, 0.14
-"""Between the boxes, the lines and the tokenizers of a sentence that is cut, in inches."""
+PAPER, NARROWEST = 6.3, 2.2
+"""Inches of the longest line, and of the shortest paper."""
+SIZE, NAMED, BETWEEN = 11.0, 0.2, 0.1
+BLANK, CLOSE, APART, PAD = 0.05, 0.012, 0.03, 0.045
+"""Inches before a word, a piece that goes on and a token, and on both sides of a text."""
 
 
 class Word(NamedTuple):
-    """A token to draw: its text, whether a blank precedes, and its weight, if any."""
+    """A token to draw: its text, the gap before it in inches, and its weight or tint, if any."""
 
     text: str
-    blank: bool
-    weight: float | None
-    framed: bool
+    gap: float
+    weight: float | None = None
+    framed: bool = False
+    tint: str | None = None
 
 
 class Passage(NamedTuple):
@@ -151,7 +134,7 @@ def text(
     ['it', '1.00', 'was']
     >>> figure = text("It was wide.", {"words": str.split, "characters": list})
     >>> [written.get_text() for written in figure.axes[0].texts][:5]
-    ['words', '3 tokens', 'It', 'was', 'wide.']
+    ['words: 3 tokens', 'It', 'was', 'wide.', 'characters: 12 tokens']
     """
     path = destination(save)
     check_word(looks, "looks", LOOKS)
@@ -166,10 +149,8 @@ def text(
     passages = _passages(lazy, at, looks, values)
     name = shown_names(lazy, shown)[looks == "from"][at]
     said = f"What ‘{name}’ looks at" if looks == "at" else f"Who looks at ‘{name}’"
-    texts = titled(title or said, chosen), missing(values)
-    drawn = [word.text for passage in passages for word in passage.words]
-    with style((*drawn, texts[0])):
-        return finish(_draw(passages, limits(values), texts), path)
+    heading = titled(title or said, chosen)
+    return _draw(passages, limits(values), heading, missing(values), path)
 
 
 def _passages(lazy: LazyMatrix, at: int, looks: Looks, values: np.ndarray) -> list[Passage]:
@@ -191,7 +172,7 @@ def _passages(lazy: LazyMatrix, at: int, looks: Looks, values: np.ndarray) -> li
 
 def _words(tokens: Sequence[str], weights: dict[int, float], framed: int | None) -> list[Word]:
     written = [
-        Word(visible(token), blank, weights.get(n), n == framed)
+        Word(visible(token), BLANK if blank else CLOSE, weights.get(n), n == framed)
         for n, (token, blank) in enumerate(spaced(tokens))
     ]
     if len(written) <= LARGEST:
@@ -225,101 +206,116 @@ def _gap(words: Sequence[Word]) -> Word:
     known = [word.weight for word in words if word.weight is not None]
     held = f", {sum(known):.2g} of the weight" if known else ""
     many = f"{len(words):,} token{'s' * (len(words) > 1)}"
-    return Word(f"[… {many}{held} …]", True, None, False)
+    return Word(f"[… {many}{held} …]", BLANK)
 
 
-def _draw(passages: Sequence[Passage], ends: tuple[float, float], texts: tuple[str, str]) -> Figure:
+def _draw(
+    passages: Sequence[Passage],
+    ends: tuple[float, float] | None,
+    heading: str,
+    foot: str,
+    path: Path | None,
+) -> Figure:
+    """Write passages below one another, and the scale of weights from end to end."""
     from matplotlib.colors import Normalize
 
-    norm = Normalize(*ends)
     few = max(len(passage.words) for passage in passages) <= FEW
-    heading = wrapped(texts[0], PAPER - 2 * MARGIN, HEADING)
-    wide = max(_width(passage.words) for passage in passages)
-    room = min(PAPER - 2 * MARGIN, max(wide, width_of(heading.split("\n"), HEADING), 2.2))
-    foot = wrapped(texts[1], room, NOTES)
-    laid = [_laid(passage.words, room) for passage in passages]
-    top = MARGIN + height_of(heading, HEADING) + 0.1
-    high = sum(_height(row, few) for rows in laid for row in rows) + BETWEEN * (len(laid) - 1)
-    high += sum(NAMED for passage in passages if passage.name)
-    scale = top + high + 0.1
+    texts = [word.text for passage in passages for word in passage.words]
+    with style((*texts, *(passage.name for passage in passages), heading)):
+        widths = [
+            [max(wide, 0.06) + 2 * PAD for wide in widths_of([w.text for w in passage.words], SIZE)]
+            for passage in passages
+        ]
+        whole = (sum(wide) + sum(w.gap for w in x.words) for x, wide in zip(passages, widths))
+        room = min(PAPER, max(*whole, width_of(heading.split("\n"), HEADING), NARROWEST))
+        norm = Normalize(*ends or (0, 1))
+        layout = Layout()
+        axes = layout.blank(0, 0, room, 1)
+        down = 0.0
+        for passage, wide in zip(passages, widths, strict=True):
+            if passage.name:
+                axes.text(0, down, passage.name, size=8, color=QUIET, va="top", parse_math=False)
+                down += NAMED
+            mirrored = mostly_right_to_left(word.text for word in passage.words)
+            for row in broken(wide, [word.gap for word in passage.words], room, mirrored):
+                words = [passage.words[n] for n, _ in row]
+                for word, (n, left) in zip(words, row, strict=True):
+                    _write(axes, word, (left, down, wide[n]), norm, few)
+                numbered = few and any(word.weight is not None for word in words)
+                down += SIZE * LINE + (0.26 if numbered else 0.1)
+            down += BETWEEN
+        layout.reshape(axes, (0, room), (down - BETWEEN, 0))
+        if ends:
+            _scale(layout.blank(1, 0, room, 0.15), norm, room)
+        return layout.finish(heading, foot, path)
 
-    sheet = Sheet.of(room + 2 * MARGIN, scale + 0.28 + height_of(foot, NOTES, 0.05))
-    axes = sheet.blank(MARGIN, top, room, high)
-    down = 0.0
-    for passage, rows in zip(passages, laid, strict=True):
-        if passage.name:
-            axes.text(0, down, passage.name, size=8, color=QUIET, va="top", parse_math=False)
-            down += NAMED
-        for row in rows:
-            for word, left, wide in row:
-                _write(axes, word, (left, down, wide), norm, few)
-            down += _height(row, few)
-        down += BETWEEN
-    _scale(sheet, norm, scale)
-    sheet.write(MARGIN, MARGIN, heading)
-    sheet.note(MARGIN, scale + 0.24, foot)
-    return sheet.figure
 
+def _scale(axes: Axes, norm: Normalize, room: float) -> None:
+    from matplotlib.cm import ScalarMappable
 
-def _scale(sheet: Sheet, norm: Normalize, top: float) -> None:
     low, high = (f"{end:.3g}" for end in (norm.vmin or 0.0, norm.vmax or 0.0))
-    before = f"weight  {low}"
-    left = MARGIN + width_of([before], 8) + 0.07
-    place = left, top + 0.02, 1.1, 0.11
-    sheet.colour_bar(place, norm, frame=FRAME, orientation="horizontal", ticks=[])
-    sheet.write(MARGIN, top, before, size=8)
-    sheet.write(left + 1.17, top, high, size=8)
-
-
-def _height(row: Sequence[tuple[Word, float, float]], few: bool) -> float:
-    """Return the height of a line of words, with room for numbers if there are any."""
-    numbered = few and any(word.weight is not None for word, *_ in row)
-    return SIZE * LINE + (0.26 if numbered else 0.1)
-
-
-def _width(words: Sequence[Word]) -> float:
-    """Return the width of a passage on one line."""
-    wide = widths_of([word.text for word in words], SIZE)
-    return sum(wide) + sum(2 * PAD + (BLANK if word.blank else CLOSE) for word in words)
-
-
-def _laid(words: Sequence[Word], room: float) -> list[list[tuple[Word, float, float]]]:
-    """Break words into lines: each with its left end and width; right to left where needed."""
-    texts = [word.text for word in words]
-    wide = [width + 2 * PAD for width in widths_of(texts, SIZE)]
-    gaps = [BLANK if word.blank else CLOSE for word in words]
-    rows = broken(wide, gaps, room, mostly_right_to_left(texts))
-    return [[(words[n], left, wide[n]) for n, left in row] for row in rows]
+    left = width_of([f"weight  {low}"], 8) + 0.07
+    bar = axes.inset_axes((left / room, 0.1, 1.1 / room, 0.75))
+    shades = ScalarMappable(norm, weight_map())
+    drawn: Any = axes.figure.colorbar(shades, cax=bar, orientation="horizontal", ticks=[])
+    drawn.outline.set(edgecolor=FRAME, linewidth=0.5)
+    axes.text(0, 0.075, f"weight  {low}", size=8, va="center")
+    axes.text(left + 1.17, 0.075, high, size=8, va="center")
 
 
 def _write(
     axes: Axes, word: Word, box: tuple[float, float, float], norm: Normalize, few: bool
 ) -> None:
+    from matplotlib.patches import FancyBboxPatch
+
     left, top, wide = box
     high = SIZE * LINE + 0.04
     value = word.weight
     ink = INK
-    look: dict[str, Any] = {"facecolor": (1, 1, 1, 0), "edgecolor": "none", "linewidth": 0}
+    look: dict[str, Any] = {"facecolor": word.tint or (1, 1, 1, 0), "edgecolor": "none", "lw": 0}
     if value is not None and np.isfinite(value):
         look["facecolor"] = face = weight_map()(norm(value))
         ink = ink_on(face)
     elif value is not None:
         look.update(facecolor=HOLE, edgecolor=HATCH, hatch="////")
     if word.framed:
-        look.update(edgecolor=ACCENT, linewidth=1.6, zorder=2)
-    boxed(axes, word.text, (left, top, wide, high), SIZE, ink, **look)
+        look.update(edgecolor=ACCENT, lw=1.6, zorder=2)
+    shape = "round,pad=0,rounding_size=0.03"
+    patch = FancyBboxPatch((left, top), wide, high, boxstyle=shape, clip_on=False, **look)
+    patch.set_in_layout(False)
+    axes.add_artist(patch)  # as add_patch, without asking how far each box reaches
+    written: dict[str, Any] = {"ha": "center", "zorder": 3, "parse_math": False}
+    written["in_layout"] = False
+    middle = left + wide / 2, top + high / 2
+    axes.text(*middle, word.text, size=SIZE, color=ink, va="center_baseline", **written)
     if few and value is not None and value >= 0.005 and np.isfinite(value):
-        axes.text(
-            left + wide / 2,
-            top + high + 0.03,
-            f"{value:.2f}",
-            size=7,
-            color=QUIET,
-            ha="center",
-            va="top",
-            parse_math=False,
-            zorder=3,
-        )
+        below = middle[0], top + high + 0.03
+        axes.text(*below, f"{value:.2f}", size=7, color=QUIET, va="top", **written)
+
+
+def broken(
+    widths: Sequence[float], gaps: Sequence[float], room: float, mirrored: bool
+) -> list[list[tuple[int, float]]]:
+    """Break boxes of these widths into lines: the number and the left end of each box.
+
+    Each box has its gap before it, except at the start of a line; ``mirrored`` lines run from the
+    right.
+
+    >>> broken([1, 2, 2], [0, 0.5, 0.5], 4, False)
+    [[(0, 0.0), (1, 1.5)], [(2, 0.0)]]
+    """
+    rows: list[list[tuple[int, float]]] = [[]]
+    end = 0.0
+    for n, (width, gap) in enumerate(zip(widths, gaps, strict=True)):
+        left = end + gap if rows[-1] else 0.0
+        if rows[-1] and left + width > room:
+            rows.append([])
+            left = 0.0
+        rows[-1].append((n, left))
+        end = left + width
+    if mirrored:
+        return [[(n, room - left - widths[n]) for n, left in row] for row in rows]
+    return rows
 
 
 # --- a sentence and its tokenizers ----------------------------------------------------------------
@@ -335,9 +331,12 @@ def _tokens(
         raise build(ArgumentError, "token", "at least one tokenizer", "none")
     cut = {str(name): _cut(sentence, cutter, str(name)) for name, cutter in cutters.items()}
     heading = "\n".join(filter(None, (titled(title), lines(sentence))))
-    named = {visible(name, 40): list(map(visible, found)) for name, found in cut.items()}
-    with style((*named, *(token for found in named.values() for token in found), heading)):
-        return finish(_draw_tokens(named, heading), path)
+    passages = []
+    for name, tokens in cut.items():
+        count = f"{len(tokens)} token{'s' * (len(tokens) > 1)}"
+        words = [Word(visible(x), APART, tint=TINTS[n % 2]) for n, x in enumerate(tokens)]
+        passages.append(Passage(f"{visible(name, 40)}: {count}", words))
+    return _draw(passages, None, heading, "", path)
 
 
 def _cut(sentence: str, cutter: Cutter, name: str) -> list[str]:
@@ -362,34 +361,3 @@ def _cut(sentence: str, cutter: Cutter, name: str) -> list[str]:
     if not 1 <= len(found) <= LARGEST:
         raise build(ArgumentError, f"token[{name!r}]", f"1 to {LARGEST} tokens", f"{len(found)}")
     return list(found)
-
-
-def _draw_tokens(named: Mapping[str, list[str]], heading: str) -> Figure:
-    counts = {name: f"{len(found)} token{'s' * (len(found) > 1)}" for name, found in named.items()}
-    left = 0.2 + max(width_of(named, 9), width_of(counts.values(), 7.5))
-    room = PAPER - 2 * MARGIN - left
-    laid = {name: _laid_tokens(found, room) for name, found in named.items()}
-    heading, tall = heading_of(heading, PAPER - 2 * MARGIN)
-    top = MARGIN + tall + 0.1
-    high = sum(max(len(rows), 1.25) * STEP + APART for _, rows in laid.values()) - APART
-    sheet = Sheet.of(PAPER, top + high + 0.12)
-    axes = sheet.blank(MARGIN, top, PAPER - 2 * MARGIN, high)
-    down = 0.0
-    for name, (wide, rows) in laid.items():
-        axes.text(0, down + 0.03, name, size=9, color=INK, va="top", parse_math=False)
-        axes.text(0, down + 0.2, counts[name], size=7.5, color=QUIET, va="top")
-        for line, row in enumerate(rows):
-            for n, start in row:
-                box = left + start, down + line * STEP, wide[n], SIZE * LINE + 0.05
-                boxed(axes, named[name][n], box, SIZE, facecolor=TINTS[n % 2], edgecolor="none")
-        down += max(len(rows), 1.25) * STEP + APART
-    sheet.write(MARGIN, MARGIN, heading)
-    return sheet.figure
-
-
-def _laid_tokens(
-    found: Sequence[str], room: float
-) -> tuple[list[float], list[list[tuple[int, float]]]]:
-    """Return the widths of tokens, and their lines as `broken` gives them."""
-    wide = [max(width, 0.06) + 2 * PAD for width in widths_of(found, SIZE)]
-    return wide, broken(wide, [BESIDE] * len(wide), room, mostly_right_to_left(found))
