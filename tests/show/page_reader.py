@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from intently.show.page import items_of, packed
-from intently.show.page.numbers.packing import unpacked
+from intently.show.page.packing import unpacked
 
 
 class Page:

@@ -15,7 +15,7 @@ from intently.errors import ArgumentError, KindError, RangeError
 from intently.nn import AttentionHead, MultiHeadAttention, convolution_as_attention
 from intently.show import animate
 from intently.show.animate.operands import without_dropout
-from intently.show.animate.shapes import Grid, Text
+from intently.show.animate.stage import Grid, Text
 
 from .refusals import refusals
 from .telling import TEXT, empty, random, written

@@ -15,9 +15,7 @@ import intently as it
 from intently.core.matrix import Dense
 from intently.nn import AttentionHead, MultiHeadAttention, convolution_as_attention
 from intently.show import animate
-from intently.show.animate.numerals import Numerals, alone
-from intently.show.animate.shapes import Grid, Shape, Text
-from intently.show.animate.stage import widths
+from intently.show.animate.stage import Grid, Numerals, Shape, Text, alone, widths
 
 
 @st.composite

@@ -19,11 +19,10 @@ import torch
 import intently as it
 from intently.core.matrix import LazyMatrix
 from intently.errors import ArgumentError, KindError, MemoryRefused
-from intently.show.page import Highlight, Text, packed, save_page, script, writing
+from intently.show.page import Highlight, Text, packed, packing, save_page, script, writing
 from intently.show.page.items import items_of
-from intently.show.page.numbers import packing
-from intently.show.page.numbers.packing import Blocks, unpacked
-from intently.show.page.numbers.stored import bound, stored
+from intently.show.page.packing import Blocks, unpacked
+from intently.show.page.stored import bound, stored
 
 from .page_reader import Page
 from .refusals import refuses

@@ -13,7 +13,7 @@ from torch import Tensor
 import intently as it
 from intently.core.matrix import LazyMatrix
 from intently.show.page.items import items_of
-from intently.show.page.numbers.stored import stored
+from intently.show.page.stored import stored
 
 from .page_reader import Page
 

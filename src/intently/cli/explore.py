@@ -13,7 +13,7 @@ from intently.cli.serving import until_interrupted
 from intently.errors import DataError, build
 from intently.observe import load_recording
 from intently.show.page.items import items_of
-from intently.show.page.serving.server import explorer
+from intently.show.page.server import explorer
 
 
 def explore(

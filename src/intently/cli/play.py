@@ -48,6 +48,6 @@ def play(
     if out is not None:
         print(save_play(translator, out, text=text))
         return
-    from intently.show.page.serving.server import Server
+    from intently.show.page.server import Server
 
     until_interrupted(Server(whole(packed(translator, text)), port), opened)

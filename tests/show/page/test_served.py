@@ -18,10 +18,9 @@ import pytest
 import torch
 
 import intently as it
+from intently.show.page import answers
 from intently.show.page.items import items_of
-from intently.show.page.serving import answers
-from intently.show.page.serving.server import Server
-from intently.show.page.serving.worker import Worker
+from intently.show.page.server import Server, Worker
 
 from .driving import asked, status, until
 from .pages import forms, made, translation
@@ -174,7 +173,7 @@ from pathlib import Path
 import torch
 from intently.cli import explore as explore_cli
 from intently.cli import serving as serving_cli
-from intently.show.page.serving import answers
+from intently.show.page import answers
 
 begun = threading.Semaphore(0)
 

@@ -21,12 +21,11 @@ import torch
 
 import intently as it
 from intently.errors import WriteError
+from intently.show.page import answers
+from intently.show.page import server as serving
+from intently.show.page.answers import Served
 from intently.show.page.items import items_of
-from intently.show.page.serving import answers
-from intently.show.page.serving import server as serving
-from intently.show.page.serving.answers import Served
-from intently.show.page.serving.server import Server, explorer
-from intently.show.page.serving.worker import Answer, Refused, Worker
+from intently.show.page.server import Answer, Refused, Server, Worker, explorer
 
 from .serving import running
 
@@ -290,7 +289,7 @@ def test_no_oversized_request(server: Server) -> None:
 
 
 def test_a_window_of_too_many_weights(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
-    monkeypatch.setattr("intently.show.page.serving.answers.LARGEST", 100)
+    monkeypatch.setattr("intently.show.page.answers.LARGEST", 100)
     status, body, _ = ask(server, f"tile?{HEAD}&r0=0&r1=11&c0=0&c1=10")
     assert (status, body) == (413, b"an answer has at most 100 numbers")
     assert ask(server, f"tile?{HEAD}&r0=0&r1=10&c0=0&c1=10")[0] == 200

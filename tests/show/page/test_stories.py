@@ -13,7 +13,7 @@ import intently as it
 from intently.nn import convolution_as_attention
 from intently.show import animate
 from intently.show.animate.animation import Animation
-from intently.show.animate.shapes import Grid, Scene, Text
+from intently.show.animate.stage import Grid, Scene, Text
 
 from .driving import WAIT, until
 

@@ -12,7 +12,7 @@ import pytest
 
 import intently as it
 from intently.show.page import Highlight, Text, items_of, save_page
-from intently.show.page.serving.server import Server
+from intently.show.page.server import Server
 from intently.tasks.translation.translator import Translator
 
 from ...show.page_reader import Page

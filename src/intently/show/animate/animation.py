@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from intently.show import files
-from intently.show.animate.live import Live
-from intently.show.animate.shapes import Curve, Grid, Scene, Shape
-from intently.show.animate.stage import MARGIN, USUAL, Stage
+from intently.show.animate.stage import MARGIN, USUAL, Curve, Grid, Scene, Shape, Stage
+from intently.show.animate.table import Live
 from intently.show.labels import titled
 from intently.show.page.writing import described, head
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from intently.show.animate.numerals import Numerals, alone
-from intently.show.animate.shapes import Curve, Grid, Scene, Shape, Text
 from intently.show.labels import visible
 from intently.show.sheet import widths_of
 from intently.show.style import light
@@ -207,3 +206,151 @@ def bar(
         Grid(f"bar.{j}", x, y + pad, (wide, high - 2 * pad), ((0.62,),), edge=""),
         Text(f"weight.{j}", x + wide + 6, y + high / 2, number(weight), 12, ink),
     )
+
+
+Colour = Literal["ink", "quiet", "frame", "accent", "blue", ""]
+Anchor = Literal["start", "middle", "end"]
+Shade: TypeAlias = float | None
+"""From −1 to 1; NaN is hatched, for masked cells; None is clear."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Cells of size ``cell`` (width, height), row by row, from the top left corner (x, y).
+
+    ``texts`` are written into the cells; ``edge`` is drawn around the whole grid.
+    """
+
+    key: str
+    x: float
+    y: float
+    cell: tuple[float, float]
+    shades: tuple[tuple[Shade, ...], ...]
+    texts: tuple[str, ...] = ()
+    size: float = 10.5
+    edge: Colour = "frame"
+    opacity: float = 1.0
+
+    @property
+    def width(self) -> float:
+        """The width of all columns together."""
+        return self.cell[0] * len(self.shades[0])
+
+    @property
+    def height(self) -> float:
+        """The height of all rows together."""
+        return self.cell[1] * len(self.shades)
+
+
+@dataclass(frozen=True)
+class Text:
+    """A line of text, vertically centred at y, with its start, middle or end at x."""
+
+    key: str
+    x: float
+    y: float
+    text: str
+    size: float = 12.0
+    colour: Colour = "ink"
+    anchor: Anchor = "start"
+    opacity: float = 1.0
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A ribbon from (x, y) to (x2, y2) with vertical ends, ``rise`` above the straight line."""
+
+    key: str
+    x: float
+    y: float
+    x2: float
+    y2: float
+    width: float
+    shade: float = 0.7
+    rise: float = 0.0
+    opacity: float = 1.0
+
+
+Shape: TypeAlias = Grid | Text | Curve
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One step of a story: a caption, its shapes, and its duration in seconds."""
+
+    caption: str
+    shapes: tuple[Shape, ...]
+    hold: float
+
+
+WHOLE = 999_999
+"""The largest whole number that is written out: a dot product of four 8-bit pixels is."""
+RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+@dataclass(frozen=True)
+class Numerals:
+    """Numbers divided by 10 to the ``power``, with ``places`` after the point.
+
+    Numbers that round to zero are written 0, and minus is a real minus.
+    """
+
+    power: int = 0
+    places: int = 2
+
+    @classmethod
+    def of(cls, *values: np.ndarray) -> Numerals:
+        """Choose a format for all these numbers; non-finite numbers are ignored.
+
+        Whole numbers of up to six digits stay whole. Others keep two or three digits of the
+        largest; where that has more than three digits before the point, or only zeros in two places
+        after it, a common power of ten is factored out.
+
+        >>> every = np.array([14630.5, -44.2]), np.array([70.0, 65025.0]), np.array([0.5, -2.25])
+        >>> [[Numerals.of(x)(y) for y in x] for x in every]
+        [['14.6', '0'], ['70', '65025'], ['0.50', '−2.25']]
+        >>> Numerals.of(every[0]).heading("keys")
+        'keys (×10³)'
+        """
+        every = np.concatenate([np.ravel(x).astype(np.float64) for x in values])
+        every = every[np.isfinite(every)]
+        largest = float(np.abs(every).max(initial=0.0))
+        if largest <= WHOLE and (every == every.round()).all():
+            return cls(0, 0)
+        power = 0
+        if not 0.1 <= largest < 999.5:
+            power = max(-300, 3 * math.floor(math.log10(largest) / 3))
+            power += 3 * (largest / 10.0**power >= 999.5)
+        return cls(power).like(every)
+
+    def like(self, values: np.ndarray) -> Numerals:
+        """Return the same power with the places that fit any number of at most this size."""
+        largest = float(np.abs(values).max(initial=0.0)) / 10.0**self.power
+        places = next((n for n in (2, 1) if round(largest, n) < 10 ** (3 - n)), 0)
+        return Numerals(self.power, places)
+
+    @property
+    def factor(self) -> str:
+        """The factor of every number, such as ``×10³``; nothing for 1."""
+        return f"×10{str(self.power).translate(RAISED)}" if self.power else ""
+
+    def heading(self, text: str) -> str:
+        """Return a heading with the factor."""
+        return f"{text} ({self.factor})" if self.factor else text
+
+    def __call__(self, value: float) -> str:
+        """Write one number."""
+        value = float(value) / 10.0**self.power
+        if abs(value) < 0.5 * 10.0**-self.places:
+            return "0"
+        return f"{value:.{self.places}f}".replace("-", "−")
+
+
+def alone(value: float) -> str:
+    """Write a single number, with its factor.
+
+    >>> alone(-1234.5), alone(8.05), alone(4e-7)
+    ('−1.23×10³', '8.05', '400×10⁻⁹')
+    """
+    written = Numerals.of(np.array([value]))
+    return written(value) + written.factor

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from intently.show.page.contents import Highlight, Packed, packed
-from intently.show.page.items import Item, Layer, Shown, items_of
-from intently.show.page.numbers.stored import Precision
-from intently.show.page.sides import Picture, Side, Text
+from intently.show.page.items import Item, Layer, Picture, Shown, Side, Text, items_of
+from intently.show.page.stored import Precision
 
 __all__ = [
     "Highlight",

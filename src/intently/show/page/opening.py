@@ -11,8 +11,7 @@ from torch import Tensor
 from intently.core.matrix import Dense, LazyMatrix
 from intently.core.matrix.patterns import measure
 from intently.show.page.contents import Highlight
-from intently.show.page.items import Item
-from intently.show.page.sides import Picture
+from intently.show.page.items import Item, Picture
 
 CLEAR = 0.5
 """The least mean of the largest weights for which a page opens on a head."""

@@ -13,7 +13,7 @@ from intently.core.positions import sinusoidal
 from intently.errors import ArgumentError, KindError, build
 from intently.nn.models import Transformer
 from intently.nn.models.kinds import kind_of
-from intently.show.page.numbers.packing import Blocks
+from intently.show.page.packing import Blocks
 from intently.tasks.text import Tokenizer
 from intently.tasks.translation import Translator
 

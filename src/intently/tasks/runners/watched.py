@@ -12,7 +12,7 @@ import torch
 from intently.errors import DataError, KernelError, build
 from intently.observe import Recording, watch
 from intently.show.labels import visible
-from intently.show.page.sides import Side
+from intently.show.page.items import Side
 from intently.tasks.decoding import SearchOptions
 from intently.tasks.language import TextModel
 from intently.tasks.translation import model_folder

@@ -13,10 +13,18 @@ from intently.core.matrix import LazyMatrix
 from intently.errors import ArgumentError, KindError, RangeError, build, shape_of
 from intently.foundation.arrays import Numbers
 from intently.show.animate.animation import Animation, destination, told
-from intently.show.animate.numerals import Numerals
 from intently.show.animate.operands import finite
-from intently.show.animate.shapes import Grid, Text
-from intently.show.animate.stage import LONG, MARGIN, Stage, shades, widest, within
+from intently.show.animate.stage import (
+    LONG,
+    MARGIN,
+    Grid,
+    Numerals,
+    Stage,
+    Text,
+    shades,
+    widest,
+    within,
+)
 from intently.show.inputs import among, one_item
 from intently.show.reading import numbers
 

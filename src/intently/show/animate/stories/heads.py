@@ -14,10 +14,20 @@ from intently.core.attention import Attention
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.arrays import Numbers
 from intently.show.animate.animation import Animation, destination, told
-from intently.show.animate.numerals import Numerals
 from intently.show.animate.operands import finite, token_names, without_dropout
-from intently.show.animate.shapes import Colour, Text
-from intently.show.animate.stage import CELL, HIGH, LONG, MARGIN, Stage, lettered, room, widest
+from intently.show.animate.stage import (
+    CELL,
+    HIGH,
+    LONG,
+    MARGIN,
+    Colour,
+    Numerals,
+    Stage,
+    Text,
+    lettered,
+    room,
+    widest,
+)
 from intently.show.inputs import one_item
 from intently.show.reading import numbers
 

@@ -15,14 +15,15 @@ from intently.core.positions import sinusoidal
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.arrays import Numbers
 from intently.show.animate.animation import Animation, destination, told
-from intently.show.animate.numerals import Numerals
 from intently.show.animate.operands import finite, token_names, without_dropout
-from intently.show.animate.shapes import Grid, Text
 from intently.show.animate.stage import (
     LONG,
     MARGIN,
     SHORT,
+    Grid,
+    Numerals,
     Stage,
+    Text,
     cell_width,
     headed,
     number,

@@ -11,8 +11,7 @@ from intently.errors import ArgumentError, build
 from intently.foundation.tokens import bare
 from intently.show.animate.animation import Animation, destination, told
 from intently.show.animate.operands import finite
-from intently.show.animate.shapes import Curve, Grid, Text
-from intently.show.animate.stage import LONG, MARGIN, Stage, number, widths
+from intently.show.animate.stage import LONG, MARGIN, Curve, Grid, Stage, Text, number, widths
 from intently.show.inputs import Choice, Source, one_of
 from intently.show.labels import titled, visible
 from intently.show.reading import at_most, names, numbers

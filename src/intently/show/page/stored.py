@@ -8,6 +8,7 @@ model's weights.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypeAlias
@@ -16,11 +17,13 @@ import torch
 from torch import Tensor
 
 from intently.core.attention import Attention
+from intently.core.biases import Bias
 from intently.core.kernels.problem import Problem
+from intently.core.masks import Geometry
+from intently.core.masks.geometry import Cut
 from intently.core.matrix import Dense, LazyMatrix
 from intently.core.scores import DOT, Additive
-from intently.show.page.numbers.low_biases import drowned, lifted
-from intently.show.page.numbers.mask_bias import Laid, Rule, ruled, written
+from intently.show.page.packing import check_size
 
 Precision: TypeAlias = Literal["half", "full"]
 
@@ -194,3 +197,199 @@ def _rounded(x: Tensor, dtype: torch.dtype, scales: bool) -> tuple[Tensor, float
         return x.clamp(-most, most).to(dtype), 1.0
     size = 2.0 ** float(torch.tensor(LARGEST / largest, dtype=torch.float64).log2().floor())
     return (x * size).to(dtype), size
+
+
+BLOCK = 2**22
+"""Entries of a mask or a bias that are computed together."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A bias in float32: of distances (n, t + s − 1), of keys (n, s), or dense (n, t, s).
+
+    n is 1 or h. Distances count from j − i = 1 − t for query i and key j.
+    """
+
+    kind: Literal["distance", "key", "dense"]
+    values: Tensor
+
+
+class Laid(Bias):
+    """The bias that a rule describes."""
+
+    def __init__(self, kind: str, values: Tensor) -> None:
+        super().__init__(kind, values)
+        self.kind, self.values = kind, values
+
+    def tile(
+        self, g: Geometry, rows: Tensor, cols: Tensor, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        x = self.values if dtype is None else self.values.to(dtype)
+        x = x if g.lead else x[0]
+        if self.kind == "distance":
+            return x[..., cols - rows[:, None] + g.t - 1]
+        if self.kind == "key":
+            return x[..., None, cols]
+        return x[..., rows[:, None], cols]
+
+    def part(self, cut: Cut, g: Geometry) -> Laid:
+        if len(self.values) == 1 or not cut:
+            return self
+        heads = cut[-1] if isinstance(cut[-1], slice) else slice(cut[-1], cut[-1] + 1)
+        return Laid(self.kind, self.values[heads])
+
+    def __repr__(self) -> str:
+        return f"{self.kind} bias"
+
+
+def written(p: Problem) -> Tensor | None:
+    """Return the mask of a problem (1 or h, t, s), True where a query may attend; None for none."""
+    if p.mask is None:
+        return None
+    parts = [_headed(allow, rows, p) for rows, allow in _tiles(p, p.mask.allow)]
+    return torch.cat(parts, -2)
+
+
+def ruled(p: Problem, mask: Tensor | None) -> Rule | None:
+    """Return the bias of a problem as few numbers; None if there is none or it is 0.
+
+    ``mask`` (1 or h, t, s) is its dense mask: masked entries may have any bias. Raises
+    `MemoryRefused` for a dense bias that is too large for a page.
+    """
+    if p.bias is None:
+        return None
+    first = found = _by_distance(p), _by_key(p)
+    for rows, tile in _tiles(p, _tile(p)):
+        tile = _headed(tile, rows, p)
+        hidden = None if mask is None else ~mask[:, rows]
+        found = tuple(rule for rule in found if _says(rule, rows, tile, hidden, p.geometry))
+        if not found:
+            break
+    if found:
+        return None if not bool(found[0].values.any()) else found[0]
+    heads = max(len(rule.values) for rule in first)
+    check_size(
+        heads * p.geometry.t * p.geometry.s * 16 // 3,
+        "its bias is dense, t × s numbers: it depends neither on the distance nor on the key alone",
+    )
+    dense = [_headed(tile, rows, p) for rows, tile in _tiles(p, _tile(p))]
+    return Rule("dense", torch.cat(dense, -2))
+
+
+def _by_distance(p: Problem) -> Rule:
+    """Read the bias of every distance from the last row and the last column."""
+    g = p.geometry
+    last_row, last_column = torch.tensor([g.t - 1]), torch.tensor([g.s - 1])
+    row = _headed(_tile(p)(g, last_row, torch.arange(g.s)), last_row, p)[:, 0]
+    rows = torch.arange(g.t)
+    column = _tile(p)(g, rows, last_column)
+    column = column.float().reshape(-1, *column.shape[-2:])[..., 0].expand(-1, g.t)
+    return Rule("distance", torch.cat([row.expand(len(column), -1), column.flip(-1)[:, 1:]], -1))
+
+
+def _by_key(p: Problem) -> Rule:
+    g = p.geometry
+    last = torch.tensor([g.t - 1])
+    return Rule("key", _headed(_tile(p)(g, last, torch.arange(g.s)), last, p)[:, 0])
+
+
+def _says(rule: Rule, rows: Tensor, tile: Tensor, hidden: Tensor | None, g: Geometry) -> bool:
+    """Return whether a rule gives the bias (n, rows, s) wherever it is not hidden."""
+    mine = Laid(rule.kind, rule.values).tile(g._replace(lead=(1,)), rows, torch.arange(g.s))
+    same = (mine == tile) | (mine.isnan() & tile.isnan())
+    return bool((same if hidden is None else same | hidden).all())
+
+
+def _tile(p: Problem) -> Callable[[Geometry, Tensor, Tensor], Tensor]:
+    assert p.bias is not None
+    bias = p.bias
+    least = torch.finfo(torch.float32).min
+
+    def tile(g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
+        x = bias.tile(g, rows, cols, torch.float64)
+        return x.clamp_min(least).where(~x.isneginf(), x).float().cpu()
+
+    return tile
+
+
+def _tiles(
+    p: Problem, ask: Callable[[Geometry, Tensor, Tensor], Tensor]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield blocks of rows, and what ``ask`` gives for them."""
+    g = p.geometry
+    heads = g.lead[-1] if g.lead else 1
+    cols = torch.arange(g.s, device=g.device)
+    for rows in torch.arange(g.t, device=g.device).split(max(1, BLOCK // max(1, heads * g.s))):
+        yield rows.cpu(), ask(g, rows, cols).cpu()
+
+
+def _headed(tile: Tensor, rows: Tensor, p: Problem) -> Tensor:
+    """Return a tile (…, rows, s) of one item as (1 or h, rows, s)."""
+    heads = tile.shape[-3] if tile.ndim > 2 else 1
+    return tile.expand(*tile.shape[:-2], len(rows), p.geometry.s).reshape(heads, len(rows), -1)
+
+
+HEARD = 1e-4
+"""A bias with a wider spacing of its dtype than this makes scores coarse."""
+
+APART = 32.0
+"""At this spacing the lower of two biases leaves its key no weight, e⁻³²."""
+
+STEP = 2.0**23
+"""How far below each other such biases are stored."""
+
+MOST = 1024
+"""Most different biases of this kind: a page keeps digits for so many."""
+
+
+def drowned(
+    p: Problem, rule: Rule, mask: Tensor | None, scores: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Return the rows (h, t) whose scores are lost in their bias, and all rows with any.
+
+    ``scores`` gives (h, rows, s) for some rows. A score below half the distance from the highest
+    bias to its neighbour is rounded away.
+    """
+    g = p.geometry._replace(device=torch.device("cpu"))
+    h = g.lead[-1] if g.lead else 1
+    even, coarse = torch.zeros(h, g.t, dtype=torch.bool), torch.zeros(g.t, dtype=torch.bool)
+    if not bool((_spacing(rule.values, p.compute_dtype) > HEARD).any()):
+        return even, coarse.nonzero()[:, 0]
+    laid, cols = Laid(rule.kind, rule.values), torch.arange(g.s)
+    for rows in torch.arange(g.t).split(max(1, BLOCK // max(1, h * g.s))):
+        bias = laid.tile(g._replace(lead=(1,)), rows, cols)
+        bias = bias.expand(-1, len(rows), -1)
+        if mask is not None:
+            bias = bias.masked_fill(~mask[:, rows], -torch.inf)
+        space = _spacing(bias.amax(-1), p.compute_dtype)
+        low = (space > HEARD).any(0)
+        if not bool(low.any()):
+            continue
+        found = scores(rows[low]).abs().masked_fill(bias[:, low].isneginf(), 0).amax(-1)
+        even[:, rows[low]] = (space[:, low] > HEARD) & (found < space[:, low] / 2)
+        coarse[rows[low]] = True
+    return even, coarse.nonzero()[:, 0]
+
+
+def lifted(rule: Rule, dtype: torch.dtype) -> Rule:
+    """Return the same rule with hiding biases raised to where float64 still resolves scores.
+
+    They keep their order, so far apart that the lower of two keys has no weight.
+    """
+    values = rule.values
+    low = _spacing(values, dtype) >= APART
+    kinds = values[low].unique()
+    if not 0 < len(kinds) <= MOST:
+        return rule
+    heard = values[~low & values.isfinite()]
+    base = min(0.0, float(heard.amin())) if heard.numel() else 0.0
+    rank = len(kinds) - torch.searchsorted(kinds, values.contiguous())
+    step = max(STEP, -base / MOST)
+    return Rule(rule.kind, torch.where(low, base - step * rank, values.double()).float())
+
+
+def _spacing(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the spacing of finite numbers below 0 in a dtype; 0 for all others."""
+    x = values.to(dtype)
+    space = (torch.nextafter(x, torch.zeros_like(x)) - x).double()
+    return space.where((x < 0) & x.isfinite(), 0)

@@ -21,11 +21,10 @@ from intently.core.matrix.lazy import Derived
 from intently.core.matrix.patterns import STATISTICS, measure
 from intently.errors import IntentlyError
 from intently.foundation.arrays import Numbers
-from intently.show.page.contents import FORMAT, described, plain
+from intently.show.page.contents import CELLS, FORMAT, described, plain
 from intently.show.page.items import Item, Layer
-from intently.show.page.numbers.measured import CELLS
-from intently.show.page.numbers.packing import shuffled, text
-from intently.show.page.serving.worker import Answer, Refused, Worker
+from intently.show.page.packing import shuffled, text
+from intently.show.page.server import Answer, Refused, Worker
 from intently.show.reading import edges
 
 LARGEST = 2**20
