@@ -19,8 +19,9 @@ import torch
 
 import intently as it
 from intently.show.page import answers
+from intently.show.page.answers import Turns
 from intently.show.page.items import items_of
-from intently.show.page.server import Server, Worker
+from intently.show.page.server import Server
 
 from .driving import asked, status, until
 from .pages import forms, made, translation
@@ -99,16 +100,16 @@ def test_a_long_head_is_sampled_first(opened: Opened, monkeypatch: pytest.Monkey
     """Until all is read, a long head is drawn from some queries, and the page says so."""
     monkeypatch.setattr(answers, "LONG", 2**16)
     monkeypatch.setattr(answers, "SAMPLE", 2**16)
-    gate, give_way = threading.Event(), Worker.give_way
+    gate, give_way = threading.Event(), Turns.give_way
 
-    def waiting(worker: Worker) -> None:
+    def waiting(turns: Turns) -> None:
         while not gate.is_set():
-            give_way(worker)
+            give_way(turns)
             time.sleep(0.01)
-        give_way(worker)
+        give_way(turns)
 
     monkeypatch.setattr(answers, "STRIP", 2**16)
-    monkeypatch.setattr(Worker, "give_way", waiting)
+    monkeypatch.setattr(Turns, "give_way", waiting)
     x = made(2048, 16)
     matrix = it.attend(x, x, mask=it.causal())
     with running(items_of({"long": matrix})) as server:

@@ -23,9 +23,9 @@ import intently as it
 from intently.errors import WriteError
 from intently.show.page import answers
 from intently.show.page import server as serving
-from intently.show.page.answers import Served
+from intently.show.page.answers import Answer, Refused, Served, Turns
 from intently.show.page.items import items_of
-from intently.show.page.server import Answer, Refused, Server, Worker, explorer
+from intently.show.page.server import Server, explorer
 
 from .serving import running
 
@@ -383,17 +383,17 @@ def test_what_is_no_number_is_served(tmp_path: Path) -> None:
             assert ask(found, question)[0] == 200
 
 
-# --- the worker -----------------------------------------------------------------------------------
+# --- turns -----------------------------------------------------------------------------------
 
 
 def test_the_newest_question_goes_first_and_long_work_gives_way() -> None:
-    worker, order = Worker(), []
+    turns, order = Turns(), []
     begun, asked_all = threading.Event(), threading.Event()
 
     def long() -> Answer:
         begun.set()
         asked_all.wait(20)
-        worker.give_way()
+        turns.give_way()
         order.append("long")
         return Answer(b"")
 
@@ -401,38 +401,38 @@ def test_the_newest_question_goes_first_and_long_work_gives_way() -> None:
         order.append(name)
         return Answer(name.encode())
 
-    threads = [threading.Thread(target=worker.ask, args=(long,))]
+    threads = [threading.Thread(target=turns.ask, args=(long,))]
     threads[0].start()
     assert begun.wait(20)
     for name in "ab":
-        threads.append(threading.Thread(target=worker.ask, args=(partial(short, name),)))
+        threads.append(threading.Thread(target=turns.ask, args=(partial(short, name),)))
         threads[-1].start()
-        while len(worker.waiting) < len(threads) - 1:
+        while len(turns.asked) < len(threads):
             time.sleep(0.001)
     asked_all.set()
     for thread in threads:
         thread.join(20)
-    worker.close(20)
-    assert order == ["b", "a", "long"] and not worker.thread.is_alive()
+    turns.close(20)
+    assert order == ["b", "a", "long"] and not turns.asked
 
 
 def test_work_that_nobody_waits_for_ends_and_failures_are_told(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    worker = Worker()
+    turns = Turns()
 
     def endless() -> Answer:
         while True:
-            worker.give_way()
+            turns.give_way()
 
     with pytest.raises(Refused, match="given up"):
-        worker.ask(endless, gone=lambda: True)
+        turns.ask(endless, gone=lambda: True)
     with pytest.raises(Refused, match="ZeroDivisionError"):
-        worker.ask(lambda: Answer(bytes(1 // 0)))
+        turns.ask(lambda: Answer(bytes(1 // 0)))
     assert "ZeroDivisionError" in capfd.readouterr().err
-    worker.close(20)
+    turns.close(20)
     with pytest.raises(Refused, match="the server ends"):
-        worker.ask(lambda: Answer(b""))
+        turns.ask(lambda: Answer(b""))
 
 
 def test_a_client_that_leaves_ends_its_long_work(server: Server) -> None:
@@ -442,7 +442,7 @@ def test_a_client_that_leaves_ends_its_long_work(server: Server) -> None:
         begun.set()
         try:
             while True:
-                served.worker.give_way()
+                served.turns.give_way()
         finally:
             ended.set()
 

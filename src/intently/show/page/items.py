@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -13,7 +13,7 @@ import numpy as np
 from intently.core.attention import Attention
 from intently.core.matrix import LazyMatrix
 from intently.core.matrix.labelling import as_numbers, attends_itself, crosses, numbered
-from intently.core.matrix.labelling import side as side_of
+from intently.core.matrix.labelling import side as stack_of
 from intently.errors import ArgumentError, IntentlyError, KindError, build
 from intently.foundation.checks import whole_number
 from intently.show.inputs import Recording
@@ -25,208 +25,6 @@ BEFORE = 16
 
 NAMED = 12
 """Tokens that name a text without a name of its own."""
-
-
-@dataclass(frozen=True)
-class Layer:
-    """One attention of an item: ``matrix`` (t, s), (h, t, s) or (1, h, t, s).
-
-    ``rows`` and ``columns`` index the sides of the item. ``row_labels`` name what rows produce and
-    ``tokens`` number the tokens of self-attention; both may be unknown.
-    """
-
-    name: str
-    matrix: LazyMatrix
-    rows: int
-    columns: int
-    row_labels: tuple[str, ...] | None = None
-    tokens: Sequence[int] | None = None
-
-    @property
-    def heads(self) -> int:
-        """The number of heads."""
-        return self.matrix.shape[-3] if self.matrix.ndim > 2 else 1
-
-    @property
-    def depth(self) -> int:
-        """The first number in the name, the index of the layer in its stack; 0 without one."""
-        found = re.search(r"\d+", self.name)
-        return int(found[0]) if found else 0
-
-
-@dataclass(frozen=True)
-class Item:
-    """A text, a pair of texts or a picture, with every layer that attended, and a note."""
-
-    name: str
-    sides: tuple[Side, ...]
-    layers: tuple[Layer, ...]
-    note: str | None = None
-
-
-Shown: TypeAlias = Recording | Mapping[str, LazyMatrix] | LazyMatrix | Sequence[Item]
-
-
-def items_of(
-    source: Shown, name: str | None = None, sides: Sequence[Side] = (), note: str | None = None
-) -> list[Item]:
-    """Return an item for each batch row of a recording, of matrices by name, or of one matrix.
-
-    ``sides`` are texts and pictures, assigned to every axis of the same length. A list of items is
-    returned unchanged. Raises `KindError` for anything else, `ArgumentError` if there is nothing to
-    show, and for a side that fits no axis.
-
-    >>> import torch
-    >>> from intently.core.matrix import Dense
-    >>> words = ("the", "cat")
-    >>> A = Dense(torch.eye(2)).label(words, words)
-    >>> (item,) = items_of({"layer.0": A})
-    >>> item.name, item.sides, item.layers[0].columns
-    ('the cat', (Text(tokens=('the', 'cat'), produced=None),), 0)
-    """
-    if not isinstance(sides, Sequence) or not all(isinstance(x, (Text, Picture)) for x in sides):
-        raise build(
-            KindError,
-            "sides",
-            "a list of show.page.Text and show.page.Picture",
-            repr(sides)[:60],
-            fix='write sides=[show.page.Text(("the", "cat"))]',
-        )
-    if isinstance(source, LazyMatrix):
-        source = {"attention": source}
-    if isinstance(source, Sequence) and source and all(isinstance(x, Item) for x in source):
-        return list(source)
-    heard: list[str] = []
-    if isinstance(source, Recording):
-        found = list(_recorded(source, heard))
-    elif isinstance(source, Mapping) and all(isinstance(m, LazyMatrix) for m in source.values()):
-        found = [_Named(str(key), matrix, str(key)) for key, matrix in source.items()]
-    else:
-        raise build(
-            KindError,
-            "source",
-            "a recording, a lazy matrix, or lazy matrices by name",
-            type(source).__name__,
-            fix="wrap dense weights: it.Dense(weights)",
-        )
-    found = [one for one in found if 0 not in one.matrix.shape]
-    for one in found:
-        if one.matrix.ndim > 4:
-            heard.append(
-                f"{one.name} is left out: its weights {one.matrix.shape} have more axes than"
-            )
-            heard[-1] += " (b, h, t, s); pick from them and show A[0]"
-    found = [one for one in found if one.matrix.ndim <= 4]
-    if not found:
-        raise build(
-            ArgumentError,
-            "source",
-            "at least one attention with queries and keys",
-            "none",
-            "; ".join(heard) or None,
-        )
-    _check_sides(sides, found)
-    rows = max(_rows(one.matrix) for one in found)
-    notes = ". ".join(filter(None, [note, *heard])) or None
-    return [_item(found, row, rows, name, sides, notes) for row in range(rows)]
-
-
-def _check_sides(sides: Sequence[Side], found: Sequence[_Named]) -> None:
-    """Refuse a side that fits no axis: a page would silently show numbers instead."""
-    lengths = sorted({n for one in found for n in one.matrix.shape[-2:]})
-    for at, side in enumerate(sides):
-        if len(side) in lengths:
-            continue
-        got, fix = f"a {type(side).__name__} of {len(side):,}", None
-        if isinstance(side, Picture):
-            patches = side.rows * side.columns
-            before = f" + {side.before}" if side.before else ""
-            got += f" ({side.rows} × {side.columns}{before})"
-            left = min((n - patches for n in lengths if n > patches), default=0)
-            if 0 < left <= BEFORE:
-                fix = f"a class token or registers stand before the patches: before={left}"
-        listed = ", ".join(f"{n:,}" for n in lengths[:6]) + (", …" if len(lengths) > 6 else "")
-        raise build(
-            ArgumentError, f"sides[{at}]", f"as many tokens as an axis has: {listed}", got, fix=fix
-        )
-
-
-@dataclass(frozen=True)
-class _Named:
-    name: str
-    matrix: LazyMatrix
-    module: str
-    produced: int | None = None
-    across: bool | None = None
-
-
-def _recorded(source: Recording, heard: list[str]) -> Iterator[_Named]:
-    """Yield the matrices of a recording; append the reasons for skipped ones to ``heard``."""
-    for name, call in zip(numbered(source.calls), source.calls):
-        if call.verified is False:
-            heard.append(f"{name} is left out: its weights do not give what the model put out")
-            continue
-        try:
-            matrix = call.matrix()
-        except IntentlyError as error:
-            heard.append(f"{name} is left out: {error}")
-            continue
-        t = matrix.shape[-2]
-        written = t - call.steps + 1 if call.steps > 1 else None
-        written = written if written and written > 0 else None
-        yield _Named(name, matrix, call.name, written, call.across)
-
-
-def _rows(matrix: LazyMatrix) -> int:
-    return matrix.shape[0] if matrix.ndim == 4 else 1
-
-
-def _item(
-    found: Sequence[_Named],
-    row: int,
-    rows: int,
-    name: str | None,
-    given: Sequence[Side],
-    note: str | None,
-) -> Item:
-    sides = Sides(given, {one.module for one in found})
-    layers = []
-    for one in found:
-        b = _rows(one.matrix)
-        if b <= row and b > 1:
-            continue
-        matrix = _row(one.matrix, row if b > 1 else 0)
-        read, keys = sides.of(one.module, matrix, one.produced, one.across)
-        apart, texts = matrix.labels
-        if apart == getattr(sides.found[read], "tokens", None):
-            apart = None
-        tokens = as_numbers(texts) if texts and read == keys else None
-        layers.append(Layer(one.name, matrix, read, keys, apart, tokens))
-    used = tuple(sides.found)
-    name = name or _name(used)
-    return Item(f"{name} ({row + 1} of {rows})" if rows > 1 else name, used, tuple(layers), note)
-
-
-def _row(matrix: LazyMatrix, row: int) -> LazyMatrix:
-    """Return one batch row of a matrix; heads that share keys still share them."""
-    if matrix.ndim < 4 or (matrix.shape[0] == 1 and isinstance(matrix, Attention)):
-        return matrix
-    if isinstance(matrix, Attention):
-        part = Attention(matrix.problem.part((slice(row, row + 1), slice(None))))
-        return part.label(*(matrix._each[row] if matrix._each else matrix.labels))
-    return matrix[row]
-
-
-def _name(sides: Sequence[Side]) -> str:
-    """Return the first words of the first text, or the number of tokens where none are known."""
-    for side in sides:
-        if isinstance(side, Text):
-            if side.tokens == counted(len(side)):
-                return "1 token" if len(side) == 1 else f"{len(side):,} tokens"
-            words = "".join(" " * blank + text for text, blank in spaced(side.tokens[:NAMED]))
-            return words.strip() + (" …" if len(side) > NAMED else "")
-    return "picture"
-
 
 SIZE = 768
 """Most pixels along the longer edge of a picture in a page."""
@@ -266,12 +64,9 @@ class Picture:
     """
 
     def __init__(self, image: Any, rows: int, columns: int, before: int = 0) -> None:
-        for name, count, least in (
-            ("rows", rows, 1),
-            ("columns", columns, 1),
-            ("before", before, 0),
-        ):
-            whole_number(count, name, least)
+        whole_number(rows, "rows", 1)
+        whole_number(columns, "columns", 1)
+        whole_number(before, "before", 0)
         self.rows, self.columns, self.before = rows, columns, before
         self.address = _address(image)
 
@@ -280,16 +75,268 @@ class Picture:
 
     def described(self) -> dict[str, Any]:
         """Return its description in META."""
-        return {
-            "kind": "picture",
-            "image": self.address,
-            "rows": self.rows,
-            "columns": self.columns,
-            "before": self.before,
-        }
+        size = {"rows": self.rows, "columns": self.columns, "before": self.before}
+        return {"kind": "picture", "image": self.address, **size}
 
 
 Side: TypeAlias = Text | Picture
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One attention of an item: ``matrix`` (t, s), (h, t, s) or (1, h, t, s).
+
+    ``rows`` and ``columns`` index the sides of the item. ``row_labels`` name what rows produce and
+    ``tokens`` number the tokens of self-attention; both may be unknown.
+    """
+
+    name: str
+    matrix: LazyMatrix
+    rows: int
+    columns: int
+    row_labels: tuple[str, ...] | None = None
+    tokens: Sequence[int] | None = None
+
+    @property
+    def heads(self) -> int:
+        """The number of heads."""
+        return self.matrix.shape[-3] if self.matrix.ndim > 2 else 1
+
+    @property
+    def depth(self) -> int:
+        """The first number in the name, the index of the layer in its stack; 0 without one."""
+        digits = re.search(r"\d+", self.name)
+        return int(digits[0]) if digits else 0
+
+
+@dataclass(frozen=True)
+class Item:
+    """A text, a pair of texts or a picture, with every layer that attended, and a note."""
+
+    name: str
+    sides: tuple[Side, ...]
+    layers: tuple[Layer, ...]
+    note: str | None = None
+
+    def described(self, entry: Callable[[Layer], dict[str, Any]]) -> dict[str, Any]:
+        """Return its description in META; ``entry`` describes a layer."""
+        return {
+            "name": self.name,
+            "note": self.note,
+            "sides": [side.described() for side in self.sides],
+            "entries": [entry(layer) for layer in self.layers],
+        }
+
+
+Shown: TypeAlias = Recording | Mapping[str, LazyMatrix] | LazyMatrix | Sequence[Item]
+
+
+def items_of(
+    source: Shown, name: str | None = None, sides: Sequence[Side] = (), note: str | None = None
+) -> list[Item]:
+    """Return an item for each batch row of a recording, of matrices by name, or of one matrix.
+
+    ``sides`` are texts and pictures, assigned to every axis of the same length. A list of items is
+    returned unchanged. Raises `KindError` for anything else, `ArgumentError` if there is nothing to
+    show, and for a side that fits no axis.
+
+    >>> import torch
+    >>> from intently.core.matrix import Dense
+    >>> words = ("the", "cat")
+    >>> A = Dense(torch.eye(2)).label(words, words)
+    >>> (item,) = items_of({"layer.0": A})
+    >>> item.name, item.sides, item.layers[0].columns
+    ('the cat', (Text(tokens=('the', 'cat'), produced=None),), 0)
+    """
+    if not isinstance(sides, Sequence) or not all(isinstance(x, Side) for x in sides):
+        expected = "a list of show.page.Text and show.page.Picture"
+        fix = 'write sides=[show.page.Text(("the", "cat"))]'
+        raise build(KindError, "sides", expected, repr(sides)[:60], fix=fix)
+    if isinstance(source, LazyMatrix):
+        source = {"attention": source}
+    if isinstance(source, Sequence) and source and all(isinstance(x, Item) for x in source):
+        return list(source)
+    left_out: list[str] = []
+    if isinstance(source, Recording):
+        every = list(_recorded(source, left_out))
+    elif isinstance(source, Mapping) and all(isinstance(m, LazyMatrix) for m in source.values()):
+        every = [_Named(str(key), matrix, str(key)) for key, matrix in source.items()]
+    else:
+        expected = "a recording, a lazy matrix, or lazy matrices by name"
+        fix = "wrap dense weights: it.Dense(weights)"
+        raise build(KindError, "source", expected, type(source).__name__, fix=fix)
+    named = [one for one in every if 0 not in one.matrix.shape and one.matrix.ndim <= 4]
+    left_out += [
+        f"{one.name} is left out: its weights {one.matrix.shape} have more axes than (b, h, t, s); "
+        "pick from them and show A[0]"
+        for one in every
+        if 0 not in one.matrix.shape and one.matrix.ndim > 4
+    ]
+    if not named:
+        expected = "at least one attention with queries and keys"
+        raise build(ArgumentError, "source", expected, "none", "; ".join(left_out) or None)
+    _check_sides(sides, named)
+    rows = max(one.batch for one in named)
+    notes = ". ".join(filter(None, [note, *left_out])) or None
+    return [_item(named, row, rows, name, sides, notes) for row in range(rows)]
+
+
+def _check_sides(sides: Sequence[Side], named: Sequence[_Named]) -> None:
+    """Refuse a side that fits no axis: a page would silently show numbers instead."""
+    lengths = sorted({n for one in named for n in one.matrix.shape[-2:]})
+    for at, side in enumerate(sides):
+        if len(side) in lengths:
+            continue
+        got, fix = f"a {type(side).__name__} of {len(side):,}", None
+        if isinstance(side, Picture):
+            patches = side.rows * side.columns
+            before = f" + {side.before}" if side.before else ""
+            got += f" ({side.rows} × {side.columns}{before})"
+            left = min((n - patches for n in lengths if n > patches), default=0)
+            if 0 < left <= BEFORE:
+                fix = f"a class token or registers stand before the patches: before={left}"
+        listed = ", ".join(f"{n:,}" for n in lengths[:6]) + (", …" if len(lengths) > 6 else "")
+        raise build(
+            ArgumentError, f"sides[{at}]", f"as many tokens as an axis has: {listed}", got, fix=fix
+        )
+
+
+@dataclass(frozen=True)
+class _Named:
+    """A matrix, the module that it is of, the first key that the model wrote, and if it crosses."""
+
+    name: str
+    matrix: LazyMatrix
+    module: str
+    produced: int | None = None
+    across: bool | None = None
+
+    @property
+    def batch(self) -> int:
+        """The rows of its batch."""
+        return self.matrix.shape[0] if self.matrix.ndim == 4 else 1
+
+    def row(self, row: int) -> LazyMatrix:
+        """Return one batch row; heads that share keys still share them."""
+        matrix = self.matrix
+        if matrix.ndim < 4 or (matrix.shape[0] == 1 and isinstance(matrix, Attention)):
+            return matrix
+        if isinstance(matrix, Attention):
+            part = Attention(matrix.problem.part((slice(row, row + 1), slice(None))))
+            return part.label(*(matrix._each[row] if matrix._each else matrix.labels))
+        return matrix[row]
+
+
+def _recorded(source: Recording, left_out: list[str]) -> Iterator[_Named]:
+    """Yield the matrices of a recording; append the reasons for skipped ones to ``left_out``."""
+    for name, call in zip(numbered(source.calls), source.calls):
+        if call.verified is False:
+            left_out.append(f"{name} is left out: its weights do not give what the model put out")
+            continue
+        try:
+            matrix = call.matrix()
+        except IntentlyError as error:
+            left_out.append(f"{name} is left out: {error}")
+            continue
+        written = matrix.shape[-2] - call.steps + 1 if call.steps > 1 else 0
+        yield _Named(name, matrix, call.name, written if written > 0 else None, call.across)
+
+
+def _item(
+    named: Sequence[_Named],
+    row: int,
+    rows: int,
+    name: str | None,
+    given: Sequence[Side],
+    note: str | None,
+) -> Item:
+    sides = Sides(given, {one.module for one in named})
+    layers = []
+    for one in named:
+        if 1 < one.batch <= row:
+            continue
+        matrix = one.row(row if one.batch > 1 else 0)
+        queries, keys = sides.of(one.module, matrix, one.produced, one.across)
+        labels, texts = matrix.labels
+        if labels == getattr(sides.every[queries], "tokens", None):
+            labels = None
+        tokens = as_numbers(texts) if texts and queries == keys else None
+        layers.append(Layer(one.name, matrix, queries, keys, labels, tokens))
+    used = tuple(sides.every)
+    name = name or _name(used)
+    return Item(f"{name} ({row + 1} of {rows})" if rows > 1 else name, used, tuple(layers), note)
+
+
+class Sides:
+    """The sides of one item, gathered matrix by matrix.
+
+    ``given`` sides are assigned to every axis of the same length; ``names`` are those of all
+    modules that attended.
+    """
+
+    def __init__(self, given: Sequence[Side] = (), names: Collection[str] = ()) -> None:
+        self.every: list[Side] = list(given)
+        self._names = names
+        self._stacks: list[str | None] = [None] * len(self.every)
+
+    def of(
+        self, name: str, matrix: LazyMatrix, produced: int | None, across: bool | None = None
+    ) -> tuple[int, int]:
+        """Return the sides of the rows and of the columns of a matrix (…, t, s) of this module.
+
+        Both are the same side where a text attends to itself, even if only its last tokens are
+        queries. ``produced`` is the first key that the model wrote; ``across`` says whether keys
+        came from elsewhere than queries, None if the name has to tell.
+        """
+        labels, (t, s) = matrix.labels, matrix.shape[-2:]
+        stack = stack_of(name) or ""
+        if attends_itself(matrix, crosses(name, self._names, across)):
+            both = self._labelled(labels[1], s, stack, produced)
+            return both, both
+        rows = self._like(t, stack, None)
+        columns = None if labels[1] else self._like(s, None, rows)
+        if rows is None:
+            rows = self._labelled(labels[0], t, stack, None)
+        if columns is None:
+            columns = self._labelled(labels[1], s, f"{stack} source", None)
+        return rows, columns
+
+    def _like(self, n: int, stack: str | None, other: int | None) -> int | None:
+        """Return a side of length n: the last of a stack, or the first other than ``other``."""
+        fits = [i for i, known in enumerate(self.every) if len(known) == n and i != other]
+        if stack is None:
+            return next(iter(fits), None)
+        return next((i for i in reversed(fits) if self._stacks[i] in (None, stack)), None)
+
+    def _labelled(
+        self, labels: Sequence[str] | None, n: int, stack: str, produced: int | None
+    ) -> int:
+        """Return the side with these tokens, a given one of this length, or a new one."""
+        tokens = counted(n) if labels is None else tuple(labels)
+        for i, (known, its) in enumerate(zip(self.every, self._stacks, strict=True)):
+            near = its in (None, stack) or (labels and stack.endswith("source"))
+            same = labels is None or its is None or getattr(known, "tokens", None) == tokens
+            if len(known) == n and near and same:
+                return i
+        self.every.append(Text(tokens, produced))
+        self._stacks.append(stack)
+        return len(self.every) - 1
+
+
+def counted(n: int) -> tuple[str, ...]:
+    """Return numbers in place of unknown tokens."""
+    return tuple(map(str, range(n)))
+
+
+def _name(sides: Sequence[Side]) -> str:
+    """Return the first words of the first text, or the number of tokens where none are known."""
+    for side in sides:
+        if isinstance(side, Text):
+            if side.tokens == counted(len(side)):
+                return "1 token" if len(side) == 1 else f"{len(side):,} tokens"
+            words = "".join(" " * blank + text for text, blank in spaced(side.tokens[:NAMED]))
+            return words.strip() + (" …" if len(side) > NAMED else "")
+    return "picture"
 
 
 def _address(image: Any) -> str:
@@ -302,64 +349,3 @@ def _address(image: Any) -> str:
     if len(data) > LOSSLESS:
         kind, data = "jpeg", encoded(shown, format="JPEG", quality=90)
     return f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"
-
-
-def counted(n: int) -> tuple[str, ...]:
-    """Return numbers in place of unknown tokens."""
-    return tuple(map(str, range(n)))
-
-
-class Sides:
-    """The sides of one item, gathered matrix by matrix.
-
-    ``given`` sides are assigned to every axis of the same length; ``names`` are those of all
-    modules that attended.
-    """
-
-    def __init__(self, given: Sequence[Side] = (), names: Collection[str] = ()) -> None:
-        self.found: list[Side] = list(given)
-        self._names = names
-        self._stacks: list[str | None] = [None] * len(self.found)
-
-    def of(
-        self, name: str, matrix: LazyMatrix, produced: int | None, across: bool | None = None
-    ) -> tuple[int, int]:
-        """Return the sides of the rows and of the columns of a matrix (…, t, s) of this module.
-
-        Both are the same side where a text attends to itself, even if only its last tokens are
-        queries. ``produced`` is the first key that the model wrote; ``across`` says whether keys
-        came from elsewhere than queries, None if the name has to tell.
-        """
-        labels, (t, s) = matrix.labels, matrix.shape[-2:]
-        stack = side_of(name) or ""
-        if attends_itself(matrix, crosses(name, self._names, across)):
-            own = self._labelled(labels[1], s, stack, produced)
-            return own, own
-        rows = self._like(t, stack, None)
-        columns = None if labels[1] else self._like(s, None, rows)
-        if rows is None:
-            rows = self._labelled(labels[0], t, stack, None)
-        if columns is None:
-            columns = self._labelled(labels[1], s, f"{stack} source", None)
-        return rows, columns
-
-    def _like(self, n: int, stack: str | None, other: int | None) -> int | None:
-        """Return a side of length n: the last of a stack, or the first other than ``other``."""
-        fits = [i for i, known in enumerate(self.found) if len(known) == n and i != other]
-        if stack is None:
-            return next(iter(fits), None)
-        return next((i for i in reversed(fits) if self._stacks[i] in (None, stack)), None)
-
-    def _labelled(
-        self, labels: Sequence[str] | None, n: int, stack: str, produced: int | None
-    ) -> int:
-        """Return the side with these tokens, a given one of this length, or a new one."""
-        tokens = counted(n) if labels is None else tuple(labels)
-        for i, (known, its) in enumerate(zip(self.found, self._stacks, strict=True)):
-            own = its in (None, stack) or (labels and stack.endswith("source"))
-            same = labels is None or its is None or getattr(known, "tokens", None) == tokens
-            if len(known) == n and own and same:
-                return i
-        self.found.append(Text(tokens, produced))
-        self._stacks.append(stack)
-        return len(self.found) - 1

@@ -13,14 +13,13 @@ import select
 import socket
 import sys
 import threading
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import parse_qsl
 
-from intently.errors import IntentlyError, WriteError, build
-from intently.show.page.answers import Served
+from intently.errors import WriteError, build
+from intently.show.page.answers import Answer, Refused, Served
 from intently.show.page.contents import Packed
 from intently.show.page.items import Item
 from intently.show.page.writing import whole
@@ -73,12 +72,6 @@ class Server(ThreadingHTTPServer):
         """The one address that is answered, token included."""
         return f"http://{HOST}:{self.server_port}/{self.token}/"
 
-    @property
-    def hosts(self) -> set[str]:
-        """The names a request may use for this host."""
-        port = self.server_port
-        return {f"{HOST}:{port}", *({HOST} if port == 80 else ())}
-
     def server_bind(self) -> None:
         """Bind without a name lookup."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -89,13 +82,13 @@ class Server(ThreadingHTTPServer):
     @property
     def working(self) -> bool:
         """Whether an answer is still computed."""
-        return self.served is not None and self.served.worker.thread.is_alive()
+        return self.served is not None and bool(self.served.turns.asked)
 
     def server_close(self) -> None:
         """Close the port; pending work has `GRACE` to end."""
         super().server_close()
         if self.served is not None:
-            self.served.worker.close(GRACE)
+            self.served.turns.close(GRACE)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer in a new thread, if there is a place."""
@@ -120,12 +113,7 @@ class Server(ThreadingHTTPServer):
 def explorer(items: Sequence[Item], title: str | None = None, port: int = 0) -> Server:
     """Return a server of the page of some items, which asks for its numbers."""
     served = Served(items, title)
-    try:
-        page = whole(Packed(served.meta, [], frozenset()), "'self'")
-        return Server(page, port, served)
-    except BaseException:
-        served.worker.close()
-        raise
+    return Server(whole(Packed(served.meta, [], frozenset()), "'self'"), port, served)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -154,19 +142,19 @@ class Handler(BaseHTTPRequestHandler):
     def _check(self) -> None:
         """Refuse requests that this server's own page would not send."""
         headers = self.headers
-        hosts = headers.get_all("Host", [])
-        if len(hosts) != 1 or hosts[0].strip().lower() not in self.server.hosts:
+        port = self.server.server_port
+        known = {f"{HOST}:{port}", *({HOST} if port == 80 else ())}
+        hosts = [host.strip().lower() for host in headers.get_all("Host", [])]
+        if len(hosts) != 1 or hosts[0] not in known:
             raise Refused(421, f"this server is called {HOST} and nothing else")
         if len(self.path) > LONGEST:
             raise Refused(414, f"an address has at most {LONGEST:,} characters")
         if "Transfer-Encoding" in headers or headers.get("Content-Length", "0").strip() != "0":
             raise Refused(413, "a question has no body")
-        origin = headers.get("Origin")
-        if origin is not None and origin != f"http://{hosts[0].strip().lower()}":
-            raise Refused(403, "only the page itself may ask")
+        foreign = headers.get("Origin", f"http://{hosts[0]}") != f"http://{hosts[0]}"
         opened = headers.get("Sec-Fetch-Mode") == "navigate"
-        site = headers.get("Sec-Fetch-Site", "none")
-        if site not in ("same-origin", "none") and not opened:
+        inside = headers.get("Sec-Fetch-Site", "none") in ("same-origin", "none")
+        if foreign or not (inside or opened):
             raise Refused(403, "only the page itself may ask")
 
     def _answer(self) -> Answer:
@@ -225,106 +213,3 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing: addresses hold the token."""
-
-
-LOOK = 0.5
-"""Seconds between two looks whether anybody still waits for an answer."""
-
-
-ENDED = "the server ends"
-
-
-class Refused(Exception):  # noqa: N818 - it is a refusal
-    """A refused question: its HTTP status and a message."""
-
-    def __init__(self, status: int, why: str) -> None:
-        super().__init__(why)
-        self.status = status
-
-
-class Answer(NamedTuple):
-    """Bytes, their content type, and how they were sampled, "" if they are exact."""
-
-    body: bytes
-    kind: str = "application/octet-stream"
-    sampled: str = ""
-
-
-class _Task:
-    """Work, and its outcome once it is done; abandoned if nobody waits for it."""
-
-    def __init__(self, work: Callable[[], Answer]) -> None:
-        self.work, self.done, self.abandoned = work, threading.Event(), False
-        self.outcome: Answer | Exception = Refused(503, ENDED)
-
-    def run(self) -> None:
-        try:
-            self.outcome = self.work()
-        except (IntentlyError, Refused) as error:
-            self.outcome = error
-        except Exception as error:
-            self.outcome = Refused(500, type(error).__name__)
-            traceback.print_exc(file=sys.stderr)
-        finally:
-            self.done.set()
-
-
-class Worker:
-    """One thread that does the newest task first."""
-
-    def __init__(self) -> None:
-        self.waiting: list[_Task] = []
-        self._running: list[_Task] = []
-        self._news = threading.Condition()
-        self._closed = False
-        self.thread = threading.Thread(target=self._run, daemon=True, name="intently answers")
-        self.thread.start()
-
-    def ask(self, work: Callable[[], Answer], gone: Callable[[], bool] = lambda: False) -> Answer:
-        """Do work in the thread; give it up once ``gone`` says that nobody waits for it."""
-        task = _Task(work)
-        with self._news:
-            if self._closed:
-                raise Refused(503, ENDED)
-            self.waiting.append(task)
-            self._news.notify()
-        while not task.done.wait(LOOK):
-            task.abandoned = task.abandoned or gone()
-        if isinstance(task.outcome, Exception):
-            raise task.outcome
-        return task.outcome
-
-    def give_way(self) -> None:
-        """Inside long work: do what was asked since, and end if nobody waits for this any more."""
-        while task := self._newest():
-            self._do(task)
-        if self._closed or self._running[-1].abandoned:
-            raise Refused(503, "given up")
-
-    def close(self, seconds: float | None = None) -> None:
-        """End the thread; wait for it at most so many seconds."""
-        with self._news:
-            self._closed = True
-            for task in self.waiting:
-                task.done.set()
-            self.waiting.clear()
-            self._news.notify()
-        self.thread.join(seconds)
-
-    def _newest(self) -> _Task | None:
-        with self._news:
-            return self.waiting.pop() if self.waiting else None
-
-    def _do(self, task: _Task) -> None:
-        self._running.append(task)
-        task.run()
-        self._running.pop()
-
-    def _run(self) -> None:
-        while not self._closed:
-            task = self._newest()
-            if task is not None:
-                self._do(task)
-                continue
-            with self._news:
-                self._news.wait_for(lambda: self._closed or self.waiting)

@@ -3,6 +3,13 @@
 A page stores q and k, not the weights: (t + s)·d numbers instead of t·s. The weights computed from
 the rounded numbers form a lazy matrix in float64; `bound` measures their difference from the
 model's weights.
+
+Most biases depend only on the distance (ALiBi, T5's buckets) or only on the key; these take t + s −
+1 or s numbers per head. Biases only need to be exact where the mask allows attention.
+
+Where the model hides a key by a bias of −10⁹, or the lowest float32, the sum loses the score's
+digits: a row of padding attends to its keys equally. A page that kept those digits, or lost them in
+its lse, would show other weights.
 """
 
 from __future__ import annotations
@@ -33,6 +40,52 @@ LARGEST = 2.0**14
 
 SAMPLED = 8
 """Rows of each attention that are compared with the model's, and as many with a low bias."""
+
+BLOCK = 2**22
+"""Entries of a mask or a bias that are computed together."""
+
+HEARD = 1e-4
+"""A bias with a wider spacing of its dtype than this makes scores coarse."""
+
+APART = 32.0
+"""At this spacing the lower of two biases leaves its key no weight, e⁻³²."""
+
+STEP = 2.0**23
+"""How far below each other such biases are stored."""
+
+MOST = 1024
+"""Most different biases of this kind: a page keeps digits for so many."""
+
+
+class Rule(Bias):
+    """A bias in float32: of distances (n, t + s − 1), of keys (n, s), or dense (n, t, s).
+
+    n is 1 or h. Distances count from j − i = 1 − t for query i and key j.
+    """
+
+    def __init__(self, kind: Literal["distance", "key", "dense"], values: Tensor) -> None:
+        super().__init__(kind, values)
+        self.kind, self.values = kind, values
+
+    def tile(
+        self, g: Geometry, rows: Tensor, cols: Tensor, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        x = self.values if dtype is None else self.values.to(dtype)
+        x = x if g.lead else x[0]
+        if self.kind == "distance":
+            return x[..., cols - rows[:, None] + g.t - 1]
+        if self.kind == "key":
+            return x[..., None, cols]
+        return x[..., rows[:, None], cols]
+
+    def part(self, cut: Cut, g: Geometry) -> Rule:
+        if len(self.values) == 1 or not cut:
+            return self
+        heads = cut[-1] if isinstance(cut[-1], slice) else slice(cut[-1], cut[-1] + 1)
+        return Rule(self.kind, self.values[heads])
+
+    def __repr__(self) -> str:
+        return f"{self.kind} bias"
 
 
 @dataclass(frozen=True)
@@ -71,13 +124,13 @@ def stored(matrix: LazyMatrix, precision: Precision) -> Stored | StoredWeights:
     """
     with torch.no_grad():
         if isinstance(matrix, Attention) and matrix.q.shape[-1]:
-            found = _of_problem(matrix.problem.ready(), ROUNDED[precision])
-            if found is not None:
-                return found
+            kept = _of_problem(matrix.problem.ready(), ROUNDED[precision])
+            if kept is not None:
+                return kept
         return StoredWeights(Dense(matrix.dense().cpu().to(ROUNDED[precision]).double()))
 
 
-def bound(matrix: LazyMatrix, made: Stored | StoredWeights) -> float:
+def bound(matrix: LazyMatrix, kept: Stored | StoredWeights) -> float:
     """Return max |stored − original| over the weights of some rows, ∞ where just one is NaN.
 
     The rows are evenly spread, plus some in which a low bias makes the scores coarse.
@@ -85,23 +138,22 @@ def bound(matrix: LazyMatrix, made: Stored | StoredWeights) -> float:
     with torch.no_grad():
         t = matrix.shape[-2]
         rows = torch.linspace(0, t - 1, min(t, SAMPLED)).round().long()
-        coarse = made.coarse if isinstance(made, Stored) else None
+        coarse = kept.coarse if isinstance(kept, Stored) else None
         if coarse is not None and len(coarse):
             some = torch.linspace(0, len(coarse) - 1, min(len(coarse), SAMPLED)).round().long()
             rows = torch.cat([rows, coarse[some]]).unique()
-        theirs = matrix.tile(rows.to(matrix.device)).double().cpu()
-        mine = _page_weights(made, rows)
-        apart = (mine - theirs).abs().masked_fill(mine.isnan() & theirs.isnan(), 0)
+        model = matrix.tile(rows.to(matrix.device)).double().cpu()
+        if isinstance(kept, StoredWeights):
+            page = kept.matrix.tile(rows)
+        else:  # as the page computes them: exp(z − stored lse)
+            lse = kept.matrix.lse[..., rows, None]
+            page = (kept.matrix.problem.ready().masked(rows) - lse).exp()
+            page = page.masked_fill(lse.isneginf(), 0)
+        apart = (page - model).abs().masked_fill(page.isnan() & model.isnan(), 0)
         return float(apart.nan_to_num(math.inf).amax()) if apart.numel() else 0.0
 
 
-def _page_weights(made: Stored | StoredWeights, rows: Tensor) -> Tensor:
-    """Return the weights (…, rows, s) as the page computes them: exp(z − stored lse)."""
-    if isinstance(made, StoredWeights):
-        return made.matrix.tile(rows)
-    lse = made.matrix.lse[..., rows, None]
-    z = made.matrix.problem.ready().masked(rows)
-    return (z - lse).exp().masked_fill(lse.isneginf(), 0)
+# --- queries and keys -----------------------------------------------------------------------------
 
 
 def _of_problem(p: Problem, dtype: torch.dtype) -> Stored | None:
@@ -114,34 +166,40 @@ def _of_problem(p: Problem, dtype: torch.dtype) -> Stored | None:
     q, k, energy = operands
     q = q.expand(*lead, *q.shape[-2:]).reshape(h, t, -1)
     k = k.reshape(-1, s, k.shape[-1])
-    scale = float(p.scale) if not isinstance(p.scale, Tensor) else 1.0
-    if isinstance(p.scale, Tensor):  # one for each head
+    scale = 1.0
+    if not isinstance(p.scale, Tensor):
+        scale = float(p.scale)
+    else:  # one for each head
         each = p.scale.double().cpu().expand(*lead, 1, 1).reshape(h, 1, 1)
         q, energy = (q * each, None) if energy is None else (q, energy * each[..., 0])
-    mask = written(p)
-    bias, coarse = ruled(p, mask), None
+    mask = _mask_of(p)
+    bias, coarse = rule_of(p, mask), None
     if bias is not None:
         if p.sinks is None:  # beside a sink, such keys have no weight
             scores = partial(_scores, p, q * scale, k, None if energy is None else energy * scale)
-            even, coarse = drowned(p, bias, mask, scores)
+            even, coarse = _drowned(p, bias, mask, scores)
             q = q.masked_fill(even[..., None], 0.0 if energy is None else LARGEST)  # tanh is 1
-        bias = lifted(bias, p.compute_dtype)
+        bias = _lifted(bias, p.compute_dtype)
     if dtype is torch.float16 and energy is None and p.softcap is None and p.sinks is None:
         k = _centred(k)
     (q, q_size), (k, k_size) = (_rounded(x, dtype, energy is None) for x in (q, k))
     scale = scale / (q_size * k_size)
-    energy = None if energy is None else energy.float()
+    score = DOT
+    if energy is not None:  # Σ energy · tanh(q + k) of queries and keys that are projected already
+        energy = energy.float()
+        same = torch.eye(energy.shape[-1], dtype=torch.float64)
+        score = Additive(same, same, energy.double() if h > 1 else energy[0].double())
     sinks = None if p.sinks is None else p.sinks.float().cpu().expand(h)
     heads = tuple(lead[:-1])  # of size 1
     wide = (x.double().reshape(*heads, *x.shape) if lead else x[0].double() for x in (q, k))
     follows = p.replaced(
         q=next(wide),
         k=next(wide),
-        score=DOT if energy is None else _units(energy, h),
+        score=score,
         scale=scale,
         sinks=sinks if lead or sinks is None else sinks[0],
         dropout=0.0,
-        bias=None if bias is None else Laid(bias.kind, bias.values),
+        bias=bias,
         geometry=p.geometry._replace(device=torch.device("cpu")),
     )
     listed = None if sinks is None else tuple(sinks.tolist())
@@ -153,18 +211,12 @@ def _operands(p: Problem, h: int) -> tuple[Tensor, Tensor, Tensor | None] | None
     score = p.score.replaced(lambda x: x.double().cpu())
     q, k = p.q.double().cpu(), p.k.double().cpu()
     if not isinstance(score, Additive):
-        found = score.operands(q, k)
-        return None if found is None else (*found, None)
+        operands = score.operands(q, k)
+        return None if operands is None else (*operands, None)
     w, u, energy, bias = score.parts
     k = p.per_query_head(k) @ u.mT
     k = k if bias is None else k + bias[..., None, :]
     return q @ w.mT, k, energy.expand(h, energy.shape[-1])
-
-
-def _units(energy: Tensor, h: int) -> Additive:
-    """Return the score Σ energy · tanh(q + k) of queries and keys that are projected already."""
-    same = torch.eye(energy.shape[-1], dtype=torch.float64)
-    return Additive(same, same, energy.double() if h > 1 else energy[0].double())
 
 
 def _scores(p: Problem, q: Tensor, k: Tensor, energy: Tensor | None, rows: Tensor) -> Tensor:
@@ -190,8 +242,7 @@ def _rounded(x: Tensor, dtype: torch.dtype, scales: bool) -> tuple[Tensor, float
     """Return numbers in a dtype, and the power of two by which they were multiplied to fit it."""
     if dtype is not torch.float16:
         return x.to(dtype), 1.0
-    largest = x[x.isfinite()].abs()
-    largest = float(largest.amax()) if largest.numel() else 0.0
+    largest = float(x[x.isfinite()].abs().max()) if x.isfinite().any() else 0.0
     if not scales or largest == 0.0:
         most = torch.finfo(dtype).max
         return x.clamp(-most, most).to(dtype), 1.0
@@ -199,58 +250,15 @@ def _rounded(x: Tensor, dtype: torch.dtype, scales: bool) -> tuple[Tensor, float
     return (x * size).to(dtype), size
 
 
-BLOCK = 2**22
-"""Entries of a mask or a bias that are computed together."""
+# --- masks and biases -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Rule:
-    """A bias in float32: of distances (n, t + s − 1), of keys (n, s), or dense (n, t, s).
-
-    n is 1 or h. Distances count from j − i = 1 − t for query i and key j.
-    """
-
-    kind: Literal["distance", "key", "dense"]
-    values: Tensor
-
-
-class Laid(Bias):
-    """The bias that a rule describes."""
-
-    def __init__(self, kind: str, values: Tensor) -> None:
-        super().__init__(kind, values)
-        self.kind, self.values = kind, values
-
-    def tile(
-        self, g: Geometry, rows: Tensor, cols: Tensor, dtype: torch.dtype | None = None
-    ) -> Tensor:
-        x = self.values if dtype is None else self.values.to(dtype)
-        x = x if g.lead else x[0]
-        if self.kind == "distance":
-            return x[..., cols - rows[:, None] + g.t - 1]
-        if self.kind == "key":
-            return x[..., None, cols]
-        return x[..., rows[:, None], cols]
-
-    def part(self, cut: Cut, g: Geometry) -> Laid:
-        if len(self.values) == 1 or not cut:
-            return self
-        heads = cut[-1] if isinstance(cut[-1], slice) else slice(cut[-1], cut[-1] + 1)
-        return Laid(self.kind, self.values[heads])
-
-    def __repr__(self) -> str:
-        return f"{self.kind} bias"
-
-
-def written(p: Problem) -> Tensor | None:
+def _mask_of(p: Problem) -> Tensor | None:
     """Return the mask of a problem (1 or h, t, s), True where a query may attend; None for none."""
-    if p.mask is None:
-        return None
-    parts = [_headed(allow, rows, p) for rows, allow in _tiles(p, p.mask.allow)]
-    return torch.cat(parts, -2)
+    return None if p.mask is None else torch.cat([tile for _, tile in _tiles(p, p.mask.allow)], -2)
 
 
-def ruled(p: Problem, mask: Tensor | None) -> Rule | None:
+def rule_of(p: Problem, mask: Tensor | None) -> Rule | None:
     """Return the bias of a problem as few numbers; None if there is none or it is 0.
 
     ``mask`` (1 or h, t, s) is its dense mask: masked entries may have any bias. Raises
@@ -258,51 +266,37 @@ def ruled(p: Problem, mask: Tensor | None) -> Rule | None:
     """
     if p.bias is None:
         return None
-    first = found = _by_distance(p), _by_key(p)
-    for rows, tile in _tiles(p, _tile(p)):
-        tile = _headed(tile, rows, p)
-        hidden = None if mask is None else ~mask[:, rows]
-        found = tuple(rule for rule in found if _says(rule, rows, tile, hidden, p.geometry))
-        if not found:
+    g, ask = p.geometry, _asked(p.bias)
+    last_row, last_column = torch.tensor([g.t - 1]), torch.tensor([g.s - 1])
+    row = _headed(ask(g, last_row, torch.arange(g.s)), last_row, p)[:, 0]
+    column = ask(g, torch.arange(g.t), last_column)
+    column = column.reshape(-1, *column.shape[-2:])[..., 0].expand(-1, g.t).flip(-1)[:, 1:]
+    by_distance = torch.cat([row.expand(len(column), -1), column], -1)
+    rules = [Rule("distance", by_distance), Rule("key", row)]
+    heads = max(len(rule.values) for rule in rules)
+    everywhere, cols = g._replace(lead=(1,)), torch.arange(g.s)
+    for rows, tile in _tiles(p, ask):
+        for rule in tuple(rules):
+            its = rule.tile(everywhere, rows, cols)
+            same = (its == tile) | (its.isnan() & tile.isnan())
+            if not bool((same if mask is None else same | ~mask[:, rows]).all()):
+                rules.remove(rule)
+        if not rules:
             break
-    if found:
-        return None if not bool(found[0].values.any()) else found[0]
-    heads = max(len(rule.values) for rule in first)
+    if rules:
+        return rules[0] if bool(rules[0].values.any()) else None
     check_size(
-        heads * p.geometry.t * p.geometry.s * 16 // 3,
+        heads * g.t * g.s * 16 // 3,
         "its bias is dense, t × s numbers: it depends neither on the distance nor on the key alone",
     )
-    dense = [_headed(tile, rows, p) for rows, tile in _tiles(p, _tile(p))]
-    return Rule("dense", torch.cat(dense, -2))
+    return Rule("dense", torch.cat([tile for _, tile in _tiles(p, ask)], -2))
 
 
-def _by_distance(p: Problem) -> Rule:
-    """Read the bias of every distance from the last row and the last column."""
-    g = p.geometry
-    last_row, last_column = torch.tensor([g.t - 1]), torch.tensor([g.s - 1])
-    row = _headed(_tile(p)(g, last_row, torch.arange(g.s)), last_row, p)[:, 0]
-    rows = torch.arange(g.t)
-    column = _tile(p)(g, rows, last_column)
-    column = column.float().reshape(-1, *column.shape[-2:])[..., 0].expand(-1, g.t)
-    return Rule("distance", torch.cat([row.expand(len(column), -1), column.flip(-1)[:, 1:]], -1))
+_Ask: TypeAlias = Callable[[Geometry, Tensor, Tensor], Tensor]
 
 
-def _by_key(p: Problem) -> Rule:
-    g = p.geometry
-    last = torch.tensor([g.t - 1])
-    return Rule("key", _headed(_tile(p)(g, last, torch.arange(g.s)), last, p)[:, 0])
-
-
-def _says(rule: Rule, rows: Tensor, tile: Tensor, hidden: Tensor | None, g: Geometry) -> bool:
-    """Return whether a rule gives the bias (n, rows, s) wherever it is not hidden."""
-    mine = Laid(rule.kind, rule.values).tile(g._replace(lead=(1,)), rows, torch.arange(g.s))
-    same = (mine == tile) | (mine.isnan() & tile.isnan())
-    return bool((same if hidden is None else same | hidden).all())
-
-
-def _tile(p: Problem) -> Callable[[Geometry, Tensor, Tensor], Tensor]:
-    assert p.bias is not None
-    bias = p.bias
+def _asked(bias: Bias) -> _Ask:
+    """Return what gives tiles of a bias in float32; what would become −∞ becomes its lowest."""
     least = torch.finfo(torch.float32).min
 
     def tile(g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
@@ -312,15 +306,18 @@ def _tile(p: Problem) -> Callable[[Geometry, Tensor, Tensor], Tensor]:
     return tile
 
 
-def _tiles(
-    p: Problem, ask: Callable[[Geometry, Tensor, Tensor], Tensor]
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield blocks of rows, and what ``ask`` gives for them."""
+def _tiles(p: Problem, ask: _Ask) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield blocks of rows, and what ``ask`` gives for them, (1 or h, rows, s)."""
     g = p.geometry
-    heads = g.lead[-1] if g.lead else 1
     cols = torch.arange(g.s, device=g.device)
-    for rows in torch.arange(g.t, device=g.device).split(max(1, BLOCK // max(1, heads * g.s))):
-        yield rows.cpu(), ask(g, rows, cols).cpu()
+    for rows in _blocks(g, g.device):
+        yield rows.cpu(), _headed(ask(g, rows, cols).cpu(), rows, p)
+
+
+def _blocks(g: Geometry, device: torch.device) -> tuple[Tensor, ...]:
+    """Return all rows in pieces of at most `BLOCK` entries."""
+    heads = g.lead[-1] if g.lead else 1
+    return torch.arange(g.t, device=device).split(max(1, BLOCK // max(1, heads * g.s)))
 
 
 def _headed(tile: Tensor, rows: Tensor, p: Problem) -> Tensor:
@@ -329,20 +326,10 @@ def _headed(tile: Tensor, rows: Tensor, p: Problem) -> Tensor:
     return tile.expand(*tile.shape[:-2], len(rows), p.geometry.s).reshape(heads, len(rows), -1)
 
 
-HEARD = 1e-4
-"""A bias with a wider spacing of its dtype than this makes scores coarse."""
-
-APART = 32.0
-"""At this spacing the lower of two biases leaves its key no weight, e⁻³²."""
-
-STEP = 2.0**23
-"""How far below each other such biases are stored."""
-
-MOST = 1024
-"""Most different biases of this kind: a page keeps digits for so many."""
+# --- biases that hide -----------------------------------------------------------------------------
 
 
-def drowned(
+def _drowned(
     p: Problem, rule: Rule, mask: Tensor | None, scores: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, Tensor]:
     """Return the rows (h, t) whose scores are lost in their bias, and all rows with any.
@@ -355,23 +342,20 @@ def drowned(
     even, coarse = torch.zeros(h, g.t, dtype=torch.bool), torch.zeros(g.t, dtype=torch.bool)
     if not bool((_spacing(rule.values, p.compute_dtype) > HEARD).any()):
         return even, coarse.nonzero()[:, 0]
-    laid, cols = Laid(rule.kind, rule.values), torch.arange(g.s)
-    for rows in torch.arange(g.t).split(max(1, BLOCK // max(1, h * g.s))):
-        bias = laid.tile(g._replace(lead=(1,)), rows, cols)
-        bias = bias.expand(-1, len(rows), -1)
+    for rows in _blocks(g, g.device):
+        bias = rule.tile(g._replace(lead=(1,)), rows, torch.arange(g.s)).expand(-1, len(rows), -1)
         if mask is not None:
             bias = bias.masked_fill(~mask[:, rows], -torch.inf)
         space = _spacing(bias.amax(-1), p.compute_dtype)
         low = (space > HEARD).any(0)
-        if not bool(low.any()):
-            continue
-        found = scores(rows[low]).abs().masked_fill(bias[:, low].isneginf(), 0).amax(-1)
-        even[:, rows[low]] = (space[:, low] > HEARD) & (found < space[:, low] / 2)
-        coarse[rows[low]] = True
+        if bool(low.any()):
+            most = scores(rows[low]).abs().masked_fill(bias[:, low].isneginf(), 0).amax(-1)
+            even[:, rows[low]] = (space[:, low] > HEARD) & (most < space[:, low] / 2)
+            coarse[rows[low]] = True
     return even, coarse.nonzero()[:, 0]
 
 
-def lifted(rule: Rule, dtype: torch.dtype) -> Rule:
+def _lifted(rule: Rule, dtype: torch.dtype) -> Rule:
     """Return the same rule with hiding biases raised to where float64 still resolves scores.
 
     They keep their order, so far apart that the lower of two keys has no weight.
