@@ -1,4 +1,9 @@
-"""The stage of a story: shapes are added and removed, and scenes record them."""
+"""The stage of a story: shapes are added and removed, and scenes record them.
+
+Shapes are grids of shaded cells, words, and curves, on a sheet in pixels. Colours are symbolic: a
+shade from −1 (darkest sand) over 0 (paper) to 1 (darkest blue), or a name such as ``"ink"``, so
+that a page is light or dark. Numbers of one matrix have one format, short enough to fit.
+"""
 
 from __future__ import annotations
 
@@ -23,190 +28,9 @@ CELL, HIGH = 36.0, 20.0
 FIGURE = 10.5
 STRIP, MOST = 190.0, 96
 """The width of a vector without numbers, and the most cells of it."""
-
-
-class Stage:
-    """The visible shapes in drawing order, and the scenes so far."""
-
-    def __init__(self) -> None:
-        self.shapes: dict[str, Shape] = {}
-        self.scenes: list[Scene] = []
-
-    def put(self, *shapes: Shape) -> None:
-        """Put shapes on the stage; each replaces the shape with the same key."""
-        self.shapes.update({shape.key: shape for shape in shapes})
-
-    def drop(self, *keys: str) -> None:
-        """Remove the shapes with these keys, or with keys that begin with one and a dot."""
-        self.shapes = {
-            name: shape
-            for name, shape in self.shapes.items()
-            if not any(name == key or name.startswith(f"{key}.") for key in keys)
-        }
-
-    def change(self, key: str, **changed: Any) -> None:
-        """Change some attributes of a shape."""
-        self.shapes[key] = replace(self.shapes[key], **changed)
-
-    def change_all(self, key: str, **changed: Any) -> None:
-        """Change the shapes whose key begins with this one and a dot."""
-        for name in self.shapes:
-            if name.startswith(f"{key}."):
-                self.change(name, **changed)
-
-    def scene(self, caption: str, hold: float = USUAL) -> None:
-        """Record the visible shapes as a scene."""
-        self.scenes.append(Scene(caption, tuple(self.shapes.values()), hold))
-
-    def size(self) -> tuple[float, float]:
-        """Return the width and height that hold every shape of every scene, with a margin."""
-        right = bottom = 0.0
-        for scene in self.scenes:
-            for shape in scene.shapes:
-                x, y = _end(shape)
-                right, bottom = max(right, x), max(bottom, y)
-        return right + MARGIN, bottom + MARGIN
-
-
-def _end(shape: Shape) -> tuple[float, float]:
-    if isinstance(shape, Grid):
-        return shape.x + shape.width, shape.y + shape.height
-    if isinstance(shape, Curve):
-        return max(shape.x, shape.x2), max(shape.y, shape.y2)
-    share = {"start": 1.0, "middle": 0.5, "end": 0.0}[shape.anchor]
-    return shape.x + share * widest((shape.text,), shape.size), shape.y + shape.size * 0.7
-
-
-def widest(texts: Sequence[str], size: float) -> float:
-    """Return the width in pixels of the widest text."""
-    return max(widths(texts, size), default=0.0)
-
-
-def widths(texts: Sequence[str], size: float) -> list[float]:
-    """Return the width in pixels of every text."""
-    return list(_widths(tuple(texts), size))
-
-
-@lru_cache(maxsize=512)
-def _widths(texts: tuple[str, ...], size: float) -> tuple[float, ...]:
-    with light(texts):
-        return tuple(72 * width for width in widths_of(texts, size))
-
-
-def shortened(text: str, room: float, size: float) -> str:
-    """Return the text, shortened to at most ``room`` pixels."""
-    cuts = (visible(text, n) for n in range(len(text), 1, -1))
-    return next((cut for cut in cuts if widest((cut,), size) <= room), text[:1])
-
-
-def number(value: float, places: int = 2) -> str:
-    """Write a number in few characters, with a real minus.
-
-    >>> number(-0.256), number(12.34), number(0.0001), number(-1234.5), number(1.0)
-    ('−0.26', '12.3', '0', '−1.23×10³', '1.00')
-    """
-    if abs(value) < 0.5 * 10.0**-places:
-        return "0"
-    return alone(value) if abs(value) >= 10 else Numerals(0, places)(value)
-
-
-def within(apart: float) -> str:
-    """Describe how far two results differ.
-
-    >>> within(1.4e-7), within(0.0)
-    (', to within 1e-7', ', exactly')
-    """
-    if apart == 0:
-        return ", exactly"
-    return f", to within {apart:.0e}".replace("e-0", "e-")
-
-
-def shades(values: np.ndarray, largest: float) -> tuple[tuple[float, ...], ...]:
-    """Return the shades of numbers (rows, columns); ``largest`` is the darkest."""
-    scaled = np.clip(values / (largest or 1.0), -1, 1).round(3)
-    return tuple(map(tuple, scaled.tolist()))
-
-
-def strips(values: np.ndarray, most: int = MOST) -> tuple[np.ndarray, str]:
-    """Return vectors (n, d) as at most ``most`` cells each, and a note where cells are means."""
-    d = values.shape[-1]
-    if d <= most:
-        return values, ""
-    step = -(-d // most)
-    cuts = np.arange(0, d, step)
-    sizes = np.diff([*cuts, d])
-    return np.add.reduceat(values, cuts, -1) / sizes, f" (each cell the mean of {step} of {d})"
-
-
-def cell_width(*vectors: np.ndarray) -> float:
-    """Return the cell width of vectors (…, d), with room for their numbers where d is small."""
-    d = vectors[0].shape[-1]
-    return room(*vectors) if d <= NUMBERED else min(16.0, STRIP / d)
-
-
-def numerals(*vectors: np.ndarray) -> Numerals | None:
-    """Return the number format of vectors (…, d); None where d > 6 and numbers are not written."""
-    return Numerals.of(*vectors) if vectors[0].shape[-1] <= NUMBERED else None
-
-
-def headed(text: str, written: Numerals | None) -> str:
-    """Return a heading with the factor of the numbers under it."""
-    return text if written is None else written.heading(text)
-
-
-def vector(
-    key: str,
-    x: float,
-    y: float,
-    values: np.ndarray,
-    largest: float,
-    written: Numerals | None,
-    cell: float,
-    **more: Any,
-) -> Grid:
-    """Return a vector (d,) as a row of cells 20 pixels high, with its numbers where ``written``."""
-    texts = () if written is None else tuple(map(written, values))
-    return Grid(key, x, y, (cell, HIGH), shades(values[None], largest), texts, **more)
-
-
-def room(*values: np.ndarray) -> float:
-    """Return the width of a cell that holds the longest of these numbers, in their one format."""
-    written = Numerals.of(*values)
-    texts = {written(value) for part in values for value in part.flat if np.isfinite(value)}
-    return max(CELL, widest(sorted(texts), FIGURE) + 6)
-
-
-def lettered(
-    key: str,
-    x: float,
-    y: float,
-    values: np.ndarray,
-    largest: float,
-    written: Numerals,
-    cell: float,
-    **more: Any,
-) -> Grid:
-    """Return a matrix (rows, columns) with all its numbers; NaN is a row yet to come, −∞ hidden."""
-    texts = tuple("" if v != v else "−∞" if v == -np.inf else written(v) for v in values.flat)
-    shaded = shades(np.where(np.isfinite(values), values, 0.0), largest)
-    shaded = tuple(
-        tuple(None if v != v else float("nan") if v == -np.inf else shade for v, shade in both)
-        for both in (zip(row, own, strict=True) for row, own in zip(values, shaded, strict=True))
-    )
-    return Grid(key, x, y, (cell, HIGH), shaded, texts, **more)
-
-
-def bar(
-    j: int, x: float, y: float, high: float, pad: float, room: float, weight: float
-) -> tuple[Grid, Text]:
-    """Return a weight as a bar in row j, ``room`` pixels wide at 1, and its number behind it."""
-    wide = max(1.0, room * weight)
-    ink = "ink" if weight >= 0.005 else "quiet"
-    return (
-        Grid(f"bar.{j}", x, y + pad, (wide, high - 2 * pad), ((0.62,),), edge=""),
-        Text(f"weight.{j}", x + wide + 6, y + high / 2, number(weight), 12, ink),
-    )
-
+WHOLE = 999_999
+"""The largest whole number that is written out: a dot product of four 8-bit pixels is."""
+RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 Colour = Literal["ink", "quiet", "frame", "accent", "blue", ""]
 Anchor = Literal["start", "middle", "end"]
@@ -283,9 +107,76 @@ class Scene:
     hold: float
 
 
-WHOLE = 999_999
-"""The largest whole number that is written out: a dot product of four 8-bit pixels is."""
-RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+class Stage:
+    """The visible shapes in drawing order, and the scenes so far."""
+
+    def __init__(self) -> None:
+        self.shapes: dict[str, Shape] = {}
+        self.scenes: list[Scene] = []
+
+    def put(self, *shapes: Shape) -> None:
+        """Put shapes on the stage; each replaces the shape with the same key."""
+        self.shapes.update({shape.key: shape for shape in shapes})
+
+    def note(self, key: str, x: float, y: float, text: str, anchor: Anchor = "start") -> None:
+        """Put a heading on the stage."""
+        self.put(Text(key, x, y, text, 11, "quiet", anchor))
+
+    def drop(self, *keys: str) -> None:
+        """Remove the shapes with these keys, or with keys that begin with one and a dot."""
+        for name in list(self.shapes):
+            if any(name == key or name.startswith(f"{key}.") for key in keys):
+                del self.shapes[name]
+
+    def change(self, key: str, **changed: Any) -> None:
+        """Change some attributes of a shape."""
+        self.shapes[key] = replace(self.shapes[key], **changed)
+
+    def change_all(self, key: str, **changed: Any) -> None:
+        """Change the shapes whose key begins with this one and a dot."""
+        for name in self.shapes:
+            if name.startswith(f"{key}."):
+                self.change(name, **changed)
+
+    def scene(self, caption: str, hold: float = USUAL) -> None:
+        """Record the visible shapes as a scene."""
+        self.scenes.append(Scene(caption, tuple(self.shapes.values()), hold))
+
+    def size(self) -> tuple[float, float]:
+        """Return the width and height that hold every shape of every scene, with a margin."""
+        ends = [(0.0, 0.0), *(_end(shape) for scene in self.scenes for shape in scene.shapes)]
+        right, bottom = map(max, zip(*ends))
+        return right + MARGIN, bottom + MARGIN
+
+
+def _end(shape: Shape) -> tuple[float, float]:
+    if isinstance(shape, Grid):
+        return shape.x + shape.width, shape.y + shape.height
+    if isinstance(shape, Curve):
+        return max(shape.x, shape.x2), max(shape.y, shape.y2)
+    share = {"start": 1.0, "middle": 0.5, "end": 0.0}[shape.anchor]
+    return shape.x + share * widest((shape.text,), shape.size), shape.y + shape.size * 0.7
+
+
+# --- texts ----------------------------------------------------------------------------------------
+
+
+def widest(texts: Sequence[str], size: float) -> float:
+    """Return the width in pixels of the widest text."""
+    return max(widths(tuple(texts), size), default=0.0)
+
+
+@lru_cache(maxsize=512)
+def widths(texts: tuple[str, ...], size: float) -> tuple[float, ...]:
+    """Return the width in pixels of every text."""
+    with light(texts):
+        return tuple(72 * width for width in widths_of(texts, size))
+
+
+def shortened(text: str, room: float, size: float) -> str:
+    """Return the text, shortened to at most ``room`` pixels."""
+    cuts = (visible(text, n) for n in range(len(text), 1, -1))
+    return next((cut for cut in cuts if widest((cut,), size) <= room), text[:1])
 
 
 @dataclass(frozen=True)
@@ -354,3 +245,84 @@ def alone(value: float) -> str:
     """
     written = Numerals.of(np.array([value]))
     return written(value) + written.factor
+
+
+def number(value: float, places: int = 2) -> str:
+    """Write a number in few characters, with a real minus.
+
+    >>> number(-0.256), number(12.34), number(0.0001), number(-1234.5), number(1.0)
+    ('−0.26', '12.3', '0', '−1.23×10³', '1.00')
+    """
+    return alone(value) if abs(value) >= 10 else Numerals(0, places)(value)
+
+
+def within(apart: float) -> str:
+    """Describe how far two results differ.
+
+    >>> within(1.4e-7), within(0.0)
+    (', to within 1e-7', ', exactly')
+    """
+    return f", to within {apart:.0e}".replace("e-0", "e-") if apart else ", exactly"
+
+
+def numerals(*vectors: np.ndarray) -> Numerals | None:
+    """Return the number format of vectors (…, d); None where d > 6 and numbers are not written."""
+    return Numerals.of(*vectors) if vectors[0].shape[-1] <= NUMBERED else None
+
+
+def headed(text: str, written: Numerals | None) -> str:
+    """Return a heading with the factor of the numbers under it."""
+    return text if written is None else written.heading(text)
+
+
+# --- numbers as cells -----------------------------------------------------------------------------
+
+
+def largest(*values: np.ndarray) -> float:
+    """Return the largest size of some numbers."""
+    return max(float(np.abs(x).max(initial=0.0)) for x in values)
+
+
+def shades(values: np.ndarray, most: float) -> tuple[tuple[float, ...], ...]:
+    """Return the shades of numbers (rows, columns); ``most`` is the darkest."""
+    scaled = np.clip(values / (most or 1.0), -1, 1).round(3)
+    return tuple(map(tuple, scaled.tolist()))
+
+
+def strips(values: np.ndarray) -> tuple[np.ndarray, str]:
+    """Return vectors (n, d) as at most `MOST` cells each, and a note where cells are means."""
+    d = values.shape[-1]
+    if d <= MOST:
+        return values, ""
+    step = -(-d // MOST)
+    cuts = np.arange(0, d, step)
+    sizes = np.diff([*cuts, d])
+    return np.add.reduceat(values, cuts, -1) / sizes, f" (each cell the mean of {step} of {d})"
+
+
+def room(*values: np.ndarray) -> float:
+    """Return the width of a cell that holds the longest of these numbers, in their one format."""
+    written = Numerals.of(*values)
+    texts = {written(value) for part in values for value in part.flat if np.isfinite(value)}
+    return max(CELL, widest(sorted(texts), FIGURE) + 6)
+
+
+def cell_width(*vectors: np.ndarray) -> float:
+    """Return the cell width of vectors (…, d), with room for their numbers where d is small."""
+    d = vectors[0].shape[-1]
+    return room(*vectors) if d <= NUMBERED else min(16.0, STRIP / d)
+
+
+def vector(
+    key: str,
+    x: float,
+    y: float,
+    values: np.ndarray,
+    most: float,
+    written: Numerals | None,
+    cell: float,
+    **more: Any,
+) -> Grid:
+    """Return a vector (d,) as a row of cells 20 pixels high, with its numbers where ``written``."""
+    texts = () if written is None else tuple(map(written, values))
+    return Grid(key, x, y, (cell, HIGH), shades(values[None], most), texts, **more)

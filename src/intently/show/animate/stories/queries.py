@@ -1,10 +1,10 @@
-"""Scaled dot-product attention of one query, step by step."""
+"""Two stories of queries: one step by step, and many as a dictionary that answers softly."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,16 +12,17 @@ from intently.core.attention import Attention
 from intently.errors import ArgumentError, build
 from intently.foundation.arrays import Numbers
 from intently.show.animate.animation import Animation, destination, told
-from intently.show.animate.operands import Steps, most_keys, one_head, short, steps
+from intently.show.animate.operands import Steps, one_head, short, steps
 from intently.show.animate.stage import (
+    HIGH,
     LONG,
     SHORT,
     USUAL,
     Grid,
-    Numerals,
     Stage,
     Text,
     alone,
+    largest,
     number,
     numerals,
     shades,
@@ -29,14 +30,16 @@ from intently.show.animate.stage import (
     strips,
     widest,
 )
-from intently.show.animate.table import HIGH, ROW, Live, Row, Step, Table
+from intently.show.animate.table import ROW, Step, Table
 from intently.show.inputs import place
 from intently.show.reading import at_most
 
-LARGEST = 24
-"""Keys that have room on one sheet."""
+MOST_KEYS = 24
+"""Keys of one query that have room on one sheet."""
 SINGLY = 8
 """Up to so many keys are met one by one; of more, the first four."""
+QUERIES, KEYS = 8, 16
+"""Of a dictionary."""
 
 
 def product(
@@ -70,128 +73,116 @@ def product(
     """
     path = destination(save)
     chosen = one_head(matrix, values, head)
-    most_keys(chosen.matrix, LARGEST)
+    cause, fix = "every key is a row of the picture", f"it.attend(q, k[…, :{MOST_KEYS}, :])"
+    most = chosen.matrix.shape[-2], MOST_KEYS
+    at_most(chosen.matrix, most, f"{MOST_KEYS} keys", cause, f"attend to fewer: {fix}")
     at = place(query, chosen.queries, "query")
     asked, keys = f"‘{short(chosen.queries)[at]}’", short(chosen.keys)
-    found = steps(chosen.matrix, at)
+    one = steps(chosen.matrix, at)
+    columns = _columns(one, asked)
+    (shown, note), (averaged, other) = strips(one.k), strips(chosen.values)
+    asking = strips(one.q[None])[0]
     stage = Stage()
-    table, note = _table(stage, found, keys, chosen.values)
-    largest = float(max(np.abs(found.q).max(), np.abs(found.k).max()))
-    table.lay_out(largest)
-    table.ask(asked, strips(found.q[None])[0][0], largest)
+    computed = {name: column.values for name, column in columns.items()}
+    table = Table(stage, keys, asking, shown, averaged, computed)
+    darkest = largest(one.q, one.k)
+    table.lay_out(darkest)
+    table.ask(asked, asking[0], darkest)
+    note = note or other
     stage.scene(f"{asked} asks with its query; every word answers with a key and a value{note}.")
-    _scores(stage, table, found, asked)
-    _steps(stage, table, found, asked)
+    scored, *later = columns
+    _meet(stage, table, one, asked, scored)
+    stage.drop("frame")
+    for name in later:
+        for j, value in enumerate(columns[name].values):
+            table.figure(name, j, float(value))
+            if name == "mask" and value == -np.inf:
+                for part in ("key", "value"):
+                    stage.change(f"{part}.{j}", opacity=0.3, texts=())
+                stage.change(f"name.{j}", colour="quiet")
+        stage.scene(columns[name].says, LONG if name == "mask" else 2.0)
     stage.drop("frame", "products", "times")
-    table.weigh(found.weights)
-    stage.scene(_softmax(found), LONG)
-    table.spread(found.weights)
+    table.weigh(one.weights)
+    stage.scene(_softmax(one), LONG)
+    table.spread(one.weights)
     stage.scene("Each value counts as much as its weight …")
-    table.add_up(found.weights @ table.values)
+    table.add_up(one.weights @ table.values)
     stage.scene(f"… and their sum is the output of {asked}.", LONG)
     said = "looks at nothing: its output is 0."
-    if found.weights.any():
-        best = int(found.weights.argmax())
-        taken = number(float(found.weights[best]))
+    if one.weights.any():
+        best = int(one.weights.argmax())
+        taken = number(float(one.weights[best]))
         said = f"takes most from ‘{keys[best]}’: {taken} of its weight."
     stage.scene(f"{asked} {said}", LONG)
     opening = f"How {asked} attends: a weight for every word, and the weighted sum of values."
-    live = _live(table, found, asked, largest)
-    return told(stage, title or f"How {asked} attends", path, opening, live=live)
+    scaled = later[0]
+    shows: dict[str, Step] = {name: column.step for name, column in columns.items()}
+    shows[[*columns][-1]] = "logits"
+    texts = {f"head.{scaled}": table.columns[scaled][1].heading("× {scale}")}
+    live = table.live([one], 0, asked, darkest, shows, texts)
+    return told(stage, title or f"How {asked} attends", path, opening, live)
 
 
-def _live(table: Table, found: Steps, asked: str, largest: float) -> Live:
-    scaled = f"× {_scale(found)}"
-    every: dict[str, Step] = {_scored(found): "scores", scaled: "scaled"}
-    every |= {"softcap": "capped", "+ bias": "biased", "mask": "logits"}
-    columns: dict[str, Step] = {key: step for key, step in every.items() if key in table.columns}
-    columns[list(columns)[-1]] = "logits"
-    heading = table.columns[scaled][1].heading("× {scale}")
-    live = table.live([found], 0, asked, largest, columns)
-    return replace(live, texts=((f"head.{scaled}", heading),))
+@dataclass(frozen=True)
+class _Column:
+    """One step of the formula: its numbers for each key, and what it does in words."""
+
+    step: Step
+    values: np.ndarray
+    says: str = ""
 
 
-def _table(
-    stage: Stage, found: Steps, keys: tuple[str, ...], values: np.ndarray
-) -> tuple[Table, str]:
-    shown, note = strips(found.k)
-    averaged, other = strips(values)
-    columns = {_scored(found): found.scores, f"× {_scale(found)}": found.scaled}
-    if found.capped is not None:
-        columns["softcap"] = found.capped
-    if found.biased is not None:
-        columns["+ bias"] = found.biased
-    if np.isneginf(found.logits).any():
-        columns["mask"] = found.logits
-    query = strips(found.q[None])[0]
-    return Table(stage, keys, query, shown, averaged, columns), note or other
+def _columns(one: Steps, asked: str) -> Mapping[str, _Column]:
+    """Return the steps of a query by their headings: its scores, scaled, and what changes them."""
+    d, scale = len(one.q), f"{one.scale:.3g}".replace("-", "−")
+    says = f"Every score is multiplied by {scale}."
+    if one.products and abs(one.scale * d**0.5 - 1) < 1e-6:
+        says = f"Every score is multiplied by 1/√{d} = {scale}, so that long vectors do not"
+        says += " make it extreme."
+    columns = {
+        "q · k" if one.products else "score": _Column("scores", one.scores),
+        f"× {scale}": _Column("scaled", one.scaled, says),
+    }
+    if one.capped is not None:
+        cap = number(one.softcap or 0.0)
+        says = f"The softcap keeps every score between −{cap} and {cap}."
+        columns["softcap"] = _Column("capped", one.capped, says)
+    if one.biased is not None:
+        says = "The bias is added: here position speaks."
+        columns["+ bias"] = _Column("biased", one.biased, says)
+    if hidden := int(np.isneginf(one.logits).sum()):
+        keys = "one key that" if hidden == 1 else f"{hidden} keys that"
+        says = f"The mask: {keys} {asked} may not see get −∞, and so no weight."
+        columns["mask"] = _Column("logits", one.logits, says)
+    return columns
 
 
-def _scored(found: Steps) -> str:
-    return "q · k" if found.products else "score"
-
-
-def _scores(stage: Stage, table: Table, found: Steps, asked: str) -> None:
+def _meet(stage: Stage, table: Table, one: Steps, asked: str, column: str) -> None:
+    """Score every key, the first ones in a scene each."""
     said = "a score of its query and each key says how well they match."
     products = np.empty(0)
-    if found.products:
+    if one.products:
         said = "its products with a key, added up, say how well they match."
-        products, _ = strips(found.q * found.k)
-    alone = len(found.scores) if len(found.scores) <= SINGLY else 4
-    for j, score in enumerate(found.scores):
-        if found.products:
-            table.match(j, products[j], float(np.abs(products).max()), numerals(products))
-        table.figure(_scored(found), j, float(score))
-        if j < alone:
+        products, _ = strips(one.q * one.k)
+    singly = len(one.scores) if len(one.scores) <= SINGLY else 4
+    for j, score in enumerate(one.scores):
+        if one.products:
+            table.match(j, products[j], largest(products), numerals(products))
+        table.figure(column, j, float(score))
+        if j < singly:
             stage.scene(f"{asked} meets ‘{table.names[j]}’: {said}", LONG if j == 0 else SHORT)
-    if alone < len(found.scores):
-        stage.scene(f"So it meets all {len(found.scores)} of them.", 1.2)
+    if singly < len(one.scores):
+        stage.scene(f"So it meets all {len(one.scores)} of them.", 1.2)
 
 
-def _steps(stage: Stage, table: Table, found: Steps, asked: str) -> None:
-    d = len(found.q)
-    said = f"Every score is multiplied by {_scale(found)}."
-    if found.products and abs(found.scale * d**0.5 - 1) < 1e-6:
-        said = f"Every score is multiplied by 1/√{d} = {_scale(found)}, so that long vectors do not"
-        said += " make it extreme."
-    stage.drop("frame")
-    stages = [(f"× {_scale(found)}", found.scaled, said)]
-    if found.capped is not None:
-        cap = number(found.softcap or 0.0)
-        said = f"The softcap keeps every score between −{cap} and {cap}."
-        stages.append(("softcap", found.capped, said))
-    if found.biased is not None:
-        stages.append(("+ bias", found.biased, "The bias is added: here position speaks."))
-    hidden = int(np.isneginf(found.logits).sum())
-    if hidden:
-        keys = "one key that" if hidden == 1 else f"{hidden} keys that"
-        said = f"The mask: {keys} {asked} may not see get −∞, and so no weight."
-        stages.append(("mask", found.logits, said))
-    for column, values, said in stages:
-        for j, value in enumerate(values):
-            table.figure(column, j, float(value))
-            if column == "mask" and value == -np.inf:
-                for name in ("key", "value"):
-                    stage.change(f"{name}.{j}", opacity=0.3, texts=())
-                stage.change(f"name.{j}", colour="quiet")
-        stage.scene(said, LONG if column == "mask" else 2.0)
-
-
-def _softmax(found: Steps) -> str:
-    if found.sink is None and not found.weights.any():
+def _softmax(one: Steps) -> str:
+    if one.sink is None and not one.weights.any():
         return "Softmax has nothing to share out: no key may be seen, and all weights are 0."
     said = "Softmax: e to the power of each, divided by their sum, so that weights add up to 1"
-    if found.sink is None:
+    if one.sink is None:
         return f"{said}."
-    taken = number(1 - float(found.weights.sum()))
+    taken = number(1 - float(one.weights.sum()))
     return f"{said}; the sink takes {taken} of it and gives nothing."
-
-
-def _scale(found: Steps) -> str:
-    return f"{found.scale:.3g}".replace("-", "−")
-
-
-QUERIES, KEYS = 8, 16
 
 
 def dictionary(
@@ -226,39 +217,36 @@ def dictionary(
     at_most(chosen.matrix, (QUERIES, KEYS), expected, cause, fix)
     every = [steps(chosen.matrix, i) for i in range(len(chosen.queries))]
     if not every[0].products:
-        raise build(
-            ArgumentError,
-            "matrix",
-            "scores that are dot products",
-            type(chosen.matrix.problem.score).__name__,
-            fix="animate.product tells any score",
-        )
+        kind = type(chosen.matrix.problem.score).__name__
+        fix = "animate.product tells any score"
+        raise build(ArgumentError, "matrix", "scores that are dot products", kind, fix=fix)
     d = len(every[0].q)
     if len(features) not in (0, d):
         raise build(ArgumentError, "features", f"d={d} names, or none", len(features))
     queries, keys = short(chosen.queries), short(chosen.keys)
-    shown, _ = strips(every[0].k)
-    averaged, _ = strips(chosen.values)
     stage = Stage()
     asked = np.stack([one.q for one in every])
-    asking, _ = strips(asked)
+    asking, shown, averaged = (strips(x)[0] for x in (asked, every[0].k, chosen.values))
     matches = {"match": np.stack([one.scaled for one in every])}
     table = Table(stage, keys, asking, shown, averaged, matches, features)
-    largest = max(float(np.abs(asked).max()), float(np.abs(shown).max()))
-    table.lay_out(largest)
+    darkest = largest(asked, shown)
+    table.lay_out(darkest)
     stage.scene("A dictionary has keys and values. Who asks with a key gets its value.")
     summary = _Summary(stage, table, queries, keys)
-    for i, one in enumerate(every):
+    for i, (query, one) in enumerate(zip(queries, every)):
         output = one.weights @ table.values
-        _turn(stage, table, asking[i], queries[i], largest)
-        said = f"‘{queries[i]}’ asks for something that is not a key"
+        stage.drop("match", "bar", "weight", "part", "sum", "head.match", "head.weights")
+        table.ask(f"‘{query}’", asking[i], darkest)
+        table.make_room()
+        stage.change("output", text="")
+        said = f"‘{query}’ asks for something that is not a key"
         stage.scene(said + ("." if i else ": nobody would answer."), SHORT if i else USUAL)
         for j, match in enumerate(one.scaled):
             table.figure("match", j, float(match))
         best = int(one.weights.argmax())
         matched = f"matches ‘{keys[best]}’ best" if one.weights.any() else "may see no key"
         said = "How well does each key match? The dot product says."
-        stage.scene(f"‘{queries[i]}’ {matched}." if i else said, USUAL)
+        stage.scene(f"‘{query}’ {matched}." if i else said)
         table.weigh(one.weights)
         if i == 0:
             stage.scene("A soft dictionary lets every key answer, as much as it matches.", LONG)
@@ -270,24 +258,16 @@ def dictionary(
         if one.weights.any():
             got = alone(float(output[0])) if len(output) == 1 else "a mixture"
             said = f"gets {got}, mostly from ‘{keys[best]}’ ({number(float(one.weights[best]))})"
-        stage.scene(f"‘{queries[i]}’ {said}.", LONG)
+        stage.scene(f"‘{query}’ {said}.", LONG)
     stage.scene("Each row is one query's weights over all keys: the attention matrix.", LONG)
     opening = "Every query asks every key, and gets a mixture of their values."
-    rows = [Row(f"row.{i}", "weights", i, Numerals()) for i in range(len(queries))]
-    asked, last = f"‘{queries[-1]}’", len(queries) - 1
-    live = table.live(every, last, asked, largest, {"match": "logits"}, rows, features)
-    heading = table.columns["match"][1].heading("match/{τ}")
-    live = replace(live, texts=(("head.match", heading),))
-    title = title or "A dictionary that answers softly"
-    return told(stage, title, path, opening, live=live)
-
-
-def _turn(stage: Stage, table: Table, query: np.ndarray, name: str, largest: float) -> None:
-    """Clear the table of the query before, and let the next one ask."""
-    stage.drop("match", "bar", "weight", "part", "sum", "head.match", "head.weights")
-    table.ask(f"‘{name}’", query, largest)
-    table.make_room()
-    stage.change("output", text="")
+    rows = [f"row.{i}" for i in range(len(queries))]
+    texts = {"head.match": table.columns["match"][1].heading("match/{τ}")}
+    last = len(queries) - 1
+    live = table.live(
+        every, last, f"‘{queries[-1]}’", darkest, {"match": "logits"}, texts, features, rows
+    )
+    return told(stage, title or "A dictionary that answers softly", path, opening, live)
 
 
 class _Summary:
@@ -304,15 +284,12 @@ class _Summary:
 
     def row(self, i: int, weights: np.ndarray) -> None:
         """Write the weights of a query into its row."""
-        if not i:
-            for j, key in enumerate(self.keys):
-                x = self.left + (j + 0.5) * self.cell
-                name = shortened(key, self.cell - 4, 10)
-                self.stage.put(Text(f"key_of.{j}", x, self.top - 12, name, 10, "quiet", "middle"))
+        for j, key in enumerate(self.keys if not i else ()):
+            x, name = self.left + (j + 0.5) * self.cell, shortened(key, self.cell - 4, 10)
+            self.stage.put(Text(f"key_of.{j}", x, self.top - 12, name, 10, "quiet", "middle"))
         y = self.top + i * ROW
-        middle = y + HIGH / 2
         texts = tuple(number(float(weight)) for weight in weights)
         self.stage.put(
-            Text(f"query_of.{i}", self.left - 10, middle, self.queries[i], 12, "ink", "end"),
+            Text(f"query_of.{i}", self.left - 10, y + HIGH / 2, self.queries[i], anchor="end"),
             Grid(f"row.{i}", self.left, y, (self.cell, HIGH), shades(weights[None], 1.0), texts),
         )
