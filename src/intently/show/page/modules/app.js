@@ -31,7 +31,6 @@ const SILENT = "the server does not answer: no new numbers can be shown";
 
 /**
  * Bring a page to life inside its element.
- *
  * @param {HTMLElement} root the element `.intently` of body.html
  * @param {import("./data.js").Page} page
  * @param {import("./attention.js").HeadSource} source
@@ -70,11 +69,7 @@ export function mount(root, page, source, address, keys) {
     element("form", { method: "dialog" }, element("button", {}, "Close")),
   );
 
-  /**
-   * @param {HTMLElement} group
-   * @param {string} key
-   * @param {string[][]} options
-   */
+  /** @param {HTMLElement} group @param {string} key @param {string[][]} options */
   function choices(group, key, options) {
     for (const [value, text] of options) {
       const button = element("button", { type: "button", "data-set": key, "data-value": value }, text);
@@ -83,10 +78,7 @@ export function mount(root, page, source, address, keys) {
     }
   }
 
-  /**
-   * @param {string} key
-   * @param {string} value
-   */
+  /** @param {string} key @param {string} value */
   function choose(key, value) {
     if (key === "looks") turnTo(value);
     else store.set({ [key]: value }, { push: key === "view" });
@@ -94,7 +86,6 @@ export function mount(root, page, source, address, keys) {
 
   /**
    * Turn from what a word looks at to who looks at it; the word stays where both are one text.
-   *
    * @param {string} looks
    */
   function turnTo(looks) {
@@ -122,7 +113,6 @@ export function mount(root, page, source, address, keys) {
 
   /**
    * Where another layer reads the same words, the chosen ones stay chosen.
-   *
    * @param {number} before
    * @param {number} after
    */
@@ -314,11 +304,7 @@ export function mount(root, page, source, address, keys) {
   return store;
 }
 
-/**
- * @param {HTMLSelectElement} select
- * @param {string[]} names
- * @param {string[]} [values]
- */
+/** @param {HTMLSelectElement} select @param {string[]} names @param {string[]} [values] */
 function fill(select, names, values = names.map((_, n) => String(n))) {
   const key = JSON.stringify([names, values]);
   if (select.dataset.filled === key) return;
@@ -326,17 +312,13 @@ function fill(select, names, values = names.map((_, n) => String(n))) {
   select.replaceChildren(...names.map((name, n) => element("option", { value: values[n] }, name)));
 }
 
-/**
- * @param {number | null} token
- * @param {number} by
- */
+/** @param {number | null} token @param {number} by */
 function shifted(token, by) {
   return token === null ? null : token + by;
 }
 
 /**
  * How far the numbers of the page are from those of the model, in words.
- *
  * @param {import("./data.js").Meta} meta
  */
 function boundOf({ source, precision, bound }) {

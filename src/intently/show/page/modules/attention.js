@@ -78,11 +78,7 @@ export async function openHead(page, item, entry, head) {
   return headOf({ ...kept, cost: about.d * (energy ? 20 : 1), weigh });
 }
 
-/**
- * The mean of heads, of a layer or of any set, as one matrix.
- * @param {Head[]} heads
- * @returns {Head}
- */
+/** The mean of heads, of a layer or of any set, as one matrix. @param {Head[]} heads @returns {Head} */
 export function averageOf(heads) {
   const parts = heads.map(({ local }) => {
     if (!local) throw new Error("only heads computed in this browser can be averaged here");
@@ -113,10 +109,7 @@ export function averageOf(heads) {
   });
 }
 
-/**
- * @param {(Float32Array | null)[]} rows
- * @returns {Float32Array}
- */
+/** @param {(Float32Array | null)[]} rows @returns {Float32Array} */
 function meanOf(rows) {
   const length = rows[0]?.length ?? 0;
   return Float32Array.from({ length }, (_, j) => {

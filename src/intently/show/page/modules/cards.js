@@ -71,11 +71,7 @@ export function readingCard(page, source, hears) {
   /** @type {Panel} */
   let queriesPanel;
 
-  /**
-   * @param {number} item
-   * @param {number} entry
-   * @param {string} heads
-   */
+  /** @param {number} item @param {number} entry @param {string} heads */
   function set(item, entry, heads) {
     const about = page.meta.items[item].entries[entry];
     under.textContent = `${about.name} · ${headsName(page, item, entry, heads)}`;
@@ -165,7 +161,6 @@ export function readingCard(page, source, hears) {
 
   /**
    * Every thread between two short texts, while no word is chosen.
-   *
    * @param {import("./attention.js").Head} head
    * @param {Look} look
    * @param {number} turn
@@ -280,11 +275,7 @@ export function readingCard(page, source, hears) {
     );
   }
 
-  /**
-   * @param {Float32Array} weights
-   * @param {"at" | "from"} looks
-   * @param {number} count
-   */
+  /** @param {Float32Array} weights @param {"at" | "from"} looks @param {number} count */
   function say(weights, looks, count) {
     let sum = 0;
     let entropy = 0;
@@ -302,7 +293,6 @@ export function readingCard(page, source, hears) {
 
   /**
    * A line for what all others weigh together, so that the list adds up.
-   *
    * @param {Float32Array} weights
    * @param {number[]} listed
    * @param {import("./readings.js").Words} to
@@ -349,7 +339,6 @@ function threadOf(fromPanel, from, toPanel, to, share) {
 
 /**
  * The weights that a scale is made for: what is not there, or hidden, counts nothing.
- *
  * @param {Float32Array} weights
  * @param {boolean} hideSink
  */
@@ -359,7 +348,6 @@ export function unsunk(weights, hideSink) {
 
 /**
  * The places of the largest weights, the largest first.
- *
  * @param {Float32Array} weights
  * @param {number} count
  */

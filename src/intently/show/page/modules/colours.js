@@ -1,6 +1,5 @@
 /**
  * The colours of weights, read from the style sheet: one ramp for light, one for dark.
- *
  * @typedef {{rgb: Uint8ClampedArray, paper: string, ink: string, quiet: string, frame: string,
  *   accent: string, hole: string, hatch: string}} Ramp
  */
@@ -12,7 +11,6 @@ const RAMPS = new WeakMap();
 
 /**
  * The ramp of a page: 256 colours from weight 0 to the top of the scale, and the colours of lines.
- *
  * @param {Element} root any element of the page
  * @returns {Ramp}
  */
@@ -47,7 +45,6 @@ export function ramp(root) {
 
 /**
  * Forget the ramp after light became dark or the other way, and tell the views of the page.
- *
  * @param {Element} root
  */
 export function repaint(root) {
@@ -55,12 +52,7 @@ export function repaint(root) {
   root.dispatchEvent(new CustomEvent("colours"));
 }
 
-/**
- * The colour of a share of the scale.
- *
- * @param {Element} root
- * @param {number} share from 0 to 1
- */
+/** The colour of a share of the scale. @param {Element} root @param {number} share from 0 to 1 */
 export function shade(root, share) {
   const { rgb } = ramp(root);
   const at = 3 * shadeLevel(share);
@@ -69,7 +61,6 @@ export function shade(root, share) {
 
 /**
  * The colour, light or dark, in which text is read best on a shade.
- *
  * @param {Element} root
  * @param {number} share from 0 to 1
  */
@@ -91,11 +82,7 @@ function colourParts(colour) {
   return [(number >> 16) & 255, (number >> 8) & 255, number & 255];
 }
 
-/**
- * Relative luminance (WCAG 2, section 1.4.3).
- *
- * @param {...number} parts red, green and blue from 0 to 255
- */
+/** Relative luminance (WCAG 2, section 1.4.3). @param {...number} parts red, green and blue from 0 to 255 */
 function luminance(...parts) {
   const [r, g, b] = parts.map((part) => {
     const value = part / 255;

@@ -36,11 +36,7 @@ export function examined(root, page) {
   dressing(root);
 }
 
-/**
- * Two matrices on one scale, read together.
- * @param {HTMLElement} figure
- * @param {Example} example
- */
+/** Two matrices on one scale, read together. @param {HTMLElement} figure @param {Example} example */
 function pair(figure, example) {
   const { queries, keys, cell } = example;
   const [t, s] = [queries.length, keys.length];

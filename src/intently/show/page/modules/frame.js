@@ -292,10 +292,7 @@ export function placedTicks(scale, wide) {
   return [...placed, end];
 }
 
-/**
- * A number of a scale: 0.25, 10⁻⁴, 5·10⁻⁴.
- * @param {number} value
- */
+/** A number of a scale: 0.25, 10⁻⁴, 5·10⁻⁴. @param {number} value */
 export function tick(value) {
   if (value === 0 || value >= 0.001) return String(Number(value.toPrecision(3)));
   const [digits, power] = value.toExponential(1).split("e");

@@ -86,11 +86,7 @@ export function revealing(span, i, j, size) {
   return down || across ? moved(span, down, across, size) : span;
 }
 
-/**
- * Listen to a canvas that shows a sheet.
- * @param {HTMLCanvasElement} canvas
- * @param {Handled} handled
- */
+/** Listen to a canvas that shows a sheet. @param {HTMLCanvasElement} canvas @param {Handled} handled */
 export function listen(canvas, handled) {
   /** @type {Map<number, {x: number, y: number}>} */
   const fingers = new Map();

@@ -43,11 +43,7 @@ function seenLayer({ store, result }) {
   return result()?.layers[store.get().entry] ?? null;
 }
 
-/**
- * The weight of a cell in the heads that are seen, on average.
- * @param {Works} works
- * @param {Cell} cell
- */
+/** The weight of a cell in the heads that are seen, on average. @param {Works} works @param {Cell} cell */
 function weightAt(works, { i, j }) {
   const layer = seenLayer(works);
   if (!layer) return 0;
@@ -75,11 +71,7 @@ function touch(works, { i, j }, how) {
   works.change(next);
 }
 
-/**
- * The change of a cell in all heads that are seen.
- * @param {Works} works
- * @param {Cell} cell
- */
+/** The change of a cell in all heads that are seen. @param {Works} works @param {Cell} cell */
 function touched(works, cell) {
   const layer = seenLayer(works);
   const [head] = headsOf(works.store.get().heads);

@@ -31,7 +31,6 @@ const HANDED = new Set([
 /**
  * Listen to keys. Those that move inside a view are handed to it when something else has the focus;
  * the others become doings: "head-" for the first key of a pair, "head+" for the second.
- *
  * @param {HTMLElement} root
  * @param {EventTarget} target what hears the keys: the document of a page, the root of a widget
  * @param {(doing: string) => void} act
@@ -52,11 +51,7 @@ export function listenToKeys(root, target, act) {
   });
 }
 
-/**
- * @param {HTMLElement} root
- * @param {Element} at where the key was heard
- * @param {KeyboardEvent} event
- */
+/** @param {HTMLElement} root @param {Element} at where the key was heard @param {KeyboardEvent} event */
 function handed(root, at, event) {
   const view = root.querySelector("[data-view]:not([hidden]) [data-keys]");
   if (!view || view.contains(at)) return false;
@@ -65,11 +60,7 @@ function handed(root, at, event) {
   return !view.dispatchEvent(new KeyboardEvent("keydown", { key, shiftKey, cancelable: true }));
 }
 
-/**
- * The table of keys, for the help.
- *
- * @returns {HTMLElement}
- */
+/** The table of keys, for the help. @returns {HTMLElement} */
 export function keyTable() {
   const rows = BINDINGS.map(({ keys, says }) => {
     const signs = keys.map((key) => element("kbd", {}, key));

@@ -340,11 +340,7 @@ function percent(share) {
   return `${share < 0.001 ? "< 0.1" : (100 * share).toFixed(share < 0.1 ? 1 : 0)} %`;
 }
 
-/**
- * What is said of heads that the model's description names.
- * @param {About} about
- * @param {Result} result
- */
+/** What is said of heads that the model's description names. @param {About} about @param {Result} result */
 function remarks({ alignment_head, guided }, result) {
   /** @type {import("./translated.js").Remark[]} */
   const found = [];

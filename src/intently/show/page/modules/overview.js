@@ -288,10 +288,7 @@ export function overviewView(root, page, store, _heads) {
   });
 }
 
-/**
- * The texts of an element and where they stand, to paint them again.
- * @param {Element} root
- */
+/** The texts of an element and where they stand, to paint them again. @param {Element} root */
 function textsOf(root) {
   const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
   const range = document.createRange();
@@ -375,10 +372,7 @@ function tileSize(width, entries) {
   return Math.min(largest, Math.floor(room / across) - TILE.gap);
 }
 
-/**
- * A name of a module that may break after its dots and underscores.
- * @param {string} name
- */
+/** A name of a module that may break after its dots and underscores. @param {string} name */
 function broken(name) {
   return name.split(/(?<=[._])/u).flatMap((part) => [part, element("wbr")]);
 }

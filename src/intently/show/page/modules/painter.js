@@ -34,10 +34,7 @@ const DRAWN = 4096;
 /** @type {WeakMap<Pixels, HTMLCanvasElement>} */
 const sheets = new WeakMap();
 
-/**
- * @param {Pixels} pixels
- * @returns {HTMLCanvasElement}
- */
+/** @param {Pixels} pixels @returns {HTMLCanvasElement} */
 function sheetOf(pixels) {
   const known = sheets.get(pixels);
   if (known) return known;
@@ -50,10 +47,7 @@ function sheetOf(pixels) {
   return sheet;
 }
 
-/**
- * @param {CanvasRenderingContext2D} context
- * @returns {Painter}
- */
+/** @param {CanvasRenderingContext2D} context @returns {Painter} */
 export function canvasPainter(context) {
   let font = "";
   /** @param {Stroke} how */

@@ -8,7 +8,6 @@ const ALPHA = 0.86;
 
 /**
  * A panel of a side that is a picture: patches are pointed at, clicked, and walked with arrows.
- *
  * @param {import("./readings.js").Words} words
  * @param {string} label
  * @param {import("./tokens.js").Hears} hears

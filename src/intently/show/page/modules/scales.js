@@ -45,11 +45,7 @@ export function scaleOf(values, log, error) {
   return { log, low: 0, high, beyond: top > high };
 }
 
-/**
- * The share of the scale, 0 to 1, that a weight takes.
- * @param {Scale} scale
- * @param {number} w
- */
+/** The share of the scale, 0 to 1, that a weight takes. @param {Scale} scale @param {number} w */
 export function shareOf({ log, low, high }, w) {
   if (!(w > 0)) return 0;
   const share = log ? FAINT + ((1 - FAINT) * Math.log(w / low)) / Math.log(high / low) : w / high;
@@ -73,10 +69,7 @@ export function ticksOf(scale) {
   return [...found, { value: high, share: 1 }];
 }
 
-/**
- * The least round number that is not below x: 1, 1.5, 2, … times a power of ten.
- * @param {number} x
- */
+/** The least round number that is not below x: 1, 1.5, 2, … times a power of ten. @param {number} x */
 export function roundUp(x) {
   const unit = 10 ** Math.floor(Math.log10(x));
   const step = STEPS.find((n) => n * unit >= x * (1 - 1e-6)) ?? 10;

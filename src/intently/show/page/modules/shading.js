@@ -13,10 +13,7 @@ import { shareOf } from "./scales.js";
 /** What a cell shows that holds one weight. */
 export const SINGLE_WEIGHT = "weight";
 
-/**
- * What a cell shows, in words.
- * @param {Cells} cells
- */
+/** What a cell shows, in words. @param {Cells} cells */
 export function unitOf({ r0, r1, c0, c1, h, w, how }) {
   const [down, across] = [(r1 - r0) / h, (c1 - c0) / w];
   if (down <= 1 && across <= 1) return SINGLE_WEIGHT;
@@ -24,12 +21,7 @@ export function unitOf({ r0, r1, c0, c1, h, w, how }) {
   return `${how === "max" ? "largest" : "mean"} of ${sizes.join(" × ")} weights`;
 }
 
-/**
- * @param {Cells} cells
- * @param {Scale} scale
- * @param {Ramp} colours
- * @returns {Pixels}
- */
+/** @param {Cells} cells @param {Scale} scale @param {Ramp} colours @returns {Pixels} */
 export function shaded({ values, masked, h, w }, scale, colours) {
   const data = new Uint8ClampedArray(4 * h * w);
   const [hole, hatch] = [colours.hole, colours.hatch].map(parts);

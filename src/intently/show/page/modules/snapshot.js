@@ -13,7 +13,6 @@ const OWN = new WeakMap();
 
 /**
  * Say how an element paints itself into a saved picture; what is inside it is not looked at.
- *
  * @param {Element} element
  * @param {Paint} paint
  */
@@ -24,7 +23,6 @@ export function paintsItself(element, paint) {
 /**
  * A part of the page as a picture just large enough for what is seen in it; buttons are left out,
  * and what they are for.
- *
  * @param {HTMLElement} part
  * @returns {{width: number, height: number, paint: (painter: Painter) => void}}
  */
@@ -35,10 +33,7 @@ export function seenOf(part) {
   const steps = [];
   const size = { width: 0, height: 0 };
 
-  /**
-   * @param {DOMRect} at
-   * @returns {DOMRect} where it stands in the picture
-   */
+  /** @param {DOMRect} at @returns {DOMRect} where it stands in the picture */
   function placed(at) {
     size.width = Math.max(size.width, at.right - left);
     size.height = Math.max(size.height, at.bottom - top);
@@ -104,7 +99,6 @@ export function seenOf(part) {
 
   /**
    * Write a text line by line, as the browser broke it.
-   *
    * @param {Text} text
    * @param {CSSStyleDeclaration} style
    */

@@ -109,10 +109,7 @@ export function textView(section, page, store, source) {
     apart.hidden = !text;
   }
 
-  /**
-   * @param {import("./cards.js").Shown} shown
-   * @param {number | null} partner
-   */
+  /** @param {import("./cards.js").Shown} shown @param {number | null} partner */
   function tell({ place, both, weights, name }, partner) {
     const to = place.looks === "at" ? both.keys : both.queries;
     const best = partner === null ? largest(weights, 1)[0] : partner + to.shift;

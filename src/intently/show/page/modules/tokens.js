@@ -1,6 +1,5 @@
 /**
  * A text whose words are shaded by weights: a list with one word to choose.
- *
  * @typedef {{
  *   root: HTMLElement, list: HTMLElement, wordAt: (unit: number) => HTMLElement | null,
  *   paint: (weights: Float32Array | null, share: (weight: number) => number) => void,
@@ -29,7 +28,6 @@ const SIZES = /** @type {[number, string][]} */ ([
 /**
  * A panel of a side that is text. Words are told apart by colour only where their share of the
  * scale differs by a step, and those out of sight are coloured when they come into it.
- *
  * @param {import("./readings.js").Words} words
  * @param {string} label what the list is, for those who hear it
  * @param {Hears} hears
@@ -162,10 +160,7 @@ export function tokenPanel(words, label, hears) {
     event.preventDefault();
   });
 
-  /**
-   * @param {string} key
-   * @param {number} unit
-   */
+  /** @param {string} key @param {number} unit */
   function moved(key, unit) {
     const forward = list.dir === "rtl" ? "ArrowLeft" : "ArrowRight";
     const back = list.dir === "rtl" ? "ArrowRight" : "ArrowLeft";
@@ -202,7 +197,6 @@ export function tokenPanel(words, label, hears) {
   /**
    * Scroll to a word of a long text once, if it is not in sight. A list that is not shown yet has
    * no height to judge by: then as soon as it has.
-   *
    * @param {string} kind
    * @param {number} unit
    */
@@ -224,7 +218,6 @@ export function tokenPanel(words, label, hears) {
   /**
    * Keep a word in sight while the chunks around it get their real heights, which they have only
    * once they are near: for 30 frames, or until the reader moves.
-   *
    * @param {HTMLElement} span
    * @param {AbortController} end
    */
