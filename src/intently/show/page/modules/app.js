@@ -1,6 +1,6 @@
 /** The page: its controls, its views, and what every key and button does. */
 
-import { repaint } from "./colours.js";
+import { dressing, nextTheme, repaint } from "./colours.js";
 import { differenceView } from "./difference.js";
 import { keyTable, listenToKeys } from "./keys.js";
 import { finding } from "./find.js";
@@ -26,7 +26,6 @@ const LOOKS = [
 const TOGGLES = { scale: ["linear", "log"], sink: ["show", "hide"] };
 /** From this width on, what a word looks at stands beside the matrix. */
 const SIDE_BY_SIDE = "(min-width: 1400px)";
-const THEMES = ["auto", "light", "dark"];
 const SILENT = "the server does not answer: no new numbers can be shown";
 
 /**
@@ -160,10 +159,7 @@ export function mount(root, page, source, address, keys) {
     csv: () => void saved(() => saveTable(page, store.get(), source, "csv")),
     json: () => void saved(() => saveTable(page, store.get(), source, "json")),
     link: () => void copied(),
-    theme() {
-      const { theme } = store.get();
-      store.set({ theme: THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length] });
-    },
+    theme: () => store.set({ theme: nextTheme(store.get().theme) }),
     help: () => /** @type {HTMLDialogElement} */ (find("[data-help]")).showModal(),
   };
 
@@ -215,27 +211,7 @@ export function mount(root, page, source, address, keys) {
   pick("heads").addEventListener("change", () => store.set({ heads: pick("heads").value }, { push: true }));
   listenToKeys(root, keys, (doing) => doings[doing]?.());
 
-  const dark = matchMedia("(prefers-color-scheme: dark)");
-  const print = matchMedia("print");
-  let printed = false;
-  function dress() {
-    const { theme } = store.get();
-    const chosen = theme === "auto" ? (dark.matches ? "dark" : "light") : theme;
-    root.dataset.theme = printed || print.matches ? "light" : chosen;
-    const button = find("[data-do=theme]");
-    button.textContent = `◐ ${theme[0].toUpperCase()}${theme.slice(1)}`;
-    button.setAttribute("aria-label", `Colours: ${theme}`);
-    repaint(root);
-  }
-  dark.addEventListener("change", dress);
-  print.addEventListener("change", dress);
-  for (const [name, begins] of /** @type {const} */ ([["beforeprint", true], ["afterprint", false]])) {
-    addEventListener(name, () => {
-      printed = begins;
-      dress();
-    });
-  }
-
+  const dress = dressing(root, () => store.get().theme);
   const wide = matchMedia(SIDE_BY_SIDE);
   wide.addEventListener("change", () => {
     showControls();
@@ -294,7 +270,6 @@ export function mount(root, page, source, address, keys) {
     if (changed.has("theme")) dress();
   });
   finding(/** @type {HTMLInputElement} */ (find("[data-find]")), find("[data-found]"), page, store);
-  dress();
   showControls();
   find("[data-wait]").remove();
   overviewView(section("overview"), page, store, source);

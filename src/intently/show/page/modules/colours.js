@@ -1,10 +1,12 @@
 /**
  * The colours of weights, read from the style sheet: one ramp for light, one for dark.
  * @typedef {{rgb: Uint8ClampedArray, paper: string, ink: string, quiet: string, frame: string,
- *   accent: string, hole: string, hatch: string}} Ramp
+ *   accent: string, blue: string, hole: string, hatch: string}} Ramp
  */
 
 const STOPS = 8;
+const STEPS_OF_RAMP = 64;
+const THEMES = ["auto", "light", "dark"];
 
 /** @type {WeakMap<Element, Ramp>} */
 const RAMPS = new WeakMap();
@@ -20,7 +22,7 @@ export function ramp(root) {
   if (known) return known;
   const style = getComputedStyle(page);
   const read = (/** @type {string} */ name) => style.getPropertyValue(`--${name}`).trim();
-  const stops = Array.from({ length: STOPS }, (_, n) => colourParts(read(`w${n}`)));
+  const stops = Array.from({ length: STOPS }, (_, n) => rgbOf(read(`w${n}`)));
   const rgb = new Uint8ClampedArray(256 * 3);
   for (let level = 0; level < 256; level++) {
     const place = (level / 255) * (STOPS - 1);
@@ -29,16 +31,8 @@ export function ramp(root) {
       rgb[3 * level + c] = stops[low][c] + (place - low) * (stops[low + 1][c] - stops[low][c]);
     }
   }
-  const made = {
-    rgb,
-    paper: read("paper"),
-    ink: read("ink"),
-    quiet: read("quiet"),
-    frame: read("frame"),
-    accent: read("accent"),
-    hole: read("hole"),
-    hatch: read("hatch"),
-  };
+  const [paper, ink, quiet, frame] = ["paper", "ink", "quiet", "frame"].map(read);
+  const made = { rgb, paper, ink, quiet, frame, accent: read("accent"), blue: read("blue"), hole: read("hole"), hatch: read("hatch") };
   RAMPS.set(page, made);
   return made;
 }
@@ -50,6 +44,40 @@ export function ramp(root) {
 export function repaint(root) {
   RAMPS.delete(root);
   root.dispatchEvent(new CustomEvent("colours"));
+}
+
+/** The theme after another. @param {string} theme */
+export function nextTheme(theme) {
+  return THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length];
+}
+
+/**
+ * Keep a page light, dark, or as the system has it; what is printed is light.
+ * @param {HTMLElement} root
+ * @param {() => string} themeOf
+ * @returns {() => void} to be called when the theme changes
+ */
+export function dressing(root, themeOf) {
+  const [dark, print] = [matchMedia("(prefers-color-scheme: dark)"), matchMedia("print")];
+  let printed = false;
+  function dress() {
+    const theme = themeOf();
+    const chosen = theme === "auto" ? (dark.matches ? "dark" : "light") : theme;
+    root.dataset.theme = printed || print.matches ? "light" : chosen;
+    const button = root.querySelector("[data-do=theme]");
+    if (button) button.textContent = `◐ ${theme[0].toUpperCase()}${theme.slice(1)}`;
+    button?.setAttribute("aria-label", `Colours: ${theme}`);
+    repaint(root);
+  }
+  for (const media of [dark, print]) media.addEventListener("change", dress);
+  for (const [name, begins] of /** @type {const} */ ([["beforeprint", true], ["afterprint", false]])) {
+    addEventListener(name, () => {
+      printed = begins;
+      dress();
+    });
+  }
+  dress();
+  return dress;
 }
 
 /** The colour of a share of the scale. @param {Element} root @param {number} share from 0 to 1 */
@@ -76,10 +104,19 @@ function shadeLevel(share) {
   return Math.max(0, Math.min(255, Math.round(255 * share))) || 0;
 }
 
-/** @param {string} colour "#rrggbb" */
-function colourParts(colour) {
-  const number = Number.parseInt(colour.slice(1), 16);
-  return [(number >> 16) & 255, (number >> 8) & 255, number & 255];
+/** Red, green and blue of a colour. @param {string} colour "#rrggbb" */
+export function rgbOf(colour) {
+  return [1, 3, 5].map((at) => Number.parseInt(colour.slice(at, at + 2), 16));
+}
+
+/** The ramp as a line of pixels, from 0 to the top of the scale. @param {Ramp} ramp */
+export function rampPixels({ rgb }) {
+  const data = new Uint8ClampedArray(4 * STEPS_OF_RAMP);
+  for (let n = 0; n < STEPS_OF_RAMP; n++) {
+    const at = 3 * Math.round((255 * n) / (STEPS_OF_RAMP - 1));
+    data.set([...rgb.subarray(at, at + 3), 255], 4 * n);
+  }
+  return { width: STEPS_OF_RAMP, height: 1, data };
 }
 
 /** Relative luminance (WCAG 2, section 1.4.3). @param {...number} parts red, green and blue from 0 to 255 */

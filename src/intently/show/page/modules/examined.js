@@ -1,7 +1,8 @@
 /** The page of an examination: for each mistake, the weights that were expected beside those found. */
 
-import { inkOn, ramp, repaint } from "./colours.js";
-import { canvasPainter } from "./painter.js";
+import { dressing, inkOn, nextTheme, ramp } from "./colours.js";
+import { sized } from "./painter.js";
+import { ARROWS } from "./keys.js";
 import { scaleOf } from "./scales.js";
 import { announce, format } from "./words.js";
 import { layout, paintNames, paintNumbers, paintRules, widestOf } from "./frame.js";
@@ -21,8 +22,6 @@ const HIGHEST = 420;
 /** Room for a line above the names of the keys. */
 const LINE = 8;
 
-const THEMES = ["auto", "light", "dark"];
-
 /**
  * Draw every counterexample of the page, and follow the pointer and the arrow keys.
  * @param {HTMLElement} root
@@ -33,7 +32,12 @@ export function examined(root, page) {
     const figure = root.querySelector(`[data-example="${n}"]`);
     if (example && figure) pair(/** @type {HTMLElement} */ (figure), example);
   });
-  dressing(root);
+  let theme = "auto";
+  const dress = dressing(root, () => theme);
+  root.querySelector("[data-do=theme]")?.addEventListener("click", () => {
+    theme = nextTheme(theme);
+    dress();
+  });
 }
 
 /** Two matrices on one scale, read together. @param {HTMLElement} figure @param {Example} example */
@@ -64,14 +68,8 @@ function pair(figure, example) {
 
   /** @param {HTMLCanvasElement} canvas @param {Float32Array} weights */
   function paint(canvas, weights) {
-    const context = canvas.getContext("2d");
-    if (!context || !sheet) return;
-    const sharp = devicePixelRatio || 1;
-    canvas.width = Math.round(sheet.width * sharp);
-    canvas.height = Math.round(sheet.height * sharp);
-    Object.assign(canvas.style, { width: `${sheet.width}px`, height: `${sheet.height}px` });
-    context.scale(canvas.width / sheet.width, canvas.height / sheet.height);
-    const painter = canvasPainter(context);
+    if (!sheet) return;
+    const painter = sized(canvas, sheet.width, sheet.height);
     const colours = ramp(figure);
     const { x, y, w, h } = sheet;
     const masked = Uint8Array.from(weights, (weight) => (weight === 0 ? 1 : 0));
@@ -111,13 +109,7 @@ function pair(figure, example) {
     canvas.addEventListener("pointerleave", () => point(null));
     canvas.addEventListener("blur", () => point(null));
     canvas.addEventListener("keydown", (event) => {
-      const steps = /** @type {Record<string, number[]>} */ ({
-        ArrowLeft: [0, -1],
-        ArrowRight: [0, 1],
-        ArrowUp: [-1, 0],
-        ArrowDown: [1, 0],
-      });
-      const step = steps[event.key];
+      const step = ARROWS[event.key];
       if (!step || event.altKey || event.ctrlKey || event.metaKey) return;
       event.preventDefault();
       const { i, j } = pointed ?? told;
@@ -127,27 +119,4 @@ function pair(figure, example) {
   }
   figure.closest(".intently")?.addEventListener("colours", draw);
   new ResizeObserver(draw).observe(figure);
-}
-
-/** Light, dark, or as the system has it; printed pages are light. @param {HTMLElement} root */
-function dressing(root) {
-  const button = root.querySelector("[data-do=theme]");
-  const [dark, print] = [matchMedia("(prefers-color-scheme: dark)"), matchMedia("print")];
-  let theme = "auto";
-  function dress() {
-    const chosen = theme === "auto" ? (dark.matches ? "dark" : "light") : theme;
-    root.dataset.theme = print.matches ? "light" : chosen;
-    if (button) {
-      button.textContent = `◐ ${theme[0].toUpperCase()}${theme.slice(1)}`;
-      button.setAttribute("aria-label", `Colours: ${theme}`);
-    }
-    repaint(root);
-  }
-  button?.addEventListener("click", () => {
-    theme = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length];
-    dress();
-  });
-  dark.addEventListener("change", dress);
-  print.addEventListener("change", dress);
-  dress();
 }

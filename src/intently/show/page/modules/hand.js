@@ -160,7 +160,7 @@ export function toolsOf(works, activate) {
   const root = element("div", { class: "hand", role: "group", "aria-label": "Change the model" });
   const off = button("Switch head off", () => flip("off"));
   const layerOff = button("Switch layer off", () => flip("layer"));
-  const power = /** @type {HTMLSelectElement} */ (element("select", { "aria-label": "Sharpen: weights to the power" }));
+  const power = element("select", { "aria-label": "Sharpen: weights to the power" });
   power.append(...POWERS.map(([value, name]) => element("option", { value }, name)));
   const click = button("Click changes", () => {
     const active = click.getAttribute("aria-pressed") !== "true";
@@ -171,9 +171,7 @@ export function toolsOf(works, activate) {
   click.title = "A click crosses a cell out, a drag up or down sets its weight. Switch it off to select cells and to move the window.";
   const cellName = element("span", { class: "hand-cell" });
   const cross = button("Cross out", () => cellDo("forbid"));
-  const weight = /** @type {HTMLInputElement} */ (
-    element("input", { type: "range", min: 0, max: 1, step: 0.01, "aria-label": "Weight of this cell" })
-  );
+  const weight = element("input", { type: "range", min: 0, max: 1, step: 0.01, "aria-label": "Weight of this cell" });
   const number = element("span", { class: "hand-number" });
   const free = button("As it was", () => cellDo("free"));
   const sharpen = element("label", { class: "hand-power" }, element("span", {}, "Sharpen"), power);

@@ -162,13 +162,11 @@ export function live(root, about, worker, base) {
 
   /** The panel over the views: text, translation, steps, changes and moments. */
   function panelOf() {
-    const field = /** @type {HTMLTextAreaElement} */ (
-      element("textarea", { rows: 1, maxlength: LONGEST, spellcheck: "false", id: "live-text", lang: about.embedded ? "en" : null })
-    );
+    const field = element("textarea", { rows: 1, maxlength: LONGEST, spellcheck: "false", id: "live-text", lang: about.embedded ? "en" : null });
     const output = element("p", { class: "live-output", lang: about.embedded ? "fr" : null, "aria-live": "polite" });
     const told = element("p", { class: "live-told" });
     const read = element("p", { class: "live-read", hidden: true });
-    const beams = /** @type {HTMLSelectElement} */ (element("select", { "aria-label": "Search" }));
+    const beams = element("select", { "aria-label": "Search" });
     for (const count of BEAMS) beams.append(element("option", { value: count }, count === 1 ? "greedy" : `${count} beams`));
     const steps = toggle("Word by word", () => become({ upto: now.upto === null ? 1 : null }));
     const back = button("◂", () => step(-1), "The word before");
@@ -264,7 +262,7 @@ export function live(root, about, worker, base) {
       const words = shown.split(/\s+/).filter(Boolean);
       const old = before && now.upto === null ? before.text.split(/\s+/).filter(Boolean) : words;
       const parts = difference(old, words).flatMap(({ word, kind }) => {
-        const tag = { same: "span", new: "ins", gone: "del" }[kind];
+        const tag = /** @type {const} */ ({ same: "span", new: "ins", gone: "del" })[kind];
         return [element(tag, {}, word), " "];
       });
       output.replaceChildren(...parts);

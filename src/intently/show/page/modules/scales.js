@@ -90,3 +90,23 @@ function quantile(values, share) {
   }
   return count ? some.subarray(0, count).sort()[Math.floor(share * (count - 1))] : 1;
 }
+
+/**
+ * The places of the largest numbers, the largest first, equal ones in their order.
+ * @param {Float32Array | Float64Array} numbers
+ * @param {number} count
+ * @param {number} [above] those that are not above it are none
+ * @returns {number[]}
+ */
+export function largest(numbers, count, above = 0) {
+  /** @type {number[]} */
+  const found = [];
+  for (let n = 0; n < numbers.length; n++) {
+    if (!(numbers[n] > above) || (found.length === count && numbers[n] <= numbers[found[count - 1]])) continue;
+    let at = found.length;
+    while (at > 0 && numbers[found[at - 1]] < numbers[n]) at--;
+    found.splice(at, 0, n);
+    if (found.length > count) found.pop();
+  }
+  return found;
+}

@@ -1,12 +1,11 @@
 /** What stands on the page, painted again as a picture: text, grounds, outlines, and what paints itself. */
 
-import { ramp } from "./colours.js";
+import { ramp, rampPixels } from "./colours.js";
 
 /** @typedef {import("./painter.js").Painter} Painter */
 /** @typedef {(painter: Painter, box: DOMRect) => void} Paint where the box is in the picture */
 
 const EDGE = 20;
-const STEPS_OF_RAMP = 64;
 
 /** @type {WeakMap<Element, Paint>} */
 const OWN = new WeakMap();
@@ -70,13 +69,7 @@ export function seenOf(part) {
     const outlined = style.outlineStyle !== "none" ? style.outlineColor : undefined;
     if (element.matches(".ramp")) {
       const { x, y, width, height } = placed(box);
-      const { rgb } = ramp(element);
-      for (let n = 0; n < STEPS_OF_RAMP; n++) {
-        const at = 3 * Math.round((255 * n) / (STEPS_OF_RAMP - 1));
-        const colour = `rgb(${rgb[at]}, ${rgb[at + 1]}, ${rgb[at + 2]})`;
-        const step = width / STEPS_OF_RAMP;
-        steps.push((painter) => painter.rect(x + n * step, y, step + 0.5, height, { fill: colour }));
-      }
+      steps.push((painter) => painter.image(rampPixels(ramp(element)), x, y, width, height));
       steps.push((painter) => painter.rect(x, y, width, height, { stroke: frame, width: 1 }));
     } else if (element instanceof HTMLCanvasElement && element.width && element.height) {
       const { x, y, width, height } = placed(box);

@@ -328,15 +328,3 @@ function keep(write) {
     if (!(error instanceof DOMException)) throw error;
   }
 }
-
-/** An address that nobody sees, for a page inside a notebook. @returns {Address} */
-export function memoryAddress() {
-  let text = "";
-  return {
-    read: () => text,
-    write(next) {
-      text = next;
-    },
-    listen() {},
-  };
-}

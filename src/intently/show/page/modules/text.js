@@ -1,10 +1,11 @@
 /** The text: what a word looks at, or who looks at it, shaded where it stands. */
 
-import { largest, readingCard } from "./cards.js";
+import { readingCard } from "./cards.js";
 import { compared } from "./compare.js";
 import { errorOf } from "./data.js";
 import { headsName, readingOf, wordName } from "./readings.js";
 import { offerPicture } from "./save.js";
+import { largest } from "./scales.js";
 import { seenOf } from "./snapshot.js";
 import { pinOf } from "./state.js";
 import { announce, element, format, orSay } from "./words.js";

@@ -14,7 +14,7 @@ const POINTS = 24;
 
 /** A canvas under the words of some panels. @param {HTMLElement} panels */
 export function threadsUnder(panels) {
-  const canvas = /** @type {HTMLCanvasElement} */ (element("canvas", { class: "threads", "aria-hidden": "true" }));
+  const canvas = element("canvas", { class: "threads", "aria-hidden": "true" });
   /** @type {Thread[]} */
   let threads = [];
   let strength = 1;

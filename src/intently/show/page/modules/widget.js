@@ -23,7 +23,7 @@ export function renderWidget({ model, el }) {
   const sheet = new CSSStyleSheet();
   sheet.replaceSync(model.get("style"));
   shadow.adoptedStyleSheets = [sheet];
-  const body = /** @type {HTMLTemplateElement} */ (element("template"));
+  const body = element("template");
   body.innerHTML = model.get("body");
   shadow.append(body.content);
   el.append(host);

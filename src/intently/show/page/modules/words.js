@@ -115,27 +115,39 @@ export function superscript(power) {
 }
 
 /**
- * An element with attributes; children that are strings become text, never markup.
- * @param {string} tag
- * @param {Record<string, string | number | boolean | null | undefined>} [attributes]
+ * An element with attributes; functions hear the event of their name, strings become text, never markup.
+ * @template {keyof HTMLElementTagNameMap} T
+ * @param {T} tag
+ * @param {Record<string, string | number | boolean | null | undefined | ((event: any) => void)>} [attributes]
  * @param {...(Node | string)} children
- * @returns {HTMLElement}
+ * @returns {HTMLElementTagNameMap[T]}
  */
 export function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
-  attribute(made, attributes);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (typeof value === "function") made.addEventListener(name, value);
+    else if (value === true) made.setAttribute(name, "");
+    else if (value !== false && value !== null && value !== undefined) made.setAttribute(name, String(value));
+  }
   made.append(...children);
   return made;
 }
 
-/** @param {Element} made @param {Record<string, string | number | boolean | null | undefined>} attributes */
-function attribute(made, attributes) {
-  for (const [name, value] of Object.entries(attributes)) {
-    if (value === true) made.setAttribute(name, "");
-    else if (value !== false && value !== null && value !== undefined) {
-      made.setAttribute(name, String(value));
-    }
-  }
+/**
+ * A name, the place behind it, a bar as long as a share of the largest, and a number.
+ * @param {string} name
+ * @param {string} place
+ * @param {number} share
+ * @param {string} number
+ */
+export function barLine(name, place, share, number) {
+  const bar = element("i", { hidden: !share });
+  bar.style.width = `${100 * share}%`;
+  return [
+    element("b", {}, element("bdi", {}, name), ...(place ? [" ", element("small", {}, place)] : [])),
+    element("span", { class: "track" }, bar),
+    element("span", { class: "weight" }, number),
+  ];
 }
 
 /**
