@@ -77,7 +77,7 @@ class Animation:
 
     def page(self) -> str:
         """Return the page as HTML, which fetches nothing."""
-        scripts = ("live.js", "trying.js", "player.js") if self.live else ("player.js",)
+        scripts = ("modules/dragging.js", "modules/trying.js", "modules/player.js") if self.live else ("modules/player.js",)
         code, css = "".join(map(source, scripts)), source("player.css")
         body = BODY.format(title=html.escape(self.title), count=len(self))
         data = described({**stored(self.scenes, self.size), "live": self.live})
@@ -123,7 +123,7 @@ def told(
 @cache
 def source(name: str) -> str:
     """Return the text of a file of the player."""
-    return (resources("intently.show.animate") / name).read_text(encoding="utf-8")
+    return (resources("intently.show.page") / name).read_text(encoding="utf-8")
 
 
 def stored(scenes: Sequence[Scene], size: tuple[float, float]) -> dict[str, Any]:
