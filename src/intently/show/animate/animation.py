@@ -11,18 +11,17 @@ import html
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cache
-from importlib.resources import files as resources
 from pathlib import Path
 from typing import Any
 
 from intently.show import files
 from intently.show.animate.stage import MARGIN, USUAL, Scene, Shape, Stage
 from intently.show.labels import titled
+from intently.show.page.script import joined, source, strict
 from intently.show.page.writing import described, head
 
 BODY = """<body>
-<main>
+<main class="intently" data-theme="auto">
 <h1>{title}</h1>
 <p id="said" aria-live="polite"></p>
 <div id="stage" tabindex="0" role="group" aria-label="picture"><canvas role="img"></canvas></div>
@@ -77,8 +76,7 @@ class Animation:
 
     def page(self) -> str:
         """Return the page as HTML, which fetches nothing."""
-        scripts = ("modules/dragging.js", "modules/trying.js", "modules/player.js") if self.live else ("modules/player.js",)
-        code, css = "".join(map(source, scripts)), source("player.css")
+        code, css = strict(joined(["player"])), source("colours.css") + source("player.css")
         body = BODY.format(title=html.escape(self.title), count=len(self))
         data = described({**stored(self.scenes, self.size), "live": self.live})
         return (
@@ -118,12 +116,6 @@ def told(
     if path is not None:
         animation.save(path)
     return animation
-
-
-@cache
-def source(name: str) -> str:
-    """Return the text of a file of the player."""
-    return (resources("intently.show.page") / name).read_text(encoding="utf-8")
 
 
 def stored(scenes: Sequence[Scene], size: tuple[float, float]) -> dict[str, Any]:

@@ -17,9 +17,9 @@ from pathlib import Path
 HERE = Path(__file__).parent
 MODULES = HERE / "modules"
 
-ENTRIES = ("start", "widget", "play", "worker", "examination")
+ENTRIES = ("start", "widget", "play", "worker", "examination", "player")
 """The modules that scripts begin with: a page, its form in a notebook, a live one and its worker,
-and the page of an examination.
+the page of an examination, and that of a story.
 """
 
 IMPORT = re.compile(r'import \{ ((?:\w+, )*\w+),? \} from "\./(\w+)\.js";')

@@ -97,7 +97,7 @@ def scripts(blocks: Sequence[bytes], order: Iterable[int]) -> list[str]:
 
 def style(*more: str) -> str:
     """Return the one style sheet: the shell, its views, narrow screens, print, and ``more``."""
-    parts = ("style", "text", "views", "narrow", *more)
+    parts = ("colours", "style", "text", "views", "narrow", *more)
     return "".join([shipped(f"{part}.css") for part in parts])
 
 

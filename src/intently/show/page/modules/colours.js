@@ -1,10 +1,9 @@
 /**
  * The colours of weights, read from the style sheet: one ramp for light, one for dark.
- * @typedef {{rgb: Uint8ClampedArray, paper: string, ink: string, quiet: string, frame: string,
- *   accent: string, blue: string, hole: string, hatch: string}} Ramp
+ * @typedef {{rgb: Uint8ClampedArray, below: Uint8ClampedArray, paper: string, ink: string, quiet: string, frame: string,
+ *   grid: string, accent: string, blue: string, hole: string, hatch: string}} Ramp
  */
 
-const STOPS = 8;
 const STEPS_OF_RAMP = 64;
 const THEMES = ["auto", "light", "dark"];
 
@@ -22,19 +21,24 @@ export function ramp(root) {
   if (known) return known;
   const style = getComputedStyle(page);
   const read = (/** @type {string} */ name) => style.getPropertyValue(`--${name}`).trim();
-  const stops = Array.from({ length: STOPS }, (_, n) => rgbOf(read(`w${n}`)));
-  const rgb = new Uint8ClampedArray(256 * 3);
-  for (let level = 0; level < 256; level++) {
-    const place = (level / 255) * (STOPS - 1);
-    const low = Math.min(Math.floor(place), STOPS - 2);
-    for (let c = 0; c < 3; c++) {
-      rgb[3 * level + c] = stops[low][c] + (place - low) * (stops[low + 1][c] - stops[low][c]);
-    }
-  }
-  const [paper, ink, quiet, frame] = ["paper", "ink", "quiet", "frame"].map(read);
-  const made = { rgb, paper, ink, quiet, frame, accent: read("accent"), blue: read("blue"), hole: read("hole"), hatch: read("hatch") };
+  const [paper, ink, quiet, frame, grid] = ["paper", "ink", "quiet", "frame", "grid"].map(read);
+  const [accent, blue, hole, hatch] = ["accent", "blue", "hole", "hatch"].map(read);
+  const [rgb, below] = [["w0", "w1", "w2", "w3", "w4", "w5", "w6", "w7"], ["paper", "b1", "b2", "b3", "b4"]].map((stops) => levels(stops.map(read)));
+  const made = { rgb, below, paper, ink, quiet, frame, grid, accent, blue, hole, hatch };
   RAMPS.set(page, made);
   return made;
+}
+
+/** 256 colours, three bytes each, between some. @param {string[]} colours */
+function levels(colours) {
+  const stops = colours.map(rgbOf);
+  const rgb = new Uint8ClampedArray(256 * 3);
+  for (let level = 0; level < 256; level++) {
+    const place = (level / 255) * (stops.length - 1);
+    const low = Math.min(Math.floor(place), stops.length - 2);
+    for (let c = 0; c < 3; c++) rgb[3 * level + c] = stops[low][c] + (place - low) * (stops[low + 1][c] - stops[low][c]);
+  }
+  return rgb;
 }
 
 /**
@@ -80,28 +84,31 @@ export function dressing(root, themeOf) {
   return dress;
 }
 
-/** The colour of a share of the scale. @param {Element} root @param {number} share from 0 to 1 */
+/** Red, green and blue of a share of the scale. @param {Element} root @param {number} share from −1 to 1 */
+function partsOf(root, share) {
+  const { rgb, below } = ramp(root);
+  const at = 3 * Math.min(255, Math.round(255 * Math.abs(share))) || 0;
+  return [...(share < 0 ? below : rgb).subarray(at, at + 3)];
+}
+
+/** The colour of a share of the scale. @param {Element} root @param {number} share from −1 to 1 */
 export function shade(root, share) {
-  const { rgb } = ramp(root);
-  const at = 3 * shadeLevel(share);
-  return `rgb(${rgb[at]} ${rgb[at + 1]} ${rgb[at + 2]})`;
+  return `rgb(${partsOf(root, share).join(" ")})`;
 }
 
 /**
- * The colour, light or dark, in which text is read best on a shade.
+ * The first of our inks that reads well on a shade, 4.5 : 1 (WCAG 2.2, 1.4.3).
  * @param {Element} root
- * @param {number} share from 0 to 1
+ * @param {number} share from −1 to 1
  */
 export function inkOn(root, share) {
-  const { rgb } = ramp(root);
-  const at = 3 * shadeLevel(share);
-  const light = luminance(rgb[at], rgb[at + 1], rgb[at + 2]);
-  return 1.05 / (light + 0.05) > (light + 0.05) / (0.0144 + 0.05) ? "#ffffff" : "#1b1f24";
-}
-
-/** @param {number} share */
-function shadeLevel(share) {
-  return Math.max(0, Math.min(255, Math.round(255 * share))) || 0;
+  const [r, g, b] = partsOf(root, share).map((part) => {
+    const value = part / 255;
+    return value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+  });
+  const light = 0.05 + 0.2126 * r + 0.7152 * g + 0.0722 * b; // relative luminance, section 1.4.3
+  if (light / 0.0612 >= 4.5) return "#1b1f24";
+  return 1.05 / light >= 4.5 ? "#ffffff" : "#000000";
 }
 
 /** Red, green and blue of a colour. @param {string} colour "#rrggbb" */
@@ -117,13 +124,4 @@ export function rampPixels({ rgb }) {
     data.set([...rgb.subarray(at, at + 3), 255], 4 * n);
   }
   return { width: STEPS_OF_RAMP, height: 1, data };
-}
-
-/** Relative luminance (WCAG 2, section 1.4.3). @param {...number} parts red, green and blue from 0 to 255 */
-function luminance(...parts) {
-  const [r, g, b] = parts.map((part) => {
-    const value = part / 255;
-    return value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
-  });
-  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
 }
