@@ -82,7 +82,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Curve:
-    """A ribbon from (x, y) to (x2, y2) with vertical ends, ``rise`` above the straight line."""
+    """A ribbon from (x, y) to (x2, y2) with vertical ends."""
 
     key: str
     x: float
@@ -91,7 +91,6 @@ class Curve:
     y2: float
     width: float
     shade: float = 0.7
-    rise: float = 0.0
     opacity: float = 1.0
 
 

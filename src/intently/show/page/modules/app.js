@@ -71,9 +71,7 @@ export function mount(root, page, source, address, keys) {
   /** @param {HTMLElement} group @param {string} key @param {string[][]} options */
   function choices(group, key, options) {
     for (const [value, text] of options) {
-      const button = element("button", { type: "button", "data-set": key, "data-value": value }, text);
-      button.addEventListener("click", () => choose(key, value));
-      group.append(button);
+      group.append(element("button", { type: "button", "data-set": key, "data-value": value, click: () => choose(key, value) }, text));
     }
   }
 
@@ -191,10 +189,10 @@ export function mount(root, page, source, address, keys) {
   }
 
   root.addEventListener("click", (event) => {
-    const button = event.target instanceof Element ? event.target.closest("[data-do]") : null;
-    const doing = button?.getAttribute("data-do") ?? "";
+    const target = /** @type {Element} */ (event.target);
+    const doing = target.closest("[data-do]")?.getAttribute("data-do") ?? "";
     if (doing === "save") openMenu(find("[data-save]").hasAttribute("hidden"));
-    else if (!(event.target instanceof Element && event.target.closest("[data-save]"))) openMenu(false);
+    else if (!target.closest("[data-save]")) openMenu(false);
     if (doing !== "save") doings[doing]?.();
   });
   find(".menu").addEventListener("keydown", (event) => {

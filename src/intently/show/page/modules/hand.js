@@ -181,9 +181,7 @@ export function toolsOf(works, activate) {
 
   /** @param {string} text @param {() => void} act */
   function button(text, act) {
-    const made = element("button", { type: "button", class: "toggle" }, text);
-    made.addEventListener("click", act);
-    return made;
+    return element("button", { type: "button", class: "toggle", click: act }, text);
   }
 
   /** @returns {Cell | null} */

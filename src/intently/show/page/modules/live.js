@@ -168,7 +168,7 @@ export function live(root, about, worker, base) {
     const read = element("p", { class: "live-read", hidden: true });
     const beams = element("select", { "aria-label": "Search" });
     for (const count of BEAMS) beams.append(element("option", { value: count }, count === 1 ? "greedy" : `${count} beams`));
-    const steps = toggle("Word by word", () => become({ upto: now.upto === null ? 1 : null }));
+    const steps = button("Word by word", () => become({ upto: now.upto === null ? 1 : null }));
     const back = button("◂", () => step(-1), "The word before");
     const next = button("▸", () => step(1), "The next word");
     const count = element("span", { class: "live-count" });
@@ -195,18 +195,9 @@ export function live(root, about, worker, base) {
       lesson,
     );
 
-    /** @param {string} text @param {() => void} act @param {string} says */
+    /** @param {string} text @param {() => void} act @param {string} [says] */
     function button(text, act, says) {
-      const one = element("button", { type: "button", class: "toggle", title: says, "aria-label": says }, text);
-      one.addEventListener("click", act);
-      return one;
-    }
-
-    /** @param {string} text @param {() => void} act */
-    function toggle(text, act) {
-      const one = element("button", { type: "button", class: "toggle" }, text);
-      one.addEventListener("click", act);
-      return one;
+      return element("button", { type: "button", class: "toggle", title: says, "aria-label": says, click: act }, text);
     }
 
     /** @param {number} by */
@@ -289,12 +280,11 @@ export function live(root, about, worker, base) {
       chips.replaceChildren(
         ...now.changes.map((change) => {
           const words = sayChange(change, result);
-          const gone = element("button", { type: "button", "aria-label": `Take back: ${words}` }, "×");
-          gone.addEventListener("click", () => {
+          const click = () => {
             remember();
             become({ changes: withoutChange(now.changes, change) });
-          });
-          return element("li", {}, words, gone);
+          };
+          return element("li", {}, words, element("button", { type: "button", "aria-label": `Take back: ${words}`, click }, "×"));
         }),
       );
     }

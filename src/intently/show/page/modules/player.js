@@ -124,13 +124,9 @@ function write(text, x, y, size, colour, align) {
 /** @param {Shape} curve */
 function drawCurve(curve) {
   const middle = (curve.y + curve.y2) / 2;
-  const first = curve.rise ? curve.y : middle;
-  const last = curve.rise ? curve.y2 : middle;
   pen.beginPath();
   pen.moveTo(curve.x, curve.y);
-  pen.bezierCurveTo(
-    curve.x, first - curve.rise, curve.x2, last - curve.rise, curve.x2, curve.y2,
-  );
+  pen.bezierCurveTo(curve.x, middle, curve.x2, middle, curve.x2, curve.y2);
   pen.strokeStyle = shade(root, curve.shade);
   pen.lineWidth = curve.width;
   pen.stroke();
