@@ -24,7 +24,7 @@ from intently.show.page.items import items_of
 from intently.show.page.server import Server
 
 from .driving import asked, status, until
-from .pages import forms, made, translation
+from .pages import made, translation
 from .serving import running
 
 Opened = Callable[..., Any]
@@ -58,42 +58,6 @@ def test_every_view_of_a_served_page(story: Server, opened: Opened) -> None:
     page.locator("section[data-view=text] .word").nth(2).click()
     status(page, "query ‘")
     assert "computed by the server" in page.text_content("[data-bound]")
-
-
-def test_numbers_of_the_server_are_those_of_the_recording(opened: Opened) -> None:
-    matrices = {name: matrix for name, matrix in forms().items() if name != "weights"}
-    lines = []
-    for entry in range(len(matrices)):
-        lines.append(
-            f"for (const heads of ['1', 'mean']) {{"
-            f"const head = await source.open(0, {entry}, heads);"
-        )
-        for what in (
-            "row(7)",
-            "column(11)",
-            "tile(3, 30, 5, 36)",
-            "pooled(2, 30, 4, 36, 7, 8)",
-            "entropy()",
-            "received()",
-        ):
-            lines.append(f"found.push(Array.from(await head.{what}));")
-        lines.append("}")
-    code = "const source = servedHeads(stored), found = [];\n" + "\n".join(lines)
-    with running(items_of(matrices)) as server:
-        found = iter(asked(opened(server.address), code + "\nreturn found;"))
-        for name, matrix in matrices.items():
-            every = matrix.tile().double()[0]
-            for w in (every[1], every.mean(0)):
-                for right in (
-                    w[7],
-                    w[:, 11],
-                    w[3:30, 5:36],
-                    w[2:30, 4:36].unflatten(0, (7, 4)).unflatten(2, (8, 4)).mean((1, 3)),
-                    torch.special.entr(w).sum(-1),
-                    w.sum(0),
-                ):
-                    np.testing.assert_allclose(next(found), right.ravel(), 0, 2e-5, err_msg=name)
-        assert next(found, None) is None
 
 
 def test_a_long_head_is_sampled_first(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -238,9 +238,9 @@ class Paper:
 
         y = bottom + SUM
         self.axes.add_artist(Circle((middle, y), SUM, fc=PAPER, ec=INK, lw=0.8, zorder=2))
-        for line in ([(-1, 0), (1, 0)], [(0, -1), (0, 1)]):
-            xs, ys = ([middle + 4 * p[0] for p in line], [y + 4 * p[1] for p in line])
-            self.axes.plot(xs, ys, color=INK, lw=0.8, zorder=2.1)
+        for xs, ys in (((-4, 4), (0, 0)), ((0, 0), (-4, 4))):
+            line = [middle + x for x in xs], [y + x for x in ys]
+            self.axes.plot(*line, color=INK, lw=0.8, zorder=2.1)
         return y + SUM
 
     def wave(self, middle: float, y: float) -> None:

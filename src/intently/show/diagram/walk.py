@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any
 
@@ -161,13 +161,12 @@ def declared(module: nn.Module, name: str) -> Call:
 
 def tensors(value: Any) -> Iterator[Tensor]:
     """Yield the tensors in tuples, lists, mappings and dataclasses."""
-    if isinstance(value, Tensor):
-        yield value
-        return
     if isinstance(value, Mapping):
         value = list(value.values())
     elif is_dataclass(value):
         value = list(vars(value).values())
+    if isinstance(value, Tensor):
+        yield value
     for each in value if isinstance(value, tuple | list) else ():
         yield from tensors(each)
 
@@ -288,19 +287,19 @@ class Walk:
         if self._is_layer(call):
             inner = self._parts(list(self._steps(call)), call.read, call.wrote, column)
             title = re.sub("^(Encoder|Decoder) l", "L", title_of(module))
-            own, _ = self._count(module.named_parameters(recurse=False), call.name)
+            own, _ = self._count(module.parameters(recurse=False), call.name)
             return Part("layer", title, call.name, takes, gives, own, parts=tuple(inner))
         name = self._named(call)
-        parameters, tied = self._count(module.named_parameters(), name)
+        parameters, tied = self._count(module.parameters(), name)
         reads = self._reads(call, column) if kind == "attention" else ()
         title, notes = self._title(call, bool(reads)), tuple(_notes(module, kind))
         return Part(kind, title, name, takes, gives, parameters, notes, reads, tied)
 
-    def _count(self, named: Any, name: str) -> tuple[int, str]:
+    def _count(self, parameters: Iterable[Tensor], name: str) -> tuple[int, str]:
         """The parameters that are counted nowhere else, or the module whose weights these are."""
-        found = [p for _, p in named]
-        new = [p for p in found if id(p) not in self.counted]
-        tied = "" if new or not found else self.counted[id(found[0])]
+        every = list(parameters)
+        new = [p for p in every if id(p) not in self.counted]
+        tied = "" if new or not every else self.counted[id(every[0])]
         self.counted.update((id(p), name) for p in new)
         return sum(p.numel() for p in new), tied
 
@@ -335,15 +334,15 @@ class Walk:
             return parts
         model = self.root.module
         called = {call.module for call in self.root.inside}
-        tables = [(n, list(m.parameters())) for n, m in model.named_children() if m not in called]
-        mine = [(name, found) for name, found in tables if "position" in name and found]
-        own = (*model.named_parameters(recurse=False), *model.named_buffers(recurse=False))
-        mine += [(n, [x]) for n, x in own if n.startswith("pos") and x.is_floating_point()]
-        if not mine:
+        modules = [(n, list(m.parameters())) for n, m in model.named_children() if m not in called]
+        tables = [(name, table) for name, table in modules if "position" in name and table]
+        plain = (*model.named_parameters(recurse=False), *model.named_buffers(recurse=False))
+        tables += [(n, [x]) for n, x in plain if n.startswith("pos") and x.is_floating_point()]
+        if not tables:
             return parts
-        name, found = mine[min(column, len(mine) - 1)]
-        learned = isinstance(found[0], nn.Parameter)
-        count, _ = self._count([("", x) for x in found], name) if learned else (0, "")
+        name, table = tables[min(column, len(tables) - 1)]
+        learned = isinstance(table[0], nn.Parameter)
+        count = self._count(table, name)[0] if learned else 0
         title = "Learned positions" if learned else "Sinusoidal positions"
         x = parts[1].takes if len(parts) > 1 else parts[0].gives
         first = Part("positions", title, name, parts[0].gives, x, count)
@@ -380,15 +379,19 @@ def words(name: str) -> str:
 
 def _notes(module: Any, kind: str) -> Iterator[str]:
     """What the small lines of a box say of a module."""
+
+    def many(count: int, one: str) -> str:
+        return f"{count} {one}{'s' * (count > 1)}"
+
     if kind == "attention":
         names = ("heads", "num_heads", "num_attention_heads", "n_heads")
         counts = (getattr(module, name, 0) for name in names)
         heads = next((n for n in counts if isinstance(n, int) and n), 0)
         few = getattr(module, "kv_heads", heads)
         if heads:
-            yield f"{heads} head{'s' * (heads > 1)}"
+            yield many(heads, "head")
         if few != heads:
-            yield f"{few} key/value head{'s' * (few > 1)}"
+            yield many(few, "key/value head")
         if isinstance(getattr(module, "d", None), int):
             yield f"d = {module.d}"
         if getattr(getattr(module, "attention", None), "positions", None) is not None:
@@ -396,12 +399,9 @@ def _notes(module: Any, kind: str) -> Iterator[str]:
         if isinstance(getattr(module, "score", None), str):
             yield module.score
     elif kind == "feed-forward":
-        maps = [m for m in module.modules() if isinstance(m, nn.Linear)]
-        if maps:
+        if maps := [m for m in module.modules() if isinstance(m, nn.Linear)]:
             yield f"{maps[0].in_features} → {maps[-1].in_features} → {maps[-1].out_features}"
-        activation = getattr(module, "activation", None)
-        named = getattr(activation, "__name__", "")
-        if named:
+        if named := getattr(getattr(module, "activation", None), "__name__", ""):
             yield {"relu": "ReLU", "gelu": "GELU", "silu": "SiLU"}.get(named, named)
     elif kind == "cell":
         if module.num_layers > 1:

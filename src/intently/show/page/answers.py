@@ -12,7 +12,7 @@ import sys
 import threading
 import traceback
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -187,15 +187,7 @@ class Served:
         if (r0, c0, r1, c1) == (0, 0, *head.shape[-2:]) and not _is_long(head, r1):
             return _numbers(head.pool(h, w, reduce))
         down, across = edges(r0, r1, h), edges(c0, c1, w)
-        out = np.zeros((len(down) - 1, c1 - c0), np.float32)
-        join = np.maximum if reduce == "max" else np.add
-        start = r0
-        for strip in self._strips(head, window):
-            rows = np.searchsorted(down, np.arange(start, start + len(strip)), "right") - 1
-            cuts = np.flatnonzero(np.diff(rows, prepend=-1))
-            out[rows[cuts]] = join(out[rows[cuts]], join.reduceat(strip.float().numpy(), cuts))
-            start += len(strip)
-        return _numbers(_across(out, across, np.diff(down), reduce))
+        return _numbers(_cells(self._strips(head, window), down, across, reduce))
 
     def masked(self, given: Given) -> Answer:
         """Which cells of a window are masked completely.
@@ -369,19 +361,24 @@ def _sampled(
     count = min(len(down) - 1, max(1, SAMPLE // (head.shape[-1] * _heads(head))))
     coarse = edges(r0, r1, count)
     rows = torch.from_numpy((coarse[:-1] + coarse[1:] - 1) // 2)
-    weights = head.tile(rows, torch.arange(c0, c1)).float().numpy()
-    cells = _across(weights, across, np.ones(count), reduce)
+    cells = _cells([head.tile(rows, torch.arange(c0, c1))], np.arange(count + 1), across, reduce)
     of = torch.from_numpy(np.searchsorted(coarse, down[:-1], "right") - 1)
     return cells[of], max(1, round((r1 - r0) / count))
 
 
-def _across(sums: np.ndarray, across: np.ndarray, rows: np.ndarray, reduce: str) -> Tensor:
-    """Pool sums over ``rows`` rows each, or maxima, over columns; the first of them is c0."""
-    starts = across[:-1] - across[0]
-    if reduce == "max":
-        return torch.from_numpy(np.maximum.reduceat(sums, starts, axis=1))
-    total = np.add.reduceat(sums, starts, axis=1)
-    return torch.from_numpy(total / rows[:, None] / np.diff(across)).float()
+def _cells(strips: Iterable[Tensor], down: np.ndarray, across: np.ndarray, reduce: str) -> Tensor:
+    """Pool strips of rows, of which the first is down[0], into cells between these edges."""
+    join = np.maximum if reduce == "max" else np.add
+    cells = np.zeros((len(down) - 1, len(across) - 1), np.float32)
+    start = down[0]
+    for strip in strips:
+        pooled = join.reduceat(strip.float().numpy(), across[:-1] - across[0], axis=1)
+        rows = np.searchsorted(down, np.arange(start, start + len(pooled)), "right") - 1
+        join.at(cells, rows, pooled)
+        start += len(pooled)
+    if reduce == "mean":
+        cells /= np.diff(down)[:, None] * np.diff(across)
+    return torch.from_numpy(cells)
 
 
 def _seen(head: LazyMatrix, down: np.ndarray, across: np.ndarray) -> np.ndarray:
@@ -400,9 +397,8 @@ def _seen(head: LazyMatrix, down: np.ndarray, across: np.ndarray) -> np.ndarray:
         return every
     allow = p.allow(slice(r0, r1), slice(c0, c1))
     assert allow is not None
-    seen = allow.reshape(-1, *allow.shape[-2:]).any(0).expand(r1 - r0, c1 - c0).numpy()
-    seen = np.logical_or.reduceat(seen, down[:-1] - r0, axis=0)
-    return np.logical_or.reduceat(seen, across[:-1] - c0, axis=1)
+    seen = allow.reshape(-1, *allow.shape[-2:]).any(0).expand(r1 - r0, c1 - c0)
+    return _cells([seen], down, across, "max").numpy() > 0
 
 
 def _seen_in_runs(runs: Any, down: np.ndarray, across: np.ndarray) -> np.ndarray:
