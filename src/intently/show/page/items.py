@@ -165,13 +165,14 @@ def items_of(
         expected = "a recording, a lazy matrix, or lazy matrices by name"
         fix = "wrap dense weights: it.Dense(weights)"
         raise build(KindError, "source", expected, type(source).__name__, fix=fix)
-    named = [one for one in every if 0 not in one.matrix.shape and one.matrix.ndim <= 4]
-    left_out += [
-        f"{one.name} is left out: its weights {one.matrix.shape} have more axes than (b, h, t, s); "
-        "pick from them and show A[0]"
-        for one in every
-        if 0 not in one.matrix.shape and one.matrix.ndim > 4
-    ]
+    named = []
+    for one in every:
+        shape = one.matrix.shape
+        if len(shape) > 4:
+            told = f"{one.name} is left out: its weights {shape} have more axes than (b, h, t, s)"
+            left_out.append(f"{told}; pick from them and show A[0]")
+        elif 0 not in shape:
+            named.append(one)
     if not named:
         expected = "at least one attention with queries and keys"
         raise build(ArgumentError, "source", expected, "none", "; ".join(left_out) or None)
@@ -253,9 +254,10 @@ def _item(
     sides = Sides(given, {one.module for one in named})
     layers = []
     for one in named:
-        if 1 < one.batch <= row:
+        batch = one.batch
+        if 1 < batch <= row:
             continue
-        matrix = one.row(row if one.batch > 1 else 0)
+        matrix = one.row(row if batch > 1 else 0)
         queries, keys = sides.of(one.module, matrix, one.produced, one.across)
         labels, texts = matrix.labels
         if labels == getattr(sides.every[queries], "tokens", None):

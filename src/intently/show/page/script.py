@@ -42,7 +42,7 @@ def joined(modules: Sequence[str]) -> str:
     if (HERE / built).exists():
         return source(built)
     with os.scandir(MODULES) as entries:
-        newest = max(entry.stat().st_mtime_ns for entry in entries)
+        newest = max([entry.stat().st_mtime_ns for entry in entries])
     return _bundled(tuple(modules), newest)
 
 
