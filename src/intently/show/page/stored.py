@@ -33,6 +33,7 @@ from intently.core.scores import DOT, Additive
 from intently.show.page.packing import check_size
 
 Precision: TypeAlias = Literal["half", "full"]
+Kind: TypeAlias = Literal["distance", "key", "dense"]
 
 ROUNDED = {"half": torch.float16, "full": torch.float32}
 LARGEST = 2.0**14
@@ -63,9 +64,10 @@ class Rule(Bias):
     n is 1 or h. Distances count from j − i = 1 − t for query i and key j.
     """
 
-    def __init__(self, kind: Literal["distance", "key", "dense"], values: Tensor) -> None:
+    def __init__(self, kind: Kind, values: Tensor) -> None:
         super().__init__(kind, values)
-        self.kind, self.values = kind, values
+        self.kind: Kind = kind
+        self.values = values
 
     def tile(
         self, g: Geometry, rows: Tensor, cols: Tensor, dtype: torch.dtype | None = None
