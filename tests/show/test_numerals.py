@@ -15,7 +15,7 @@ import intently as it
 from intently.core.matrix import Dense
 from intently.nn import AttentionHead, MultiHeadAttention, convolution_as_attention
 from intently.show import animate
-from intently.show.animate.stage import Grid, Numerals, Shape, Text, alone, widths
+from intently.show.animate.stage import CellGrid, Numerals, Shape, Words, alone, widths
 
 
 @st.composite
@@ -102,10 +102,10 @@ def boxes(shapes: tuple[Shape, ...]) -> list[tuple[str, Box]]:
     for shape in shapes:
         if shape.opacity <= 0:
             continue
-        if isinstance(shape, Text):
+        if isinstance(shape, Words):
             share = {"start": 0.0, "middle": 0.5, "end": 1.0}[shape.anchor]
             texts = [(shape.text, shape.x, share, shape.y)]
-        elif isinstance(shape, Grid):
+        elif isinstance(shape, CellGrid):
             across, (wide, high) = len(shape.shades[0]), shape.cell
             if shape.opacity == 1 and None not in shape.shades[0]:
                 found = [one for one in found if not covered(one[1], shape)]
@@ -128,7 +128,7 @@ def boxes(shapes: tuple[Shape, ...]) -> list[tuple[str, Box]]:
     return found
 
 
-def covered(box: Box, grid: Grid) -> bool:
+def covered(box: Box, grid: CellGrid) -> bool:
     """Whether a grid that is drawn later hides a text."""
     x, y = (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
     return grid.x <= x <= grid.x + grid.width and grid.y <= y <= grid.y + grid.height
@@ -221,7 +221,7 @@ def sticking_out(shapes: tuple[Shape, ...]) -> list[str]:
     return [
         text
         for shape in shapes
-        if isinstance(shape, Grid) and len(shape.texts) > 1
+        if isinstance(shape, CellGrid) and len(shape.texts) > 1
         for text, wide in zip(shape.texts, widths(shape.texts, shape.size), strict=True)
         if wide > shape.cell[0]
     ]

@@ -23,7 +23,7 @@ import intently as it
 from intently.errors import WriteError
 from intently.show.page import answers
 from intently.show.page import server as serving
-from intently.show.page.answers import Answer, Refused, Served, Turns
+from intently.show.page.answers import Refused, Reply, Served, Turns
 from intently.show.page.items import items_of
 from intently.show.page.server import Server, explorer
 
@@ -390,16 +390,16 @@ def test_the_newest_question_goes_first_and_long_work_gives_way() -> None:
     turns, order = Turns(), []
     begun, asked_all = threading.Event(), threading.Event()
 
-    def long() -> Answer:
+    def long() -> Reply:
         begun.set()
         asked_all.wait(20)
         turns.give_way()
         order.append("long")
-        return Answer(b"")
+        return Reply(b"")
 
-    def short(name: str) -> Answer:
+    def short(name: str) -> Reply:
         order.append(name)
-        return Answer(name.encode())
+        return Reply(name.encode())
 
     threads = [threading.Thread(target=turns.ask, args=(long,))]
     threads[0].start()
@@ -421,24 +421,24 @@ def test_work_that_nobody_waits_for_ends_and_failures_are_told(
 ) -> None:
     turns = Turns()
 
-    def endless() -> Answer:
+    def endless() -> Reply:
         while True:
             turns.give_way()
 
     with pytest.raises(Refused, match="given up"):
         turns.ask(endless, gone=lambda: True)
     with pytest.raises(Refused, match="ZeroDivisionError"):
-        turns.ask(lambda: Answer(bytes(1 // 0)))
+        turns.ask(lambda: Reply(bytes(1 // 0)))
     assert "ZeroDivisionError" in capfd.readouterr().err
     turns.close(20)
     with pytest.raises(Refused, match="the server ends"):
-        turns.ask(lambda: Answer(b""))
+        turns.ask(lambda: Reply(b""))
 
 
 def test_a_client_that_leaves_ends_its_long_work(server: Server) -> None:
     begun, ended = threading.Event(), threading.Event()
 
-    def endless(served: Served, given: Any) -> Answer:
+    def endless(served: Served, given: Any) -> Reply:
         begun.set()
         try:
             while True:

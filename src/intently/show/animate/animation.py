@@ -15,7 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from intently.show import files
-from intently.show.animate.stage import MARGIN, USUAL, Scene, Shape, Stage
+from intently.show.animate.stage import (
+    MARGIN,
+    USUAL,
+    CellGrid,
+    Curve,
+    Shape,
+    Stage,
+    StoryScene,
+    Words,
+)
 from intently.show.labels import titled
 from intently.show.page.script import joined, source, strict
 from intently.show.page.writing import described, head
@@ -48,7 +57,7 @@ class Animation:
     """
 
     title: str
-    scenes: tuple[Scene, ...]
+    scenes: tuple[StoryScene, ...]
     size: tuple[float, float]
     live: dict[str, Any] | None = field(default=None, compare=False, repr=False)
 
@@ -111,14 +120,14 @@ def told(
     stands for the whole wherever nothing moves, is never empty. On a page it follows what one
     drags, if the story is ``live``.
     """
-    first = Scene(opening, stage.scenes[-1].shapes, USUAL)
+    first = StoryScene(opening, stage.scenes[-1].shapes, USUAL)
     animation = Animation(titled(title), (first, *stage.scenes), stage.size(), live)
     if path is not None:
         animation.save(path)
     return animation
 
 
-def stored(scenes: Sequence[Scene], size: tuple[float, float]) -> dict[str, Any]:
+def stored(scenes: Sequence[StoryScene], size: tuple[float, float]) -> dict[str, Any]:
     """Return scenes as plain values: each distinct shape once, and its index in each scene."""
     known: dict[Shape, int] = {}
     indexed = [
@@ -144,4 +153,5 @@ def _plain(shape: Shape) -> dict[str, Any]:
         name: round(value, 2) if isinstance(value, float) else value
         for name, value in asdict(shape).items()
     }
-    return {"kind": type(shape).__name__.lower(), **plain}
+    kind = {CellGrid: "cells", Words: "text", Curve: "curve"}[type(shape)]
+    return {"kind": kind, **plain}

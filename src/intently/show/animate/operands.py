@@ -22,7 +22,7 @@ from intently.show.labels import visible
 from intently.show.reading import names, numbers
 
 
-class Named(NamedTuple):
+class NamedHead(NamedTuple):
     """One head of one text, (t, s), its values (s, e), and the names of its queries and keys."""
 
     matrix: Attention
@@ -31,7 +31,7 @@ class Named(NamedTuple):
     keys: tuple[str, ...]
 
 
-def one_head(matrix: Attention, values: Numbers, head: int | None) -> Named:
+def one_head(matrix: Attention, values: Numbers, head: int | None) -> NamedHead:
     """Return the head of a matrix (h, t, s) with the values (s, e) that it averages.
 
     In self-attention the names of one side may name both. Raises KindError for anything but an
@@ -71,7 +71,7 @@ def one_head(matrix: Attention, values: Numbers, head: int | None) -> Named:
     if t == s:
         rows, columns = rows or columns, columns or rows
     queries, keys = names(chosen.label(rows, columns))
-    return Named(chosen, finite(numbers(every), "values"), queries, keys)
+    return NamedHead(chosen, finite(numbers(every), "values"), queries, keys)
 
 
 def finite(values: np.ndarray, argument: str) -> np.ndarray:
@@ -114,7 +114,7 @@ def short(labels: Sequence[str]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Steps:
+class ScoreSteps:
     """From dot products to weights, each (s,); steps that change nothing are None.
 
     ``dragged``: another q may take the place of this one, for its products are the scores.
@@ -135,7 +135,7 @@ class Steps:
     sink: float | None
 
 
-def steps(matrix: Attention, query: int) -> Steps:
+def steps(matrix: Attention, query: int) -> ScoreSteps:
     """Return every step from the scores of one query of a matrix (t, s) to its weights.
 
     Raises ArgumentError for queries, keys and weights that are not finite.
@@ -154,7 +154,7 @@ def steps(matrix: Attention, query: int) -> Steps:
         q, k = (finite(numbers(x), "matrix") for x in (source.q, source.k))
         unmasked = problem.replaced(mask=None)
         scored = unmasked.replaced(bias=None, softcap=None)
-        return Steps(
+        return ScoreSteps(
             q=q.reshape(-1, q.shape[-1])[query],
             k=k.reshape(-1, k.shape[-1]),
             products=products,

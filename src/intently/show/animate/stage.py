@@ -39,7 +39,7 @@ Shade: TypeAlias = float | None
 
 
 @dataclass(frozen=True)
-class Grid:
+class CellGrid:
     """Cells of size ``cell`` (width, height), row by row, from the top left corner (x, y).
 
     ``texts`` are written into the cells; ``edge`` is drawn around the whole grid.
@@ -67,7 +67,7 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Text:
+class Words:
     """A line of text, vertically centred at y, with its start, middle or end at x."""
 
     key: str
@@ -94,11 +94,11 @@ class Curve:
     opacity: float = 1.0
 
 
-Shape: TypeAlias = Grid | Text | Curve
+Shape: TypeAlias = CellGrid | Words | Curve
 
 
 @dataclass(frozen=True)
-class Scene:
+class StoryScene:
     """One step of a story: a caption, its shapes, and its duration in seconds."""
 
     caption: str
@@ -111,7 +111,7 @@ class Stage:
 
     def __init__(self) -> None:
         self.shapes: dict[str, Shape] = {}
-        self.scenes: list[Scene] = []
+        self.scenes: list[StoryScene] = []
 
     def put(self, *shapes: Shape) -> None:
         """Put shapes on the stage; each replaces the shape with the same key."""
@@ -119,7 +119,7 @@ class Stage:
 
     def note(self, key: str, x: float, y: float, text: str, anchor: Anchor = "start") -> None:
         """Put a heading on the stage."""
-        self.put(Text(key, x, y, text, 11, "quiet", anchor))
+        self.put(Words(key, x, y, text, 11, "quiet", anchor))
 
     def drop(self, *keys: str) -> None:
         """Remove the shapes with these keys, or with keys that begin with one and a dot."""
@@ -139,7 +139,7 @@ class Stage:
 
     def scene(self, caption: str, hold: float = USUAL) -> None:
         """Record the visible shapes as a scene."""
-        self.scenes.append(Scene(caption, tuple(self.shapes.values()), hold))
+        self.scenes.append(StoryScene(caption, tuple(self.shapes.values()), hold))
 
     def size(self) -> tuple[float, float]:
         """Return the width and height that hold every shape of every scene, with a margin."""
@@ -149,7 +149,7 @@ class Stage:
 
 
 def _end(shape: Shape) -> tuple[float, float]:
-    if isinstance(shape, Grid):
+    if isinstance(shape, CellGrid):
         return shape.x + shape.width, shape.y + shape.height
     if isinstance(shape, Curve):
         return max(shape.x, shape.x2), max(shape.y, shape.y2)
@@ -321,7 +321,7 @@ def vector(
     written: Numerals | None,
     cell: float,
     **more: Any,
-) -> Grid:
+) -> CellGrid:
     """Return a vector (d,) as a row of cells 20 pixels high, with its numbers where ``written``."""
     texts = () if written is None else tuple(map(written, values))
-    return Grid(key, x, y, (cell, HIGH), shades(values[None], most), texts, **more)
+    return CellGrid(key, x, y, (cell, HIGH), shades(values[None], most), texts, **more)

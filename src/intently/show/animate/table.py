@@ -17,15 +17,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from intently.show.animate.operands import Steps
+from intently.show.animate.operands import ScoreSteps
 from intently.show.animate.stage import (
     HIGH,
     MARGIN,
     Anchor,
-    Grid,
+    CellGrid,
     Numerals,
     Stage,
-    Text,
+    Words,
     cell_width,
     headed,
     largest,
@@ -44,7 +44,7 @@ HEAD = 11.0
 Step = Literal["q", "scores", "scaled", "capped", "biased", "logits", "weights", "output"]
 
 
-class Table:
+class QueryTable:
     """The layout; ``columns`` holds the computed numbers by heading.
 
     ``queries`` are all queries of the story. ``features`` name the numbers of keys and queries;
@@ -87,19 +87,19 @@ class Table:
         self.bottom = self.y(len(names)) + 16
         for n, name in enumerate(features or ()):
             middle = self.x + (n + 0.5) * self.cell
-            stage.put(Text(f"head.{n}", middle, self.top - 13, name, HEAD - 1, "quiet", "middle"))
+            stage.put(Words(f"head.{n}", middle, self.top - 13, name, HEAD - 1, "quiet", "middle"))
         if features and self.asks is not None:
             self._heading("keys", self.x - 12, self.asks.factor, "end")
         else:
             self._heading("keys", self.x, heading)
         self._heading("values", self.right, headed("values", self.gives))
-        stage.put(Text("output", self.right - 12, self.bottom + HIGH / 2, "", 12, "ink", "end"))
+        stage.put(Words("output", self.right - 12, self.bottom + HIGH / 2, "", 12, "ink", "end"))
         self.make_room()
 
     def make_room(self) -> None:
         """Put an empty frame at the place of the output."""
         size = (self.deep * self.values.shape[-1], HIGH)
-        self.stage.put(Grid("room", self.right, self.bottom, size, ((None,),), opacity=0.6))
+        self.stage.put(CellGrid("room", self.right, self.bottom, size, ((None,),), opacity=0.6))
 
     def y(self, row: int) -> float:
         """Return the top of a row's cells."""
@@ -113,7 +113,7 @@ class Table:
         for j, name in enumerate(self.names):
             y = self.y(j)
             self.stage.put(
-                Text(f"name.{j}", self.x - 12, y + HIGH / 2, name, 12, "ink", "end"),
+                Words(f"name.{j}", self.x - 12, y + HIGH / 2, name, 12, "ink", "end"),
                 vector(f"key.{j}", self.x, y, self.keys[j], most, self.asks, self.cell),
                 self._value(f"value.{j}", y, self.values[j], self.gives),
             )
@@ -121,26 +121,26 @@ class Table:
     def ask(self, name: str, query: np.ndarray, most: float) -> None:
         """Put a query above the keys."""
         self.stage.put(
-            Text("asks", self.x - 12, self.asked + HIGH / 2, name, 12, "blue", "end"),
+            Words("asks", self.x - 12, self.asked + HIGH / 2, name, 12, "blue", "end"),
             vector("query", self.x, self.asked, query, most, self.asks, self.cell, edge="blue"),
             self._factor("query", self.asked, self.asks),
         )
 
-    def _factor(self, key: str, y: float, written: Numerals | None) -> Text:
+    def _factor(self, key: str, y: float, written: Numerals | None) -> Words:
         """Return the factor that is written after a vector."""
         x = self.x + self.cell * self.keys.shape[-1] + 8
         factor = "" if written is None else written.factor
-        return Text(f"{key}.factor", x, y + HIGH / 2, factor, HEAD, "quiet")
+        return Words(f"{key}.factor", x, y + HIGH / 2, factor, HEAD, "quiet")
 
     def match(self, j: int, products: np.ndarray, most: float, written: Numerals | None) -> None:
         """Show the query times key j, and frame that key."""
         y = self.asked + ROW
         size = (self.cell * len(products), HIGH)
         self.stage.put(
-            Text("times", self.x - 12, y + HIGH / 2, "query × key", 12, "quiet", "end"),
+            Words("times", self.x - 12, y + HIGH / 2, "query × key", 12, "quiet", "end"),
             vector("products", self.x, y, products, most, written, self.cell),
             self._factor("products", y, written),
-            Grid("frame", self.x, self.y(j), size, ((None,),), edge="accent"),
+            CellGrid("frame", self.x, self.y(j), size, ((None,),), edge="accent"),
         )
 
     def figure(self, column: str, j: int, value: float) -> None:
@@ -148,7 +148,7 @@ class Table:
         x, written = self.columns[column]
         self._heading(column, x, written.heading(column), "end")
         text, colour = ("−∞", "quiet") if value == -np.inf else (written(value), "ink")
-        self.stage.put(Text(f"{column}.{j}", x, self.y(j) + HIGH / 2, text, 12, colour, "end"))
+        self.stage.put(Words(f"{column}.{j}", x, self.y(j) + HIGH / 2, text, 12, colour, "end"))
 
     def weigh(self, weights: np.ndarray) -> None:
         """Draw every weight as a bar with its number."""
@@ -157,8 +157,8 @@ class Table:
             wide, y = max(1.0, BAR * weight), self.y(j)
             ink = "ink" if weight >= 0.005 else "quiet"
             self.stage.put(
-                Grid(f"bar.{j}", self.bar, y + 3, (wide, HIGH - 6), ((0.62,),), edge=""),
-                Text(f"weight.{j}", self.bar + wide + 6, y + HIGH / 2, number(weight), 12, ink),
+                CellGrid(f"bar.{j}", self.bar, y + 3, (wide, HIGH - 6), ((0.62,),), edge=""),
+                Words(f"weight.{j}", self.bar + wide + 6, y + HIGH / 2, number(weight), 12, ink),
             )
 
     def spread(self, weights: np.ndarray) -> None:
@@ -178,12 +178,12 @@ class Table:
 
     def _value(
         self, key: str, y: float, values: np.ndarray, written: Numerals | None, **more: Any
-    ) -> Grid:
+    ) -> CellGrid:
         return vector(key, self.right, y, values, self.largest, written, self.deep, **more)
 
     def live(
         self,
-        every: Sequence[Steps],
+        every: Sequence[ScoreSteps],
         query: int,
         asked: str,
         most: float,
@@ -226,7 +226,7 @@ class Table:
         return {"key": key, "step": step, "query": i, "written": asdict(written), "largest": most}
 
 
-def formula(every: Sequence[Steps], values: np.ndarray) -> dict[str, Any]:
+def formula(every: Sequence[ScoreSteps], values: np.ndarray) -> dict[str, Any]:
     """Return the formula of some queries over values (s, e); scores that are no products, as such.
 
     The page applies z = softcap(scale / τ · q·k) + bias, masked, then softmax with the sink.

@@ -57,7 +57,7 @@ class Refused(Exception):  # noqa: N818 - it is a refusal
         self.status = status
 
 
-class Answer(NamedTuple):
+class Reply(NamedTuple):
     """Bytes, their content type, and how they were sampled, "" if they are exact."""
 
     body: bytes
@@ -77,7 +77,7 @@ class Turns:
         self._news = threading.Condition()
         self._closed = False
 
-    def ask(self, work: Callable[[], Answer], gone: Callable[[], bool] = lambda: False) -> Answer:
+    def ask(self, work: Callable[[], Reply], gone: Callable[[], bool] = lambda: False) -> Reply:
         """Do work when it is the newest; give it up once ``gone`` says that nobody waits for it."""
         mine = partial(gone)  # told from all others, even of the same client
         with self._news:
@@ -132,12 +132,12 @@ class Served:
         self.items = items
         self.turns = Turns()
         self._layers = [layer for item in items for layer in item.layers]
-        self._statistics: dict[int, Answer] = {}
+        self._statistics: dict[int, Reply] = {}
         self.meta = self._described(title or items[0].name)
 
     def answer(
         self, name: str, given: Mapping[str, str], gone: Callable[[], bool] = lambda: False
-    ) -> Answer:
+    ) -> Reply:
         """Answer one question; raise `Refused` for anything else.
 
         ``name`` is one of `QUESTIONS`, ``given`` its numbers as words of the address.
@@ -154,7 +154,7 @@ class Served:
 
     # --- questions ------------------------------------------------------------------------------
 
-    def block(self, given: Given) -> Answer:
+    def block(self, given: Given) -> Reply:
         """The overview of one layer: bytes (h, n, m), each head on its own scale."""
         layer = self._layers[given.number("n", len(self._layers))]
         t, s = layer.matrix.shape[-2:]
@@ -165,16 +165,16 @@ class Served:
         else:
             means = layer.matrix.pool(n, m).reshape(layer.heads, n, m)
         pixels, _ = thumbnails(means.float().nan_to_num(0))
-        return Answer(text(zlib.compress(shuffled(pixels.numpy()), 1)).encode(), "text/plain")
+        return Reply(text(zlib.compress(shuffled(pixels.numpy()), 1)).encode(), "text/plain")
 
-    def tile(self, given: Given) -> Answer:
+    def tile(self, given: Given) -> Reply:
         """Exact weights of a window."""
         head = given.head()
         r0, r1, c0, c1 = given.window(head)
         _check_count((r1 - r0) * (c1 - c0))
         return _numbers(torch.cat(list(self._strips(head, (r0, r1, c0, c1)))))
 
-    def pooled(self, given: Given) -> Answer:
+    def pooled(self, given: Given) -> Reply:
         """The mean or the largest weight of each cell of a window; a sample unless ``exact``."""
         head, (h, w), reduce = given.head(), given.cells(), given.words["how"]
         if reduce not in ("mean", "max"):
@@ -189,7 +189,7 @@ class Served:
         down, across = edges(r0, r1, h), edges(c0, c1, w)
         return _numbers(_cells(self._strips(head, window), down, across, reduce))
 
-    def masked(self, given: Given) -> Answer:
+    def masked(self, given: Given) -> Reply:
         """Which cells of a window are masked completely.
 
         A long window whose mask has no closed form counts as seen.
@@ -197,17 +197,17 @@ class Served:
         head, (h, w) = given.head(mean=False), given.cells()
         r0, r1, c0, c1 = given.window(head)
         seen = _seen(head, edges(r0, r1, h), edges(c0, c1, w))
-        return Answer((~seen).astype(np.uint8).tobytes())
+        return Reply((~seen).astype(np.uint8).tobytes())
 
-    def entropy(self, given: Given) -> Answer:
+    def entropy(self, given: Given) -> Reply:
         """The entropy of every query."""
         return _numbers(self._eased(given.head()).entropy())
 
-    def received(self, given: Given) -> Answer:
+    def received(self, given: Given) -> Reply:
         """The attention that every key receives."""
         return _numbers(self._eased(given.head()).received())
 
-    def statistics(self, given: Given) -> Answer:
+    def statistics(self, given: Given) -> Reply:
         """The statistics of the heads of one layer by name."""
         number = given.number("n", len(self._layers))
         if number not in self._statistics:
@@ -215,7 +215,7 @@ class Served:
             averages = measure(self._eased(layer.matrix), layer.tokens)
             values = {name: plain(one.value().reshape(-1)) for name, one in averages.items()}
             body = json.dumps(values, allow_nan=False).encode()
-            self._statistics[number] = Answer(body, "application/json")
+            self._statistics[number] = Reply(body, "application/json")
         return self._statistics[number]
 
     # --- their numbers --------------------------------------------------------------------------
@@ -313,7 +313,7 @@ class _Eased(Derived):
 
 _HEAD = ("item", "entry", "heads")
 _WINDOW = (*_HEAD, "r0", "r1", "c0", "c1")
-QUESTIONS: dict[str, tuple[Callable[[Served, Given], Answer], tuple[str, ...]]] = {
+QUESTIONS: dict[str, tuple[Callable[[Served, Given], Reply], tuple[str, ...]]] = {
     "block": (Served.block, ("n",)),
     "tile": (Served.tile, _WINDOW),
     "pooled": (Served.pooled, (*_WINDOW, "h", "w", "how", "exact")),
@@ -432,6 +432,6 @@ def _check_count(count: int) -> None:
         raise Refused(413, f"an answer has at most {LARGEST:,} numbers")
 
 
-def _numbers(numbers: Tensor, sampled: str = "") -> Answer:
+def _numbers(numbers: Tensor, sampled: str = "") -> Reply:
     body = np.ascontiguousarray(numbers.detach().float().numpy(), "<f4").tobytes()
-    return Answer(body, sampled=sampled)
+    return Reply(body, sampled=sampled)

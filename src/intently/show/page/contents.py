@@ -16,8 +16,8 @@ from intently.core.matrix.patterns import measure
 from intently.errors import ArgumentError, KindError, build
 from intently.foundation.checks import check_word
 from intently.show.page.items import Item, Layer
-from intently.show.page.packing import Blocks, check_size
-from intently.show.page.stored import Precision, Stored, bound, stored
+from intently.show.page.packing import NumberBlocks, check_size
+from intently.show.page.stored import Precision, StoredOperands, bound, stored
 
 FORMAT = "intently-page-1"
 
@@ -72,7 +72,7 @@ def packed(
     state = _state(start)
     check_size(sum(_bytes(layer, precision) for item in items for layer in item.layers))
     marks = [_highlight(mark, items) for mark in highlights]
-    page = _Page(precision)
+    page = _PageContents(precision)
     described_items = [item.described(page.entry) for item in items]
     meta = {
         "format": FORMAT,
@@ -89,13 +89,13 @@ def packed(
     return Packed(meta, page.blocks.packed, frozenset(page.first))
 
 
-class _Page:
+class _PageContents:
     """Describes layers one by one and gathers their numbers in blocks."""
 
     def __init__(self, precision: Precision) -> None:
         self.precision: Precision = precision
         self.dtype = "float16" if precision == "half" else "float32"
-        self.blocks = Blocks()
+        self.blocks = NumberBlocks()
         self.first: set[int] = set()
         self.statistics: dict[str, None] = {}  # in the order in which they come up
         self.bound, self.nan = 0.0, False
@@ -106,7 +106,7 @@ class _Page:
         self.bound = max(self.bound, bound(layer.matrix, kept))
         measures = self.measures(kept.matrix, layer.tokens)
         check_size(sum(map(len, self.blocks.packed)) * 4 // 3)
-        if isinstance(kept, Stored):
+        if isinstance(kept, StoredOperands):
             numbers = self.numbers(kept)
         else:
             heads = kept.matrix.weights.reshape(-1, *kept.matrix.shape[-2:])
@@ -117,7 +117,7 @@ class _Page:
         """Return the index of a block for each head."""
         return [self.blocks.add(head, dtype) for head in heads]
 
-    def numbers(self, kept: Stored) -> dict[str, Any]:
+    def numbers(self, kept: StoredOperands) -> dict[str, Any]:
         """Return the numbers that the weights are computed from."""
         energy, mask, bias = kept.energy, kept.mask, kept.bias
         score: dict[str, Any] = {"kind": "dot"}

@@ -160,7 +160,7 @@ def items_of(
     if isinstance(source, Recording):
         every = list(_recorded(source, left_out))
     elif isinstance(source, Mapping) and all(isinstance(m, LazyMatrix) for m in source.values()):
-        every = [_Named(str(key), matrix, str(key)) for key, matrix in source.items()]
+        every = [_NamedMatrix(str(key), matrix, str(key)) for key, matrix in source.items()]
     else:
         expected = "a recording, a lazy matrix, or lazy matrices by name"
         fix = "wrap dense weights: it.Dense(weights)"
@@ -182,7 +182,7 @@ def items_of(
     return [_item(named, row, rows, name, sides, notes) for row in range(rows)]
 
 
-def _check_sides(sides: Sequence[Side], named: Sequence[_Named]) -> None:
+def _check_sides(sides: Sequence[Side], named: Sequence[_NamedMatrix]) -> None:
     """Refuse a side that fits no axis: a page would silently show numbers instead."""
     lengths = sorted({n for one in named for n in one.matrix.shape[-2:]})
     for at, side in enumerate(sides):
@@ -203,7 +203,7 @@ def _check_sides(sides: Sequence[Side], named: Sequence[_Named]) -> None:
 
 
 @dataclass(frozen=True)
-class _Named:
+class _NamedMatrix:
     """A matrix, the module that it is of, the first key that the model wrote, and if it crosses."""
 
     name: str
@@ -228,7 +228,7 @@ class _Named:
         return matrix[row]
 
 
-def _recorded(source: Recording, left_out: list[str]) -> Iterator[_Named]:
+def _recorded(source: Recording, left_out: list[str]) -> Iterator[_NamedMatrix]:
     """Yield the matrices of a recording; append the reasons for skipped ones to ``left_out``."""
     for name, call in zip(numbered(source.calls), source.calls):
         if call.verified is False:
@@ -240,18 +240,18 @@ def _recorded(source: Recording, left_out: list[str]) -> Iterator[_Named]:
             left_out.append(f"{name} is left out: {error}")
             continue
         written = matrix.shape[-2] - call.steps + 1 if call.steps > 1 else 0
-        yield _Named(name, matrix, call.name, written if written > 0 else None, call.across)
+        yield _NamedMatrix(name, matrix, call.name, written if written > 0 else None, call.across)
 
 
 def _item(
-    named: Sequence[_Named],
+    named: Sequence[_NamedMatrix],
     row: int,
     rows: int,
     name: str | None,
     given: Sequence[Side],
     note: str | None,
 ) -> Item:
-    sides = Sides(given, {one.module for one in named})
+    sides = ItemSides(given, {one.module for one in named})
     layers = []
     for one in named:
         batch = one.batch
@@ -269,7 +269,7 @@ def _item(
     return Item(f"{name} ({row + 1} of {rows})" if rows > 1 else name, used, tuple(layers), note)
 
 
-class Sides:
+class ItemSides:
     """The sides of one item, gathered matrix by matrix.
 
     ``given`` sides are assigned to every axis of the same length; ``names`` are those of all

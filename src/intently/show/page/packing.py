@@ -42,7 +42,7 @@ def check_size(size: int, cause: str | None = None) -> None:
         )
 
 
-class Blocks:
+class NumberBlocks:
     """The blocks of a page; equal blocks are stored once.
 
     ``kinds`` are their descriptions, ``packed`` their bytes.
@@ -57,7 +57,7 @@ class Blocks:
         """Return the index of the block that holds these numbers in this dtype.
 
         >>> import torch
-        >>> blocks = Blocks()
+        >>> blocks = NumberBlocks()
         >>> blocks.add(torch.ones(2, 3), "float16"), blocks.add(torch.ones(2, 3), "float16")
         (0, 0)
         >>> blocks.kinds

@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from intently.errors import WriteError, build
-from intently.show.page.answers import Answer, Refused, Served
+from intently.show.page.answers import Refused, Reply, Served
 from intently.show.page.contents import Packed
 from intently.show.page.items import Item
 from intently.show.page.writing import whole
@@ -133,7 +133,7 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             if refused.status == 503:  # the server ends, or nobody waits
                 return
-            self._send(refused.status, Answer(str(refused).encode(), "text/plain; charset=utf-8"))
+            self._send(refused.status, Reply(str(refused).encode(), "text/plain; charset=utf-8"))
         else:
             self._send(200, answer)
 
@@ -157,7 +157,7 @@ class Handler(BaseHTTPRequestHandler):
         if foreign or not (inside or opened):
             raise Refused(403, "only the page itself may ask")
 
-    def _answer(self) -> Answer:
+    def _answer(self) -> Reply:
         path, _, query = self.path.partition("?")
         parts = path.split("/")
         known = len(parts) == 3 and not parts[0]
@@ -165,7 +165,7 @@ class Handler(BaseHTTPRequestHandler):
         if not hmac.compare_digest(token, self.server.token.encode()):
             raise Refused(404, "nothing is here; the address that was printed holds a token")
         if not parts[2] and not query:
-            return Answer(self.server.page, "text/html; charset=utf-8")
+            return Reply(self.server.page, "text/html; charset=utf-8")
         if self.server.served is None:
             raise Refused(404, "no such question")
         try:
@@ -186,7 +186,7 @@ class Handler(BaseHTTPRequestHandler):
         except (OSError, ValueError):
             return True
 
-    def _send(self, status: int, answer: Answer) -> None:
+    def _send(self, status: int, answer: Reply) -> None:
         self.send_response(status)
         self.send_header("Content-Type", answer.kind)
         self.send_header("Content-Length", str(len(answer.body)))
@@ -205,7 +205,7 @@ class Handler(BaseHTTPRequestHandler):
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Refuse malformed requests without echoing them."""
         self.close_connection = True
-        self._send(code, Answer(b"not understood", "text/plain; charset=utf-8"))
+        self._send(code, Reply(b"not understood", "text/plain; charset=utf-8"))
 
     def version_string(self) -> str:
         """The name of the server, without versions."""

@@ -58,7 +58,7 @@ MOST = 1024
 """Most different biases of this kind: a page keeps digits for so many."""
 
 
-class Rule(Bias):
+class BiasRule(Bias):
     """A bias in float32: of distances (n, t + s − 1), of keys (n, s), or dense (n, t, s).
 
     n is 1 or h. Distances count from j − i = 1 − t for query i and key j.
@@ -80,18 +80,18 @@ class Rule(Bias):
             return x[..., None, cols]
         return x[..., rows[:, None], cols]
 
-    def part(self, cut: Cut, g: Geometry) -> Rule:
+    def part(self, cut: Cut, g: Geometry) -> BiasRule:
         if len(self.values) == 1 or not cut:
             return self
         heads = cut[-1] if isinstance(cut[-1], slice) else slice(cut[-1], cut[-1] + 1)
-        return Rule(self.kind, self.values[heads])
+        return BiasRule(self.kind, self.values[heads])
 
     def __repr__(self) -> str:
         return f"{self.kind} bias"
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredOperands:
     """The numbers of one attention of h heads, and ``matrix``, the weights that follow from them.
 
     ``q`` (h, t, d) and ``k`` (g, s, d) are rounded; ``energy`` (h, d) belongs to additive scores.
@@ -107,7 +107,7 @@ class Stored:
     softcap: float | None = None
     sinks: tuple[float, ...] | None = None
     mask: Tensor | None = None
-    bias: Rule | None = None
+    bias: BiasRule | None = None
     coarse: Tensor | None = None
 
 
@@ -118,7 +118,7 @@ class StoredWeights:
     matrix: Dense
 
 
-def stored(matrix: LazyMatrix, precision: Precision) -> Stored | StoredWeights:
+def stored(matrix: LazyMatrix, precision: Precision) -> StoredOperands | StoredWeights:
     """Round the queries and keys of a matrix of one item, or its weights where it has none.
 
     Weights that a recording kept as they are have queries and keys of no width, and a bias.
@@ -132,7 +132,7 @@ def stored(matrix: LazyMatrix, precision: Precision) -> Stored | StoredWeights:
         return StoredWeights(Dense(matrix.dense().cpu().to(ROUNDED[precision]).double()))
 
 
-def bound(matrix: LazyMatrix, kept: Stored | StoredWeights) -> float:
+def bound(matrix: LazyMatrix, kept: StoredOperands | StoredWeights) -> float:
     """Return max |stored − original| over the weights of some rows, ∞ where just one is NaN.
 
     The rows are evenly spread, plus some in which a low bias makes the scores coarse.
@@ -140,7 +140,7 @@ def bound(matrix: LazyMatrix, kept: Stored | StoredWeights) -> float:
     with torch.no_grad():
         t = matrix.shape[-2]
         rows = torch.linspace(0, t - 1, min(t, SAMPLED)).round().long()
-        coarse = kept.coarse if isinstance(kept, Stored) else None
+        coarse = kept.coarse if isinstance(kept, StoredOperands) else None
         if coarse is not None and len(coarse):
             some = torch.linspace(0, len(coarse) - 1, min(len(coarse), SAMPLED)).round().long()
             rows = torch.cat([rows, coarse[some]]).unique()
@@ -158,7 +158,7 @@ def bound(matrix: LazyMatrix, kept: Stored | StoredWeights) -> float:
 # --- queries and keys -----------------------------------------------------------------------------
 
 
-def _of_problem(p: Problem, dtype: torch.dtype) -> Stored | None:
+def _of_problem(p: Problem, dtype: torch.dtype) -> StoredOperands | None:
     """Return the stored numbers of a problem; None where its scores are of an unknown kind."""
     *lead, t, s = p.geometry.shape
     h = lead[-1] if lead else 1
@@ -205,7 +205,9 @@ def _of_problem(p: Problem, dtype: torch.dtype) -> Stored | None:
         geometry=p.geometry._replace(device=torch.device("cpu")),
     )
     listed = None if sinks is None else tuple(sinks.tolist())
-    return Stored(Attention(follows), q, k, scale, energy, p.softcap, listed, mask, bias, coarse)
+    return StoredOperands(
+        Attention(follows), q, k, scale, energy, p.softcap, listed, mask, bias, coarse
+    )
 
 
 def _operands(p: Problem, h: int) -> tuple[Tensor, Tensor, Tensor | None] | None:
@@ -260,7 +262,7 @@ def _mask_of(p: Problem) -> Tensor | None:
     return None if p.mask is None else torch.cat([tile for _, tile in _tiles(p, p.mask.allow)], -2)
 
 
-def rule_of(p: Problem, mask: Tensor | None) -> Rule | None:
+def rule_of(p: Problem, mask: Tensor | None) -> BiasRule | None:
     """Return the bias of a problem as few numbers; None if there is none or it is 0.
 
     ``mask`` (1 or h, t, s) is its dense mask: masked entries may have any bias. Raises
@@ -274,7 +276,7 @@ def rule_of(p: Problem, mask: Tensor | None) -> Rule | None:
     column = ask(g, torch.arange(g.t), last_column)
     column = column.reshape(-1, *column.shape[-2:])[..., 0].expand(-1, g.t).flip(-1)[:, 1:]
     by_distance = torch.cat([row.expand(len(column), -1), column], -1)
-    rules = [Rule("distance", by_distance), Rule("key", row)]
+    rules = [BiasRule("distance", by_distance), BiasRule("key", row)]
     heads = max(len(rule.values) for rule in rules)
     everywhere, cols = g._replace(lead=(1,)), torch.arange(g.s)
     for rows, tile in _tiles(p, ask):
@@ -291,7 +293,7 @@ def rule_of(p: Problem, mask: Tensor | None) -> Rule | None:
         heads * g.t * g.s * 16 // 3,
         "its bias is dense, t × s numbers: it depends neither on the distance nor on the key alone",
     )
-    return Rule("dense", torch.cat([tile for _, tile in _tiles(p, ask)], -2))
+    return BiasRule("dense", torch.cat([tile for _, tile in _tiles(p, ask)], -2))
 
 
 _Ask: TypeAlias = Callable[[Geometry, Tensor, Tensor], Tensor]
@@ -332,7 +334,7 @@ def _headed(tile: Tensor, rows: Tensor, p: Problem) -> Tensor:
 
 
 def _drowned(
-    p: Problem, rule: Rule, mask: Tensor | None, scores: Callable[[Tensor], Tensor]
+    p: Problem, rule: BiasRule, mask: Tensor | None, scores: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, Tensor]:
     """Return the rows (h, t) whose scores are lost in their bias, and all rows with any.
 
@@ -357,7 +359,7 @@ def _drowned(
     return even, coarse.nonzero()[:, 0]
 
 
-def _lifted(rule: Rule, dtype: torch.dtype) -> Rule:
+def _lifted(rule: BiasRule, dtype: torch.dtype) -> BiasRule:
     """Return the same rule with hiding biases raised to where float64 still resolves scores.
 
     They keep their order, so far apart that the lower of two keys has no weight.
@@ -371,7 +373,7 @@ def _lifted(rule: Rule, dtype: torch.dtype) -> Rule:
     base = min(0.0, float(heard.amin())) if heard.numel() else 0.0
     rank = len(kinds) - torch.searchsorted(kinds, values.contiguous())
     step = max(STEP, -base / MOST)
-    return Rule(rule.kind, torch.where(low, base - step * rank, values.double()).float())
+    return BiasRule(rule.kind, torch.where(low, base - step * rank, values.double()).float())
 
 
 def _spacing(values: Tensor, dtype: torch.dtype) -> Tensor:

@@ -185,11 +185,11 @@ def widget_class() -> type[AnyWidget]:
             fix="run pip install 'intently[notebook]', or use show.save_page",
         ) from None
 
-    class Page(anywidget.AnyWidget):
+    class PageWidget(anywidget.AnyWidget):
         _esm = joined(["widget"]) + "\nexport default { render: renderWidget };\n"
         meta = traitlets.Unicode().tag(sync=True)
         body = traitlets.Unicode().tag(sync=True)
         style = traitlets.Unicode().tag(sync=True)
         address = traitlets.Unicode().tag(sync=True)
 
-    return Page
+    return PageWidget

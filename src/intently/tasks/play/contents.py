@@ -13,7 +13,7 @@ from intently.core.positions import sinusoidal
 from intently.errors import ArgumentError, KindError, build
 from intently.nn.models import Transformer
 from intently.nn.models.kinds import kind_of
-from intently.show.page.packing import Blocks
+from intently.show.page.packing import NumberBlocks
 from intently.tasks.text import Tokenizer
 from intently.tasks.translation import Translator
 
@@ -72,7 +72,7 @@ def packed(translator: Translator, text: str | None = None, title: str | None = 
     tensors = {name: x.detach().float().cpu() for name, x in parameters.items()}
     if model.options.positions == "sinusoidal":
         tensors["positions"] = sinusoidal(_longest(translator), model.options.width).float()
-    blocks = Blocks()
+    blocks = NumberBlocks()
     weights = {name: blocks.add(x, _dtype(x)) for name, x in tensors.items()}
     embedded = _is_embedded(translator)
     opening = text if text is not None else SENTENCE if embedded else ""

@@ -17,10 +17,10 @@ from intently.show.animate.operands import finite
 from intently.show.animate.stage import (
     LONG,
     MARGIN,
-    Grid,
+    CellGrid,
     Numerals,
     Stage,
-    Text,
+    Words,
     largest,
     shades,
     widest,
@@ -35,7 +35,7 @@ STOPS = 14
 """Output pixels that are told one by one; those between them are filled in on the way."""
 
 
-class Layer(Protocol):
+class TapsLayer(Protocol):
     """What `intently.nn.convolution_as_attention` returns."""
 
     kernel: tuple[int, int]
@@ -53,7 +53,7 @@ class Layer(Protocol):
 
 
 def convolution(
-    layer: Layer,
+    layer: TapsLayer,
     image: Numbers,
     *,
     channel: int = 0,
@@ -103,9 +103,9 @@ def convolution(
             raise build(ArgumentError, "image", wanted, shape_of(whole))
         chosen = among(channel, len(whole), "channel", "a channel", RangeError)
         output = finite(numbers(whole[chosen]), "outputs of the layer")
-        facts = _Facts(layer, image, output, chosen)
+        facts = _ConvolutionFacts(layer, image, output, chosen)
     stage = Stage()
-    sheet = _Sheet(stage, facts)
+    sheet = _ConvolutionSheet(stage, facts)
     channels = "" if len(image) == 1 else f" (the mean of its {len(image)} channels)"
     high, wide = layer.kernel
     stage.scene(f"An image{channels}, and a {high} × {wide} kernel as {taps} heads of attention.")
@@ -129,10 +129,10 @@ def convolution(
     return told(stage, title, path, opening)
 
 
-class _Facts:
+class _ConvolutionFacts:
     """The pixel each head looks at, its value, and its contribution to one output channel."""
 
-    def __init__(self, layer: Layer, image: Tensor, output: np.ndarray, channel: int) -> None:
+    def __init__(self, layer: TapsLayer, image: Tensor, output: np.ndarray, channel: int) -> None:
         self.kernel, self.output = layer.kernel, output
         self.at = numbers(layer.attend(image).argmax())  # (taps, t), −1 in the padding
         pixels = numbers(image).astype(np.float64)
@@ -150,10 +150,10 @@ class _Facts:
         self.apart = float(np.abs(summed - output).max())
 
 
-class _Sheet:
+class _ConvolutionSheet:
     """The image, the heads as small maps, the output; below them the sum of one pixel."""
 
-    def __init__(self, stage: Stage, facts: _Facts) -> None:
+    def __init__(self, stage: Stage, facts: _ConvolutionFacts) -> None:
         self.stage, self.facts = stage, facts
         (high, wide), (down, across) = facts.image.shape, facts.output.shape
         self.cell = SIDE / max(high, wide)
@@ -168,10 +168,10 @@ class _Sheet:
         cells, shaded = (self.cell, self.cell), shades(facts.image, largest(facts.image))
         size = (wide * self.small, high * self.small)
         stage.note("head.image", MARGIN, self.top - 12, "image")
-        stage.put(Grid("image", MARGIN, self.top, cells, shaded))
+        stage.put(CellGrid("image", MARGIN, self.top, cells, shaded))
         stage.note("head.heads", self.heads, self.top - 12, "where each head looks")
         for n in range(rows * columns):
-            stage.put(Grid(f"map.{n}", *self._map(n), size, ((0.04,),)))
+            stage.put(CellGrid(f"map.{n}", *self._map(n), size, ((0.04,),)))
         self._output()
 
     def _map(self, n: int) -> tuple[float, float]:
@@ -184,10 +184,10 @@ class _Sheet:
             tuple(None if x != x else round(float(x) / most, 3) for x in row) for row in self.done
         )
         self.stage.note("head.out", self.right, self.top - 12, "output")
-        self.stage.put(Grid("output", self.right, self.top, (self.out, self.out), rows))
+        self.stage.put(CellGrid("output", self.right, self.top, (self.out, self.out), rows))
 
     def _frame(self, key: str, x: float, y: float, cell: float) -> None:
-        self.stage.put(Grid(key, x, y, (cell, cell), ((None,),), edge="accent"))
+        self.stage.put(CellGrid(key, x, y, (cell, cell), ((None,),), edge="accent"))
 
     def look(self, pixel: int) -> None:
         """Mark the pixel that each head sees, in its map and in the image."""
@@ -200,7 +200,7 @@ class _Sheet:
             i, j = divmod(int(seen), self.facts.image.shape[1])
             x, y = self._map(n)
             hot = x + j * self.small + aside, y + i * self.small + aside
-            self.stage.put(Grid(f"hot.{n}", *hot, (spot, spot), ((0.9,),), edge=""))
+            self.stage.put(CellGrid(f"hot.{n}", *hot, (spot, spot), ((0.9,),), edge=""))
             place = MARGIN + j * self.cell, self.top + i * self.cell
             self._frame(f"read.{n}", *place, self.cell)
         i, j = divmod(pixel, self.facts.output.shape[1])
@@ -229,13 +229,13 @@ class _Sheet:
             texts = tuple(map(written, values[:, pixel])) if numbered else ()
             key = name.strip("×= ").split()[0]
             shaded = shades(values[None, :, pixel], largest(values))
-            grid = Grid(key, left, y, (cell, 20), shaded, texts)
-            self.stage.put(Text(f"{key}.name", MARGIN, y + 10, said, 12), grid)
+            grid = CellGrid(key, left, y, (cell, 20), shaded, texts)
+            self.stage.put(Words(f"{key}.name", MARGIN, y + 10, said, 12), grid)
             y += 26
         bias = f" + bias {summed(facts.bias)}{summed.factor}" if facts.bias else ""
         said = f"sum{bias} = {summed(facts.output.flat[pixel])}{summed.factor}"
         x = left + len(facts.read) * cell + 14
-        self.stage.put(Text("total", x, y - 16, said, 12, "blue"))
+        self.stage.put(Words("total", x, y - 16, said, 12, "blue"))
         self.done.flat[: pixel + 1] = facts.output.flat[: pixel + 1]
         self._output()
 

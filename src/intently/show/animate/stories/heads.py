@@ -20,11 +20,11 @@ from intently.show.animate.stage import (
     HIGH,
     LONG,
     MARGIN,
+    CellGrid,
     Colour,
-    Grid,
     Numerals,
     Stage,
-    Text,
+    Words,
     largest,
     room,
     shades,
@@ -39,7 +39,7 @@ EDGES: tuple[Colour, ...] = ("blue", "accent", "ink", "quiet")
 """The frame of each head."""
 
 
-class Block(Protocol):
+class MultiHeadBlock(Protocol):
     """A multi-head layer: `intently.nn.MultiHeadAttention` is one."""
 
     out_weight: Any
@@ -51,7 +51,7 @@ class Block(Protocol):
 
 
 def heads(
-    block: Block,
+    block: MultiHeadBlock,
     x: Numbers,
     *,
     labels: Sequence[str] | None = None,
@@ -94,9 +94,9 @@ def heads(
     names = token_names(labels, len(x))
     inputs = finite(numbers(x), "x")
     with torch.no_grad(), without_dropout(block):
-        facts = _Facts(block, x)
+        facts = _HeadFacts(block, x)
     h, wide, d = len(facts.weights), facts.parts.shape[-1], facts.q.shape[-1]
-    sheet = _Sheet(names, facts)
+    sheet = _HeadSheet(names, facts)
     stage = sheet.stage
     sheet.names(0)
     sheet.put("x", sheet.left, 0, inputs, "inputs x")
@@ -124,10 +124,10 @@ def heads(
     return told(stage, title or f"Multi-head attention, {count}", path, opening)
 
 
-class _Facts:
+class _HeadFacts:
     """The numbers of every head, (h, t, …), and of the projection."""
 
-    def __init__(self, block: Block, x: Tensor) -> None:
+    def __init__(self, block: MultiHeadBlock, x: Tensor) -> None:
         matrix, values = block._matrix_and_values(x[None], None, None, None)
         h = matrix.shape[1]
         if h > HEADS:
@@ -145,10 +145,10 @@ class _Facts:
         self.y = joined @ self.map + self.bias
 
 
-class _Sheet:
+class _HeadSheet:
     """Four lines: inputs; queries, keys and values; each head; what is joined and projected."""
 
-    def __init__(self, tokens: Sequence[str], facts: _Facts) -> None:
+    def __init__(self, tokens: Sequence[str], facts: _HeadFacts) -> None:
         self.stage, self.tokens, self.facts = Stage(), tokens, facts
         self.left = MARGIN + widest(tokens, 12.0) + 10
         self.high = HIGH * len(tokens)
@@ -170,7 +170,7 @@ class _Sheet:
         every = values if like is None else like
         written, top, cell = Numerals.of(every), self.lines[line], (room(every), HIGH)
         texts = tuple(map(written, values.flat))
-        grid = Grid(key, x, top, cell, shades(values, largest(every)), texts, edge=edge)
+        grid = CellGrid(key, x, top, cell, shades(values, largest(every)), texts, edge=edge)
         self.stage.put(grid)
         if heading:
             self.stage.note(f"head.{key}", x, top - 12, written.heading(heading))
@@ -179,7 +179,7 @@ class _Sheet:
     def names(self, line: int) -> None:
         for i, name in enumerate(self.tokens):
             y = self.lines[line] + (i + 0.5) * HIGH
-            self.stage.put(Text(f"name.{line}.{i}", self.left - 10, y, name, anchor="end"))
+            self.stage.put(Words(f"name.{line}.{i}", self.left - 10, y, name, anchor="end"))
 
     def projected(self, apart: bool) -> None:
         """Queries, keys and values, the columns of a head framed and apart from the next."""
@@ -216,7 +216,7 @@ class _Sheet:
         x = self.put("w", end + 30, 3, facts.map, "× projection")
         right = self.put("y", x + 30, 3, facts.y, "outputs", "blue")
         for key, at, said in (("times", end + 15, "×"), ("equals", x + 15, "=")):
-            self.stage.put(Text(key, at, middle, said, 15, "quiet", "middle"))
+            self.stage.put(Words(key, at, middle, said, 15, "quiet", "middle"))
         if facts.bias.any():
             said = ", ".join(map(Numerals.of(facts.y), facts.bias))
             place = right, top + self.high + 12

@@ -20,10 +20,10 @@ from intently.show.animate.stage import (
     LONG,
     MARGIN,
     SHORT,
+    CellGrid,
     Colour,
-    Grid,
     Stage,
-    Text,
+    Words,
     cell_width,
     headed,
     largest,
@@ -45,7 +45,7 @@ WORD, TURN = 24.0, 26.0
 """The height of a word of the sentence, and how far above and below the others it turns."""
 
 
-class Block(Protocol):
+class AttendingBlock(Protocol):
     """A layer that attends: `intently.nn.AttentionHead` and `MultiHeadAttention` are some."""
 
     def __call__(self, x: Tensor, /) -> Tensor:
@@ -58,7 +58,7 @@ class Block(Protocol):
 
 
 def permutation(
-    block: Block,
+    block: AttendingBlock,
     x: Numbers,
     *,
     order: Sequence[int] | None = None,
@@ -110,8 +110,8 @@ def permutation(
         if places.shape != x.shape:
             raise build(ArgumentError, "positions", f"shape (t={t}, c={c})", shape_of(places))
     with torch.no_grad(), without_dropout(block):
-        runs = [_Run(block, given) for given in (x, x[new], x + places, x[new] + places)]
-    sheet = _Sheet(names, new, runs)
+        runs = [_BlockRun(block, given) for given in (x, x[new], x + places, x[new] + places)]
+    sheet = _PermutationSheet(names, new, runs)
     stage, old = sheet.stage, range(t)
     sheet.sentence(old)
     sheet.inputs(runs[0], old, "inputs x")
@@ -150,10 +150,10 @@ def permutation(
     return told(stage, title or "Attention needs positions to know the order", path, opening)
 
 
-class _Run:
+class _BlockRun:
     """What goes into a block (t, c), its weights (t, t), mean of heads, and its outputs."""
 
-    def __init__(self, block: Block, x: Tensor) -> None:
+    def __init__(self, block: AttendingBlock, x: Tensor) -> None:
         matrix = one_text(block.attend(x[None]))
         while matrix.ndim > 2:
             matrix = matrix[0] if matrix.shape[0] == 1 else matrix.mean_heads()
@@ -162,7 +162,7 @@ class _Run:
         self.y = finite(numbers(block(x[None])[0]), "outputs of the block")
 
 
-class _Look:
+class _VectorLook:
     """How vectors are drawn in all runs: their cells, darkest number, format and heading."""
 
     def __init__(self, vectors: Sequence[np.ndarray], heading: str) -> None:
@@ -174,18 +174,18 @@ class _Look:
 
     def draw(
         self, key: str, x: float, y: float, values: np.ndarray, edge: Colour = "frame"
-    ) -> Grid:
+    ) -> CellGrid:
         return vector(key, x, y, values, self.most, self.written, self.cell, edge=edge)
 
 
-class _Sheet:
+class _PermutationSheet:
     """The sentence above; inputs, weights and outputs below, one row for each word."""
 
-    def __init__(self, names: Sequence[str], new: Sequence[int], runs: Sequence[_Run]) -> None:
+    def __init__(self, names: Sequence[str], new: Sequence[int], runs: Sequence[_BlockRun]) -> None:
         self.stage, self.names, self.new = Stage(), names, new
         self.pivot, self.moving = _pivot(names, new)
-        self.given = _Look([run.x for run in runs], "x + positions")
-        self.made = _Look([run.y for run in runs], "outputs")
+        self.given = _VectorLook([run.x for run in runs], "x + positions")
+        self.made = _VectorLook([run.y for run in runs], "outputs")
         self.heaviest = max(float(run.weights.max()) for run in runs)
         self.wide = [widest((name,), 13.0) + 16 for name in names]
         self.left = MARGIN + widest(names, 12.0) + 10
@@ -211,7 +211,7 @@ class _Sheet:
     def _word(self, n: int, x: float, down: float = 0.0) -> None:
         box, y = (self.wide[n], WORD), MARGIN + TURN + down
         shade = 0.25 if self.new[n] != n else 0.0
-        word = Grid(f"word.{n}", x, y, box, ((shade,),), (self.names[n],), 13, self._edge(n))
+        word = CellGrid(f"word.{n}", x, y, box, ((shade,),), (self.names[n],), 13, self._edge(n))
         self.stage.put(word)
 
     def sentence(self, order: Sequence[int]) -> None:
@@ -226,25 +226,27 @@ class _Sheet:
             way = np.sign(self.new.index(n) - n)
             self._word(n, (old[n] + new[n]) / 2, -TURN * way)
 
-    def inputs(self, run: _Run, order: Sequence[int], heading: str) -> None:
+    def inputs(self, run: _BlockRun, order: Sequence[int], heading: str) -> None:
         shown, note = strips(run.x)
         heading = headed(heading, self.given.written) + note
         self.stage.note("in", self.left, self.top - 14, heading)
         for row, n in enumerate(order):
             y = self.y(row)
             self.stage.put(
-                Text(f"name.{n}", self.left - 10, y + 10, self.names[n], anchor="end"),
+                Words(f"name.{n}", self.left - 10, y + 10, self.names[n], anchor="end"),
                 self.given.draw(f"x.{n}", self.left, y, shown[row]),
             )
 
-    def outputs(self, run: _Run, order: Sequence[int]) -> None:
+    def outputs(self, run: _BlockRun, order: Sequence[int]) -> None:
         """Weights and outputs; each weight keeps its key, (query token, key token)."""
         self.stage.note("weights", self.middle, self.top - 14, "weights")
         shade = shades(run.weights, self.heaviest)
         for row, i in enumerate(order):
             for column, j in enumerate(order):
                 x, cell = self.middle + column * CELL, (CELL - 2, 20.0)
-                self.stage.put(Grid(f"w.{i}.{j}", x, self.y(row), cell, ((shade[row][column],),)))
+                self.stage.put(
+                    CellGrid(f"w.{i}.{j}", x, self.y(row), cell, ((shade[row][column],),))
+                )
         heading = headed("outputs", self.made.written)
         self.stage.note("out", self.right, self.top - 14, heading)
         shown, _ = strips(run.y)
@@ -252,14 +254,14 @@ class _Sheet:
             place = self.right, self.y(row)
             self.stage.put(self.made.draw(f"y.{n}", *place, shown[row], self._edge(n)))
 
-    def apart(self, before: _Run, after: _Run) -> float:
+    def apart(self, before: _BlockRun, after: _BlockRun) -> float:
         """Write after every output by how much it changed, at most; return the most of all."""
         self.stage.note("changed", self.end, self.top - 14, "changed by")
         changes = np.abs(after.y - before.y[self.new]).max(-1)
         for row, (n, most) in enumerate(zip(self.new, map(float, changes))):
             colour = "accent" if most >= 0.005 else "quiet"
             place = self.end, self.y(row) + 10
-            self.stage.put(Text(f"changed.{n}", *place, number(most), 12, colour))
+            self.stage.put(Words(f"changed.{n}", *place, number(most), 12, colour))
         return float(changes.max())
 
 

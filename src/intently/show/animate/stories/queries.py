@@ -12,15 +12,15 @@ from intently.core.attention import Attention
 from intently.errors import ArgumentError, build
 from intently.foundation.arrays import Numbers
 from intently.show.animate.animation import Animation, destination, told
-from intently.show.animate.operands import Steps, one_head, short, steps
+from intently.show.animate.operands import ScoreSteps, one_head, short, steps
 from intently.show.animate.stage import (
     HIGH,
     LONG,
     SHORT,
     USUAL,
-    Grid,
+    CellGrid,
     Stage,
-    Text,
+    Words,
     alone,
     largest,
     number,
@@ -30,7 +30,7 @@ from intently.show.animate.stage import (
     strips,
     widest,
 )
-from intently.show.animate.table import ROW, Step, Table
+from intently.show.animate.table import ROW, QueryTable, Step
 from intently.show.inputs import place
 from intently.show.reading import at_most
 
@@ -84,7 +84,7 @@ def product(
     asking = strips(one.q[None])[0]
     stage = Stage()
     computed = {name: column.values for name, column in columns.items()}
-    table = Table(stage, keys, asking, shown, averaged, computed)
+    table = QueryTable(stage, keys, asking, shown, averaged, computed)
     darkest = largest(one.q, one.k)
     table.lay_out(darkest)
     table.ask(asked, asking[0], darkest)
@@ -124,7 +124,7 @@ def product(
 
 
 @dataclass(frozen=True)
-class _Column:
+class _FormulaStep:
     """One step of the formula: its numbers for each key, and what it does in words."""
 
     step: Step
@@ -132,7 +132,7 @@ class _Column:
     says: str = ""
 
 
-def _columns(one: Steps, asked: str) -> Mapping[str, _Column]:
+def _columns(one: ScoreSteps, asked: str) -> Mapping[str, _FormulaStep]:
     """Return the steps of a query by their headings: its scores, scaled, and what changes them."""
     d, scale = len(one.q), f"{one.scale:.3g}".replace("-", "−")
     says = f"Every score is multiplied by {scale}."
@@ -140,24 +140,24 @@ def _columns(one: Steps, asked: str) -> Mapping[str, _Column]:
         says = f"Every score is multiplied by 1/√{d} = {scale}, so that long vectors do not"
         says += " make it extreme."
     columns = {
-        "q · k" if one.products else "score": _Column("scores", one.scores),
-        f"× {scale}": _Column("scaled", one.scaled, says),
+        "q · k" if one.products else "score": _FormulaStep("scores", one.scores),
+        f"× {scale}": _FormulaStep("scaled", one.scaled, says),
     }
     if one.capped is not None:
         cap = number(one.softcap or 0.0)
         says = f"The softcap keeps every score between −{cap} and {cap}."
-        columns["softcap"] = _Column("capped", one.capped, says)
+        columns["softcap"] = _FormulaStep("capped", one.capped, says)
     if one.biased is not None:
         says = "The bias is added: here position speaks."
-        columns["+ bias"] = _Column("biased", one.biased, says)
+        columns["+ bias"] = _FormulaStep("biased", one.biased, says)
     if hidden := int(np.isneginf(one.logits).sum()):
         keys = "one key that" if hidden == 1 else f"{hidden} keys that"
         says = f"The mask: {keys} {asked} may not see get −∞, and so no weight."
-        columns["mask"] = _Column("logits", one.logits, says)
+        columns["mask"] = _FormulaStep("logits", one.logits, says)
     return columns
 
 
-def _meet(stage: Stage, table: Table, one: Steps, asked: str, column: str) -> None:
+def _meet(stage: Stage, table: QueryTable, one: ScoreSteps, asked: str, column: str) -> None:
     """Score every key, the first ones in a scene each."""
     said = "a score of its query and each key says how well they match."
     products = np.empty(0)
@@ -175,7 +175,7 @@ def _meet(stage: Stage, table: Table, one: Steps, asked: str, column: str) -> No
         stage.scene(f"So it meets all {len(one.scores)} of them.", 1.2)
 
 
-def _softmax(one: Steps) -> str:
+def _softmax(one: ScoreSteps) -> str:
     if one.sink is None and not one.weights.any():
         return "Softmax has nothing to share out: no key may be seen, and all weights are 0."
     said = "Softmax: e to the power of each, divided by their sum, so that weights add up to 1"
@@ -228,11 +228,11 @@ def dictionary(
     asked = np.stack([one.q for one in every])
     asking, shown, averaged = (strips(x)[0] for x in (asked, every[0].k, chosen.values))
     matches = {"match": np.stack([one.scaled for one in every])}
-    table = Table(stage, keys, asking, shown, averaged, matches, features)
+    table = QueryTable(stage, keys, asking, shown, averaged, matches, features)
     darkest = largest(asked, shown)
     table.lay_out(darkest)
     stage.scene("A dictionary has keys and values. Who asks with a key gets its value.")
-    summary = _Summary(stage, table, queries, keys)
+    summary = _WeightSummary(stage, table, queries, keys)
     for i, (query, one) in enumerate(zip(queries, every)):
         output = one.weights @ table.values
         stage.drop("match", "bar", "weight", "part", "sum", "head.match", "head.weights")
@@ -270,11 +270,11 @@ def dictionary(
     return told(stage, title or "A dictionary that answers softly", path, opening, live)
 
 
-class _Summary:
+class _WeightSummary:
     """The matrix below the table: a row for each query, a column for each key."""
 
     def __init__(
-        self, stage: Stage, table: Table, queries: Sequence[str], keys: Sequence[str]
+        self, stage: Stage, table: QueryTable, queries: Sequence[str], keys: Sequence[str]
     ) -> None:
         self.stage, self.queries, self.keys = stage, queries, keys
         self.left = max(table.x, widest(queries, 12.0) + 30)
@@ -286,10 +286,12 @@ class _Summary:
         """Write the weights of a query into its row."""
         for j, key in enumerate(self.keys if not i else ()):
             x, name = self.left + (j + 0.5) * self.cell, shortened(key, self.cell - 4, 10)
-            self.stage.put(Text(f"key_of.{j}", x, self.top - 12, name, 10, "quiet", "middle"))
+            self.stage.put(Words(f"key_of.{j}", x, self.top - 12, name, 10, "quiet", "middle"))
         y = self.top + i * ROW
         texts = tuple(number(float(weight)) for weight in weights)
         self.stage.put(
-            Text(f"query_of.{i}", self.left - 10, y + HIGH / 2, self.queries[i], anchor="end"),
-            Grid(f"row.{i}", self.left, y, (self.cell, HIGH), shades(weights[None], 1.0), texts),
+            Words(f"query_of.{i}", self.left - 10, y + HIGH / 2, self.queries[i], anchor="end"),
+            CellGrid(
+                f"row.{i}", self.left, y, (self.cell, HIGH), shades(weights[None], 1.0), texts
+            ),
         )

@@ -11,7 +11,7 @@ from intently.errors import ArgumentError, build
 from intently.foundation.tokens import bare
 from intently.show.animate.animation import Animation, destination, told
 from intently.show.animate.operands import finite
-from intently.show.animate.stage import LONG, MARGIN, Curve, Grid, Stage, Text, number, widths
+from intently.show.animate.stage import LONG, MARGIN, CellGrid, Curve, Stage, Words, number, widths
 from intently.show.inputs import Choice, Source, one_of
 from intently.show.labels import titled, visible
 from intently.show.reading import at_most, names, numbers
@@ -72,7 +72,7 @@ def writing(
         _source(stage, source, above, row)
         stage.change_all("made", edge="frame")
         cell = wide, HIGH
-        stage.put(Grid(f"made.{i}", x, BOTTOM, cell, ((0.0,),), (word,), SIZE, "blue"))
+        stage.put(CellGrid(f"made.{i}", x, BOTTOM, cell, ((0.0,),), (word,), SIZE, "blue"))
         for j, ((left, width), weight) in enumerate(zip(above, map(float, row))):
             if weight >= SEEN:
                 ends = x + wide / 2, BOTTOM, left + width / 2, TOP + HIGH
@@ -86,7 +86,7 @@ def writing(
     _source(stage, source, above)
     for j, ((x, wide), weight) in enumerate(zip(above, weights.sum(0))):
         said = number(float(weight), 1)
-        stage.put(Text(f"got.{j}", x + wide / 2, TOP - 8, said, 10, "quiet", "middle"))
+        stage.put(Words(f"got.{j}", x + wide / 2, TOP - 8, said, 10, "quiet", "middle"))
     stage.change("source", text="source, and how much each word was looked at in all")
     stage.scene("All of it: what was looked at while each word was written.", LONG)
     opening = "Every word that is written looks at words of the source."
@@ -126,4 +126,4 @@ def _source(
 ) -> None:
     for j, (word, (x, wide)) in enumerate(zip(words, places)):
         shade = 0.0 if weights is None else round(float(weights[j]), 3)
-        stage.put(Grid(f"source.{j}", x, TOP, (wide, HIGH), ((shade,),), (word,), SIZE))
+        stage.put(CellGrid(f"source.{j}", x, TOP, (wide, HIGH), ((shade,),), (word,), SIZE))

@@ -54,7 +54,7 @@ function draw(shapes) {
   for (const shape of shapes) {
     if (shape.opacity <= 0) continue;
     pen.globalAlpha = Math.min(1, shape.opacity);
-    if (shape.kind === "grid") drawGrid(shape, ratio * zoom);
+    if (shape.kind === "cells") drawGrid(shape, ratio * zoom);
     else if (shape.kind === "text") drawText(shape);
     else drawCurve(shape);
   }
@@ -157,7 +157,7 @@ function changed(old, next, share) {
   for (const name of Object.keys(next)) {
     if (typeof next[name] === "number") found[name] = old[name] + (next[name] - old[name]) * share;
   }
-  if (next.kind === "grid") {
+  if (next.kind === "cells") {
     found.cell = next.cell.map(
       (/** @type {number} */ value, /** @type {number} */ n) =>
         old.cell[n] + (value - old.cell[n]) * share,
@@ -171,7 +171,7 @@ function changed(old, next, share) {
 
 /** @param {Shape} old @param {Shape} next */
 function alike(old, next) {
-  if (next.kind !== "grid") return true;
+  if (next.kind !== "cells") return true;
   const same = old.shades.length === next.shades.length;
   return same && old.shades[0].length === next.shades[0].length;
 }
