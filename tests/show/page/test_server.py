@@ -232,27 +232,31 @@ def test_there_are_no_files(server: Server, name: str) -> None:
 W = f"{HEAD}&r0=0&r1=40&c0=0&c1=40"
 
 
+def tile(**changed: object) -> str:
+    """A question for all weights of a head, but for some numbers of it."""
+    pairs = dict(one.split("=") for one in W.split("&")) | changed
+    return "tile?" + "&".join(f"{key}={value}" for key, value in pairs.items())
+
+
+LIMIT = "an answer has at most"
+NUMBER = "expected a number from 0 to"
+TAKES = "tile takes item, entry, heads, r0, r1, c0, c1"
+
+
 @pytest.mark.parametrize(
     ("status", "question", "told"),
     [
-        (400, "tile", "tile takes item, entry, heads, r0, r1, c0, c1"),
-        (400, f"tile?{W}&more=1", "tile takes item, entry, heads, r0, r1, c0, c1"),
+        (400, "tile", TAKES),
+        (400, f"tile?{W}&more=1", TAKES),
         (400, f"tile?{W}&r0=1", "a number was given twice"),
         (400, "tile?" + "&".join(f"a{n}=1" for n in range(17)), "the address cannot be read"),
-        (400, f"tile?{W}".replace("r1=40", "r1=41"), "r1: expected a number from 0 to 40"),
-        (400, f"tile?{W}".replace("r0=0", "r0=40"), "r0: expected a number from 0 to 39"),
-        (400, f"tile?{W}".replace("r0=0", "r0=1e1"), "r0: expected a number from 0 to 39"),
-        (400, f"tile?{W}".replace("r0=0", "r0=%D9%A3"), "r0: expected a number from 0 to 39"),
-        (400, f"tile?{W}".replace("r0=0", "r0=" + "9" * 900), "r0: expected a number from 0 to 39"),
-        (
-            400,
-            f"tile?{W}".replace("r0=0", "r0=9").replace("r1=40", "r1=9"),
-            "window: expected r0 < r1 and c0 < c1",
-        ),
-        (400, f"tile?{W}".replace("item=0", "item=1"), "item: expected a number from 0 to 0"),
-        (400, f"tile?{W}".replace("entry=0", "entry=2"), "entry: expected a number from 0 to 1"),
-        (400, f"tile?{W}".replace("heads=1", "heads=3"), "heads: expected a number from 0 to 2"),
-        (400, f"tile?{W}".replace("heads=1", "heads=1,1"), "heads: expected each head once"),
+        (400, tile(r1=41), f"r1: {NUMBER} 40"),
+        *((400, tile(r0=word), f"r0: {NUMBER} 39") for word in (40, "1e1", "%D9%A3", "9" * 900)),
+        (400, tile(r0=9, r1=9), "window: expected r0 < r1 and c0 < c1"),
+        (400, tile(item=1), f"item: {NUMBER} 0"),
+        (400, tile(entry=2), f"entry: {NUMBER} 1"),
+        (400, tile(heads=3), f"heads: {NUMBER} 2"),
+        (400, tile(heads="1,1"), "heads: expected each head once"),
         (400, f"pooled?{W}&h=0&w=4&how=mean&exact=0", "h and w: expected at least 1"),
         (
             413,
@@ -260,9 +264,8 @@ W = f"{HEAD}&r0=0&r1=40&c0=0&c1=40"
             "an answer has at most 1,048,576 numbers",
         ),
         (400, f"pooled?{W}&h=4&w=4&how=sum&exact=0", "how: expected mean or max"),
-        (400, f"pooled?{W}&h=4&w=4&how=max&exact=2", "exact: expected a number from 0 to 1"),
-        (400, "block?n=%C2%B2", "n: expected a number from 0 to 1"),
-        (400, "block?n=2", "n: expected a number from 0 to 1"),
+        (400, f"pooled?{W}&h=4&w=4&how=max&exact=2", f"exact: {NUMBER} 1"),
+        *((400, f"block?n={word}", f"n: {NUMBER} 1") for word in ("%C2%B2", 2)),
     ],
 )
 def test_refusals(server: Server, status: int, question: str, told: str) -> None:
