@@ -169,6 +169,7 @@ def test_a_convolution_is_the_sum_of_what_its_heads_read(channels):
     assert np.array(found["output"].shades) == pytest.approx(
         (out / out.abs().max()).numpy(), abs=1e-3
     )
+    assert not any(key.startswith(("hot.", "read.")) for key in found)
     first = shapes(story, 2)
     assert f"= {number(float(out[0, 0]))}" in first["total"].text
     hot = {key for key in first if key.startswith("hot.")}

@@ -284,8 +284,7 @@ def largest(*values: np.ndarray) -> float:
 
 def shades(values: np.ndarray, most: float) -> tuple[tuple[float, ...], ...]:
     """Return the shades of numbers (rows, columns); ``most`` is the darkest."""
-    scaled = np.clip(values / (most or 1.0), -1, 1).round(3)
-    return tuple(map(tuple, scaled.tolist()))
+    return tuple(map(tuple, (values / (most or 1.0)).round(3).tolist()))
 
 
 def strips(values: np.ndarray) -> tuple[np.ndarray, str]:
