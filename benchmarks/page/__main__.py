@@ -27,7 +27,7 @@ from benchmarks import measure
 from benchmarks.report import READING, Section, Settings, arguments, megabytes, reached, run, table
 from intently.show.page import save_page
 from intently.show.page.items import items_of
-from intently.show.page.serving.server import Server, explorer
+from intently.show.page.server import Server, explorer
 
 LAYERS, HEADS, WIDTH = 12, 12, 64
 SIZES = {(512, LAYERS): (30e6, 60e6), (4096, 1): (18e6, 36e6)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from intently.show.page import items_of, packed
-from intently.show.page.numbers.packing import unpacked
+from intently.show.page.packing import DTYPES
 
 
 class Page:
@@ -80,3 +81,13 @@ class Page:
         if bias["kind"] == "distance":
             return values[np.arange(s) - np.arange(t)[:, None] + t - 1]
         return values
+
+
+def unpacked(packed: bytes, dtype: str, shape: list[int]) -> np.ndarray:
+    """Return the numbers of a block, bits as booleans."""
+    raw = np.frombuffer(zlib.decompress(packed), np.uint8)
+    if dtype == "bits":
+        bits = np.unpackbits(raw.reshape(*shape[:-1], -1), axis=-1, bitorder="little")
+        return bits[..., : shape[-1]].astype(bool)
+    kind = np.dtype(DTYPES[dtype])
+    return raw.reshape(kind.itemsize, -1).T.copy().view(kind).reshape(shape)

@@ -15,7 +15,7 @@ from intently.errors import ArgumentError, KindError, RangeError
 from intently.nn import AttentionHead, MultiHeadAttention, convolution_as_attention
 from intently.show import animate
 from intently.show.animate.operands import without_dropout
-from intently.show.animate.shapes import Grid, Text
+from intently.show.animate.stage import CellGrid, Words
 
 from .refusals import refusals
 from .telling import TEXT, empty, random, written
@@ -114,11 +114,11 @@ def test_nothing_leaves_the_sheet_and_all_numbers_are_finite():
             for shape in scene.shapes:
                 assert math.isfinite(shape.x) and 0 <= shape.x <= wide, (name, shape.key)
                 assert math.isfinite(shape.y) and -1 <= shape.y <= high, (name, shape.key)
-                if isinstance(shape, Grid):
+                if isinstance(shape, CellGrid):
                     assert shape.x + shape.width <= wide and shape.y + shape.height <= high
                     every = [x for row in shape.shades for x in row if x is not None]
                     assert all(-1 <= x <= 1 for x in every if x == x), (name, shape.key)
-                if isinstance(shape, Text) and shape.anchor == "start":
+                if isinstance(shape, Words) and shape.anchor == "start":
                     assert shape.size >= 10
 
 

@@ -15,9 +15,7 @@ import intently as it
 from intently.core.matrix import Dense
 from intently.nn import AttentionHead, MultiHeadAttention, convolution_as_attention
 from intently.show import animate
-from intently.show.animate.numerals import Numerals, alone
-from intently.show.animate.shapes import Grid, Shape, Text
-from intently.show.animate.stage import widths
+from intently.show.animate.stage import CellGrid, Numerals, Shape, Words, alone, widths
 
 
 @st.composite
@@ -104,10 +102,10 @@ def boxes(shapes: tuple[Shape, ...]) -> list[tuple[str, Box]]:
     for shape in shapes:
         if shape.opacity <= 0:
             continue
-        if isinstance(shape, Text):
+        if isinstance(shape, Words):
             share = {"start": 0.0, "middle": 0.5, "end": 1.0}[shape.anchor]
             texts = [(shape.text, shape.x, share, shape.y)]
-        elif isinstance(shape, Grid):
+        elif isinstance(shape, CellGrid):
             across, (wide, high) = len(shape.shades[0]), shape.cell
             if shape.opacity == 1 and None not in shape.shades[0]:
                 found = [one for one in found if not covered(one[1], shape)]
@@ -122,7 +120,7 @@ def boxes(shapes: tuple[Shape, ...]) -> list[tuple[str, Box]]:
             ]
         else:
             continue
-        lengths = widths([text for text, *_ in texts], shape.size)
+        lengths = widths(tuple(text for text, *_ in texts), shape.size)
         for (text, x, share, y), length in zip(texts, lengths):
             left, high = x - share * length, 0.8 * shape.size
             if text:
@@ -130,7 +128,7 @@ def boxes(shapes: tuple[Shape, ...]) -> list[tuple[str, Box]]:
     return found
 
 
-def covered(box: Box, grid: Grid) -> bool:
+def covered(box: Box, grid: CellGrid) -> bool:
     """Whether a grid that is drawn later hides a text."""
     x, y = (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
     return grid.x <= x <= grid.x + grid.width and grid.y <= y <= grid.y + grid.height
@@ -223,16 +221,7 @@ def sticking_out(shapes: tuple[Shape, ...]) -> list[str]:
     return [
         text
         for shape in shapes
-        if isinstance(shape, Grid) and len(shape.texts) > 1
+        if isinstance(shape, CellGrid) and len(shape.texts) > 1
         for text, wide in zip(shape.texts, widths(shape.texts, shape.size), strict=True)
         if wide > shape.cell[0]
     ]
-
-
-def test_the_product_of_whole_numbers_reads_as_one_writes_it():
-    x = torch.tensor([[70, 179, 219, 8], [133, 58, 41, 101], [209, 192, 203, 189]]).double()
-    story = animate.product(it.attend(x, x, scale=1), x, query=0)
-    texts = {text for scene in story.scenes for text, _ in boxes(scene.shapes)}
-    every = {int(product) for product in (x[0] * x).flatten()} | {int(z) for z in x @ x[0]}
-    assert {"70", "179", "219", "8", "query × key", "q · k", *map(str, every)} <= texts
-    assert not any("e+" in text or "×10" in text for text in texts)

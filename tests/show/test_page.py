@@ -19,13 +19,12 @@ import torch
 import intently as it
 from intently.core.matrix import LazyMatrix
 from intently.errors import ArgumentError, KindError, MemoryRefused
-from intently.show.page import Highlight, Text, packed, save_page, script, writing
+from intently.show.page import Highlight, Text, packed, packing, save_page, script, writing
 from intently.show.page.items import items_of
-from intently.show.page.numbers import packing
-from intently.show.page.numbers.packing import Blocks, unpacked
-from intently.show.page.numbers.stored import bound, stored
+from intently.show.page.packing import NumberBlocks
+from intently.show.page.stored import bound, stored
 
-from .page_reader import Page
+from .page_reader import Page, unpacked
 from .refusals import refuses
 
 HOSTILE = (
@@ -150,17 +149,18 @@ def test_the_size_of_512_tokens_and_12_heads_is_within_its_share() -> None:
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "uint8"])
 def test_numbers_come_back(dtype: str) -> None:
     numbers = (torch.randn(3, 5, 7) * 50).abs().to(getattr(torch, dtype))
-    blocks = Blocks()
+    blocks = NumberBlocks()
     at = blocks.add(numbers, dtype)
-    np.testing.assert_array_equal(blocks.numbers(at), numbers.numpy())
     np.testing.assert_array_equal(unpacked(blocks.packed[at], dtype, [3, 5, 7]), numbers.numpy())
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 8), (5, 13), (2, 3, 9)])
 def test_bits_come_back_row_by_row(shape: tuple[int, ...]) -> None:
     mask = torch.randn(shape) > 0
-    blocks = Blocks()
-    np.testing.assert_array_equal(blocks.numbers(blocks.add(mask, "bits")), mask.numpy())
+    blocks = NumberBlocks()
+    at = blocks.add(mask, "bits")
+    found = unpacked(blocks.packed[at], "bits", list(mask.shape))
+    np.testing.assert_array_equal(found, mask.numpy())
 
 
 def test_what_is_not_finite_is_null() -> None:

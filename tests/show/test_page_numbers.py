@@ -13,7 +13,7 @@ from torch import Tensor
 import intently as it
 from intently.core.matrix import LazyMatrix
 from intently.show.page.items import items_of
-from intently.show.page.numbers.stored import stored
+from intently.show.page.stored import stored
 
 from .page_reader import Page
 
@@ -206,3 +206,13 @@ def test_rows_that_a_bias_makes_coarse_are_always_sampled() -> None:
 def test_half_would_be_told_apart_from_full() -> None:
     bounds = [Page.of(attend(), p).meta["bound"]["weights"] for p in ("half", "full")]
     assert bounds[0] > 1e-5 > bounds[1] > 0
+
+
+def test_a_bias_is_kept_in_as_few_numbers_as_it_takes() -> None:
+    cases = {"alibi": "distance", "two rules": "distance", "bias of keys": "key"}
+    cases |= {"dense bias": "dense", "rows hidden by a bias": "dense"}
+    kinds = {case: Page.of(CASES[case]()).entry()["bias"]["kind"] for case in cases}
+    assert kinds == cases
+    beyond = made(S, S).masked_fill(torch.ones(S, S).tril() > 0, 0)  # only what is hidden anyway
+    masked = it.attend(own(), k(), bias=beyond, mask=it.causal())
+    assert Page.of(masked).entry()["bias"]["kind"] == "distance"

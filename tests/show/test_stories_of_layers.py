@@ -51,6 +51,13 @@ def test_heads_show_every_number_from_the_inputs_to_the_outputs():
     assert "2 × 2 = 4 wide" in story.captions[-2]
 
 
+def test_heads_that_share_keys_are_told_one_by_one():
+    block, x = MultiHeadAttention(8, 4, kv_heads=2), random(3, 8)
+    found = shapes(animate.heads(block, x))
+    assert found["k.0"].texts == found["k.1"].texts != found["k.2"].texts
+    assert digits(found, "y") == pytest.approx(block(x).detach().numpy(), abs=6e-3)
+
+
 def test_the_split_takes_columns_apart_and_one_head_has_none():
     block, x = MultiHeadAttention(4, 2), random(2, 4)
     whole, split = (shapes(animate.heads(block, x), n) for n in (1, 2))
@@ -162,6 +169,7 @@ def test_a_convolution_is_the_sum_of_what_its_heads_read(channels):
     assert np.array(found["output"].shades) == pytest.approx(
         (out / out.abs().max()).numpy(), abs=1e-3
     )
+    assert not any(key.startswith(("hot.", "read.")) for key in found)
     first = shapes(story, 2)
     assert f"= {number(float(out[0, 0]))}" in first["total"].text
     hot = {key for key in first if key.startswith("hot.")}

@@ -15,7 +15,7 @@ from intently.cli.arguments import Open, option
 from intently.errors import DataError, build
 
 if TYPE_CHECKING:
-    from intently.show.page.serving.server import Server
+    from intently.show.page.server import Server
 
 Port = Annotated[int, option("N", "port on this machine (0: any free one)", min=0, max=65535)]
 
@@ -35,7 +35,7 @@ def explore(
     """
     from intently.observe import load_recording
     from intently.show.page.items import items_of
-    from intently.show.page.serving.server import explorer
+    from intently.show.page.server import explorer
 
     seen = load_recording(recording)
     if not seen.calls:
@@ -64,7 +64,7 @@ def play(
     this machine until Ctrl-C, at the printed address, which holds a random token, and opened in
     the browser; with --out it is only written.
     """
-    from intently.show.page.serving.server import Server
+    from intently.show.page.server import Server
     from intently.show.page.writing import destination
     from intently.tasks.play import packed, save_play, whole
     from intently.tasks.recipes.origin import example

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from intently.show.figures.positions import positions
     from intently.show.figures.text import text
     from intently.show.page import save_page
-    from intently.show.page.widget import widget
+    from intently.show.page.writing import widget
     from intently.show.terminal import blocks
 
 __all__ = [
@@ -60,7 +60,7 @@ _HOMES = {
     "figures.embeddings": ("embeddings",),
     "figures.overlay": ("overlay",),
     "page": ("save_page",),
-    "page.widget": ("widget",),
+    "page.writing": ("widget",),
     "figures.masks": ("bias", "mask"),
     "terminal": ("blocks",),
     "figures.text": ("text",),

@@ -19,7 +19,7 @@ from intently.errors import ArgumentError, KindError, build
 from intently.foundation import files
 from intently.nn.models import Transformer
 from intently.nn.models.kinds import kind_of
-from intently.show.page.numbers.packing import Blocks
+from intently.show.page.packing import NumberBlocks
 from intently.show.page.script import joined, source, strict
 from intently.show.page.writing import described, destination, head, scripts, style
 from intently.tasks.text import Tokenizer
@@ -61,7 +61,7 @@ def packed(translator: Translator, text: str | None = None, title: str | None = 
     if model.options.positions == "sinusoidal":
         longest = 2 * translator.max_length + 12  # tokens on either side, specials included
         tensors["positions"] = sinusoidal(longest, model.options.width).float()
-    blocks = Blocks()
+    blocks = NumberBlocks()
     weights = {
         name: blocks.add(x, "float16" if torch.equal(x.half().float(), x) else "float32")
         for name, x in tensors.items()

@@ -20,8 +20,7 @@ from intently.interop.foreign import HERE, kind_of, loaded, quiet, reading
 from intently.observe import Recording, watch
 from intently.show.labels import visible
 from intently.show.page import Picture
-from intently.show.page.items import BEFORE
-from intently.show.page.sides import Side
+from intently.show.page.items import BEFORE, Side
 from intently.tasks.decoding import SearchOptions
 from intently.tasks.decoding.options import EOS, SOS
 from intently.tasks.language import TextModel

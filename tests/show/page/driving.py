@@ -71,13 +71,15 @@ def asked(page: Any, code: str) -> Any:
     )
 
 
-def numbers(page: Any, wanted: Sequence[tuple[int, str, str]]) -> list[np.ndarray]:
+def numbers(
+    page: Any, wanted: Sequence[tuple[int, str, str]], source: str = "headSource(stored)"
+) -> list[np.ndarray]:
     """Numbers as the page's script computes them, of (entry, heads, question): ``row(3)``, say."""
     lines = [
         f'found.push(Array.from(await (await source.open(0, {entry}, "{heads}")).{what}));'
         for entry, heads, what in wanted
     ]
-    code = "const source = headSource(stored), found = [];\n" + "\n".join(lines)
+    code = f"const source = {source}, found = [];\n" + "\n".join(lines)
     return [np.array(one) for one in asked(page, code + "\nreturn found;")]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from intently.show.page.items import Item
-from intently.show.page.serving.server import Server, explorer
+from intently.show.page.server import Server, explorer
 
 
 @contextmanager

@@ -171,6 +171,10 @@ def test_saved_drawings_have_their_own_names_and_say_what_they_show(
         name, text = saved(page, "svg")
         names.append(name)
         root = ElementTree.fromstring(text)
+        assert not {element.tag for element in root.iter()} & {
+            f"{SVG}script",
+            f"{SVG}foreignObject",
+        }
         title, says = (root.find(f"{SVG}{tag}").text for tag in ("title", "desc"))
         assert title and len(says) > 20
         if view == "head":

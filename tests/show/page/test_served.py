@@ -18,13 +18,13 @@ import pytest
 import torch
 
 import intently as it
+from intently.show.page import answers
+from intently.show.page.answers import Turns
 from intently.show.page.items import items_of
-from intently.show.page.serving import answers
-from intently.show.page.serving.server import Server
-from intently.show.page.serving.worker import Worker
+from intently.show.page.server import Server
 
 from .driving import asked, status, until
-from .pages import forms, made, translation
+from .pages import made, translation
 from .serving import running
 
 Opened = Callable[..., Any]
@@ -60,56 +60,20 @@ def test_every_view_of_a_served_page(story: Server, opened: Opened) -> None:
     assert "computed by the server" in page.text_content("[data-bound]")
 
 
-def test_numbers_of_the_server_are_those_of_the_recording(opened: Opened) -> None:
-    matrices = {name: matrix for name, matrix in forms().items() if name != "weights"}
-    lines = []
-    for entry in range(len(matrices)):
-        lines.append(
-            f"for (const heads of ['1', 'mean']) {{"
-            f"const head = await source.open(0, {entry}, heads);"
-        )
-        for what in (
-            "row(7)",
-            "column(11)",
-            "tile(3, 30, 5, 36)",
-            "pooled(2, 30, 4, 36, 7, 8)",
-            "entropy()",
-            "received()",
-        ):
-            lines.append(f"found.push(Array.from(await head.{what}));")
-        lines.append("}")
-    code = "const source = servedHeads(stored), found = [];\n" + "\n".join(lines)
-    with running(items_of(matrices)) as server:
-        found = iter(asked(opened(server.address), code + "\nreturn found;"))
-        for name, matrix in matrices.items():
-            every = matrix.tile().double()[0]
-            for w in (every[1], every.mean(0)):
-                for right in (
-                    w[7],
-                    w[:, 11],
-                    w[3:30, 5:36],
-                    w[2:30, 4:36].unflatten(0, (7, 4)).unflatten(2, (8, 4)).mean((1, 3)),
-                    torch.special.entr(w).sum(-1),
-                    w.sum(0),
-                ):
-                    np.testing.assert_allclose(next(found), right.ravel(), 0, 2e-5, err_msg=name)
-        assert next(found, None) is None
-
-
 def test_a_long_head_is_sampled_first(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     """Until all is read, a long head is drawn from some queries, and the page says so."""
     monkeypatch.setattr(answers, "LONG", 2**16)
     monkeypatch.setattr(answers, "SAMPLE", 2**16)
-    gate, give_way = threading.Event(), Worker.give_way
+    gate, give_way = threading.Event(), Turns.give_way
 
-    def waiting(worker: Worker) -> None:
+    def waiting(turns: Turns) -> None:
         while not gate.is_set():
-            give_way(worker)
+            give_way(turns)
             time.sleep(0.01)
-        give_way(worker)
+        give_way(turns)
 
     monkeypatch.setattr(answers, "STRIP", 2**16)
-    monkeypatch.setattr(Worker, "give_way", waiting)
+    monkeypatch.setattr(Turns, "give_way", waiting)
     x = made(2048, 16)
     matrix = it.attend(x, x, mask=it.causal())
     with running(items_of({"long": matrix})) as server:
@@ -121,17 +85,6 @@ def test_a_long_head_is_sampled_first(opened: Opened, monkeypatch: pytest.Monkey
             page, "return Array.from(await (await servedHeads(stored).open(0, 0, '0')).column(5));"
         )
         np.testing.assert_allclose(found, matrix.tile(None, torch.tensor([5]))[:, 0], 0, 1e-5)
-
-
-def test_the_server_is_gone(recorded: Path, opened: Opened, chromium: Any) -> None:
-    context = chromium.new_context()
-    page = context.new_page()
-    with running(items_of(it.load_recording(recorded))) as server:
-        page.goto(server.address + "#view=head")
-        page.wait_for_selector("[data-wait]", state="detached")
-    page.keyboard.press("}")
-    until(page, "document.body.textContent.includes('is `intently explore` still running?')")
-    context.close()
 
 
 def hears_ctrl_c() -> None:
@@ -173,7 +126,7 @@ from contextlib import suppress
 from pathlib import Path
 import torch
 from intently.cli import serving as serving_cli
-from intently.show.page.serving import answers
+from intently.show.page import answers
 
 begun = threading.Semaphore(0)
 

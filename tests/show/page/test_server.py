@@ -21,12 +21,11 @@ import torch
 
 import intently as it
 from intently.errors import WriteError
+from intently.show.page import answers
+from intently.show.page import server as serving
+from intently.show.page.answers import Refused, Reply, Served, Turns
 from intently.show.page.items import items_of
-from intently.show.page.serving import answers
-from intently.show.page.serving import server as serving
-from intently.show.page.serving.answers import Served
-from intently.show.page.serving.server import Server, explorer
-from intently.show.page.serving.worker import Answer, Refused, Worker
+from intently.show.page.server import Server, explorer
 
 from .serving import running
 
@@ -233,27 +232,31 @@ def test_there_are_no_files(server: Server, name: str) -> None:
 W = f"{HEAD}&r0=0&r1=40&c0=0&c1=40"
 
 
+def tile(**changed: object) -> str:
+    """A question for all weights of a head, but for some numbers of it."""
+    pairs = dict(one.split("=") for one in W.split("&")) | changed
+    return "tile?" + "&".join(f"{key}={value}" for key, value in pairs.items())
+
+
+LIMIT = "an answer has at most"
+NUMBER = "expected a number from 0 to"
+TAKES = "tile takes item, entry, heads, r0, r1, c0, c1"
+
+
 @pytest.mark.parametrize(
     ("status", "question", "told"),
     [
-        (400, "tile", "tile takes item, entry, heads, r0, r1, c0, c1"),
-        (400, f"tile?{W}&more=1", "tile takes item, entry, heads, r0, r1, c0, c1"),
+        (400, "tile", TAKES),
+        (400, f"tile?{W}&more=1", TAKES),
         (400, f"tile?{W}&r0=1", "a number was given twice"),
         (400, "tile?" + "&".join(f"a{n}=1" for n in range(17)), "the address cannot be read"),
-        (400, f"tile?{W}".replace("r1=40", "r1=41"), "r1: expected a number from 0 to 40"),
-        (400, f"tile?{W}".replace("r0=0", "r0=40"), "r0: expected a number from 0 to 39"),
-        (400, f"tile?{W}".replace("r0=0", "r0=1e1"), "r0: expected a number from 0 to 39"),
-        (400, f"tile?{W}".replace("r0=0", "r0=%D9%A3"), "r0: expected a number from 0 to 39"),
-        (400, f"tile?{W}".replace("r0=0", "r0=" + "9" * 900), "r0: expected a number from 0 to 39"),
-        (
-            400,
-            f"tile?{W}".replace("r0=0", "r0=9").replace("r1=40", "r1=9"),
-            "window: expected r0 < r1 and c0 < c1",
-        ),
-        (400, f"tile?{W}".replace("item=0", "item=1"), "item: expected a number from 0 to 0"),
-        (400, f"tile?{W}".replace("entry=0", "entry=2"), "entry: expected a number from 0 to 1"),
-        (400, f"tile?{W}".replace("heads=1", "heads=3"), "heads: expected a number from 0 to 2"),
-        (400, f"tile?{W}".replace("heads=1", "heads=1,1"), "heads: expected each head once"),
+        (400, tile(r1=41), f"r1: {NUMBER} 40"),
+        *((400, tile(r0=word), f"r0: {NUMBER} 39") for word in (40, "1e1", "%D9%A3", "9" * 900)),
+        (400, tile(r0=9, r1=9), "window: expected r0 < r1 and c0 < c1"),
+        (400, tile(item=1), f"item: {NUMBER} 0"),
+        (400, tile(entry=2), f"entry: {NUMBER} 1"),
+        (400, tile(heads=3), f"heads: {NUMBER} 2"),
+        (400, tile(heads="1,1"), "heads: expected each head once"),
         (400, f"pooled?{W}&h=0&w=4&how=mean&exact=0", "h and w: expected at least 1"),
         (
             413,
@@ -261,9 +264,8 @@ W = f"{HEAD}&r0=0&r1=40&c0=0&c1=40"
             "an answer has at most 1,048,576 numbers",
         ),
         (400, f"pooled?{W}&h=4&w=4&how=sum&exact=0", "how: expected mean or max"),
-        (400, f"pooled?{W}&h=4&w=4&how=max&exact=2", "exact: expected a number from 0 to 1"),
-        (400, "block?n=%C2%B2", "n: expected a number from 0 to 1"),
-        (400, "block?n=2", "n: expected a number from 0 to 1"),
+        (400, f"pooled?{W}&h=4&w=4&how=max&exact=2", f"exact: {NUMBER} 1"),
+        *((400, f"block?n={word}", f"n: {NUMBER} 1") for word in ("%C2%B2", 2)),
     ],
 )
 def test_refusals(server: Server, status: int, question: str, told: str) -> None:
@@ -290,7 +292,7 @@ def test_no_oversized_request(server: Server) -> None:
 
 
 def test_a_window_of_too_many_weights(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
-    monkeypatch.setattr("intently.show.page.serving.answers.LARGEST", 100)
+    monkeypatch.setattr("intently.show.page.answers.LARGEST", 100)
     status, body, _ = ask(server, f"tile?{HEAD}&r0=0&r1=11&c0=0&c1=10")
     assert (status, body) == (413, b"an answer has at most 100 numbers")
     assert ask(server, f"tile?{HEAD}&r0=0&r1=10&c0=0&c1=10")[0] == 200
@@ -384,66 +386,66 @@ def test_what_is_no_number_is_served(tmp_path: Path) -> None:
             assert ask(found, question)[0] == 200
 
 
-# --- the worker -----------------------------------------------------------------------------------
+# --- turns -----------------------------------------------------------------------------------
 
 
 def test_the_newest_question_goes_first_and_long_work_gives_way() -> None:
-    worker, order = Worker(), []
+    turns, order = Turns(), []
     begun, asked_all = threading.Event(), threading.Event()
 
-    def long() -> Answer:
+    def long() -> Reply:
         begun.set()
         asked_all.wait(20)
-        worker.give_way()
+        turns.give_way()
         order.append("long")
-        return Answer(b"")
+        return Reply(b"")
 
-    def short(name: str) -> Answer:
+    def short(name: str) -> Reply:
         order.append(name)
-        return Answer(name.encode())
+        return Reply(name.encode())
 
-    threads = [threading.Thread(target=worker.ask, args=(long,))]
+    threads = [threading.Thread(target=turns.ask, args=(long,))]
     threads[0].start()
     assert begun.wait(20)
     for name in "ab":
-        threads.append(threading.Thread(target=worker.ask, args=(partial(short, name),)))
+        threads.append(threading.Thread(target=turns.ask, args=(partial(short, name),)))
         threads[-1].start()
-        while len(worker.waiting) < len(threads) - 1:
+        while len(turns.asked) < len(threads):
             time.sleep(0.001)
     asked_all.set()
     for thread in threads:
         thread.join(20)
-    worker.close(20)
-    assert order == ["b", "a", "long"] and not worker.thread.is_alive()
+    turns.close(20)
+    assert order == ["b", "a", "long"] and not turns.asked
 
 
 def test_work_that_nobody_waits_for_ends_and_failures_are_told(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    worker = Worker()
+    turns = Turns()
 
-    def endless() -> Answer:
+    def endless() -> Reply:
         while True:
-            worker.give_way()
+            turns.give_way()
 
     with pytest.raises(Refused, match="given up"):
-        worker.ask(endless, gone=lambda: True)
+        turns.ask(endless, gone=lambda: True)
     with pytest.raises(Refused, match="ZeroDivisionError"):
-        worker.ask(lambda: Answer(bytes(1 // 0)))
+        turns.ask(lambda: Reply(bytes(1 // 0)))
     assert "ZeroDivisionError" in capfd.readouterr().err
-    worker.close(20)
+    turns.close(20)
     with pytest.raises(Refused, match="the server ends"):
-        worker.ask(lambda: Answer(b""))
+        turns.ask(lambda: Reply(b""))
 
 
 def test_a_client_that_leaves_ends_its_long_work(server: Server) -> None:
     begun, ended = threading.Event(), threading.Event()
 
-    def endless(served: Served, given: Any) -> Answer:
+    def endless(served: Served, given: Any) -> Reply:
         begun.set()
         try:
             while True:
-                served.worker.give_way()
+                served.turns.give_way()
         finally:
             ended.set()
 

@@ -13,7 +13,7 @@ import intently as it
 from intently.nn import convolution_as_attention
 from intently.show import animate
 from intently.show.animate.animation import Animation
-from intently.show.animate.shapes import Grid, Scene, Text
+from intently.show.animate.stage import CellGrid, StoryScene, Words
 
 from .driving import WAIT, until
 
@@ -93,7 +93,7 @@ def test_it_waits_where_motion_is_not_wanted_and_plays_elsewhere(opened: Any, pa
 
 
 def test_played_to_its_end_it_stops_and_starts_again(opened: Any, tmp_path: Path) -> None:
-    scenes = tuple(Scene(f"step {n}", (Text("a", 20, 20, str(n)),), 0.1) for n in range(3))
+    scenes = tuple(StoryScene(f"step {n}", (Words("a", 20, 20, str(n)),), 0.1) for n in range(3))
     Animation("short", scenes, (200, 60)).save(tmp_path / "short.html")
     page = opened(tmp_path / "short.html")
     until(page, "() => document.getElementById('play').getAttribute('aria-label') === 'play'")
@@ -113,10 +113,10 @@ def test_shades_have_the_colours_of_the_theme(
     opened: Any, tmp_path: Path, scheme: str, paper: Any, half: Any, below: Any
 ) -> None:
     boxes = (
-        Grid("a", 20, 10, (30, 30), ((0.0, 0.5, -0.75),), edge=""),
-        Grid("b", 120, 10, (30, 30), ((None,),), edge=""),
+        CellGrid("a", 20, 10, (30, 30), ((0.0, 0.5, -0.75),), edge=""),
+        CellGrid("b", 120, 10, (30, 30), ((None,),), edge=""),
     )
-    Animation("colours", (Scene("said", boxes, 1),), (200, 60)).save(tmp_path / "c.html")
+    Animation("colours", (StoryScene("said", boxes, 1),), (200, 60)).save(tmp_path / "c.html")
     page = opened(tmp_path / "c.html", color_scheme=scheme, **STILL)
     for n, wanted in enumerate((paper, half, below)):
         found = pixel(page, 20 + 30 * n + 15, 25)
@@ -126,7 +126,8 @@ def test_shades_have_the_colours_of_the_theme(
 
 def test_between_two_steps_things_are_on_their_way(opened: Any, tmp_path: Path) -> None:
     scenes = tuple(
-        Scene("go", (Grid("a", x, 10, (20, 30), ((1.0,),), edge=""),), 5) for x in (20, 420)
+        StoryScene("go", (CellGrid("a", x, 10, (20, 30), ((1.0,),), edge=""),), 5)
+        for x in (20, 420)
     )
     Animation("way", scenes, (460, 60)).save(tmp_path / "w.html")
     page = opened(tmp_path / "w.html")
@@ -170,8 +171,8 @@ def test_a_phone_sees_the_whole_scene(opened: Any, path: Path) -> None:
 
 
 def test_the_theme_may_change_while_it_is_open(opened: Any, tmp_path: Path) -> None:
-    box = Grid("a", 20, 10, (30, 30), ((0.5,),), edge="")
-    Animation("theme", (Scene("said", (box,), 1),), (200, 60)).save(tmp_path / "t.html")
+    box = CellGrid("a", 20, 10, (30, 30), ((0.5,),), edge="")
+    Animation("theme", (StoryScene("said", (box,), 1),), (200, 60)).save(tmp_path / "t.html")
     page = opened(tmp_path / "t.html", color_scheme="light", **STILL)
     before = pixel(page, 35, 25)
     page.emulate_media(color_scheme="dark")

@@ -12,7 +12,7 @@ import pytest
 
 import intently as it
 from intently.show.page import Highlight, Text, items_of, save_page
-from intently.show.page.serving.server import Server
+from intently.show.page.server import Server
 from intently.tasks.translation.translator import Translator
 
 from ...show.page_reader import Page
@@ -187,14 +187,6 @@ def test_a_page_with_nan_says_so(opened: Opened, tmp_path: Path) -> None:
     q[:, 1, 4] = float("nan")
     page = opened(save_page(it.attend(q, made(1, 2, 9, 8)), tmp_path / "nan.html"))
     assert page.text_content("[data-bound]").endswith("; some weights are NaN, not a number")
-
-
-def test_small_buttons_can_be_hit_on_a_narrow_page(story: Path, opened: Opened) -> None:
-    page = opened(story, "#view=head", width=390, height=800)
-    for button in page.locator(".stepper button:visible").all():
-        box = button.bounding_box()
-        assert box["width"] >= 24 and box["height"] >= 24
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 @pytest.fixture

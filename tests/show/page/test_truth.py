@@ -22,23 +22,8 @@ from .pages import made
 
 Opened = Callable[..., Any]
 
-WORDS = (
-    *(
-        "the",
-        "rows",
-        "of",
-        "a",
-        "causal",
-        "model",
-        "are",
-        "one",
-        "softmax",
-        "each",
-        "and",
-        "softmax",
-    ),
-    *("rows", "sum", "to", "one", "."),
-)
+SENTENCE = "the rows of a causal model are one softmax each and softmax rows sum to one ."
+WORDS = tuple(SENTENCE.split(" "))
 """Rows of a decoder: each word writes the next."""
 
 NOW = ".card:not(.held)"

@@ -170,16 +170,6 @@ def test_a_word_shows_what_it_looks_at(story: Path, opened: Opened) -> None:
     status(page, f"→ key ‘{words[i + 1]}’")
 
 
-def test_two_readings_are_compared(story: Path, opened: Opened) -> None:
-    page = opened(story, "#view=text&entry=1&heads=0&row=7")
-    page.get_by_role("button", name="Pin A").click()
-    page.keyboard.press("]")
-    page.wait_for_selector(".card.held", state="visible")
-    until(page, "!document.querySelector('.apart').hidden")
-    until(page, "location.hash.includes('pin=0.1.0.at.7')")
-    assert page.locator(".card h2:visible").count() == 2
-
-
 def test_a_pinned_head_reads_the_word_that_is_read(story: Path, opened: Opened) -> None:
     page = opened(story, "#view=text&entry=1&heads=0&pin=0.1.2")
     page.locator(".card:not(.held) .word").nth(7).click()
@@ -257,23 +247,6 @@ def test_addresses_are_not_believed(story: Path, opened: Opened, hash: str) -> N
     page.wait_for_timeout(300)
     counts = {"main > section:visible": 1, "img": 0, ".card.held:visible": 0}
     assert {found: page.locator(found).count() for found in counts} == counts
-
-
-@pytest.mark.parametrize("view", ["overview", "head", "text"])
-def test_what_is_seen_is_saved(story: Path, opened: Opened, view: str, tmp_path: Path) -> None:
-    page = opened(story, f"#view={view}&entry=1&heads=1")
-    page.wait_for_timeout(500)
-    page.get_by_role("button", name="Save", exact=True).click()
-    with page.expect_download() as waiting:
-        page.get_by_role("button", name="Drawing (SVG)").click()
-    saved = tmp_path / f"{view}.svg"
-    waiting.value.save_as(saved)
-    assert waiting.value.suggested_filename.endswith(".svg")
-    root = ET.fromstring(saved.read_text(encoding="utf-8"))
-    assert root.tag == "{http://www.w3.org/2000/svg}svg"
-    names = {element.tag.split("}")[1] for element in root.iter()}
-    assert not names & {"script", "foreignObject"}
-    assert len(list(root.iter())) > 5
 
 
 def test_dark_and_light(story: Path, opened: Opened) -> None:

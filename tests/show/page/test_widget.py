@@ -9,8 +9,8 @@ import pytest
 
 import intently as it
 from intently.errors import MissingLibraryError
-from intently.show.page import widget as module
-from intently.show.page.widget import widget
+from intently.show.page import writing as module
+from intently.show.page.writing import widget
 
 from ...show.page_reader import Page
 from .driving import WAIT

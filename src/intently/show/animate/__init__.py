@@ -7,10 +7,9 @@ query, `heads`, `permutation` and `convolution` a layer, `writing` a model.
 
 from intently.show.animate.animation import Animation
 from intently.show.animate.stories.convolution import convolution
-from intently.show.animate.stories.dictionary import dictionary
 from intently.show.animate.stories.heads import heads
 from intently.show.animate.stories.permutation import permutation
-from intently.show.animate.stories.product import product
+from intently.show.animate.stories.queries import dictionary, product
 from intently.show.animate.stories.writing import writing
 
 __all__ = ["Animation", "convolution", "dictionary", "heads", "permutation", "product", "writing"]

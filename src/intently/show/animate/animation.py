@@ -11,22 +11,26 @@ import html
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cache
-from importlib.resources import files as resources
 from pathlib import Path
 from typing import Any
 
 from intently.foundation import files
-from intently.show.animate.live import Live
-from intently.show.animate.shapes import Curve, Grid, Scene, Shape
-from intently.show.animate.stage import MARGIN, USUAL, Stage
+from intently.show.animate.stage import (
+    MARGIN,
+    USUAL,
+    CellGrid,
+    Curve,
+    Shape,
+    Stage,
+    StoryScene,
+    Words,
+)
 from intently.show.labels import titled
+from intently.show.page.script import joined, source, strict
 from intently.show.page.writing import described, head
 
-SUFFIXES = (".html",)
-
 BODY = """<body>
-<main>
+<main class="intently" data-theme="auto">
 <h1>{title}</h1>
 <p id="said" aria-live="polite"></p>
 <div id="stage" tabindex="0" role="group" aria-label="picture"><canvas role="img"></canvas></div>
@@ -53,9 +57,9 @@ class Animation:
     """
 
     title: str
-    scenes: tuple[Scene, ...]
+    scenes: tuple[StoryScene, ...]
     size: tuple[float, float]
-    live: Live | None = field(default=None, compare=False, repr=False)
+    live: dict[str, Any] | None = field(default=None, compare=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.scenes)
@@ -74,19 +78,17 @@ class Animation:
         The content is complete before the file is opened. Raises ArgumentError for suffixes other
         than .html.
         """
-        found = destination(path)
-        assert found is not None
-        files.make_folder(found.parent)
-        files.replace_file(found, self.page().encode())
-        return found
+        final = destination(path)
+        assert final is not None
+        files.make_folder(final.parent)
+        files.replace_file(final, self.page().encode())
+        return final
 
     def page(self) -> str:
         """Return the page as HTML, which fetches nothing."""
-        scripts = ("live.js", "trying.js", "player.js") if self.live else ("player.js",)
-        code, css = "".join(map(source, scripts)), source("player.css")
+        code, css = strict(joined(["player"])), source("colours.css") + source("player.css")
         body = BODY.format(title=html.escape(self.title), count=len(self))
-        live = self.live and self.live.plain()
-        data = described({**stored(self.scenes, self.size), "live": live})
+        data = described({**stored(self.scenes, self.size), "live": self.live})
         return (
             f"{head(self.title, css, code)}{body}"
             f'<script type="application/json" id="story">{data}</script>\n'
@@ -107,43 +109,29 @@ def destination(save: str | os.PathLike[str] | None) -> Path | None:
 
     Raises as `intently.foundation.files.destination` does, for suffixes other than .html.
     """
-    return None if save is None else files.destination(save, "save", SUFFIXES, "story")
+    return None if save is None else files.destination(save, "save", (".html",), "story")
 
 
 def told(
-    stage: Stage,
-    title: str,
-    path: Path | None,
-    opening: str,
-    scene: int = -1,
-    live: Live | None = None,
+    stage: Stage, title: str, path: Path | None, opening: str, live: dict[str, Any] | None = None
 ) -> Animation:
     """Return the story on the stage, written to ``path`` if there is one.
 
-    It opens with the picture of one of its scenes, by default the last, under a caption of its own:
-    the first frame, which stands for the whole wherever nothing moves, is never empty. On a page it
-    follows what one drags, if the story is ``live``.
+    It opens with the picture of its last scene under a caption of its own: the first frame, which
+    stands for the whole wherever nothing moves, is never empty. On a page it follows what one
+    drags, if the story is ``live``.
     """
-    first = Scene(opening, stage.scenes[scene].shapes, USUAL)
+    first = StoryScene(opening, stage.scenes[-1].shapes, USUAL)
     animation = Animation(titled(title), (first, *stage.scenes), stage.size(), live)
     if path is not None:
         animation.save(path)
     return animation
 
 
-# --- the page -------------------------------------------------------------------------------------
-
-
-@cache
-def source(name: str) -> str:
-    """Return the text of a file of the player."""
-    return (resources("intently.show.animate") / name).read_text(encoding="utf-8")
-
-
-def stored(scenes: Sequence[Scene], size: tuple[float, float]) -> dict[str, Any]:
+def stored(scenes: Sequence[StoryScene], size: tuple[float, float]) -> dict[str, Any]:
     """Return scenes as plain values: each distinct shape once, and its index in each scene."""
     known: dict[Shape, int] = {}
-    told = [
+    indexed = [
         {
             "caption": scene.caption,
             "hold": scene.hold,
@@ -157,21 +145,14 @@ def stored(scenes: Sequence[Scene], size: tuple[float, float]) -> dict[str, Any]
         "width": round(size[0] - left, 1),
         "height": round(size[1], 1),
         "shapes": list(map(_plain, known)),
-        "scenes": told,
+        "scenes": indexed,
     }
 
 
 def _plain(shape: Shape) -> dict[str, Any]:
-    kind = "grid" if isinstance(shape, Grid) else "curve" if isinstance(shape, Curve) else "text"
-    found = {
+    plain = {
         name: round(value, 2) if isinstance(value, float) else value
         for name, value in asdict(shape).items()
     }
-    if isinstance(shape, Grid):
-        found["shades"] = [[_shade(x) for x in row] for row in shape.shades]
-    return {"kind": kind, **found}
-
-
-def _shade(shade: float | None) -> float | str | None:
-    """Replace NaN (the hatched shade), which JSON lacks."""
-    return "hole" if shade is not None and shade != shade else shade
+    kind = {CellGrid: "cells", Words: "text", Curve: "curve"}[type(shape)]
+    return {"kind": kind, **plain}

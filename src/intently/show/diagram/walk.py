@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any
 
@@ -80,7 +80,7 @@ class Part:
 
 
 @dataclass
-class Call:
+class ModuleCall:
     """One call of a module: the tensors that went in and came out, and the calls within."""
 
     module: nn.Module
@@ -93,7 +93,7 @@ class Call:
     wrote: Tensor | None = None
     """Copies of the first numbers in and out, as later modules may change them in place."""
     masked: bool = False
-    inside: list[Call] = field(default_factory=list)
+    inside: list[ModuleCall] = field(default_factory=list)
 
     @property
     def kind(self) -> str:
@@ -108,14 +108,14 @@ def columns(model: nn.Module, inputs: Sequence[Any]) -> list[Part]:
     return Walk(root).columns()
 
 
-def run(model: nn.Module, inputs: Sequence[Any]) -> Call:
+def run(model: nn.Module, inputs: Sequence[Any]) -> ModuleCall:
     """Return the calls of one run on these inputs, which changes nothing."""
     names = {module: name for name, module in model.named_modules()}
-    root = Call(model, "")
+    root = ModuleCall(model, "")
     open_calls = [root]
 
     def before(module: nn.Module, args: Any, options: Any) -> None:
-        call = root if module is model else Call(module, names[module])
+        call = root if module is model else ModuleCall(module, names[module])
         call.given = [*tensors(args), *tensors(options)]
         call.read = _copy(call.given)
         masks = options.get("mask"), getattr(module, "mask", None)
@@ -150,9 +150,9 @@ def run(model: nn.Module, inputs: Sequence[Any]) -> Call:
     return root
 
 
-def declared(module: nn.Module, name: str) -> Call:
+def declared(module: nn.Module, name: str) -> ModuleCall:
     """Return the modules in the order of their definition, as if they had been called."""
-    call = Call(module, name)
+    call = ModuleCall(module, name)
     for own, child in module.named_children():
         found = declared(child, f"{name}.{own}" if name else own)
         call.inside += found.inside if isinstance(child, nn.ModuleList) else [found]
@@ -161,13 +161,12 @@ def declared(module: nn.Module, name: str) -> Call:
 
 def tensors(value: Any) -> Iterator[Tensor]:
     """Yield the tensors in tuples, lists, mappings and dataclasses."""
-    if isinstance(value, Tensor):
-        yield value
-        return
     if isinstance(value, Mapping):
         value = list(value.values())
     elif is_dataclass(value):
         value = list(vars(value).values())
+    if isinstance(value, Tensor):
+        yield value
     for each in value if isinstance(value, tuple | list) else ():
         yield from tensors(each)
 
@@ -175,7 +174,7 @@ def tensors(value: Any) -> Iterator[Tensor]:
 class Walk:
     """Makes parts of calls: opens what holds attention, layers or cells, and boxes the rest."""
 
-    def __init__(self, root: Call) -> None:
+    def __init__(self, root: ModuleCall) -> None:
         self.root = root
         self.modules = dict(root.module.named_modules(remove_duplicate=False))
         self.inputs = {_place(x): name for name, x in root.named}
@@ -197,9 +196,9 @@ class Walk:
             found.append(Part("stack", title, "", *ends, parts=tuple(parts)))
         return found
 
-    def _streams(self) -> list[list[Call]]:
+    def _streams(self) -> list[list[ModuleCall]]:
         """Return the calls of each column; an input that nobody has read before starts one."""
-        streams: list[list[Call]] = []
+        streams: list[list[ModuleCall]] = []
         started: set[str] = set()
         for call in list(self._steps(self.root)) or [self.root]:
             side = self._reads_input(call)
@@ -216,11 +215,11 @@ class Walk:
             self.origins.setdefault(place, (name, -1))
         return streams
 
-    def _reads_input(self, call: Call) -> str:
+    def _reads_input(self, call: ModuleCall) -> str:
         """The name of the model's input that a module reads, or nothing."""
         return self.inputs.get(_place(call.given[0]), "") if call.given else ""
 
-    def _steps(self, call: Call) -> Iterator[Call]:
+    def _steps(self, call: ModuleCall) -> Iterator[ModuleCall]:
         """Yield the calls that are drawn: boxes and layers, each module once."""
         seen: set[tuple[int, str]] = set()
         for each in call.inside:
@@ -233,26 +232,26 @@ class Walk:
             else:
                 yield each
 
-    def _boxed(self, call: Call) -> bool:
+    def _boxed(self, call: ModuleCall) -> bool:
         """Whether a module belongs to attention that is a box of its own."""
         above = self._above(call)
-        return above is not self.root.module and Call(above, "").kind == "attention"
+        return above is not self.root.module and ModuleCall(above, "").kind == "attention"
 
-    def _opened(self, call: Call) -> bool:
+    def _opened(self, call: ModuleCall) -> bool:
         """Whether what is inside is worth drawing."""
         inner = {"attention", "feed-forward", "cell"}
         return call.kind == "module" and any(
             each.kind in inner or self._is_layer(each) or self._opened(each) for each in call.inside
         )
 
-    def _is_layer(self, call: Call) -> bool:
+    def _is_layer(self, call: ModuleCall) -> bool:
         return isinstance(self._above(call), LISTS) and self._opened(call)
 
-    def _above(self, call: Call) -> nn.Module:
+    def _above(self, call: ModuleCall) -> nn.Module:
         return self.modules[call.name.rpartition(".")[0]]
 
     def _parts(
-        self, calls: Sequence[Call], given: Tensor | None, out: Tensor | None, column: int
+        self, calls: Sequence[ModuleCall], given: Tensor | None, out: Tensor | None, column: int
     ) -> list[Part]:
         """Return the parts of calls in a row; those that add what an earlier one read are sums."""
         parts: list[tuple[int, Part]] = []
@@ -281,30 +280,30 @@ class Walk:
             sums.append((after, i + 1))
         return [part for _, part in parts]
 
-    def _part(self, call: Call, column: int) -> Part:
+    def _part(self, call: ModuleCall, column: int) -> Part:
         """Return a layer with its parts, or a box."""
         module, kind = call.module, call.kind
         takes, gives = (_shape(x[0]) if x else "" for x in (call.given, call.gave))
         if self._is_layer(call):
             inner = self._parts(list(self._steps(call)), call.read, call.wrote, column)
             title = re.sub("^(Encoder|Decoder) l", "L", title_of(module))
-            own, _ = self._count(module.named_parameters(recurse=False), call.name)
+            own, _ = self._count(module.parameters(recurse=False), call.name)
             return Part("layer", title, call.name, takes, gives, own, parts=tuple(inner))
         name = self._named(call)
-        parameters, tied = self._count(module.named_parameters(), name)
+        parameters, tied = self._count(module.parameters(), name)
         reads = self._reads(call, column) if kind == "attention" else ()
         title, notes = self._title(call, bool(reads)), tuple(_notes(module, kind))
         return Part(kind, title, name, takes, gives, parameters, notes, reads, tied)
 
-    def _count(self, named: Any, name: str) -> tuple[int, str]:
+    def _count(self, parameters: Iterable[Tensor], name: str) -> tuple[int, str]:
         """The parameters that are counted nowhere else, or the module whose weights these are."""
-        found = [p for _, p in named]
-        new = [p for p in found if id(p) not in self.counted]
-        tied = "" if new or not found else self.counted[id(found[0])]
+        every = list(parameters)
+        new = [p for p in every if id(p) not in self.counted]
+        tied = "" if new or not every else self.counted[id(every[0])]
         self.counted.update((id(p), name) for p in new)
         return sum(p.numel() for p in new), tied
 
-    def _reads(self, call: Call, column: int) -> tuple[tuple[str, str], ...]:
+    def _reads(self, call: ModuleCall, column: int) -> tuple[tuple[str, str], ...]:
         """(name, shape) of the states that come from another column or input."""
         own = _place(call.given[0]) if call.given else None
         for x in call.given[1:]:
@@ -313,13 +312,13 @@ class Walk:
                 return ((name, _shape(x)),)
         return ()
 
-    def _named(self, call: Call) -> str:
+    def _named(self, call: ModuleCall) -> str:
         """The name of a module; of several names, the one that speaks of the input it reads."""
         side = self._reads_input(call)
         names = [name for name, module in self.modules.items() if module is call.module]
         return next((name for name in names if side and name.startswith(side)), call.name)
 
-    def _title(self, call: Call, reads: bool) -> str:
+    def _title(self, call: ModuleCall, reads: bool) -> str:
         kind, name = call.kind, self._named(call).rpartition(".")[2]
         if kind == "attention" and reads:
             return "Cross-attention"
@@ -335,21 +334,21 @@ class Walk:
             return parts
         model = self.root.module
         called = {call.module for call in self.root.inside}
-        tables = [(n, list(m.parameters())) for n, m in model.named_children() if m not in called]
-        mine = [(name, found) for name, found in tables if "position" in name and found]
-        own = (*model.named_parameters(recurse=False), *model.named_buffers(recurse=False))
-        mine += [(n, [x]) for n, x in own if n.startswith("pos") and x.is_floating_point()]
-        if not mine:
+        modules = [(n, list(m.parameters())) for n, m in model.named_children() if m not in called]
+        tables = [(name, table) for name, table in modules if "position" in name and table]
+        plain = (*model.named_parameters(recurse=False), *model.named_buffers(recurse=False))
+        tables += [(n, [x]) for n, x in plain if n.startswith("pos") and x.is_floating_point()]
+        if not tables:
             return parts
-        name, found = mine[min(column, len(mine) - 1)]
-        learned = isinstance(found[0], nn.Parameter)
-        count, _ = self._count([("", x) for x in found], name) if learned else (0, "")
+        name, table = tables[min(column, len(tables) - 1)]
+        learned = isinstance(table[0], nn.Parameter)
+        count = self._count(table, name)[0] if learned else 0
         title = "Learned positions" if learned else "Sinusoidal positions"
         x = parts[1].takes if len(parts) > 1 else parts[0].gives
         first = Part("positions", title, name, parts[0].gives, x, count)
         return [parts[0], first, *parts[1:]]
 
-    def _output(self, call: Call, out: Tensor | None) -> list[Part]:
+    def _output(self, call: ModuleCall, out: Tensor | None) -> list[Part]:
         """The product with an embedding, which has no module of its own."""
         last = call.wrote
         if out is None or last is None:
@@ -380,15 +379,19 @@ def words(name: str) -> str:
 
 def _notes(module: Any, kind: str) -> Iterator[str]:
     """What the small lines of a box say of a module."""
+
+    def many(count: int, one: str) -> str:
+        return f"{count} {one}{'s' * (count > 1)}"
+
     if kind == "attention":
         names = ("heads", "num_heads", "num_attention_heads", "n_heads")
         counts = (getattr(module, name, 0) for name in names)
         heads = next((n for n in counts if isinstance(n, int) and n), 0)
         few = getattr(module, "kv_heads", heads)
         if heads:
-            yield f"{heads} head{'s' * (heads > 1)}"
+            yield many(heads, "head")
         if few != heads:
-            yield f"{few} key/value head{'s' * (few > 1)}"
+            yield many(few, "key/value head")
         if isinstance(getattr(module, "d", None), int):
             yield f"d = {module.d}"
         if getattr(getattr(module, "attention", None), "positions", None) is not None:
@@ -396,12 +399,9 @@ def _notes(module: Any, kind: str) -> Iterator[str]:
         if isinstance(getattr(module, "score", None), str):
             yield module.score
     elif kind == "feed-forward":
-        maps = [m for m in module.modules() if isinstance(m, nn.Linear)]
-        if maps:
+        if maps := [m for m in module.modules() if isinstance(m, nn.Linear)]:
             yield f"{maps[0].in_features} → {maps[-1].in_features} → {maps[-1].out_features}"
-        activation = getattr(module, "activation", None)
-        named = getattr(activation, "__name__", "")
-        if named:
+        if named := getattr(getattr(module, "activation", None), "__name__", ""):
             yield {"relu": "ReLU", "gelu": "GELU", "silu": "SiLU"}.get(named, named)
     elif kind == "cell":
         if module.num_layers > 1:
@@ -433,7 +433,7 @@ def _shape(x: Tensor) -> str:
     return f"({', '.join(map(str, x.shape))})"
 
 
-def _same(call: Call, other: Call) -> bool:
+def _same(call: ModuleCall, other: ModuleCall) -> bool:
     """Whether two modules read one tensor, neither what the other gave."""
     if call.read is None or other.read is None or call.read.shape != other.read.shape:
         return False

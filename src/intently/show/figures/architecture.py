@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from intently.errors import KindError, build
-from intently.show.diagram.column import EDGE, GAP, WIDE, Column
-from intently.show.diagram.paper import Paper
+from intently.show.diagram.drawing import EDGE, GAP, WIDE, Column, Paper
 from intently.show.diagram.walk import Part, columns, title_of
 from intently.show.labels import titled
 from intently.show.layout import destination

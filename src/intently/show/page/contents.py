@@ -7,17 +7,28 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from intently.core.attention import Attention
+from intently.core.matrix import Dense
+from intently.core.matrix.patterns import measure
 from intently.errors import ArgumentError, KindError, build
 from intently.foundation.checks import check_word
 from intently.show.page.items import Item, Layer
-from intently.show.page.numbers.measured import Measured, measured
-from intently.show.page.numbers.packing import Blocks, check_size
-from intently.show.page.numbers.stored import Precision, Stored, StoredWeights, bound, stored
+from intently.show.page.packing import NumberBlocks, check_size
+from intently.show.page.stored import Precision, StoredOperands, bound, stored
 
 FORMAT = "intently-page-1"
+
+CELLS = 64
+"""Most rows and columns of an overview."""
+
+AT_ONCE = 2**28
+"""Most bytes of weights held in memory, so that they are computed once for all measures."""
+
+FEW = 2**20
+"""Most weights whose statistics are those of the held weights; more are measured by the kernel."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +72,8 @@ def packed(
     state = _state(start)
     check_size(sum(_bytes(layer, precision) for item in items for layer in item.layers))
     marks = [_highlight(mark, items) for mark in highlights]
-    page = _Page(precision)
-    told = [page.item(item) for item in items]
+    page = _PageContents(precision)
+    described_items = [item.described(page.entry) for item in items]
     meta = {
         "format": FORMAT,
         "title": title or items[0].name,
@@ -70,87 +81,103 @@ def packed(
         "source": "file",
         "bound": {"weights": page.bound if math.isfinite(page.bound) else None, "nan": page.nan},
         "blocks": page.blocks.kinds,
-        "items": told,
-        "statistics": page.statistics,
+        "items": described_items,
+        "statistics": list(page.statistics),
         "state": state,
         "highlights": marks,
     }
     return Packed(meta, page.blocks.packed, frozenset(page.first))
 
 
-class _Page:
-    """Describes items one by one and gathers their numbers in blocks."""
+class _PageContents:
+    """Describes layers one by one and gathers their numbers in blocks."""
 
     def __init__(self, precision: Precision) -> None:
         self.precision: Precision = precision
         self.dtype = "float16" if precision == "half" else "float32"
-        self.blocks = Blocks()
+        self.blocks = NumberBlocks()
         self.first: set[int] = set()
-        self.statistics: list[str] = []
+        self.statistics: dict[str, None] = {}  # in the order in which they come up
         self.bound, self.nan = 0.0, False
 
-    def item(self, item: Item) -> dict[str, Any]:
-        return {
-            "name": item.name,
-            "note": item.note,
-            "sides": [side.described() for side in item.sides],
-            "entries": [self.entry(layer) for layer in item.layers],
-        }
-
     def entry(self, layer: Layer) -> dict[str, Any]:
-        made = stored(layer.matrix, self.precision)
-        found = measured(made.matrix, layer.tokens)
-        self.bound = max(self.bound, bound(layer.matrix, made))
-        self.nan = self.nan or bool(found.entropy.isnan().any())
-        for name in found.statistics:
-            if name not in self.statistics:
-                self.statistics.append(name)
+        """Return the description of a layer, whose numbers become blocks."""
+        kept = stored(layer.matrix, self.precision)
+        self.bound = max(self.bound, bound(layer.matrix, kept))
+        measures = self.measures(kept.matrix, layer.tokens)
         check_size(sum(map(len, self.blocks.packed)) * 4 // 3)
-        told = self.numbers(made) if isinstance(made, Stored) else self.weights(made)
-        return {**described(layer), **told, **self.measures(found)}
+        if isinstance(kept, StoredOperands):
+            numbers = self.numbers(kept)
+        else:
+            heads = kept.matrix.weights.reshape(-1, *kept.matrix.shape[-2:])
+            numbers = {"score": {"kind": "weights", "blocks": self.each(heads, self.dtype)}}
+        return {**described(layer), **numbers, **measures}
 
-    def numbers(self, made: Stored) -> dict[str, Any]:
+    def each(self, heads: Tensor, dtype: str) -> list[int]:
+        """Return the index of a block for each head."""
+        return [self.blocks.add(head, dtype) for head in heads]
+
+    def numbers(self, kept: StoredOperands) -> dict[str, Any]:
         """Return the numbers that the weights are computed from."""
-        add = self.blocks.add
-        energy, mask, bias = made.energy, made.mask, made.bias
+        energy, mask, bias = kept.energy, kept.mask, kept.bias
         score: dict[str, Any] = {"kind": "dot"}
         if energy is not None:
-            score = {"kind": "additive", "energy": add(energy, "float32")}
+            score = {"kind": "additive", "energy": self.blocks.add(energy, "float32")}
+        bits = bias_blocks = None
+        if mask is not None:
+            one = mask if len(mask) > 1 else mask[0]
+            bits = {"block": self.blocks.add(one, "bits"), "heads": len(mask)}
+        if bias is not None:
+            bias_blocks = {"kind": bias.kind, "blocks": self.each(bias.values, "float32")}
         return {
             "score": score,
-            "scale": made.scale,
-            "softcap": made.softcap,
-            "sinks": made.sinks,
-            "d": made.q.shape[-1],
-            "group": len(made.q) // len(made.k),
-            "q": [add(head, self.dtype) for head in made.q],
-            "k": [add(head, self.dtype) for head in made.k],
-            "mask": None
-            if mask is None
-            else {"block": add(mask if len(mask) > 1 else mask[0], "bits"), "heads": len(mask)},
-            "bias": None
-            if bias is None
-            else {"kind": bias.kind, "blocks": [add(head, "float32") for head in bias.values]},
+            "scale": kept.scale,
+            "softcap": kept.softcap,
+            "sinks": kept.sinks,
+            "d": kept.q.shape[-1],
+            "group": len(kept.q) // len(kept.k),
+            "q": self.each(kept.q, self.dtype),
+            "k": self.each(kept.k, self.dtype),
+            "mask": bits,
+            "bias": bias_blocks,
         }
 
-    def weights(self, made: StoredWeights) -> dict[str, Any]:
-        """Return the weights themselves, head by head."""
-        heads = made.matrix.weights.reshape(-1, *made.matrix.shape[-2:])
-        blocks = [self.blocks.add(head, self.dtype) for head in heads]
-        return {"score": {"kind": "weights", "blocks": blocks}}
+    def measures(self, matrix: Attention | Dense, tokens: Sequence[int] | None) -> dict[str, Any]:
+        """Return sums, an overview and statistics of the heads of (t, s), (h, t, s), (1, h, t, s).
 
-    def measures(self, found: Measured) -> dict[str, Any]:
-        add = self.blocks.add
-        overview = add(found.overview, "uint8")
+        ``tokens`` number the tokens of a self-attention; None where they are unknown.
+        """
+        *lead, t, s = matrix.shape
+        h = lead[-1] if lead else 1
+        with torch.no_grad():
+            lse = matrix.lse.reshape(h, t) if isinstance(matrix, Attention) else ()
+            fits = h * t * s * 8 <= AT_ONCE and not isinstance(matrix, Dense)
+            held = Dense(matrix.dense()) if fits else matrix
+            few = (
+                tokens is None and h * t * s <= FEW
+            )  # with tokens, the mask tells which are padding
+            averages = measure(held if few else matrix, tokens)
+            pixels, largest = thumbnails(held.pool(min(CELLS, t), min(CELLS, s)).reshape(h, -1))
+            entropy, received = held.entropy().reshape(h, t), held.received().reshape(h, s)
+        overview = self.blocks.add(pixels.reshape(h, min(CELLS, t), min(CELLS, s)), "uint8")
         self.first.add(overview)
+        self.nan = self.nan or bool(entropy.isnan().any())
+        self.statistics |= dict.fromkeys(averages)
         return {
-            "lse": [] if found.lse is None else [add(head, "float64") for head in found.lse],
-            "entropy": [add(head, "float32") for head in found.entropy],
-            "received": [add(head, "float32") for head in found.received],
+            "lse": [self.blocks.add(head, "float64") for head in lse],
+            "entropy": self.each(entropy, "float32"),
+            "received": self.each(received, "float32"),
             "overview": overview,
-            "overview_max": plain(found.largest),
-            "statistics": {name: plain(value) for name, value in found.statistics.items()},
+            "overview_max": plain(largest),
+            "statistics": {name: plain(one.value().reshape(h)) for name, one in averages.items()},
         }
+
+
+def thumbnails(means: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean weights w (h, …) as bytes, round(255 √(w / largest)), and the largest."""
+    largest = means.flatten(1).amax(-1) if means.numel() else torch.zeros(len(means))
+    shares = means / largest.clamp_min(1e-300).reshape(-1, *[1] * (means.ndim - 1))
+    return (255 * shares.clamp(0, 1).nan_to_num(0).sqrt()).round().to(torch.uint8), largest
 
 
 def described(layer: Layer) -> dict[str, Any]:
@@ -167,15 +194,8 @@ def described(layer: Layer) -> dict[str, Any]:
         "s": s,
         "heads": layer.heads,
         "score": {"kind": "dot"},
-        "scale": 1.0,
-        "softcap": None,
-        "sinks": None,
-        "d": 0,
-        "group": 1,
-        "q": [],
-        "k": [],
-        "mask": None,
-        "bias": None,
+        **{"scale": 1.0, "softcap": None, "sinks": None, "d": 0, "group": 1},
+        **{"q": [], "k": [], "mask": None, "bias": None},
     }
 
 
@@ -205,17 +225,15 @@ def _highlight(mark: Highlight, items: Sequence[Item]) -> dict[str, Any]:
 
 def _state(start: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the state in which a page opens, checked for JSON."""
-    if start is None:
-        return {}
-    if not isinstance(start, Mapping):
+    if not isinstance(start, Mapping | None):
         expected = 'a state by name, {"view": "text", "row": 7} say'
         raise build(KindError, "start", expected, repr(start)[:60])
-    for name, value in start.items():
-        plain = value is None or isinstance(value, (str, int, float))
-        if not plain or (isinstance(value, float) and not math.isfinite(value)):
+    for name, value in (start or {}).items():
+        fits = isinstance(value, str | int | None)
+        if not fits and not (isinstance(value, float) and math.isfinite(value)):
             expected = "a text, a finite number, or None"
             raise build(ArgumentError, f"start[{name!r}]", expected, repr(value)[:60])
-    return {str(name): value for name, value in start.items()}
+    return {str(name): value for name, value in (start or {}).items()}
 
 
 def _bytes(layer: Layer, precision: Precision) -> int:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import Tensor
 
-from intently.core.matrix import Dense, LazyMatrix
+from intently.core.matrix import Dense
 from intently.core.matrix.patterns import measure
 from intently.show.page.contents import Highlight
-from intently.show.page.items import Item
-from intently.show.page.sides import Picture
+from intently.show.page.items import Item, Picture
 
 CLEAR = 0.5
 """The least mean of the largest weights for which a page opens on a head."""
@@ -46,23 +44,17 @@ def opened_on(items: Sequence[Item]) -> tuple[dict[str, Any], list[Highlight]]:
         return {}, []
     if any(max(layer.matrix.shape[-2:]) > COMPARED for layer in items[0].layers):
         return {}, []
-    found = telling(items[0])
-    if found is None:
+    best = telling(items[0])
+    if best is None:
         return {}, []
-    mark = Highlight(0, items[0].layers[found.entry].name, found.head, f"opened on {found.why}")
-    return {"view": "head", "entry": found.entry, "heads": str(found.head)}, [mark]
+    entry, head, why = best
+    mark = Highlight(0, items[0].layers[entry].name, head, f"opened on {why}")
+    return {"view": "head", "entry": entry, "heads": str(head)}, [mark]
 
 
-class Telling(NamedTuple):
-    """A head to open a page on, and why in a sentence."""
-
-    entry: int
-    head: int
-    why: str
-
-
-def telling(item: Item) -> Telling | None:
-    """Return the head of a text that says most, None where all are diffuse or look at one place.
+def telling(item: Item) -> tuple[int, int, str] | None:
+    """Return the layer and head of a text that say most, and why; None where all are diffuse, or
+    look at one place.
 
     Its queries put most of their weight on one key each (confidence: Voita et al. 2019, section 4),
     and that key is not the same for all (a sink, whichever it is), the query's own or the one
@@ -72,35 +64,32 @@ def telling(item: Item) -> Telling | None:
     >>> import intently as it
     >>> from intently.show.page.items import items_of
     >>> weights = torch.stack([torch.full((4, 4), 0.25), torch.eye(4)[[2, 3, 0, 1]]])
-    >>> telling(items_of({"a": it.core.matrix.Dense(weights)})[0]).why  # doctest: +ELLIPSIS
+    >>> telling(items_of({"a": it.core.matrix.Dense(weights)})[0])[2]  # doctest: +ELLIPSIS
     'head 1 of a: each word puts 1.00 of its weight on a single word, on average; no word gets ...'
     """
-    best: tuple[float, Telling] | None = None
+    best: tuple[int, int, str] | None = None
+    highest = 0.0
     for entry, layer in enumerate(item.layers):
         if min(layer.matrix.shape[-2:]) < 3:
             continue
         held = Dense(layer.matrix.dense())
-        found = measure(held)
+        averages = measure(held)
         cross = layer.rows != layer.columns
-        plain = [shared := most_looked_at(held).reshape(-1)]
-        plain += [] if cross else [found[n].value().reshape(-1) for n in ("self", "previous")]
-        confidence = found["confidence"].value().reshape(-1).nan_to_num(0)
+        received = held.received()
+        shared = (received.amax(-1) / received.sum(-1).clamp(min=1e-9)).reshape(-1)
+        plain = [shared]
+        plain += [] if cross else [averages[n].value().reshape(-1) for n in ("self", "previous")]
+        confidence = averages["confidence"].value().reshape(-1).nan_to_num(0)
         score = confidence - torch.stack(plain).nan_to_num(0).amax(0)
         score = torch.where(confidence >= CLEAR, score * (1 + cross), -1.0)
         head = int(score.argmax())
-        if score[head] > 0 and (best is None or score[head] > best[0]):
+        if score[head] > highest:
             why = (
                 f"head {head} of {layer.name}: each word puts {confidence[head]:.2f} of its weight "
                 f"on a single word, on average; no word gets more than {shared[head]:.2f} of all"
             )
-            best = float(score[head]), Telling(entry, head, why)
-    return None if best is None else best[1]
-
-
-def most_looked_at(matrix: LazyMatrix) -> Tensor:
-    """The largest share of a head's weight that one key receives (…, h)."""
-    received = matrix.received()
-    return received.amax(-1) / received.sum(-1).clamp(min=1e-9)
+            highest, best = float(score[head]), (entry, head, why)
+    return best
 
 
 def _parting(items: Sequence[Item]) -> Iterator[tuple[float, dict[str, Any]]]:
@@ -108,8 +97,8 @@ def _parting(items: Sequence[Item]) -> Iterator[tuple[float, dict[str, Any]]]:
     for entry, (one, other) in enumerate(zip(items[0].layers, items[1].layers)):
         if one.rows == one.columns or not one.row_labels or not other.row_labels:
             continue
-        written = list(zip(one.row_labels, other.row_labels))
-        row = next((n for n, (a, b) in enumerate(written) if a != b), None)
+        written = enumerate(zip(one.row_labels, other.row_labels))
+        row = next((n for n, (a, b) in written if a != b), None)
         sides = [item.sides[layer.columns] for item, layer in zip(items, (one, other))]
         if row is None or one.heads != other.heads or len(sides[0]) != len(sides[1]):
             continue
@@ -117,12 +106,11 @@ def _parting(items: Sequence[Item]) -> Iterator[tuple[float, dict[str, Any]]]:
         known = {word: n for n, word in enumerate(dict.fromkeys((*words[0], *words[1])))}
         looked = torch.zeros(2, one.heads, len(known))
         for n, layer in enumerate((one, other)):
-            at = torch.tensor([known[word] for word in words[n]])
+            places = torch.tensor([known[word] for word in words[n]])
             weights = layer.matrix[..., row, :].reshape(one.heads, -1)
-            looked[n].index_add_(1, at, weights.float())
+            looked[n].index_add_(1, places, weights.float())
         apart = (looked[0] - looked[1]).abs().sum(-1)
-        head = int(apart.argmax())
-        yield float(apart[head]), _compared(entry, head, row)
+        yield float(apart.max()), _compared(entry, int(apart.argmax()), row)
 
 
 def _shared(items: Sequence[Item]) -> Iterator[tuple[float, dict[str, Any]]]:
@@ -135,15 +123,9 @@ def _shared(items: Sequence[Item]) -> Iterator[tuple[float, dict[str, Any]]]:
             continue
         apart = (one.matrix.dense() - other.matrix.dense()).abs().sum(-1).reshape(-1, t) * shared
         if float(apart.max()) > 0:
-            head, row = divmod(int(apart.argmax()), t)
-            yield float(apart.max()), _compared(entry, head, row)
+            yield float(apart.max()), _compared(entry, *divmod(int(apart.argmax()), t))
 
 
 def _compared(entry: int, head: int, row: int) -> dict[str, Any]:
-    return {
-        "item": 1,
-        "entry": entry,
-        "heads": str(head),
-        "row": row,
-        "pin": f"0.{entry}.{head}.at.{row}",
-    }
+    pin = f"0.{entry}.{head}.at.{row}"
+    return {"item": 1, "entry": entry, "heads": str(head), "row": row, "pin": pin}

@@ -11,14 +11,56 @@ import hashlib
 import html
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from intently.errors import MissingLibraryError, build
 from intently.foundation import files
 from intently.show.labels import visible
-from intently.show.page.contents import Packed
-from intently.show.page.script import joined, source, strict
+from intently.show.page.contents import Highlight, Packed, packed
+from intently.show.page.items import Shown, Side, items_of
+from intently.show.page.packing import text
+from intently.show.page.script import joined, strict
+from intently.show.page.script import source as shipped
+from intently.show.page.stored import Precision
+
+if TYPE_CHECKING:
+    from anywidget import AnyWidget
+
+
+def save_page(
+    source: Shown,
+    path: str | os.PathLike[str],
+    precision: Precision = "half",
+    *,
+    title: str | None = None,
+    sides: Sequence[Side] = (),
+    highlights: Iterable[Highlight] = (),
+    start: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write a page of a recording, of matrices by name, of one matrix, or of items.
+
+    ``precision`` is that of queries and keys: "half" (16 bits) or "full" (32). ``sides`` are texts
+    and pictures, assigned to every axis of the same length. The page says how far its weights are
+    from the model's. Raises `KindError` for other sources, `ArgumentError` if there is nothing to
+    show, for a side that fits no axis, and for a path that does not end in .html, `MemoryRefused`
+    for pages that would be too large.
+
+    >>> import tempfile, torch, intently as it
+    >>> q, k = torch.randn(2, 4, 6, 8)
+    >>> A = it.attend(q, k, mask=it.causal()).label("abcdef", "abcdef")
+    >>> path = save_page({"layer.0": A}, tempfile.mkdtemp() + "/out.html")
+    >>> path.read_text().startswith("<!DOCTYPE html>")
+    True
+    """
+    final = destination(path)
+    items = items_of(source, sides=sides)
+    page = whole(packed(items, precision, title=title, highlights=highlights, start=start))
+    files.make_folder(final.parent)
+    files.replace_file(final, page)
+    return final
 
 
 def destination(path: str | os.PathLike[str]) -> Path:
@@ -29,31 +71,19 @@ def destination(path: str | os.PathLike[str]) -> Path:
     return files.destination(path, "path", (".html", ".htm"), "out")
 
 
-def write(packed: Packed, path: str | os.PathLike[str]) -> Path:
-    """Write the page atomically, and make its folders.
-
-    Raises `WriteError` if the file cannot be written.
-    """
-    final = Path(path)
-    files.make_folder(final.parent)
-    with files.replacing(final) as file:
-        file.write(whole(packed))
-    return final
-
-
-def whole(packed: Packed, connect: str = "'none'") -> bytes:
+def whole(page: Packed, connect: str = "'none'") -> bytes:
     """Return the page; equal contents give equal bytes.
 
     ``connect`` says where the page may fetch from.
     """
     code = strict(joined(["start"]))
-    later = [n for n in range(len(packed.blocks)) if n not in packed.first]
+    later = [n for n in range(len(page.blocks)) if n not in page.first]
     parts = (
-        head(packed.meta["title"], style(), code, connect),
-        f"<body>\n{source('body.html').strip()}\n",
-        f'<script type="application/json" id="intently-page">{described(packed.meta)}</script>\n',
+        head(page.meta["title"], style(), code, connect),
+        f"<body>\n{shipped('body.html').strip()}\n",
+        f'<script type="application/json" id="intently-page">{described(page.meta)}</script>\n',
         f"<script>{code}</script>\n",
-        *scripts(packed.blocks, (*sorted(packed.first), *later)),
+        *scripts(page.blocks, (*sorted(page.first), *later)),
         "</body>\n</html>\n",
     )
     return "".join(parts).encode()
@@ -67,8 +97,8 @@ def scripts(blocks: Sequence[bytes], order: Iterable[int]) -> list[str]:
 
 def style(*more: str) -> str:
     """Return the one style sheet: the shell, its views, narrow screens, print, and ``more``."""
-    parts = ("style", "text", "pictures", "views", "narrow", "print", *more)
-    return "".join([source(f"{part}.css") for part in parts])
+    parts = ("colours", "style", "text", "views", "narrow", *more)
+    return "".join([shipped(f"{part}.css") for part in parts])
 
 
 def head(title: str, css: str, code: str, connect: str = "'none'", workers: str = "") -> str:
@@ -76,17 +106,10 @@ def head(title: str, css: str, code: str, connect: str = "'none'", workers: str 
 
     ``connect`` says where it may fetch from, ``workers`` where workers come from, if it has any.
     """
-    policy = "; ".join(
-        [
-            "default-src 'none'",
-            f"script-src {digest(code)}",
-            f"style-src {digest(css)}",
-            "img-src data: blob:",
-            f"connect-src {connect}",
-            "base-uri 'none'",
-            "form-action 'none'",
-            *([f"worker-src {workers}"] if workers else []),
-        ]
+    policy = (
+        f"default-src 'none'; script-src {digest(code)}; style-src {digest(css)}; "
+        f"img-src data: blob:; connect-src {connect}; base-uri 'none'; form-action 'none'"
+        + (f"; worker-src {workers}" if workers else "")
     )
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -99,8 +122,8 @@ def head(title: str, css: str, code: str, connect: str = "'none'", workers: str 
 
 def digest(inline: str) -> str:
     """Return the hash by which a policy allows an inline script or style sheet."""
-    found = base64.b64encode(hashlib.sha256(inline.encode()).digest()).decode("ascii")
-    return f"'sha256-{found}'"
+    hashed = hashlib.sha256(inline.encode()).digest()
+    return f"'sha256-{base64.b64encode(hashed).decode('ascii')}'"
 
 
 def described(meta: dict[str, Any]) -> str:
@@ -111,3 +134,62 @@ def described(meta: dict[str, Any]) -> str:
     """
     plain = json.dumps(meta, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return plain.replace("<", "\\u003c")
+
+
+def widget(
+    source: Shown,
+    precision: Precision = "half",
+    *,
+    title: str | None = None,
+    sides: Sequence[Side] = (),
+    highlights: Iterable[Highlight] = (),
+    start: Mapping[str, Any] | None = None,
+) -> AnyWidget:
+    """Return the page of a recording, of matrices by name, or of one matrix, as a notebook widget.
+
+    Arguments and errors are those of `save_page`. ``widget.address`` is the state of the page as
+    an address fragment, ``"#view=text&row=7"`` say; setting it changes the view. Raises
+    `MissingLibraryError` if anywidget is not installed.
+
+    >>> import torch, intently as it
+    >>> q, k = torch.randn(2, 4, 6, 8)
+    >>> shown = widget({"layer.0": it.attend(q, k).label("abcdef", "abcdef")}, title="six letters")
+    >>> shown.address = "#view=head&row=2"
+    """
+    kind = widget_class()
+    items = items_of(source, sides=sides)
+    meta, blocks, _ = packed(items, precision, title=title, highlights=highlights, start=start)
+
+    def answer(asking: AnyWidget, asked: object, buffers: object) -> None:
+        block = asked.get("block") if isinstance(asked, dict) else None
+        if type(block) is int and 0 <= block < len(blocks):
+            asking.send({"block": block, "text": text(blocks[block])})
+
+    page = kind(meta=described(meta), body=shipped("body.html"), style=style())
+    page.on_msg(answer)
+    return page
+
+
+@cache
+def widget_class() -> type[AnyWidget]:
+    """Return the widget's class; raise `MissingLibraryError` without anywidget."""
+    try:
+        import anywidget
+        import traitlets
+    except ImportError:
+        raise build(
+            MissingLibraryError,
+            "widget",
+            "anywidget, which shows pages in notebooks",
+            "an environment without it",
+            fix="run pip install 'intently[notebook]', or use show.save_page",
+        ) from None
+
+    class PageWidget(anywidget.AnyWidget):
+        _esm = joined(["widget"]) + "\nexport default { render: renderWidget };\n"
+        meta = traitlets.Unicode().tag(sync=True)
+        body = traitlets.Unicode().tag(sync=True)
+        style = traitlets.Unicode().tag(sync=True)
+        address = traitlets.Unicode().tag(sync=True)
+
+    return PageWidget

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from intently import show
 from intently.errors import DataError, build
-from intently.show.page.sides import Text
+from intently.show.page.items import Text
 from intently.tasks.corpora import SHOWN, Pair
 from intently.tasks.text import words
 from intently.tasks.translation.evaluation import forced

@@ -13,10 +13,19 @@ from intently.core.matrix import LazyMatrix
 from intently.errors import ArgumentError, KindError, RangeError, build, shape_of
 from intently.foundation.arrays import Numbers
 from intently.show.animate.animation import Animation, destination, told
-from intently.show.animate.numerals import Numerals
 from intently.show.animate.operands import finite
-from intently.show.animate.shapes import Grid, Text
-from intently.show.animate.stage import LONG, MARGIN, Stage, shades, widest, within
+from intently.show.animate.stage import (
+    LONG,
+    MARGIN,
+    CellGrid,
+    Numerals,
+    Stage,
+    Words,
+    largest,
+    shades,
+    widest,
+    within,
+)
 from intently.show.inputs import among, one_item
 from intently.show.reading import numbers
 
@@ -26,7 +35,7 @@ STOPS = 14
 """Output pixels that are told one by one; those between them are filled in on the way."""
 
 
-class Layer(Protocol):
+class TapsLayer(Protocol):
     """What `intently.nn.convolution_as_attention` returns."""
 
     kernel: tuple[int, int]
@@ -44,7 +53,7 @@ class Layer(Protocol):
 
 
 def convolution(
-    layer: Layer,
+    layer: TapsLayer,
     image: Numbers,
     *,
     channel: int = 0,
@@ -72,13 +81,9 @@ def convolution(
     """
     path = destination(save)
     if not all(hasattr(layer, name) for name in ("attend", "kernel", "out_weight", "groups")):
-        raise build(
-            KindError,
-            "layer",
-            "a convolution as attention",
-            type(layer).__name__,
-            fix="write intently.nn.convolution_as_attention(conv)",
-        )
+        fix = "write intently.nn.convolution_as_attention(conv)"
+        expected = "a convolution as attention"
+        raise build(KindError, "layer", expected, type(layer).__name__, fix=fix)
     taps = layer.kernel[0] * layer.kernel[1]
     if taps > TAPS:
         raise build(ArgumentError, "layer", f"at most {TAPS} taps", f"a kernel of {layer.kernel}")
@@ -92,15 +97,15 @@ def convolution(
             fix="cut a piece: image[:, :32, :32]",
         )
     with torch.no_grad():
-        found = layer(image)
-        if max(found.shape[-2:]) > LARGEST:
+        whole = layer(image)
+        if max(whole.shape[-2:]) > LARGEST:
             wanted = f"an output of at most {LARGEST} pixels a side"
-            raise build(ArgumentError, "image", wanted, shape_of(found))
-        chosen = among(channel, len(found), "channel", "a channel", RangeError)
-        output = finite(numbers(found[chosen]), "outputs of the layer")
-        facts = _Told(layer, image, output, chosen)
+            raise build(ArgumentError, "image", wanted, shape_of(whole))
+        chosen = among(channel, len(whole), "channel", "a channel", RangeError)
+        output = finite(numbers(whole[chosen]), "outputs of the layer")
+        facts = _ConvolutionFacts(layer, image, output, chosen)
     stage = Stage()
-    sheet = _Sheet(stage, facts)
+    sheet = _ConvolutionSheet(stage, facts)
     channels = "" if len(image) == 1 else f" (the mean of its {len(image)} channels)"
     high, wide = layer.kernel
     stage.scene(f"An image{channels}, and a {high} × {wide} kernel as {taps} heads of attention.")
@@ -124,32 +129,32 @@ def convolution(
     return told(stage, title, path, opening)
 
 
-class _Told:
+class _ConvolutionFacts:
     """The pixel each head looks at, its value, and its contribution to one output channel."""
 
-    def __init__(self, layer: Layer, image: Tensor, output: np.ndarray, channel: int) -> None:
+    def __init__(self, layer: TapsLayer, image: Tensor, output: np.ndarray, channel: int) -> None:
         self.kernel, self.output = layer.kernel, output
         self.at = numbers(layer.attend(image).argmax())  # (taps, t), −1 in the padding
         pixels = numbers(image).astype(np.float64)
         self.image = pixels.mean(0)
         weight = numbers(layer.out_weight).astype(np.float64)  # (G, c_out/G, k²·c/G)
-        group, own = divmod(channel, weight.shape[1])
+        group, row = divmod(channel, weight.shape[1])
         width = len(pixels) // layer.groups
         mine = pixels[group * width : (group + 1) * width].reshape(width, -1)
-        self.weights = weight[group, own].reshape(len(self.at), width)
+        self.weights = weight[group, row].reshape(len(self.at), width)
         read = np.where(self.at[..., None] >= 0, mine.T[self.at], 0.0)  # (taps, t, c)
         self.read = read.mean(-1)
         self.adds = (read * self.weights[:, None]).sum(-1)
         self.bias = 0.0 if layer.out_bias is None else float(layer.out_bias[channel])
-        made = self.adds.sum(0).reshape(output.shape) + self.bias
-        self.apart = float(np.abs(made - output).max())
+        summed = self.adds.sum(0).reshape(output.shape) + self.bias
+        self.apart = float(np.abs(summed - output).max())
 
 
-class _Sheet:
+class _ConvolutionSheet:
     """The image, the heads as small maps, the output; below them the sum of one pixel."""
 
-    def __init__(self, stage: Stage, facts: _Told) -> None:
-        self.stage, self.told = stage, facts
+    def __init__(self, stage: Stage, facts: _ConvolutionFacts) -> None:
+        self.stage, self.facts = stage, facts
         (high, wide), (down, across) = facts.image.shape, facts.output.shape
         self.cell = SIDE / max(high, wide)
         self.out = SIDE / max(down, across)
@@ -159,91 +164,83 @@ class _Sheet:
         self.small = self.map / max(high, wide)
         self.heads = MARGIN + wide * self.cell + 44
         self.right = self.heads + columns * (self.map + 8) - 8 + 44
-        self.sum = self.top + SIDE + 48
         self.done = np.full(facts.output.shape, np.nan)
-        self.most = float(np.abs(facts.output).max(initial=0.0))
-        self.bright = float(np.abs(facts.image).max(initial=0.0))
-        cells = (self.cell, self.cell)
-        stage.put(
-            Text("head.image", MARGIN, self.top - 12, "image", 11, "quiet"),
-            Grid("image", MARGIN, self.top, cells, shades(facts.image, self.bright)),
-            Text("head.heads", self.heads, self.top - 12, "where each head looks", 11, "quiet"),
-        )
+        cells, shaded = (self.cell, self.cell), shades(facts.image, largest(facts.image))
         size = (wide * self.small, high * self.small)
-        stage.put(
-            *(Grid(f"map.{n}", *self._map(n), size, ((0.04,),)) for n in range(rows * columns))
-        )
+        stage.note("head.image", MARGIN, self.top - 12, "image")
+        stage.put(CellGrid("image", MARGIN, self.top, cells, shaded))
+        stage.note("head.heads", self.heads, self.top - 12, "where each head looks")
+        for n in range(rows * columns):
+            stage.put(CellGrid(f"map.{n}", *self._map(n), size, ((0.04,),)))
         self._output()
 
     def _map(self, n: int) -> tuple[float, float]:
-        i, j = divmod(n, self.told.kernel[1])
+        i, j = divmod(n, self.facts.kernel[1])
         return self.heads + j * (self.map + 8), self.top + i * (self.map + 8)
 
     def _output(self) -> None:
+        most = largest(self.facts.output) or 1.0
         rows = tuple(
-            tuple(None if x != x else round(float(x) / (self.most or 1.0), 3) for x in row)
-            for row in self.done
+            tuple(None if x != x else round(float(x) / most, 3) for x in row) for row in self.done
         )
-        self.stage.put(
-            Text("head.out", self.right, self.top - 12, "output", 11, "quiet"),
-            Grid("output", self.right, self.top, (self.out, self.out), rows),
-        )
+        self.stage.note("head.out", self.right, self.top - 12, "output")
+        self.stage.put(CellGrid("output", self.right, self.top, (self.out, self.out), rows))
+
+    def _frame(self, key: str, x: float, y: float, cell: float) -> None:
+        self.stage.put(CellGrid(key, x, y, (cell, cell), ((None,),), edge="accent"))
 
     def look(self, pixel: int) -> None:
         """Mark the pixel that each head sees, in its map and in the image."""
-        wide = self.told.image.shape[1]
-        for n, seen in enumerate(self.told.at[:, pixel]):
+        spot = max(self.small, 6.0)
+        aside = (self.small - spot) / 2
+        for n, seen in enumerate(self.facts.at[:, pixel]):
             if seen < 0:
                 self.stage.drop(f"hot.{n}", f"read.{n}")
                 continue
-            i, j = divmod(int(seen), wide)
+            i, j = divmod(int(seen), self.facts.image.shape[1])
             x, y = self._map(n)
-            spot = max(self.small, 6.0)
-            aside = (self.small - spot) / 2
             hot = x + j * self.small + aside, y + i * self.small + aside
-            image = MARGIN + j * self.cell, self.top + i * self.cell
-            self.stage.put(
-                Grid(f"hot.{n}", *hot, (spot, spot), ((0.9,),), edge=""),
-                Grid(f"read.{n}", *image, (self.cell, self.cell), ((None,),), edge="accent"),
-            )
-        i, j = divmod(pixel, self.told.output.shape[1])
-        place = (self.right + j * self.out, self.top + i * self.out)
-        self.stage.put(Grid("here", *place, (self.out, self.out), ((None,),), edge="accent"))
+            self.stage.put(CellGrid(f"hot.{n}", *hot, (spot, spot), ((0.9,),), edge=""))
+            place = MARGIN + j * self.cell, self.top + i * self.cell
+            self._frame(f"read.{n}", *place, self.cell)
+        i, j = divmod(pixel, self.facts.output.shape[1])
+        self._frame("here", self.right + j * self.out, self.top + i * self.out, self.out)
 
     def add(self, pixel: int) -> None:
         """Write the sum of one output pixel, and fill the output up to it."""
-        facts = self.told
+        facts = self.facts
         lines = {"heads read (mean)": facts.read}
         if facts.weights.shape[1] == 1:
             kernel = np.broadcast_to(facts.weights, facts.read.shape)
             lines = {"heads read": facts.read, "× kernel": kernel}
+        formats = [Numerals.of(values) for values in lines.values()]
         lines["= adds"] = facts.adds
+        summed = Numerals.of(facts.adds, facts.output, np.array([facts.bias]))
+        formats.append(summed)
         cell = min(46.0, 460 / len(facts.read))
         numbered = cell >= 34
-        summed = Numerals.of(facts.adds, facts.output, np.array([facts.bias]))
-        every = [*(Numerals.of(values) for values in [*lines.values()][:-1]), summed]
         names = list(lines)
         if numbered:
-            names = [written.heading(name) for name, written in zip(lines, every, strict=True)]
+            names = [written.heading(name) for name, written in zip(lines, formats)]
         left = MARGIN + widest(names, 12) + 14
-        y = self.sum - 26
-        for (name, values), written, said in zip(lines.items(), every, names, strict=True):
-            y += 26
-            own = values[:, pixel]
-            texts = tuple(map(written, own)) if numbered else ()
+        y = self.top + SIDE + 48
+        for name, written, said in zip(lines, formats, names):
+            values = lines[name]
+            texts = tuple(map(written, values[:, pixel])) if numbered else ()
             key = name.strip("×= ").split()[0]
-            shaded = shades(own[None], float(np.abs(values).max()))
-            grid = Grid(key, left, y, (cell, 20), shaded, texts)
-            self.stage.put(Text(f"{key}.name", MARGIN, y + 10, said, 12), grid)
+            shaded = shades(values[None, :, pixel], largest(values))
+            grid = CellGrid(key, left, y, (cell, 20), shaded, texts)
+            self.stage.put(Words(f"{key}.name", MARGIN, y + 10, said, 12), grid)
+            y += 26
         bias = f" + bias {summed(facts.bias)}{summed.factor}" if facts.bias else ""
         said = f"sum{bias} = {summed(facts.output.flat[pixel])}{summed.factor}"
         x = left + len(facts.read) * cell + 14
-        self.stage.put(Text("total", x, y + 10, said, 12, "blue"))
+        self.stage.put(Words("total", x, y - 16, said, 12, "blue"))
         self.done.flat[: pixel + 1] = facts.output.flat[: pixel + 1]
         self._output()
 
     def finish(self) -> None:
         """Show only the image and the whole output."""
-        self.done[...] = self.told.output
+        self.done[...] = self.facts.output
         self._output()
         self.stage.drop("hot", "read", "here", "heads", "kernel", "adds", "total")

@@ -14,10 +14,22 @@ from intently.core.attention import attend
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.arrays import Numbers
 from intently.show.animate.animation import Animation, destination, told
-from intently.show.animate.numerals import Numerals
 from intently.show.animate.operands import finite, token_names, without_dropout
-from intently.show.animate.shapes import Colour, Text
-from intently.show.animate.stage import CELL, HIGH, LONG, MARGIN, Stage, lettered, room, widest
+from intently.show.animate.stage import (
+    CELL,
+    HIGH,
+    LONG,
+    MARGIN,
+    CellGrid,
+    Colour,
+    Numerals,
+    Stage,
+    Words,
+    largest,
+    room,
+    shades,
+    widest,
+)
 from intently.show.inputs import one_item
 from intently.show.reading import numbers
 
@@ -27,7 +39,7 @@ EDGES: tuple[Colour, ...] = ("blue", "accent", "ink", "quiet")
 """The frame of each head."""
 
 
-class Block(Protocol):
+class MultiHeadBlock(Protocol):
     """A multi-head layer: `intently.nn.MultiHeadAttention` is one."""
 
     out_weight: Any
@@ -39,7 +51,7 @@ class Block(Protocol):
 
 
 def heads(
-    block: Block,
+    block: MultiHeadBlock,
     x: Numbers,
     *,
     labels: Sequence[str] | None = None,
@@ -65,14 +77,10 @@ def heads(
     """
     path = destination(save)
     if not hasattr(block, "_operands") or not hasattr(block, "out_weight"):
-        raise build(
-            KindError,
-            "block",
-            "an intently.nn.MultiHeadAttention",
-            type(block).__name__,
-            fix="bring your weights: MultiHeadAttention.from_weights(…), or "
-            "intently.interop.torch.load(module)",
-        )
+        fix = "bring your weights: MultiHeadAttention.from_weights(…), or "
+        fix += "intently.interop.torch.load(module)"
+        expected = "an intently.nn.MultiHeadAttention"
+        raise build(KindError, "block", expected, type(block).__name__, fix=fix)
     x = one_item(x, "x", 2, block)
     if x.ndim != 2 or not 1 <= len(x) <= TOKENS or x.shape[1] > WIDE:
         raise build(
@@ -86,17 +94,20 @@ def heads(
     names = token_names(labels, len(x))
     inputs = finite(numbers(x), "x")
     with torch.no_grad(), without_dropout(block):
-        facts = _Told(block, x)
-    h, wide = len(facts.weights), facts.parts.shape[-1]
-    sheet = _Sheet(names, inputs, facts)
+        facts = _HeadFacts(block, x)
+    h, wide, d = len(facts.weights), facts.parts.shape[-1], facts.q.shape[-1]
+    sheet = _HeadSheet(names, facts)
     stage = sheet.stage
-    sheet.inputs()
+    sheet.names(0)
+    sheet.put("x", sheet.left, 0, inputs, "inputs x")
     stage.scene(f"{len(x)} tokens, each a vector of width {x.shape[1]}.")
     sheet.projected(apart=False)
     stage.scene("Three learned maps give each of them a query, a key and a value.", LONG)
     if h > 1:
         sheet.projected(apart=True)
-        stage.scene(f"Split: columns {_columns(h, facts.q.shape[-1])}.", LONG)
+        columns = [f"{n * d}–{(n + 1) * d - 1}" if d > 1 else f"{n}" for n in range(h)]
+        said = ", ".join(f"{one} to head {n}" for n, one in enumerate(columns))
+        stage.scene(f"Split: columns {said.replace(' to', ' belong to', 1)}.", LONG)
     for n in range(h):
         sheet.weights(n)
         said = "every query meets every key, divided by √d, then softmax: weights."
@@ -104,25 +115,19 @@ def heads(
         stage.scene(f"Head {n} attends: {said}", LONG)
         sheet.mixture(n)
         stage.scene(f"With them it averages its own values, width {wide}.", LONG)
-    sheet.join()
+    end = sheet.join()
     stage.scene(f"Join: side by side again, {h} × {wide} = {h * wide} wide.", LONG)
-    sheet.project()
+    sheet.project(end)
     stage.scene("The projection mixes all heads: every output may take from each of them.", LONG)
     count = f"{h} head{'s' * (h > 1)}"
     opening = f"Multi-head attention, {count}: split, attend, join, project."
     return told(stage, title or f"Multi-head attention, {count}", path, opening)
 
 
-def _columns(h: int, d: int) -> str:
-    said = [f"{n * d}–{(n + 1) * d - 1}" if d > 1 else f"{n}" for n in range(h)]
-    every = [f"{columns} to head {n}" for n, columns in enumerate(said)]
-    return ", ".join([every[0].replace(" to", " belong to"), *every[1:]])
-
-
-class _Told:
+class _HeadFacts:
     """The numbers of every head, (h, t, …), and of the projection."""
 
-    def __init__(self, block: Block, x: Tensor) -> None:
+    def __init__(self, block: MultiHeadBlock, x: Tensor) -> None:
         q, k, values, settings = block._operands(x[None], None, None, None)
         matrix = attend(q, k, **settings)
         h = matrix.shape[1]
@@ -133,25 +138,24 @@ class _Told:
             for part in (matrix.problem.q, matrix.problem.k, values)
         )
         self.weights = finite(numbers(matrix[0].dense()), "weights of the block")
-        self.parts = finite(numbers(matrix[0].matmul(values[0])), "outputs of the block")
-        self.joined = self.parts.transpose(1, 0, 2).reshape(len(x), -1)
+        self.parts = finite(numbers(matrix.matmul(values)[0]), "outputs of the block")
+        joined = self.parts.transpose(1, 0, 2).reshape(len(x), -1)
         self.map = numbers(block.out_weight).astype(np.float64).T
         bias = 0.0 if block.out_bias is None else numbers(block.out_bias).astype(np.float64)
         self.bias = bias + np.zeros(self.map.shape[1])
-        self.y = self.joined @ self.map + self.bias
+        self.y = joined @ self.map + self.bias
 
 
-class _Sheet:
+class _HeadSheet:
     """Four lines: inputs; queries, keys and values; each head; what is joined and projected."""
 
-    def __init__(self, names: Sequence[str], x: np.ndarray, facts: _Told) -> None:
-        self.stage = Stage()
-        self.names, self.x, self.told = names, x, facts
-        self.left = MARGIN + widest(names, 12.0) + 10
-        self.high = HIGH * len(x)
+    def __init__(self, tokens: Sequence[str], facts: _HeadFacts) -> None:
+        self.stage, self.tokens, self.facts = Stage(), tokens, facts
+        self.left = MARGIN + widest(tokens, 12.0) + 10
+        self.high = HIGH * len(tokens)
         self.lines = [MARGIN + 24 + n * (self.high + LINE + 8) for n in range(4)]
-        self.put("x", self.left, 0, x, "inputs x")
-        self.stage.drop("x", "head")
+        one = len(tokens) * CELL + facts.parts.shape[-1] * room(facts.parts) + 2 * GAP + 14
+        self.starts = [self.left + n * one for n in range(len(facts.weights))]
 
     def put(
         self,
@@ -165,70 +169,56 @@ class _Sheet:
     ) -> float:
         """Put a matrix on a line, with its heading; return where it ends."""
         every = values if like is None else like
-        written, top = Numerals.of(every), self.lines[line]
-        largest = float(np.abs(every).max(initial=0.0))
-        grid = lettered(key, x, top, values, largest, written, room(every), edge=edge)
+        written, top, cell = Numerals.of(every), self.lines[line], (room(every), HIGH)
+        texts = tuple(map(written, values.flat))
+        grid = CellGrid(key, x, top, cell, shades(values, largest(every)), texts, edge=edge)
         self.stage.put(grid)
         if heading:
-            place = x, top - 12
-            self.stage.put(Text(f"head.{key}", *place, written.heading(heading), 11, "quiet"))
+            self.stage.note(f"head.{key}", x, top - 12, written.heading(heading))
         return x + grid.width
 
-    def _names(self, line: int) -> None:
-        for i, name in enumerate(self.names):
+    def names(self, line: int) -> None:
+        for i, name in enumerate(self.tokens):
             y = self.lines[line] + (i + 0.5) * HIGH
-            self.stage.put(Text(f"name.{line}.{i}", self.left - 10, y, name, 12, "ink", "end"))
-
-    def inputs(self) -> None:
-        self._names(0)
-        self.put("x", self.left, 0, self.x, "inputs x")
+            self.stage.put(Words(f"name.{line}.{i}", self.left - 10, y, name, anchor="end"))
 
     def projected(self, apart: bool) -> None:
         """Queries, keys and values, the columns of a head framed and apart from the next."""
-        self._names(1)
-        x = self.left
-        for name, heads in (("q", self.told.q), ("k", self.told.k), ("v", self.told.v)):
-            heading = {"q": "queries", "k": "keys", "v": "values"}[name]
+        self.names(1)
+        x, facts = self.left, self.facts
+        every = {"queries": facts.q, "keys": facts.k, "values": facts.v}
+        for heading, heads in every.items():
             for n, values in enumerate(heads):
                 edge = EDGES[n] if apart else "frame"
-                x = self.put(f"{name}.{n}", x, 1, values, "" if n else heading, edge, heads)
-                x += 6 * apart
+                key, said = f"{heading[0]}.{n}", "" if n else heading
+                x = self.put(key, x, 1, values, said, edge, heads) + 6 * apart
             x += GAP + 6 * (not apart) * len(heads)
 
-    def _head(self, n: int) -> float:
-        parts = self.told.parts
-        one = len(self.names) * CELL + parts.shape[-1] * room(parts) + 2 * GAP + 14
-        return self.left + n * one
-
     def weights(self, n: int) -> None:
-        self._names(2)
-        W = self.told.weights
-        self.put(f"weights.{n}", self._head(n), 2, W[n], f"head {n}: weights", EDGES[n], W)
+        self.names(2)
+        W = self.facts.weights
+        self.put(f"weights.{n}", self.starts[n], 2, W[n], f"head {n}: weights", EDGES[n], W)
 
     def mixture(self, n: int) -> None:
-        x, parts = self._head(n) + len(self.names) * CELL + GAP, self.told.parts
+        x, parts = self.starts[n] + len(self.tokens) * CELL + GAP, self.facts.parts
         self.put(f"mix.{n}", x, 2, parts[n], "× values", EDGES[n], parts)
 
-    def join(self) -> None:
-        """Move all mixtures below, until they touch."""
-        self._names(3)
-        x = self.left
-        for n, values in enumerate(self.told.parts):
-            heading = "" if n else "joined"
-            x = self.put(f"joined.{n}", x, 3, values, heading, EDGES[n], self.told.parts)
-        self.right = x
+    def join(self) -> float:
+        """Put all mixtures below, until they touch; return where they end."""
+        self.names(3)
+        x, parts = self.left, self.facts.parts
+        for n, values in enumerate(parts):
+            x = self.put(f"joined.{n}", x, 3, values, "" if n else "joined", EDGES[n], parts)
+        return x
 
-    def project(self) -> None:
-        facts, top = self.told, self.lines[3]
+    def project(self, end: float) -> None:
+        facts, top = self.facts, self.lines[3]
         middle = top + self.high / 2
-        x = self.put("w", self.right + 30, 3, facts.map, "× projection")
+        x = self.put("w", end + 30, 3, facts.map, "× projection")
         right = self.put("y", x + 30, 3, facts.y, "outputs", "blue")
-        signs = [("times", self.right + 15, "×"), ("equals", x + 15, "=")]
-        self.stage.put(
-            *(Text(key, at, middle, said, 15, "quiet", "middle") for key, at, said in signs)
-        )
+        for key, at, said in (("times", end + 15, "×"), ("equals", x + 15, "=")):
+            self.stage.put(Words(key, at, middle, said, 15, "quiet", "middle"))
         if facts.bias.any():
-            written = Numerals.of(facts.y)
-            said = ", ".join(map(written, facts.bias))
+            said = ", ".join(map(Numerals.of(facts.y), facts.bias))
             place = right, top + self.high + 12
-            self.stage.put(Text("bias", *place, f"with the bias {said}", 11, "quiet", "end"))
+            self.stage.note("bias", *place, f"with the bias {said}", "end")

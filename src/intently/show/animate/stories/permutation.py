@@ -15,16 +15,18 @@ from intently.core.positions import sinusoidal
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.arrays import Numbers
 from intently.show.animate.animation import Animation, destination, told
-from intently.show.animate.numerals import Numerals
 from intently.show.animate.operands import finite, token_names, without_dropout
-from intently.show.animate.shapes import Grid, Text
 from intently.show.animate.stage import (
     LONG,
     MARGIN,
     SHORT,
+    CellGrid,
+    Colour,
     Stage,
+    Words,
     cell_width,
     headed,
+    largest,
     number,
     numerals,
     shades,
@@ -43,7 +45,7 @@ WORD, TURN = 24.0, 26.0
 """The height of a word of the sentence, and how far above and below the others it turns."""
 
 
-class Block(Protocol):
+class AttendingBlock(Protocol):
     """A layer that attends: `intently.nn.AttentionHead` and `MultiHeadAttention` are some."""
 
     def __call__(self, x: Tensor, /) -> Tensor:
@@ -56,7 +58,7 @@ class Block(Protocol):
 
 
 def permutation(
-    block: Block,
+    block: AttendingBlock,
     x: Numbers,
     *,
     order: Sequence[int] | None = None,
@@ -89,44 +91,41 @@ def permutation(
     """
     path = destination(save)
     if not callable(block) or not callable(getattr(block, "attend", None)):
-        raise build(
-            KindError,
-            "block",
-            "a layer with forward and attend",
-            type(block).__name__,
-            fix="bring your weights: intently.nn.MultiHeadAttention.from_weights(…)",
-        )
+        fix = "bring your weights: intently.nn.MultiHeadAttention.from_weights(…)"
+        expected = "a layer with forward and attend"
+        raise build(KindError, "block", expected, type(block).__name__, fix=fix)
     x = one_item(x, "x", 2, block)
     if x.ndim != 2 or not 2 <= len(x) <= LARGEST:
         raise build(ArgumentError, "x", f"shape (t, c), 2 ≤ t ≤ {LARGEST}", shape_of(x))
-    t = len(x)
+    t, c = x.shape
     new = [t - 1, *range(1, t - 1), 0] if order is None else list(order)
     if sorted(new) != list(range(t)):
         raise build(ArgumentError, "order", f"each number from 0 to {t - 1} once", repr(order))
     names = token_names(labels, t)
     finite(numbers(x), "x")
-    places = _positions(positions, x, block)
+    if positions is None:
+        places = sinusoidal(t, c + c % 2, device=x.device, dtype=x.dtype)[:, :c]
+    else:
+        places = as_numbers(positions, "positions", block)
+        if places.shape != x.shape:
+            raise build(ArgumentError, "positions", f"shape (t={t}, c={c})", shape_of(places))
     with torch.no_grad(), without_dropout(block):
-        runs = [_Run(block, given) for given in (x, x[new], x + places, x[new] + places)]
-    sheet = _Sheet(names, new, runs)
-    stage = sheet.stage
-    old = range(t)
+        runs = [_BlockRun(block, given) for given in (x, x[new], x + places, x[new] + places)]
+    sheet = _PermutationSheet(names, new, runs)
+    stage, old = sheet.stage, range(t)
     sheet.sentence(old)
-    sheet.all(runs[0], old, "inputs x")
-    stage.scene(
-        f"{' '.join(names)}: of every word a vector goes in, and a mixture comes out.", LONG
-    )
-    sheet.turn(old)
+    sheet.inputs(runs[0], old, "inputs x")
+    sheet.outputs(runs[0], old)
+    words = f"{' '.join(names)}: of every word a vector goes in, and a mixture comes out."
+    stage.scene(words, LONG)
+    sheet.turn()
     stage.scene(f"{sheet.moving}: {' '.join(names[n] for n in new)}.", SHORT)
     sheet.sentence(new)
     sheet.inputs(runs[1], new, "inputs x")
     stage.scene(stage.scenes[-1].caption, LONG)
-    sheet.matrix(runs[1], new)
     sheet.outputs(runs[1], new)
-    sheet.apart(runs[0], runs[1])
-    apart = float(np.abs(runs[1].y - runs[0].y[new]).max())
-    scale = max(float(np.abs(runs[0].y).max()), 1e-30)
-    if apart > 1e-4 * scale:
+    apart = sheet.apart(runs[0], runs[1])
+    if apart > 1e-4 * max(largest(runs[0].y), 1e-30):
         stage.change("out", colour="accent")
         said = f"Not the same rows: they differ by up to {apart:.2g}. This block knows the order:"
         stage.scene(f"{said} it has positions or a mask.", LONG)
@@ -136,34 +135,25 @@ def permutation(
     stage.scene(f"{said} Nobody knows who came first.", LONG)
     stage.drop("changed")
     sheet.sentence(old)
-    sheet.all(runs[2], old, "x + positions")
+    sheet.inputs(runs[2], old, "x + positions")
+    sheet.outputs(runs[2], old)
     stage.scene("Positions repair it: a vector of its own is added at each place.", LONG)
-    sheet.turn(old)
+    sheet.turn()
     stage.scene(f"{sheet.moving} again, but the positions stay.", SHORT)
     sheet.sentence(new)
-    sheet.all(runs[3], new, "x + positions")
-    sheet.apart(runs[2], runs[3])
-    apart = float(np.abs(runs[3].y - runs[2].y[new]).max())
+    sheet.inputs(runs[3], new, "x + positions")
+    sheet.outputs(runs[3], new)
+    apart = sheet.apart(runs[2], runs[3])
     said = f"Now outputs differ, by up to {number(apart)}: the block can tell the orders apart."
     stage.scene(said, LONG)
     opening = "With positions, another order gives other outputs; without them, the same ones."
     return told(stage, title or "Attention needs positions to know the order", path, opening)
 
 
-def _positions(given: Numbers | None, x: Tensor, block: Block) -> Tensor:
-    t, c = x.shape
-    if given is None:
-        return sinusoidal(t, c + c % 2, device=x.device, dtype=x.dtype)[:, :c]
-    found = as_numbers(given, "positions", block)
-    if found.shape != x.shape:
-        raise build(ArgumentError, "positions", f"shape (t={t}, c={c})", shape_of(found))
-    return found
-
-
-class _Run:
+class _BlockRun:
     """What goes into a block (t, c), its weights (t, t), mean of heads, and its outputs."""
 
-    def __init__(self, block: Block, x: Tensor) -> None:
+    def __init__(self, block: AttendingBlock, x: Tensor) -> None:
         matrix = one_text(block.attend(x[None]))
         while matrix.ndim > 2:
             matrix = matrix[0] if matrix.shape[0] == 1 else matrix.mean_heads()
@@ -172,24 +162,36 @@ class _Run:
         self.y = finite(numbers(block(x[None])[0]), "outputs of the block")
 
 
-class _Sheet:
+class _VectorLook:
+    """How vectors are drawn in all runs: their cells, darkest number, format and heading."""
+
+    def __init__(self, vectors: Sequence[np.ndarray], heading: str) -> None:
+        every = [strips(x)[0] for x in vectors]
+        self.most, self.written = largest(*every), numerals(*every)
+        self.cell = cell_width(*every)
+        widths = self.cell * every[0].shape[1], widest((headed(heading, self.written),), 11)
+        self.wide = max(widths)
+
+    def draw(
+        self, key: str, x: float, y: float, values: np.ndarray, edge: Colour = "frame"
+    ) -> CellGrid:
+        return vector(key, x, y, values, self.most, self.written, self.cell, edge=edge)
+
+
+class _PermutationSheet:
     """The sentence above; inputs, weights and outputs below, one row for each word."""
 
-    def __init__(self, names: Sequence[str], new: Sequence[int], runs: Sequence[_Run]) -> None:
+    def __init__(self, names: Sequence[str], new: Sequence[int], runs: Sequence[_BlockRun]) -> None:
         self.stage, self.names, self.new = Stage(), names, new
         self.pivot, self.moving = _pivot(names, new)
-        every = [strips(run.x)[0] for run in runs], [strips(run.y)[0] for run in runs]
-        self.most = [max(float(np.abs(x).max(initial=0.0)) for x in part) for part in every]
-        self.written = [numerals(*part) for part in every]
+        self.given = _VectorLook([run.x for run in runs], "x + positions")
+        self.made = _VectorLook([run.y for run in runs], "outputs")
         self.heaviest = max(float(run.weights.max()) for run in runs)
         self.wide = [widest((name,), 13.0) + 16 for name in names]
         self.left = MARGIN + widest(names, 12.0) + 10
-        self.cells = [cell_width(*part) for part in every]
-        wide, deep = (n * part[0].shape[1] for n, part in zip(self.cells, every, strict=True))
-        headings = [headed("x + positions", self.written[0]), headed("outputs", self.written[1])]
-        self.middle = self.left + max(wide, widest(headings[:1], 11)) + GAP
+        self.middle = self.left + self.given.wide + GAP
         self.right = self.middle + len(names) * CELL + GAP
-        self.end = self.right + max(deep, widest(headings[1:], 11)) + 14
+        self.end = self.right + self.made.wide + 14
         self.top = MARGIN + WORD + 2 * TURN + 20
 
     def y(self, row: int) -> float:
@@ -197,78 +199,70 @@ class _Sheet:
 
     def _places(self, order: Sequence[int]) -> dict[int, float]:
         """Return where each word of the sentence begins."""
-        found, x = {}, self.left
+        places, x = {}, self.left
         for n in order:
-            found[n] = x
+            places[n] = x
             x += self.wide[n] + 10
-        return found
+        return places
 
-    def _word(self, n: int, x: float, down: float) -> None:
+    def _edge(self, n: int) -> Colour:
+        return "accent" if n == self.pivot else "frame"
+
+    def _word(self, n: int, x: float, down: float = 0.0) -> None:
         box, y = (self.wide[n], WORD), MARGIN + TURN + down
-        edge = "accent" if n == self.pivot else "frame"
         shade = 0.25 if self.new[n] != n else 0.0
-        self.stage.put(Grid(f"word.{n}", x, y, box, ((shade,),), (self.names[n],), 13, edge))
+        word = CellGrid(f"word.{n}", x, y, box, ((shade,),), (self.names[n],), 13, self._edge(n))
+        self.stage.put(word)
 
     def sentence(self, order: Sequence[int]) -> None:
         """Write the words in an order."""
         for n, x in self._places(order).items():
-            self._word(n, x, 0.0)
+            self._word(n, x)
 
-    def turn(self, order: Sequence[int]) -> None:
+    def turn(self) -> None:
         """Half a turn: words on their way to the right go above, those to the left below."""
-        old, new = self._places(order), self._places(self.new)
-        rows = {n: row for row, n in enumerate(self.new)}
-        for n in order:
-            way = np.sign(rows[n] - n)
+        old, new = self._places(range(len(self.new))), self._places(self.new)
+        for n in old:
+            way = np.sign(self.new.index(n) - n)
             self._word(n, (old[n] + new[n]) / 2, -TURN * way)
 
-    def all(self, run: _Run, order: Sequence[int], heading: str) -> None:
-        """Show inputs, weights and outputs at once."""
-        self.inputs(run, order, heading)
-        self.matrix(run, order)
-        self.outputs(run, order)
-
-    def inputs(self, run: _Run, order: Sequence[int], heading: str) -> None:
+    def inputs(self, run: _BlockRun, order: Sequence[int], heading: str) -> None:
         shown, note = strips(run.x)
-        heading = headed(heading, self.written[0]) + note
-        self.stage.put(Text("in", self.left, self.top - 14, heading, 11, "quiet"))
+        heading = headed(heading, self.given.written) + note
+        self.stage.note("in", self.left, self.top - 14, heading)
         for row, n in enumerate(order):
             y = self.y(row)
             self.stage.put(
-                Text(f"name.{n}", self.left - 10, y + 10, self.names[n], 12, "ink", "end"),
-                vector(f"x.{n}", self.left, y, shown[row], *self._of(0)),
+                Words(f"name.{n}", self.left - 10, y + 10, self.names[n], anchor="end"),
+                self.given.draw(f"x.{n}", self.left, y, shown[row]),
             )
 
-    def matrix(self, run: _Run, order: Sequence[int]) -> None:
-        """Each weight keeps its key, (query token, key token), wherever it moves."""
-        self.stage.put(Text("weights", self.middle, self.top - 14, "weights", 11, "quiet"))
+    def outputs(self, run: _BlockRun, order: Sequence[int]) -> None:
+        """Weights and outputs; each weight keeps its key, (query token, key token)."""
+        self.stage.note("weights", self.middle, self.top - 14, "weights")
         shade = shades(run.weights, self.heaviest)
         for row, i in enumerate(order):
             for column, j in enumerate(order):
                 x, cell = self.middle + column * CELL, (CELL - 2, 20.0)
-                self.stage.put(Grid(f"w.{i}.{j}", x, self.y(row), cell, ((shade[row][column],),)))
-
-    def outputs(self, run: _Run, order: Sequence[int]) -> None:
+                self.stage.put(
+                    CellGrid(f"w.{i}.{j}", x, self.y(row), cell, ((shade[row][column],),))
+                )
+        heading = headed("outputs", self.made.written)
+        self.stage.note("out", self.right, self.top - 14, heading)
         shown, _ = strips(run.y)
-        heading = headed("outputs", self.written[1])
-        self.stage.put(Text("out", self.right, self.top - 14, heading, 11, "quiet"))
         for row, n in enumerate(order):
-            edge = "accent" if n == self.pivot else "frame"
             place = self.right, self.y(row)
-            self.stage.put(vector(f"y.{n}", *place, shown[row], *self._of(1), edge=edge))
+            self.stage.put(self.made.draw(f"y.{n}", *place, shown[row], self._edge(n)))
 
-    def _of(self, part: int) -> tuple[float, Numerals | None, float]:
-        """Return the darkest number, the format and the cell of inputs (0) or outputs (1)."""
-        return self.most[part], self.written[part], self.cells[part]
-
-    def apart(self, before: _Run, after: _Run) -> None:
-        """Write after every output by how much it changed, at most."""
-        self.stage.put(Text("changed", self.end, self.top - 14, "changed by", 11, "quiet"))
-        for row, n in enumerate(self.new):
-            most = float(np.abs(after.y[row] - before.y[n]).max())
+    def apart(self, before: _BlockRun, after: _BlockRun) -> float:
+        """Write after every output by how much it changed, at most; return the most of all."""
+        self.stage.note("changed", self.end, self.top - 14, "changed by")
+        changes = np.abs(after.y - before.y[self.new]).max(-1)
+        for row, (n, most) in enumerate(zip(self.new, map(float, changes))):
             colour = "accent" if most >= 0.005 else "quiet"
             place = self.end, self.y(row) + 10
-            self.stage.put(Text(f"changed.{n}", *place, number(most), 12, colour))
+            self.stage.put(Words(f"changed.{n}", *place, number(most), 12, colour))
+        return float(changes.max())
 
 
 def _pivot(names: Sequence[str], new: Sequence[int]) -> tuple[int | None, str]:

@@ -11,14 +11,16 @@ from intently.errors import ArgumentError, build
 from intently.foundation.tokens import bare
 from intently.show.animate.animation import Animation, destination, told
 from intently.show.animate.operands import finite
-from intently.show.animate.shapes import Curve, Grid, Text
-from intently.show.animate.stage import LONG, MARGIN, Stage, number, widths
+from intently.show.animate.stage import LONG, MARGIN, CellGrid, Curve, Stage, Words, number, widths
 from intently.show.inputs import Choice, Source, one_of
 from intently.show.labels import titled, visible
 from intently.show.reading import at_most, names, numbers
 
 WIDEST = 1180.0
 SIZE, HIGH, APART = 13.0, 26.0, 150.0
+TOP = MARGIN + 34
+BOTTOM = TOP + HIGH + APART
+"""Where the words of either line begin."""
 LARGEST = 64
 SEEN = 0.05
 
@@ -59,32 +61,33 @@ def writing(
     read, source = names(lazy)
     sides = lazy.labels[0] or read, source
     produced, source = ([visible(bare(text), 18) for text in side] for side in sides)
-    above, below = _laid(source, produced)
+    above, below = _spread(source, produced)
     stage = Stage()
-    top = MARGIN + 34
-    stage.put(
-        Text("source", MARGIN, MARGIN, "source", 11, "quiet"),
-        Text("written", MARGIN, top + HIGH + APART + HIGH + 14, "written", 11, "quiet"),
-    )
-    _source(stage, source, above, top, None)
+    stage.note("source", MARGIN, MARGIN, "source")
+    stage.note("written", MARGIN, BOTTOM + HIGH + 14, "written")
+    _source(stage, source, above)
     stage.scene(f"The source stands: {len(source)} words. The decoder writes word by word.")
-    for i, word in enumerate(produced):
+    for i, (word, (x, wide), row) in enumerate(zip(produced, below, weights)):
         stage.change_all("ribbon", opacity=0.16)
-        _source(stage, source, above, top, weights[i])
+        _source(stage, source, above, row)
         stage.change_all("made", edge="frame")
-        x, wide = below[i]
-        stage.put(
-            Grid(f"made.{i}", x, top + HIGH + APART, (wide, HIGH), ((0.0,),), (word,), SIZE, "blue")
-        )
-        _ribbons(stage, (above, below[i]), weights[i], top, i)
-        best = int(weights[i].argmax())
-        said = f"most at ‘{source[best]}’ ({weights[i, best]:.2f})"
-        said = said if weights[i].any() else "at nothing"
+        cell = wide, HIGH
+        stage.put(CellGrid(f"made.{i}", x, BOTTOM, cell, ((0.0,),), (word,), SIZE, "blue"))
+        for j, ((left, width), weight) in enumerate(zip(above, map(float, row))):
+            if weight >= SEEN:
+                ends = x + wide / 2, BOTTOM, left + width / 2, TOP + HIGH
+                shade = round(0.25 + 0.6 * weight, 3)
+                stage.put(Curve(f"ribbon.{i}.{j}", *ends, 1 + 13 * weight, shade))
+        best = int(row.argmax())
+        said = f"most at ‘{source[best]}’ ({row[best]:.2f})" if row.any() else "at nothing"
         stage.scene(f"‘{word}’ is written, looking {said}.", 1.3)
     stage.change_all("ribbon", opacity=1.0)
     stage.change(f"made.{len(produced) - 1}", edge="frame")
-    _source(stage, source, above, top, None)
-    _received(stage, above, weights, top)
+    _source(stage, source, above)
+    for j, ((x, wide), weight) in enumerate(zip(above, weights.sum(0))):
+        said = number(float(weight), 1)
+        stage.put(Words(f"got.{j}", x + wide / 2, TOP - 8, said, 10, "quiet", "middle"))
+    stage.change("source", text="source, and how much each word was looked at in all")
     stage.scene("All of it: what was looked at while each word was written.", LONG)
     opening = "Every word that is written looks at words of the source."
     return told(stage, titled(title or "A decoder writes", chosen), path, opening)
@@ -93,9 +96,9 @@ def writing(
 Places = list[tuple[float, float]]
 
 
-def _laid(source: Sequence[str], produced: Sequence[str]) -> tuple[Places, Places]:
+def _spread(*sides: Sequence[str]) -> list[Places]:
     """Return left ends and widths of the words of both lines, spread to equal length."""
-    wide = [[width + 14 for width in widths(side, SIZE)] for side in (source, produced)]
+    wide = [[width + 14 for width in widths(tuple(side), SIZE)] for side in sides]
     whole = max(sum(side) + 8 * (len(side) - 1) for side in wide)
     if whole > WIDEST:
         raise build(
@@ -106,54 +109,21 @@ def _laid(source: Sequence[str], produced: Sequence[str]) -> tuple[Places, Place
             "both texts stand on one line each",
             "draw it with intently.show.heatmap",
         )
-    above, below = (_spread(side, max(whole, 420.0)) for side in wide)
-    return above, below
-
-
-def _spread(wide: Sequence[float], whole: float) -> Places:
-    gap = min((whole - sum(wide)) / max(1, len(wide) - 1), 48.0)
-    left = MARGIN + (whole - sum(wide) - gap * (len(wide) - 1)) / 2
-    found = []
-    for width in wide:
-        found.append((left, width))
-        left += width + gap
-    return found
+    whole, lines = max(whole, 420.0), []
+    for side in wide:
+        gap = min((whole - sum(side)) / max(1, len(side) - 1), 48.0)
+        left = MARGIN + (whole - sum(side) - gap * (len(side) - 1)) / 2
+        places = []
+        for width in side:
+            places.append((left, width))
+            left += width + gap
+        lines.append(places)
+    return lines
 
 
 def _source(
-    stage: Stage, words: Sequence[str], places: Places, top: float, weights: np.ndarray | None
+    stage: Stage, words: Sequence[str], places: Places, weights: np.ndarray | None = None
 ) -> None:
     for j, (word, (x, wide)) in enumerate(zip(words, places)):
         shade = 0.0 if weights is None else round(float(weights[j]), 3)
-        stage.put(Grid(f"source.{j}", x, top, (wide, HIGH), ((shade,),), (word,), SIZE))
-
-
-def _ribbons(
-    stage: Stage,
-    places: tuple[Places, tuple[float, float]],
-    weights: np.ndarray,
-    top: float,
-    i: int,
-) -> None:
-    above, (x, wide) = places
-    for j, weight in enumerate(map(float, weights)):
-        if weight >= SEEN:
-            left, width = above[j]
-            stage.put(
-                Curve(
-                    f"ribbon.{i}.{j}",
-                    x + wide / 2,
-                    top + HIGH + APART,
-                    left + width / 2,
-                    top + HIGH,
-                    1 + 13 * weight,
-                    round(0.25 + 0.6 * weight, 3),
-                )
-            )
-
-
-def _received(stage: Stage, above: Places, weights: np.ndarray, top: float) -> None:
-    for j, (x, wide) in enumerate(above):
-        said = number(float(weights[:, j].sum()), 1)
-        stage.put(Text(f"got.{j}", x + wide / 2, top - 8, said, 10, "quiet", "middle"))
-    stage.change("source", text="source, and how much each word was looked at in all")
+        stage.put(CellGrid(f"source.{j}", x, TOP, (wide, HIGH), ((shade,),), (word,), SIZE))

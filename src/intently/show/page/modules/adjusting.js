@@ -16,12 +16,9 @@ const ADJUSTED = /** @type {const} */ ([
  */
 export function adjusting(store) {
   const switches = ADJUSTED.map(([key, on, text, title]) => {
-    const button = element("button", { type: "button", class: "toggle", title, "data-adjust": key }, text);
-    button.addEventListener("click", () => {
-      const off = key === "range" ? "head" : "mean";
-      store.set({ [key]: store.get()[key] === on ? off : on });
-    });
-    return { key, on, button };
+    const off = key === "range" ? "head" : "mean";
+    const click = () => store.set({ [key]: store.get()[key] === on ? off : on });
+    return { key, on, button: element("button", { type: "button", class: "toggle", title, "data-adjust": key, click }, text) };
   });
   const root = element("div", { class: "matrix-adjust" }, ...switches.map(({ button }) => button));
   return {

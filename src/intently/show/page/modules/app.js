@@ -1,6 +1,6 @@
 /** The page: its controls, its views, and what every key and button does. */
 
-import { repaint } from "./colours.js";
+import { dressing, nextTheme, repaint } from "./colours.js";
 import { differenceView } from "./difference.js";
 import { keyTable, listenToKeys } from "./keys.js";
 import { finding } from "./find.js";
@@ -26,12 +26,10 @@ const LOOKS = [
 const TOGGLES = { scale: ["linear", "log"], sink: ["show", "hide"] };
 /** From this width on, what a word looks at stands beside the matrix. */
 const SIDE_BY_SIDE = "(min-width: 1400px)";
-const THEMES = ["auto", "light", "dark"];
 const SILENT = "the server does not answer: no new numbers can be shown";
 
 /**
  * Bring a page to life inside its element.
- *
  * @param {HTMLElement} root the element `.intently` of body.html
  * @param {import("./data.js").Page} page
  * @param {import("./attention.js").HeadSource} source
@@ -70,23 +68,14 @@ export function mount(root, page, source, address, keys) {
     element("form", { method: "dialog" }, element("button", {}, "Close")),
   );
 
-  /**
-   * @param {HTMLElement} group
-   * @param {string} key
-   * @param {string[][]} options
-   */
+  /** @param {HTMLElement} group @param {string} key @param {string[][]} options */
   function choices(group, key, options) {
     for (const [value, text] of options) {
-      const button = element("button", { type: "button", "data-set": key, "data-value": value }, text);
-      button.addEventListener("click", () => choose(key, value));
-      group.append(button);
+      group.append(element("button", { type: "button", "data-set": key, "data-value": value, click: () => choose(key, value) }, text));
     }
   }
 
-  /**
-   * @param {string} key
-   * @param {string} value
-   */
+  /** @param {string} key @param {string} value */
   function choose(key, value) {
     if (key === "looks") turnTo(value);
     else store.set({ [key]: value }, { push: key === "view" });
@@ -94,7 +83,6 @@ export function mount(root, page, source, address, keys) {
 
   /**
    * Turn from what a word looks at to who looks at it; the word stays where both are one text.
-   *
    * @param {string} looks
    */
   function turnTo(looks) {
@@ -122,7 +110,6 @@ export function mount(root, page, source, address, keys) {
 
   /**
    * Where another layer reads the same words, the chosen ones stay chosen.
-   *
    * @param {number} before
    * @param {number} after
    */
@@ -170,10 +157,7 @@ export function mount(root, page, source, address, keys) {
     csv: () => void saved(() => saveTable(page, store.get(), source, "csv")),
     json: () => void saved(() => saveTable(page, store.get(), source, "json")),
     link: () => void copied(),
-    theme() {
-      const { theme } = store.get();
-      store.set({ theme: THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length] });
-    },
+    theme: () => store.set({ theme: nextTheme(store.get().theme) }),
     help: () => /** @type {HTMLDialogElement} */ (find("[data-help]")).showModal(),
   };
 
@@ -205,10 +189,10 @@ export function mount(root, page, source, address, keys) {
   }
 
   root.addEventListener("click", (event) => {
-    const button = event.target instanceof Element ? event.target.closest("[data-do]") : null;
-    const doing = button?.getAttribute("data-do") ?? "";
+    const target = /** @type {Element} */ (event.target);
+    const doing = target.closest("[data-do]")?.getAttribute("data-do") ?? "";
     if (doing === "save") openMenu(find("[data-save]").hasAttribute("hidden"));
-    else if (!(event.target instanceof Element && event.target.closest("[data-save]"))) openMenu(false);
+    else if (!target.closest("[data-save]")) openMenu(false);
     if (doing !== "save") doings[doing]?.();
   });
   find(".menu").addEventListener("keydown", (event) => {
@@ -225,27 +209,7 @@ export function mount(root, page, source, address, keys) {
   pick("heads").addEventListener("change", () => store.set({ heads: pick("heads").value }, { push: true }));
   listenToKeys(root, keys, (doing) => doings[doing]?.());
 
-  const dark = matchMedia("(prefers-color-scheme: dark)");
-  const print = matchMedia("print");
-  let printed = false;
-  function dress() {
-    const { theme } = store.get();
-    const chosen = theme === "auto" ? (dark.matches ? "dark" : "light") : theme;
-    root.dataset.theme = printed || print.matches ? "light" : chosen;
-    const button = find("[data-do=theme]");
-    button.textContent = `◐ ${theme[0].toUpperCase()}${theme.slice(1)}`;
-    button.setAttribute("aria-label", `Colours: ${theme}`);
-    repaint(root);
-  }
-  dark.addEventListener("change", dress);
-  print.addEventListener("change", dress);
-  for (const [name, begins] of /** @type {const} */ ([["beforeprint", true], ["afterprint", false]])) {
-    addEventListener(name, () => {
-      printed = begins;
-      dress();
-    });
-  }
-
+  const dress = dressing(root, () => store.get().theme);
   const wide = matchMedia(SIDE_BY_SIDE);
   wide.addEventListener("change", () => {
     showControls();
@@ -304,7 +268,6 @@ export function mount(root, page, source, address, keys) {
     if (changed.has("theme")) dress();
   });
   finding(/** @type {HTMLInputElement} */ (find("[data-find]")), find("[data-found]"), page, store);
-  dress();
   showControls();
   find("[data-wait]").remove();
   overviewView(section("overview"), page, store, source);
@@ -314,11 +277,7 @@ export function mount(root, page, source, address, keys) {
   return store;
 }
 
-/**
- * @param {HTMLSelectElement} select
- * @param {string[]} names
- * @param {string[]} [values]
- */
+/** @param {HTMLSelectElement} select @param {string[]} names @param {string[]} [values] */
 function fill(select, names, values = names.map((_, n) => String(n))) {
   const key = JSON.stringify([names, values]);
   if (select.dataset.filled === key) return;
@@ -326,17 +285,13 @@ function fill(select, names, values = names.map((_, n) => String(n))) {
   select.replaceChildren(...names.map((name, n) => element("option", { value: values[n] }, name)));
 }
 
-/**
- * @param {number | null} token
- * @param {number} by
- */
+/** @param {number | null} token @param {number} by */
 function shifted(token, by) {
   return token === null ? null : token + by;
 }
 
 /**
  * How far the numbers of the page are from those of the model, in words.
- *
  * @param {import("./data.js").Meta} meta
  */
 function boundOf({ source, precision, bound }) {

@@ -48,7 +48,7 @@ const OPEN = 16;
  * @param {number} head
  * @returns {Promise<Head>}
  */
-export async function openHead(page, item, entry, head) {
+async function openHead(page, item, entry, head) {
   const about = page.meta.items[item]?.entries[entry];
   if (!about || !(head >= 0 && head < about.heads)) {
     throw new Error(`there is no head ${head} of entry ${entry} of item ${item}`);
@@ -65,7 +65,7 @@ export async function openHead(page, item, entry, head) {
   const shows = bits && mask ? visibility(bits, about, mask.heads > 1 ? head : 0) : null;
   const kept = { t: about.t, s: about.s, shows, entropy, received };
   if (score.kind === "weights") {
-    return headOf({ ...kept, cost: 1, weigh: copying(about, await floats(score.blocks, head)) });
+    return headOf({ ...kept, cost: 1, weigh: copying(about.s, await floats(score.blocks, head)) });
   }
   const [q, k, lse] = await Promise.all([
     floats(about.q, head),
@@ -78,12 +78,8 @@ export async function openHead(page, item, entry, head) {
   return headOf({ ...kept, cost: about.d * (energy ? 20 : 1), weigh });
 }
 
-/**
- * The mean of heads, of a layer or of any set, as one matrix.
- * @param {Head[]} heads
- * @returns {Head}
- */
-export function averageOf(heads) {
+/** The mean of heads, of a layer or of any set, as one matrix. @param {Head[]} heads @returns {Head} */
+function averageOf(heads) {
   const parts = heads.map(({ local }) => {
     if (!local) throw new Error("only heads computed in this browser can be averaged here");
     return local;
@@ -113,10 +109,7 @@ export function averageOf(heads) {
   });
 }
 
-/**
- * @param {(Float32Array | null)[]} rows
- * @returns {Float32Array}
- */
+/** @param {(Float32Array | null)[]} rows @returns {Float32Array} */
 function meanOf(rows) {
   const length = rows[0]?.length ?? 0;
   return Float32Array.from({ length }, (_, j) => {

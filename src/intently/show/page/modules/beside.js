@@ -1,6 +1,7 @@
 /** Beside the matrix, in words: the weight under the crosshair, and the heaviest of its row and column. */
 
-import { element, format, named, rowName } from "./words.js";
+import { largest } from "./scales.js";
+import { barLine, element, format, named, rowName } from "./words.js";
 
 /** @typedef {import("./frame.js").Names} Names */
 /** @typedef {{i: number, j: number, weight: number, row: Float32Array, column: Float32Array, pinned: boolean}} Told */
@@ -53,38 +54,10 @@ function list(error) {
     /** @param {(Node | string)[]} title @param {Float32Array} weights @param {(n: number) => string} nameOf */
     tell(title, weights, nameOf) {
       heading.replaceChildren(...title);
-      const found = heaviest(weights, HEAVIEST);
-      const most = found.length ? weights[found[0]] : 1;
+      const best = largest(weights, HEAVIEST);
       rows.replaceChildren(
-        ...found.map((n) => {
-          const bar = element("span", { class: "beside-bar" });
-          bar.style.inlineSize = `${(100 * weights[n]) / most}%`;
-          const place = element("span", { class: "beside-place" }, ` ${n}`);
-          const name = element("span", { class: "beside-name" }, word(nameOf(n)), place);
-          const number = element("span", { class: "beside-number" }, format(weights[n], error));
-          return element("li", {}, name, element("span", { class: "beside-track" }, bar), number);
-        }),
+        ...best.map((n) => element("li", {}, ...barLine(nameOf(n), String(n), weights[n] / weights[best[0]], format(weights[n], error)))),
       );
     },
   };
-}
-
-/**
- * Where the heaviest weights stand, heaviest first; those of weight 0 are none.
- * @param {Float32Array} weights
- * @param {number} count
- * @returns {number[]}
- */
-export function heaviest(weights, count) {
-  /** @type {number[]} */
-  const found = [];
-  for (let n = 0; n < weights.length; n++) {
-    const w = weights[n];
-    if (!(w > 0) || (found.length === count && w <= weights[found[count - 1]])) continue;
-    let at = found.length;
-    while (at > 0 && weights[found[at - 1]] < w) at--;
-    found.splice(at, 0, n);
-    if (found.length > count) found.pop();
-  }
-  return found;
 }

@@ -1,13 +1,13 @@
 /** A card shows one reading: the words or patches, shaded, and those that weigh most as a list. */
 
 import { shade } from "./colours.js";
-import { errorOf } from "./data.js";
+import { errorOf, saidOf } from "./data.js";
 import { bothSides, headsName, readingWeights, stretchOf, wordName } from "./readings.js";
 import { picturePanel } from "./picture.js";
-import { scaleOf, shareOf, ticksOf } from "./scales.js";
+import { largest, scaleOf, shareOf, ticksOf } from "./scales.js";
 import { threadsUnder } from "./threads.js";
 import { tokenPanel } from "./tokens.js";
-import { digitsOf, element, format, refill, visible } from "./words.js";
+import { barLine, digitsOf, element, format, refill, visible } from "./words.js";
 
 /** @typedef {import("./readings.js").Place} Place */
 /** @typedef {import("./tokens.js").Panel} Panel */
@@ -71,20 +71,13 @@ export function readingCard(page, source, hears) {
   /** @type {Panel} */
   let queriesPanel;
 
-  /**
-   * @param {number} item
-   * @param {number} entry
-   * @param {string} heads
-   */
+  /** @param {number} item @param {number} entry @param {string} heads */
   function set(item, entry, heads) {
     const about = page.meta.items[item].entries[entry];
     under.textContent = `${about.name} · ${headsName(page, item, entry, heads)}`;
     if (page.meta.items.length > 1) under.textContent += ` · ${visible(page.meta.items[item].name, 60)}`;
-    const said = (page.meta.highlights ?? []).filter(
-      (h) => h.item === item && h.entry === entry && String(h.head) === heads,
-    );
-    measured.textContent = said.map(({ text }) => text).join(" · ");
-    measured.hidden = !said.length;
+    measured.textContent = saidOf(page.meta, item, entry, heads);
+    measured.hidden = !measured.textContent;
     const next = `${page.edition}.${item}.${about.rows}.${about.columns}.${about.t}.${about.s}.${about.row_labels}`;
     both = bothSides(page, item, entry);
     if (next === key) return;
@@ -165,7 +158,6 @@ export function readingCard(page, source, hears) {
 
   /**
    * Every thread between two short texts, while no word is chosen.
-   *
    * @param {import("./attention.js").Head} head
    * @param {Look} look
    * @param {number} turn
@@ -249,20 +241,14 @@ export function readingCard(page, source, hears) {
     refill(
       listed,
       order.map((n) => {
-        const bar = element("i");
-        bar.style.width = `${(100 * weights[n]) / top}%`;
-        bar.style.backgroundColor = shade(root, 0.35 + 0.5 * shareOf(scale, weights[n]));
         const counted = to.side.kind === "text" && to.units.length > COUNTED_FROM;
-        const place = counted ? [" ", element("small", {}, String(n - to.shift))] : [];
-        const row = [
-          element("b", { dir: "auto" }, wordName(to, n, 18), ...place),
-          element("span", { class: "track" }, bar),
-          element("span", { class: "weight" }, format(weights[n], error)),
-        ];
+        const place = counted ? String(n - to.shift) : "";
+        const row = barLine(wordName(to, n, 18), place, weights[n] / top, format(weights[n], error));
+        const bar = /** @type {HTMLElement} */ (row[1].firstElementChild);
+        bar.style.backgroundColor = shade(root, 0.35 + 0.5 * shareOf(scale, weights[n]));
         const made = hears && chosen
-          ? element("button", { type: "button" }, ...row)
+          ? element("button", { type: "button", click: () => hears.partner(n - to.shift) }, ...row)
           : element("span", { class: "line" }, ...row);
-        made.addEventListener("click", () => hears?.partner(n - to.shift));
         if (look.partner === n - to.shift) made.setAttribute("aria-pressed", "true");
         return element("li", {}, made);
       }).concat(others(weights, order, to)),
@@ -280,11 +266,7 @@ export function readingCard(page, source, hears) {
     );
   }
 
-  /**
-   * @param {Float32Array} weights
-   * @param {"at" | "from"} looks
-   * @param {number} count
-   */
+  /** @param {Float32Array} weights @param {"at" | "from"} looks @param {number} count */
   function say(weights, looks, count) {
     let sum = 0;
     let entropy = 0;
@@ -302,7 +284,6 @@ export function readingCard(page, source, hears) {
 
   /**
    * A line for what all others weigh together, so that the list adds up.
-   *
    * @param {Float32Array} weights
    * @param {number[]} listed
    * @param {import("./readings.js").Words} to
@@ -316,9 +297,8 @@ export function readingCard(page, source, hears) {
     });
     if (rest < 10 ** -digitsOf(error)) return [];
     const each = to.side.kind === "picture" ? "patches" : "words";
-    const name = element("b", {}, count === 1 ? "one more" : `${count.toLocaleString("en")} more ${each}`);
-    const row = element("span", { class: "line others" }, name, element("span", { class: "track" }), element("span", { class: "weight" }, `+${format(rest, error)}`));
-    return [element("li", {}, row)];
+    const name = count === 1 ? "one more" : `${count.toLocaleString("en")} more ${each}`;
+    return [element("li", {}, element("span", { class: "line others" }, ...barLine(name, "", 0, `+${format(rest, error)}`)))];
   }
 
   return {
@@ -349,30 +329,9 @@ function threadOf(fromPanel, from, toPanel, to, share) {
 
 /**
  * The weights that a scale is made for: what is not there, or hidden, counts nothing.
- *
  * @param {Float32Array} weights
  * @param {boolean} hideSink
  */
-export function unsunk(weights, hideSink) {
+function unsunk(weights, hideSink) {
   return weights.map((w, n) => (Number.isNaN(w) || (hideSink && n === 0) ? 0 : w));
-}
-
-/**
- * The places of the largest weights, the largest first.
- *
- * @param {Float32Array} weights
- * @param {number} count
- */
-export function largest(weights, count) {
-  /** @type {number[]} */
-  const found = [];
-  for (let n = 0; n < weights.length; n++) {
-    if (!(weights[n] > 0)) continue;
-    if (found.length === count && weights[n] <= weights[found[count - 1]]) continue;
-    let at = found.length;
-    while (at > 0 && weights[found[at - 1]] < weights[n]) at--;
-    found.splice(at, 0, n);
-    if (found.length > count) found.pop();
-  }
-  return found;
 }

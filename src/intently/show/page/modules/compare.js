@@ -13,7 +13,6 @@ const NAMED = 3;
  * Readings of one text are compared place by place, those of two texts by their words, wherever
  * these stand: a word that occurs twice counts with both weights. The overlap is Σ min(p, q) of the
  * normed weights; the divergence is that of Jensen and Shannon, in nats.
- *
  * @param {Shown} held
  * @param {Shown} now
  * @param {number} error how far weights may be off
@@ -62,7 +61,6 @@ function unitsOf(shown) {
 
 /**
  * Weights that fall together under one key.
- *
  * @param {Shown} shown
  * @param {string[]} words
  * @param {(word: string, n: number) => string} keyOf
@@ -81,7 +79,6 @@ function binned({ weights }, words, keyOf) {
 
 /**
  * What one reading weighs most, in words.
- *
  * @param {Shown} shown
  * @param {Map<string, {name: string, weight: number}>} bins
  * @param {number} error

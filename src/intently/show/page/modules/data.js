@@ -123,10 +123,7 @@ async function textOf(document, n) {
   }
 }
 
-/**
- * How many numbers a block holds; of bits, how many bytes.
- * @param {BlockMeta} about
- */
+/** How many numbers a block holds; of bits, how many bytes. @param {BlockMeta} about */
 function countOf({ dtype, shape }) {
   if (dtype !== "bits") return shape.reduce((product, n) => product * n, 1);
   const lead = shape.slice(0, -1).reduce((product, n) => product * n, 1);
@@ -204,10 +201,7 @@ function halfTable() {
   return everyHalf;
 }
 
-/**
- * @param {Uint8Array} bytes all low bytes, then all high bytes
- * @param {number} count
- */
+/** @param {Uint8Array} bytes all low bytes, then all high bytes @param {number} count */
 function halves(bytes, count) {
   const every = halfTable();
   const found = new Float32Array(count);
@@ -250,20 +244,13 @@ export function namesOf(meta, item, entry) {
   return { rows: told ?? sideNames(sides[rows], t), columns: known, writes: null };
 }
 
-/**
- * How far weights of this page may be from the model's: no digits are shown below it.
- * @param {Meta} meta
- */
+/** How far weights of this page may be from the model's: no digits are shown below it. @param {Meta} meta */
 export function errorOf({ source, bound }) {
   if (source === "server") return SINGLE;
   return Math.max(SINGLE, bound?.weights ?? UNKNOWN);
 }
 
-/**
- * @param {Side | undefined} side
- * @param {number} count
- * @returns {string[]}
- */
+/** @param {Side | undefined} side @param {number} count @returns {string[]} */
 function sideNames(side, count) {
   return Array.from({ length: count }, (_, n) => {
     if (side?.kind === "text") return side.tokens[n] ?? String(n);

@@ -1,9 +1,9 @@
 /** What is pinned as A beside the head that is seen, B, and the difference of their weights. */
 
-import { ramp } from "./colours.js";
+import { ramp, rgbOf } from "./colours.js";
 import { errorOf, namesOf } from "./data.js";
 import { layout, paintNames, widestOf } from "./frame.js";
-import { canvasPainter } from "./painter.js";
+import { sized } from "./painter.js";
 import { headsName } from "./readings.js";
 import { pinOf } from "./state.js";
 import { element, format, named, orSay, rowName, visible } from "./words.js";
@@ -32,7 +32,7 @@ export function differenceView(root, page, store, source) {
   let asked = 0;
 
   function figure() {
-    const canvas = /** @type {HTMLCanvasElement} */ (element("canvas", { role: "img" }));
+    const canvas = element("canvas", { role: "img" });
     const caption = element("figcaption");
     const legend = element("p", { class: "difference-legend" });
     return { root: element("figure", {}, caption, canvas, legend), canvas, caption, legend };
@@ -72,7 +72,8 @@ export function differenceView(root, page, store, source) {
     first.canvas.setAttribute("aria-label", `Weights of ${first.caption.textContent}`);
     first.legend.textContent = `0 (light) to ${format(most, error)} (dark)`;
     const far = Math.max(1e-9, ...Array.from(b, (w, n) => Math.abs(w - old[n]) || 0));
-    const [more, less, none] = ["blue", "accent", "paper"].map((name) => partsOfColour(root, name));
+    const { blue, accent, paper } = ramp(root);
+    const [more, less, none] = [blue, accent, paper].map(rgbOf);
     draw(apart.canvas, span, names, size, (n) => {
       const share = (b[n] - old[n]) / far || 0;
       const [to, by] = [share > 0 ? more : less, Math.abs(share)];
@@ -107,15 +108,7 @@ export function differenceView(root, page, store, source) {
     const room = width >= APART_FROM ? (width - 24) / 2 : width;
     const widest = { rows: widestOf(names.rows, names.writes), columns: widestOf(names.columns) };
     const sheet = layout(room, HIGHEST, span.r1 - span.r0, span.c1 - span.c0, widest);
-    const [across, down] = [sheet.x + sheet.w + 4, sheet.y + sheet.h + 4];
-    const sharp = devicePixelRatio || 1;
-    canvas.width = Math.round(across * sharp);
-    canvas.height = Math.round(down * sharp);
-    Object.assign(canvas.style, { width: `${across}px`, height: `${down}px` });
-    const context = canvas.getContext("2d");
-    if (!context) return;
-    context.scale(sharp, sharp);
-    const painter = canvasPainter(context);
+    const painter = sized(canvas, sheet.x + sheet.w + 4, sheet.y + sheet.h + 4);
     const data = new Uint8ClampedArray(4 * high * wide);
     for (let n = 0; n < high * wide; n++) data.set([...colourOf(n), 255], 4 * n);
     painter.image({ width: wide, height: high, data }, sheet.x, sheet.y, sheet.w, sheet.h);
@@ -127,10 +120,4 @@ export function differenceView(root, page, store, source) {
   store.subscribe(again);
   root.closest(".intently")?.addEventListener("colours", again);
   new ResizeObserver(again).observe(root);
-}
-
-/** Red, green and blue of a colour of the style. @param {Element} root @param {string} name */
-function partsOfColour(root, name) {
-  const text = getComputedStyle(root).getPropertyValue(`--${name}`).trim();
-  return [1, 3, 5].map((at) => parseInt(text.slice(at, at + 2), 16));
 }

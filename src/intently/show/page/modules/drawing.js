@@ -2,6 +2,7 @@
 
 import { inkOn, ramp } from "./colours.js";
 import { paintNames, paintNumbers, paintRules, paintScale } from "./frame.js";
+import { hatch } from "./painter.js";
 import { paintEntropy, paintReceived } from "./margins.js";
 import { SINGLE_WEIGHT, shaded, unitOf } from "./shading.js";
 
@@ -39,7 +40,7 @@ export function paintSheet(painter, root, scene) {
       painter.image(pixelsOf(cells, scale, colours), left, top, size.w, size.h);
     }
     if (hidden && span.c0 < 1) {
-      painter.hatch(x - span.c0 * wide, y, wide, h, colours.hole, colours.hatch);
+      hatch(painter, x - span.c0 * wide, y, wide, h, colours.hole, colours.hatch);
     }
   });
   paintRules(painter, sheet, span, colours);

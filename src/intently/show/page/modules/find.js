@@ -8,7 +8,7 @@ import { bothSides, wordName } from "./readings.js";
  * @param {string} wanted
  * @returns {number[]}
  */
-export function hitsOf(names, wanted) {
+function hitsOf(names, wanted) {
   const position = /^#(\d{1,9})$/.exec(wanted.trim());
   if (position) return Number(position[1]) < names.length ? [Number(position[1])] : [];
   const text = wanted.trim().toLowerCase();

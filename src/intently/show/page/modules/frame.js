@@ -1,6 +1,7 @@
 /** Where the matrix stands on its sheet, and the names, numbers and rules around it. */
 
-import { TYPEFACE } from "./painter.js";
+import { rampPixels } from "./colours.js";
+import { TYPEFACE, hatch } from "./painter.js";
 import { shareOf, ticksOf } from "./scales.js";
 import { digitsOf, format, named, rowName, superscript } from "./words.js";
 
@@ -241,13 +242,7 @@ export function paintScale(painter, sheet, scale, colours, said) {
   const { x, y, h, below, w } = sheet;
   const top = y + h + GAP + below + BAR.top;
   const wide = Math.min(BAR.width, w);
-  const steps = 64;
-  const data = new Uint8ClampedArray(4 * steps);
-  for (let n = 0; n < steps; n++) {
-    const at = 3 * Math.round((255 * n) / (steps - 1));
-    data.set([...colours.rgb.subarray(at, at + 3), 255], 4 * n);
-  }
-  painter.image({ width: steps, height: 1, data }, x, top, wide, BAR.height);
+  painter.image(rampPixels(colours), x, top, wide, BAR.height);
   painter.rect(x - 0.5, top - 0.5, wide + 1, BAR.height + 1, { stroke: colours.frame });
   const quiet = { fill: colours.quiet, size: LETTER - 1 };
   const [middle, under] = [top + BAR.height / 2, top + BAR.height + 10];
@@ -265,7 +260,7 @@ export function paintScale(painter, sheet, scale, colours, said) {
     at += 74;
   }
   if (said.hidden) {
-    painter.hatch(at, middle - 5, 14, 10, colours.hole, colours.hatch);
+    hatch(painter, at, middle - 5, 14, 10, colours.hole, colours.hatch);
     painter.text(at + 20, middle, "first key", quiet);
   }
 }
@@ -292,10 +287,7 @@ export function placedTicks(scale, wide) {
   return [...placed, end];
 }
 
-/**
- * A number of a scale: 0.25, 10⁻⁴, 5·10⁻⁴.
- * @param {number} value
- */
+/** A number of a scale: 0.25, 10⁻⁴, 5·10⁻⁴. @param {number} value */
 export function tick(value) {
   if (value === 0 || value >= 0.001) return String(Number(value.toPrecision(3)));
   const [digits, power] = value.toExponential(1).split("e");

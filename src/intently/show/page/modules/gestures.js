@@ -1,5 +1,7 @@
 /** Zooming and moving a window over a matrix: wheel, drag, pinch, double click and keys. */
 
+import { ARROWS } from "./keys.js";
+
 /** @typedef {import("./frame.js").Sheet} Sheet */
 /** @typedef {import("./frame.js").Span} Span */
 /**
@@ -86,11 +88,7 @@ export function revealing(span, i, j, size) {
   return down || across ? moved(span, down, across, size) : span;
 }
 
-/**
- * Listen to a canvas that shows a sheet.
- * @param {HTMLCanvasElement} canvas
- * @param {Handled} handled
- */
+/** Listen to a canvas that shows a sheet. @param {HTMLCanvasElement} canvas @param {Handled} handled */
 export function listen(canvas, handled) {
   /** @type {Map<number, {x: number, y: number}>} */
   const fingers = new Map();
@@ -213,10 +211,7 @@ function pressed(key, shift, handled) {
   const page = Math.max(1, Math.round((handled.span().r1 - handled.span().r0) / 2));
   /** @type {Record<string, () => void>} */
   const means = {
-    ArrowUp: () => handled.move(i - far, j),
-    ArrowDown: () => handled.move(i + far, j),
-    ArrowLeft: () => handled.move(i, j - far),
-    ArrowRight: () => handled.move(i, j + far),
+    ...Object.fromEntries(Object.entries(ARROWS).map(([arrow, [down, across]]) => [arrow, () => handled.move(i + far * down, j + far * across)])),
     PageUp: () => handled.move(i - page, j),
     PageDown: () => handled.move(i + page, j),
     Home: () => handled.move(i, 0),

@@ -43,11 +43,7 @@ function seenLayer({ store, result }) {
   return result()?.layers[store.get().entry] ?? null;
 }
 
-/**
- * The weight of a cell in the heads that are seen, on average.
- * @param {Works} works
- * @param {Cell} cell
- */
+/** The weight of a cell in the heads that are seen, on average. @param {Works} works @param {Cell} cell */
 function weightAt(works, { i, j }) {
   const layer = seenLayer(works);
   if (!layer) return 0;
@@ -75,11 +71,7 @@ function touch(works, { i, j }, how) {
   works.change(next);
 }
 
-/**
- * The change of a cell in all heads that are seen.
- * @param {Works} works
- * @param {Cell} cell
- */
+/** The change of a cell in all heads that are seen. @param {Works} works @param {Cell} cell */
 function touched(works, cell) {
   const layer = seenLayer(works);
   const [head] = headsOf(works.store.get().heads);
@@ -168,7 +160,7 @@ export function toolsOf(works, activate) {
   const root = element("div", { class: "hand", role: "group", "aria-label": "Change the model" });
   const off = button("Switch head off", () => flip("off"));
   const layerOff = button("Switch layer off", () => flip("layer"));
-  const power = /** @type {HTMLSelectElement} */ (element("select", { "aria-label": "Sharpen: weights to the power" }));
+  const power = element("select", { "aria-label": "Sharpen: weights to the power" });
   power.append(...POWERS.map(([value, name]) => element("option", { value }, name)));
   const click = button("Click changes", () => {
     const active = click.getAttribute("aria-pressed") !== "true";
@@ -179,9 +171,7 @@ export function toolsOf(works, activate) {
   click.title = "A click crosses a cell out, a drag up or down sets its weight. Switch it off to select cells and to move the window.";
   const cellName = element("span", { class: "hand-cell" });
   const cross = button("Cross out", () => cellDo("forbid"));
-  const weight = /** @type {HTMLInputElement} */ (
-    element("input", { type: "range", min: 0, max: 1, step: 0.01, "aria-label": "Weight of this cell" })
-  );
+  const weight = element("input", { type: "range", min: 0, max: 1, step: 0.01, "aria-label": "Weight of this cell" });
   const number = element("span", { class: "hand-number" });
   const free = button("As it was", () => cellDo("free"));
   const sharpen = element("label", { class: "hand-power" }, element("span", {}, "Sharpen"), power);
@@ -191,9 +181,7 @@ export function toolsOf(works, activate) {
 
   /** @param {string} text @param {() => void} act */
   function button(text, act) {
-    const made = element("button", { type: "button", class: "toggle" }, text);
-    made.addEventListener("click", act);
-    return made;
+    return element("button", { type: "button", class: "toggle", click: act }, text);
   }
 
   /** @returns {Cell | null} */

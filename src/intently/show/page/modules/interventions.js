@@ -27,11 +27,7 @@ export function withChange(changes, change) {
   return [...changes.filter((one) => placeOf(one) !== placeOf(change)), change].slice(-MOST_CHANGES);
 }
 
-/**
- * The changes without that of the same place.
- * @param {Change[]} changes
- * @param {Change} change
- */
+/** The changes without that of the same place. @param {Change[]} changes @param {Change} change */
 export function withoutChange(changes, change) {
   return changes.filter((one) => placeOf(one) !== placeOf(change));
 }
@@ -49,10 +45,7 @@ export function changeAt(changes, layer, head, { i, j }) {
   );
 }
 
-/**
- * Changes as a few letters of an address.
- * @param {Change[]} changes
- */
+/** Changes as a few letters of an address. @param {Change[]} changes */
 export function writeChanges(changes) {
   const sign = Object.fromEntries(Object.entries(KINDS).map(([letter, kind]) => [kind, letter]));
   return changes
@@ -79,10 +72,7 @@ export function readChanges(text) {
     .filter((change) => change !== null);
 }
 
-/**
- * @param {string} word
- * @returns {Change | null}
- */
+/** @param {string} word @returns {Change | null} */
 function readChange(word) {
   const [letter, layer = "", heads = "", ...rest] = word.split("~");
   const kind = Object.hasOwn(KINDS, letter) ? KINDS[letter] : null;

@@ -100,11 +100,7 @@ export function layerNorm(x, { weight, bias }) {
   return y;
 }
 
-/**
- * The sum of two arrays, in the first.
- * @param {Float32Array} x
- * @param {Float32Array} y
- */
+/** The sum of two arrays, in the first. @param {Float32Array} x @param {Float32Array} y */
 export function added(x, y) {
   for (let i = 0; i < x.length; i++) x[i] += y[i];
   return x;

@@ -162,15 +162,13 @@ export function live(root, about, worker, base) {
 
   /** The panel over the views: text, translation, steps, changes and moments. */
   function panelOf() {
-    const field = /** @type {HTMLTextAreaElement} */ (
-      element("textarea", { rows: 1, maxlength: LONGEST, spellcheck: "false", id: "live-text", lang: about.embedded ? "en" : null })
-    );
+    const field = element("textarea", { rows: 1, maxlength: LONGEST, spellcheck: "false", id: "live-text", lang: about.embedded ? "en" : null });
     const output = element("p", { class: "live-output", lang: about.embedded ? "fr" : null, "aria-live": "polite" });
     const told = element("p", { class: "live-told" });
     const read = element("p", { class: "live-read", hidden: true });
-    const beams = /** @type {HTMLSelectElement} */ (element("select", { "aria-label": "Search" }));
+    const beams = element("select", { "aria-label": "Search" });
     for (const count of BEAMS) beams.append(element("option", { value: count }, count === 1 ? "greedy" : `${count} beams`));
-    const steps = toggle("Word by word", () => become({ upto: now.upto === null ? 1 : null }));
+    const steps = button("Word by word", () => become({ upto: now.upto === null ? 1 : null }));
     const back = button("◂", () => step(-1), "The word before");
     const next = button("▸", () => step(1), "The next word");
     const count = element("span", { class: "live-count" });
@@ -197,18 +195,9 @@ export function live(root, about, worker, base) {
       lesson,
     );
 
-    /** @param {string} text @param {() => void} act @param {string} says */
+    /** @param {string} text @param {() => void} act @param {string} [says] */
     function button(text, act, says) {
-      const one = element("button", { type: "button", class: "toggle", title: says, "aria-label": says }, text);
-      one.addEventListener("click", act);
-      return one;
-    }
-
-    /** @param {string} text @param {() => void} act */
-    function toggle(text, act) {
-      const one = element("button", { type: "button", class: "toggle" }, text);
-      one.addEventListener("click", act);
-      return one;
+      return element("button", { type: "button", class: "toggle", title: says, "aria-label": says, click: act }, text);
     }
 
     /** @param {number} by */
@@ -264,7 +253,7 @@ export function live(root, about, worker, base) {
       const words = shown.split(/\s+/).filter(Boolean);
       const old = before && now.upto === null ? before.text.split(/\s+/).filter(Boolean) : words;
       const parts = difference(old, words).flatMap(({ word, kind }) => {
-        const tag = { same: "span", new: "ins", gone: "del" }[kind];
+        const tag = /** @type {const} */ ({ same: "span", new: "ins", gone: "del" })[kind];
         return [element(tag, {}, word), " "];
       });
       output.replaceChildren(...parts);
@@ -291,12 +280,11 @@ export function live(root, about, worker, base) {
       chips.replaceChildren(
         ...now.changes.map((change) => {
           const words = sayChange(change, result);
-          const gone = element("button", { type: "button", "aria-label": `Take back: ${words}` }, "×");
-          gone.addEventListener("click", () => {
+          const click = () => {
             remember();
             become({ changes: withoutChange(now.changes, change) });
-          });
-          return element("li", {}, words, gone);
+          };
+          return element("li", {}, words, element("button", { type: "button", "aria-label": `Take back: ${words}`, click }, "×"));
         }),
       );
     }
@@ -340,11 +328,7 @@ function percent(share) {
   return `${share < 0.001 ? "< 0.1" : (100 * share).toFixed(share < 0.1 ? 1 : 0)} %`;
 }
 
-/**
- * What is said of heads that the model's description names.
- * @param {About} about
- * @param {Result} result
- */
+/** What is said of heads that the model's description names. @param {About} about @param {Result} result */
 function remarks({ alignment_head, guided }, result) {
   /** @type {import("./translated.js").Remark[]} */
   const found = [];

@@ -1,7 +1,7 @@
 /** One head as a picture that is zoomed from the whole matrix to single weights. */
 
 import { adjusting } from "./adjusting.js";
-import { beside, heaviest } from "./beside.js";
+import { beside } from "./beside.js";
 import { ramp } from "./colours.js";
 import { paintCrosshair, paintPlace } from "./crosshair.js";
 import { errorOf, namesOf, saidOf } from "./data.js";
@@ -10,9 +10,10 @@ import { latest, overviewOf } from "./exact.js";
 import { layout, widestOf } from "./frame.js";
 import { between, listen, revealing, same } from "./gestures.js";
 import { looking } from "./looking.js";
-import { canvasPainter } from "./painter.js";
+import { sized } from "./painter.js";
 import { headsName } from "./readings.js";
 import { offerPicture, titled } from "./save.js";
+import { largest } from "./scales.js";
 import { paintStrokes } from "./strokes.js";
 import { announce, element, format, isolated, named, rowName, visible } from "./words.js";
 
@@ -48,10 +49,8 @@ const STRONGEST = 5;
  * @param {HeadSource} heads
  */
 export function matrixView(root, page, store, heads) {
-  const base = /** @type {HTMLCanvasElement} */ (element("canvas", { class: "matrix-base", "aria-hidden": "true" }));
-  const over = /** @type {HTMLCanvasElement} */ (
-    element("canvas", { class: "matrix-canvas", tabindex: 0, role: "application" })
-  );
+  const base = element("canvas", { class: "matrix-base", "aria-hidden": "true" });
+  const over = element("canvas", { class: "matrix-canvas", tabindex: 0, role: "application" });
   const stage = element("div", { class: "matrix-stage" }, base, over);
   const words = element("aside", { class: "beside", "aria-label": "The weight under the crosshair" });
   const note = element("p", { class: "matrix-note" });
@@ -97,7 +96,7 @@ export function matrixView(root, page, store, heads) {
   const described = () => {
     const { t, s } = about();
     const cells = t * s <= DESCRIBED ? seen.known.fixed?.values : null;
-    const best = cells?.length === t * s ? heaviest(Float32Array.from(cells), STRONGEST) : [];
+    const best = cells?.length === t * s ? largest(Float32Array.from(cells), STRONGEST) : [];
     const told = best.map((n) => {
       const [query, key] = [rowName(names.rows[Math.floor(n / s)], names.writes?.[Math.floor(n / s)]), named(names.columns[n % s])];
       return `‘${query}’ → ‘${key}’ ${format(cells?.[n] ?? 0, error)}`;
@@ -121,16 +120,9 @@ export function matrixView(root, page, store, heads) {
     const room = Math.max(wide ? 420 : 380, innerHeight - top - (wide ? UNDER : 0));
     const widest = { rows: widestOf(names.rows, names.writes), columns: widestOf(names.columns) };
     sheet = layout(width - (wide ? WORDS : 0), room, t, s, widest);
-    const sharp = devicePixelRatio || 1;
-    for (const canvas of [base, over]) {
-      canvas.width = Math.round(sheet.width * sharp);
-      canvas.height = Math.round(sheet.height * sharp);
-      const context = canvas.getContext("2d");
-      context?.scale(canvas.width / sheet.width, canvas.height / sheet.height);
-      if (context) painters.set(canvas, canvasPainter(context));
-    }
-    const size = { width: `${sheet.width}px`, height: `${sheet.height}px` };
-    for (const part of [stage, base, over]) Object.assign(part.style, size);
+    const { width: across, height } = sheet;
+    for (const canvas of [base, over]) painters.set(canvas, sized(canvas, across, height));
+    Object.assign(stage.style, { width: `${across}px`, height: `${height}px` });
     drawBase();
     drawOver();
   }
@@ -215,7 +207,8 @@ export function matrixView(root, page, store, heads) {
     const context = canvas.getContext("2d");
     if (!context || !sheet) return;
     context.clearRect(0, 0, sheet.width, sheet.height);
-    paint(painters.get(canvas) ?? canvasPainter(context));
+    const painter = painters.get(canvas);
+    if (painter) paint(painter);
   }
 
   function drawBase() {

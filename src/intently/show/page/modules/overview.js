@@ -4,6 +4,7 @@ import { filtered, sorted, valueOf } from "./choosing.js";
 import { ramp } from "./colours.js";
 import { errorOf, saidOf } from "./data.js";
 import { overviewOf } from "./exact.js";
+import { neighbour } from "./keys.js";
 import { MARKED, marksOf } from "./marks.js";
 import { offerPicture, titled } from "./save.js";
 import { announce, element, format, visible } from "./words.js";
@@ -14,11 +15,10 @@ import { announce, element, format, visible } from "./words.js";
 /** @typedef {import("./data.js").Page} Page */
 /** @typedef {import("./painter.js").Pixels} Pixels */
 /** @typedef {import("./state.js").Store} Store */
-/** @typedef {{place: Place, button: HTMLButtonElement, canvas: HTMLCanvasElement}} Tile */
+/** A head, or the mean of a layer. @typedef {{place: Place, mean: boolean, button: HTMLButtonElement, canvas: HTMLCanvasElement}} Tile */
 
 const TILE = { least: 56, most: 132, large: 300, gap: 8, name: 132 };
 const NARROW = 640;
-const MARKS = 5;
 const MEANING =
   `Words under a picture name the keys that get at least ${MARKED} of the weight, on average over the queries: ` +
   "the first one (sink), the query's own (itself), the one before (previous), the same word before, " +
@@ -44,8 +44,6 @@ export function overviewView(root, page, store, _heads) {
   root.append(form, quoted, grid, scales);
   /** @type {Tile[]} */
   let tiles = [];
-  /** @type {{entry: number, canvas: HTMLCanvasElement}[]} */
-  let means = [];
   let built = "";
   const near = new IntersectionObserver(
     (seen) => {
@@ -61,13 +59,13 @@ export function overviewView(root, page, store, _heads) {
   const entries = () => page.meta.items[store.get().item].entries;
 
   /** @param {Tile} tile */
-  async function fill({ place, canvas }) {
-    const pixels = await thumbnail(page, entries()[place.entry], place.head, ramp(root).rgb);
-    canvas.width = pixels.width;
-    canvas.height = pixels.height;
-    const data = new ImageData(pixels.data, pixels.width, pixels.height);
-    canvas.getContext("2d")?.putImageData(data, 0, 0);
+  async function fill({ place, mean, canvas }) {
+    const { width, height, data } = await thumbnail(page, store.get().item, place, mean, ramp(root).rgb);
+    Object.assign(canvas, { width, height });
+    canvas.getContext("2d")?.putImageData(new ImageData(data, width, height), 0, 0);
   }
+
+  const heads = () => tiles.filter(({ mean }) => !mean);
 
   /** Lay out the heads that pass, in their order. */
   function build() {
@@ -76,7 +74,7 @@ export function overviewView(root, page, store, _heads) {
     built = [page.edition, item, by, words].join("\n");
     const { places, unknown } = filtered(entries(), words, page.meta.statistics);
     near.disconnect();
-    [tiles, means] = [[], []];
+    tiles = [];
     grid.style.setProperty("--tile", `${tileSize(root.clientWidth, entries())}px`);
     grid.replaceChildren(...(by ? ranked(sorted(entries(), places, by)) : layered(places)));
     const every = entries().reduce((sum, { heads }) => sum + heads, 0);
@@ -102,8 +100,8 @@ export function overviewView(root, page, store, _heads) {
     const own = (page.meta.highlights ?? []).filter((mark) => mark.item === item);
     return own.map(({ entry, head, text }) => {
       const name = `${visible(entries()[entry].name, 60)}, head ${head}`;
-      const button = element("button", { type: "button", class: "overview-open-said" }, name);
-      button.addEventListener("click", () => open({ entry, head }));
+      const click = () => open({ entry, head });
+      const button = element("button", { type: "button", class: "overview-open-said", click }, name);
       return element("li", {}, button, element("span", {}, visible(text, 300)));
     });
   }
@@ -126,8 +124,8 @@ export function overviewView(root, page, store, _heads) {
       if (!own.length) return [];
       const name = element("h3", { class: "overview-name" }, element("bdi", {}, ...broken(visible(about.name, 60))));
       const tilesOf = own.map((place) => tileOf(place, false));
-      const whole = own.length === about.heads && about.heads > 1 ? [meanOfLayer(entry)] : [];
-      const row = element("div", { class: "overview-tiles" }, ...tilesOf, ...whole);
+      if (own.length === about.heads && about.heads > 1) tilesOf.push(meanOf(entry));
+      const row = element("div", { class: "overview-tiles" }, ...tilesOf);
       return [element("section", { class: "overview-layer", "aria-label": about.name }, name, row)];
     });
     return found.length ? found : ranked([]);
@@ -138,54 +136,34 @@ export function overviewView(root, page, store, _heads) {
     const about = entries()[place.entry];
     const by = store.get().sort.replace(/^-/, "");
     const value = by ? valueOf(entries(), place, by) : null;
-    const canvas = /** @type {HTMLCanvasElement} */ (element("canvas", { "aria-hidden": "true" }));
-    const { t, s } = about;
-    canvas.style.aspectRatio = `${Math.max(0.35, Math.min(2.8, s / t))}`;
-    const note = noteOf(place);
     const label = element("span", { class: "overview-label" }, alone ? `${layerName(about)} · ${place.head}` : String(place.head));
-    const button = /** @type {HTMLButtonElement} */ (
-      element("button", { type: "button", class: "overview-tile", tabindex: -1, title: told(place), "aria-label": told(place) })
-    );
-    const frame = element("span", { class: "overview-frame" }, canvas);
-    if (note) frame.append(element("span", { class: "overview-mark" }));
-    const marks = marksOf(entries(), place);
-    if (marks.length) label.append(element("span", { class: "overview-pattern" }, ` ${marks[0].mark}`));
-    button.append(frame, label);
+    const [mark] = marksOf(entries(), place);
+    if (mark) label.append(element("span", { class: "overview-pattern" }, ` ${mark.mark}`));
+    const button = tile(place, false, told(place), label);
+    button.tabIndex = -1;
+    if (noteOf(place)) button.firstElementChild?.append(element("span", { class: "overview-mark" }));
     if (by) button.append(element("span", { class: "overview-value" }, value === null ? "–" : format(value, error)));
-    button.addEventListener("click", () => open(place));
     button.addEventListener("focus", () => announce(root, told(place)));
-    tiles.push({ place, button, canvas });
     return button;
   }
 
   /** The mean of all heads of a layer, after them. @param {number} entry */
-  function meanOfLayer(entry) {
-    const about = entries()[entry];
-    const canvas = /** @type {HTMLCanvasElement} */ (element("canvas", { "aria-hidden": "true" }));
-    canvas.style.aspectRatio = `${Math.max(0.35, Math.min(2.8, about.s / about.t))}`;
-    const name = `${visible(about.name, 80)}, mean of ${about.heads} heads`;
-    const frame = element("span", { class: "overview-frame" }, canvas);
-    const label = element("span", { class: "overview-label" }, "mean");
-    const button = element("button", { type: "button", class: "overview-mean", title: name, "aria-label": name }, frame, label);
-    button.addEventListener("click", () => store.set({ entry, heads: "mean", view: "head" }, { push: true }));
-    means.push({ entry, canvas });
-    void drawMean(entry, canvas);
-    return button;
+  function meanOf(entry) {
+    const { name, heads: count } = entries()[entry];
+    const title = `${visible(name, 80)}, mean of ${count} heads`;
+    return tile({ entry, head: 0 }, true, title, element("span", { class: "overview-label" }, "mean"));
   }
 
-  /** @param {number} entry @param {HTMLCanvasElement} canvas */
-  async function drawMean(entry, canvas) {
-    const { item } = store.get();
-    const { values, h, w } = await overviewOf(page, item, entry, "mean");
-    const [most, { rgb }] = [Math.max(1e-9, ...values), ramp(root)];
-    const data = new Uint8ClampedArray(4 * h * w);
-    values.forEach((value, n) => {
-      const level = 3 * Math.round(255 * Math.sqrt(value / most));
-      data.set([rgb[level], rgb[level + 1], rgb[level + 2], 255], 4 * n);
-    });
-    canvas.width = w;
-    canvas.height = h;
-    canvas.getContext("2d")?.putImageData(new ImageData(data, w, h), 0, 0);
+  /** @param {Place} place @param {boolean} mean @param {string} title @param {HTMLElement} label */
+  function tile(place, mean, title, label) {
+    const { t, s } = entries()[place.entry];
+    const canvas = element("canvas", { "aria-hidden": "true" });
+    canvas.style.aspectRatio = `${Math.max(0.35, Math.min(2.8, s / t))}`;
+    const look = { type: "button", class: mean ? "overview-mean" : "overview-tile", title, "aria-label": title };
+    const click = () => (mean ? store.set({ entry: place.entry, heads: "mean", view: "head" }, { push: true }) : open(place));
+    const button = element("button", { ...look, click }, element("span", { class: "overview-frame" }, canvas), label);
+    tiles.push({ place, mean, button, canvas });
+    return button;
   }
 
   /** @param {Place} place */
@@ -208,23 +186,24 @@ export function overviewView(root, page, store, _heads) {
 
   /** Mark the head that is open; it, or the first, is where Tab arrives. */
   function mark() {
-    const { entry, heads } = store.get();
-    const current = tiles.find(({ place }) => place.entry === entry && String(place.head) === heads);
-    for (const tile of tiles) {
+    const { entry, heads: chosen } = store.get();
+    const current = heads().find(({ place }) => place.entry === entry && String(place.head) === chosen);
+    for (const tile of heads()) {
       tile.button.classList.toggle("overview-open", tile === current);
-      tile.button.tabIndex = tile === (current ?? tiles[0]) ? 0 : -1;
+      tile.button.tabIndex = tile === (current ?? heads()[0]) ? 0 : -1;
     }
   }
 
   grid.addEventListener("keydown", (event) => {
-    const from = tiles.findIndex(({ button }) => button === document.activeElement || button.matches(":focus"));
-    const to = from < 0 || event.ctrlKey || event.metaKey || event.altKey ? -1 : neighbour(tiles, from, event.key);
-    if (to < 0) return;
+    const buttons = heads().map(({ button }) => button);
+    const from = buttons.findIndex((button) => button === document.activeElement || button.matches(":focus"));
+    const to = from < 0 || event.ctrlKey || event.metaKey || event.altKey ? null : neighbour(buttons, from, event.key);
+    if (to === null) return;
     event.preventDefault();
     event.stopPropagation();
-    tiles[from].button.tabIndex = -1;
-    tiles[to].button.tabIndex = 0;
-    tiles[to].button.focus();
+    buttons[from].tabIndex = -1;
+    buttons[to].tabIndex = 0;
+    buttons[to].focus();
   });
   sort.addEventListener("change", () => store.set({ sort: sort.value }, { push: true }));
   turn.addEventListener("click", () => {
@@ -252,9 +231,7 @@ export function overviewView(root, page, store, _heads) {
   }).observe(root);
   const whole = root.closest(".intently");
   whole?.addEventListener("colours", () => {
-    if (!root.clientWidth) return;
-    tiles.forEach(fill);
-    for (const { entry, canvas } of means) void drawMean(entry, canvas);
+    if (root.clientWidth) tiles.forEach(fill);
   });
   whole?.addEventListener("statistics", build);
 
@@ -263,10 +240,10 @@ export function overviewView(root, page, store, _heads) {
     const all = grid.getBoundingClientRect();
     const [left, top] = [TILE.gap + 4 - all.left, TILE.gap - all.top];
     const placed = await Promise.all(
-      tiles.map(async ({ place, canvas }) => ({
-        pixels: await thumbnail(page, entries()[place.entry], place.head, rgb),
+      tiles.map(async ({ place, mean, canvas }) => ({
+        pixels: await thumbnail(page, store.get().item, place, mean, rgb),
         box: canvas.getBoundingClientRect(),
-        marked: noteOf(place) !== "",
+        marked: !mean && noteOf(place) !== "",
       })),
     );
     const texts = textsOf(grid);
@@ -288,10 +265,7 @@ export function overviewView(root, page, store, _heads) {
   });
 }
 
-/**
- * The texts of an element and where they stand, to paint them again.
- * @param {Element} root
- */
+/** The texts of an element and where they stand, to paint them again. @param {Element} root */
 function textsOf(root) {
   const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
   const range = document.createRange();
@@ -319,12 +293,10 @@ function controls(page) {
     )
   );
   const turn = element("button", { type: "button", class: "overview-turn", hidden: true });
-  const filter = /** @type {HTMLInputElement} */ (
-    element("input", {
+  const filter = element("input", {
       class: "overview-filter", type: "search", autocomplete: "off", spellcheck: "false", "aria-keyshortcuts": "/",
       placeholder: page.meta.statistics.includes("induction") ? "induction > 0.3, layer 4" : "entropy < 1, layer 4",
-    })
-  );
+    });
   const count = element("p", { class: "overview-count", role: "status" });
   const form = element(
     "form",
@@ -338,23 +310,28 @@ function controls(page) {
 }
 
 /**
- * The picture of one head, from the stored overview.
+ * The picture of a head, or of the mean of its layer, from the stored overview.
  * @param {Page} page
- * @param {Entry} about
- * @param {number} head
+ * @param {number} item
+ * @param {Place} place
+ * @param {boolean} mean
  * @param {Uint8ClampedArray} rgb
  * @returns {Promise<Pixels>}
  */
-async function thumbnail(page, about, head, rgb) {
-  const bytes = await page.block(about.overview);
-  const [, height, width] = page.meta.blocks[about.overview].shape;
+async function thumbnail(page, item, { entry, head }, mean, rgb) {
+  const { overview } = page.meta.items[item].entries[entry];
+  const [, height, width] = page.meta.blocks[overview].shape;
+  /** @type {import("./data.js").Numbers} */
+  let levels = (await page.block(overview)).subarray(head * height * width, (head + 1) * height * width);
+  if (mean) {
+    const { values } = await overviewOf(page, item, entry, "mean");
+    const most = Math.max(1e-9, ...values);
+    levels = values.map((value) => Math.round(255 * Math.sqrt(value / most)));
+  }
   const data = new Uint8ClampedArray(4 * height * width);
-  for (let n = 0; n < data.length; n += 4) {
-    const from = 3 * bytes[head * height * width + n / 4];
-    data[n] = rgb[from];
-    data[n + 1] = rgb[from + 1];
-    data[n + 2] = rgb[from + 2];
-    data[n + 3] = 255;
+  for (let n = 0; n < levels.length; n++) {
+    for (let c = 0; c < 3; c++) data[4 * n + c] = rgb[3 * levels[n] + c];
+    data[4 * n + 3] = 255;
   }
   return { width, height, data };
 }
@@ -375,10 +352,7 @@ function tileSize(width, entries) {
   return Math.min(largest, Math.floor(room / across) - TILE.gap);
 }
 
-/**
- * A name of a module that may break after its dots and underscores.
- * @param {string} name
- */
+/** A name of a module that may break after its dots and underscores. @param {string} name */
 function broken(name) {
   return name.split(/(?<=[._])/u).flatMap((part) => [part, element("wbr")]);
 }
@@ -404,27 +378,4 @@ function layerName({ name, layer }) {
   const at = parts.findLastIndex((part) => /^\d+/.test(part));
   const kind = at > 0 && name.length <= 26 ? parts.slice(Math.max(0, at - 1)).join(".") : `layer ${layer}`;
   return visible(parts.length <= 2 && name.length <= 22 ? name : kind, 26);
-}
-
-/**
- * The tile that a key leads to, −1 where it leads nowhere.
- * @param {Tile[]} tiles
- * @param {number} from
- * @param {string} key
- */
-function neighbour(tiles, from, key) {
-  if (key === "ArrowRight") return Math.min(tiles.length - 1, from + 1);
-  if (key === "ArrowLeft") return Math.max(0, from - 1);
-  if (key === "Home") return 0;
-  if (key === "End") return tiles.length - 1;
-  if (key !== "ArrowDown" && key !== "ArrowUp") return -1;
-  const boxes = tiles.map(({ button }) => button.getBoundingClientRect());
-  const own = boxes[from];
-  const sign = key === "ArrowDown" ? 1 : -1;
-  const rows = boxes
-    .map((box, n) => ({ n, down: sign * (box.top - own.top), across: Math.abs(box.left - own.left) }))
-    .filter(({ down }) => down > MARKS);
-  const next = Math.min(...rows.map(({ down }) => down));
-  const row = rows.filter(({ down }) => down < next + MARKS).sort((a, b) => a.across - b.across);
-  return row[0]?.n ?? -1;
 }

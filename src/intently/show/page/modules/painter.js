@@ -15,7 +15,6 @@ import { escaped } from "./words.js";
  *   line: (points: number[][], how: Stroke) => void,
  *   text: (x: number, y: number, text: string, how?: Lettering) => void,
  *   image: (pixels: Pixels, x: number, y: number, w: number, h: number) => void,
- *   hatch: (x: number, y: number, w: number, h: number, ground: string, stroke: string) => void,
  *   clip: (x: number, y: number, w: number, h: number, paint: () => void) => void
  * }} Painter
  */
@@ -34,10 +33,7 @@ const DRAWN = 4096;
 /** @type {WeakMap<Pixels, HTMLCanvasElement>} */
 const sheets = new WeakMap();
 
-/**
- * @param {Pixels} pixels
- * @returns {HTMLCanvasElement}
- */
+/** @param {Pixels} pixels @returns {HTMLCanvasElement} */
 function sheetOf(pixels) {
   const known = sheets.get(pixels);
   if (known) return known;
@@ -50,10 +46,7 @@ function sheetOf(pixels) {
   return sheet;
 }
 
-/**
- * @param {CanvasRenderingContext2D} context
- * @returns {Painter}
- */
+/** @param {CanvasRenderingContext2D} context @returns {Painter} */
 export function canvasPainter(context) {
   let font = "";
   /** @param {Stroke} how */
@@ -68,19 +61,17 @@ export function canvasPainter(context) {
     context.setLineDash(dash);
     context.stroke();
   }
-  /** @type {Painter["clip"]} */
-  function clip(x, y, w, h, paint) {
-    const before = font;
-    context.save();
-    context.beginPath();
-    context.rect(x, y, w, h);
-    context.clip();
-    paint();
-    context.restore();
-    font = before;
-  }
   return {
-    clip,
+    clip(x, y, w, h, paint) {
+      const before = font;
+      context.save();
+      context.beginPath();
+      context.rect(x, y, w, h);
+      context.clip();
+      paint();
+      context.restore();
+      font = before;
+    },
     rect(x, y, w, h, how) {
       context.beginPath();
       context.rect(x, y, w, h);
@@ -108,35 +99,42 @@ export function canvasPainter(context) {
       context.imageSmoothingEnabled = pixels.width > w * 2 || pixels.height > h * 2;
       context.drawImage(sheetOf(pixels), x, y, w, h);
     },
-    hatch(x, y, w, h, ground, stroke) {
-      clip(x, y, w, h, () => {
-        context.fillStyle = ground;
-        context.fillRect(x, y, w, h);
-        context.beginPath();
-        for (const [[x0, y0], [x1, y1]] of strokes(x, y, w, h)) {
-          context.moveTo(x0, y0);
-          context.lineTo(x1, y1);
-        }
-        finish({ stroke, width: 0.7 });
-      });
-    },
   };
 }
 
 /**
- * Slanted lines that cover a rectangle and stay in place when it moves.
+ * Slanted lines on a ground, which cover a rectangle and stay in place when it moves.
+ * @param {Painter} painter
  * @param {number} x
  * @param {number} y
  * @param {number} w
  * @param {number} h
- * @returns {number[][][]}
+ * @param {string} ground
+ * @param {string} stroke
  */
-function strokes(x, y, w, h) {
-  const found = [];
-  for (let at = Math.floor((x + y) / APART) * APART; at < x + y + w + h; at += APART) {
-    found.push([[at - y, y], [at - y - h, y + h]]);
-  }
-  return found;
+export function hatch(painter, x, y, w, h, ground, stroke) {
+  painter.clip(x, y, w, h, () => {
+    painter.rect(x, y, w, h, { fill: ground });
+    for (let at = Math.floor((x + y) / APART) * APART; at < x + y + w + h; at += APART) {
+      painter.line([[at - y, y], [at - y - h, y + h]], { stroke, width: 0.7 });
+    }
+  });
+}
+
+/**
+ * A canvas of a size in CSS pixels, sharp on this screen, and its painter.
+ * @param {HTMLCanvasElement} canvas
+ * @param {number} width
+ * @param {number} height
+ */
+export function sized(canvas, width, height) {
+  const sharp = devicePixelRatio || 1;
+  canvas.width = Math.round(width * sharp);
+  canvas.height = Math.round(height * sharp);
+  Object.assign(canvas.style, { width: `${width}px`, height: `${height}px` });
+  const context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
+  context.scale(canvas.width / width, canvas.height / height);
+  return canvasPainter(context);
 }
 
 /**
@@ -155,26 +153,18 @@ export function svgPainter(width, height) {
     `fill="${fill ?? "none"}"` +
     (stroke ? ` stroke="${stroke}" stroke-width="${trimmed(thick)}"` : "") +
     (dash?.length ? ` stroke-dasharray="${dash.join(" ")}"` : "");
-  /** @type {Painter["clip"]} */
-  function clip(x, y, w, h, paint) {
-    const id = `c${clips++}`;
-    parts.push(`<clipPath id="${id}"><rect ${box(x, y, w, h)}/></clipPath><g clip-path="url(#${id})">`);
-    paint();
-    parts.push("</g>");
-  }
-  /** @type {Painter["rect"]} */
-  const rect = (x, y, w, h, how) => {
-    parts.push(`<rect ${box(x, y, w, h)} ${look(how)}/>`);
-  };
-  /** @type {Painter["line"]} */
-  const line = (points, how) => {
-    const path = points.map((point) => point.map(trimmed).join(",")).join(" ");
-    parts.push(`<polyline points="${path}" ${look(how)}/>`);
-  };
   return {
-    clip,
-    rect,
-    line,
+    clip(x, y, w, h, paint) {
+      const id = `c${clips++}`;
+      parts.push(`<clipPath id="${id}"><rect ${box(x, y, w, h)}/></clipPath><g clip-path="url(#${id})">`);
+      paint();
+      parts.push("</g>");
+    },
+    rect: (x, y, w, h, how) => void parts.push(`<rect ${box(x, y, w, h)} ${look(how)}/>`),
+    line(points, how) {
+      const path = points.map((point) => point.map(trimmed).join(",")).join(" ");
+      parts.push(`<polyline points="${path}" ${look(how)}/>`);
+    },
     text(x, y, text, { fill = "#000", size = 12, align = "left", weight = 400, turn = 0 } = {}) {
       const anchor = { left: "start", center: "middle", right: "end" }[align];
       const turned = turn ? ` rotate(${turn})` : "";
@@ -187,12 +177,6 @@ export function svgPainter(width, height) {
     image(pixels, x, y, w, h) {
       drawn += pixels.width * pixels.height;
       parts.push(drawn > DRAWN ? picture(pixels, x, y, w, h) : cellRects(pixels, x, y, w, h));
-    },
-    hatch(x, y, w, h, ground, stroke) {
-      clip(x, y, w, h, () => {
-        rect(x, y, w, h, { fill: ground });
-        for (const points of strokes(x, y, w, h)) line(points, { stroke, width: 0.7 });
-      });
     },
     end: (title, says) =>
       `<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" ` +
@@ -253,7 +237,6 @@ export function lowered(painter, by) {
     line: (points, how) => painter.line(points.map(([x, y]) => [x, y + by]), how),
     text: (x, y, text, how) => painter.text(x, y + by, text, how),
     image: (pixels, x, y, w, h) => painter.image(pixels, x, y + by, w, h),
-    hatch: (x, y, w, h, ground, stroke) => painter.hatch(x, y + by, w, h, ground, stroke),
     clip: (x, y, w, h, inside) => painter.clip(x, y + by, w, h, inside),
   };
 }

@@ -1,6 +1,7 @@
 /** A picture whose patches are shaded by weights; what stands before them (CLS) is beside it. */
 
 import { ramp } from "./colours.js";
+import { ARROWS } from "./keys.js";
 import { paintsItself } from "./snapshot.js";
 import { element, visible } from "./words.js";
 
@@ -8,7 +9,6 @@ const ALPHA = 0.86;
 
 /**
  * A panel of a side that is a picture: patches are pointed at, clicked, and walked with arrows.
- *
  * @param {import("./readings.js").Words} words
  * @param {string} label
  * @param {import("./tokens.js").Hears} hears
@@ -18,15 +18,13 @@ export function picturePanel(words, label, hears) {
   const side = /** @type {import("./data.js").PictureSide} */ (words.side);
   const { rows, columns, before } = side;
   const source = /^data:image\/(png|jpeg|webp);base64,[\w+/=]+$/.test(side.image) ? side.image : "";
-  const image = /** @type {HTMLImageElement} */ (element("img", { alt: "", draggable: "false" }));
+  const image = element("img", { alt: "", draggable: "false" });
   image.addEventListener("load", () => {
     image.classList.toggle("small", image.naturalWidth < 96);
     if (image.naturalWidth) shape(image.naturalWidth, image.naturalHeight);
   });
   image.src = source;
-  const cover = /** @type {HTMLCanvasElement} */ (
-    element("canvas", { width: columns, height: rows, "aria-hidden": "true" })
-  );
+  const cover = element("canvas", { width: columns, height: rows, "aria-hidden": "true" });
   const boxes = new Map(
     ["anchor", "pinned"].map((kind) => [kind, element("span", { class: `box ${kind}`, hidden: true })]),
   );
@@ -89,14 +87,8 @@ export function picturePanel(words, label, hears) {
     if (event.altKey || event.ctrlKey || event.metaKey) return;
     const cell = unit - before;
     const [row, column] = [Math.floor(cell / columns), cell % columns];
-    const steps = /** @type {Record<string, [number, number]>} */ ({
-      ArrowLeft: [0, -1],
-      ArrowRight: [0, 1],
-      ArrowUp: [-1, 0],
-      ArrowDown: [1, 0],
-      Home: [0, -column],
-      End: [0, columns - 1 - column],
-    });
+    /** @type {Record<string, [number, number]>} */
+    const steps = { ...ARROWS, Home: [0, -column], End: [0, columns - 1 - column] };
     const step = steps[event.key];
     if (event.key === "Enter" || event.key === " ") hears.pick(unit);
     else if (!step) return;
@@ -114,7 +106,7 @@ export function picturePanel(words, label, hears) {
 
   paintsItself(frame, (painter, { x, y, width, height }) => {
     const [wide, high] = [Math.round(width), Math.round(height)];
-    const sheet = /** @type {HTMLCanvasElement} */ (element("canvas", { width: wide, height: high }));
+    const sheet = element("canvas", { width: wide, height: high });
     const brush = /** @type {CanvasRenderingContext2D} */ (sheet.getContext("2d"));
     const { filter, opacity } = getComputedStyle(image);
     Object.assign(brush, { filter, globalAlpha: Number(opacity), imageSmoothingEnabled: !image.matches(".small") });

@@ -1,6 +1,5 @@
 /**
  * A reading: one token, and what it looks at (a row of weights) or who looks at it (a column).
- *
  * @typedef {import("./data.js").Page} Page
  * @typedef {import("./data.js").Side} Side
  * @typedef {import("./state.js").State} State
@@ -18,7 +17,6 @@ import { rowName } from "./words.js";
 
 /**
  * The words of both sides of an attention; `same` where queries and keys are one text.
- *
  * @param {Page} page
  * @param {number} item
  * @param {number} entry
@@ -43,7 +41,6 @@ export function bothSides(page, item, entry) {
 
 /**
  * What a word is called: a row of a decoder with the word that it writes.
- *
  * @param {Words} words
  * @param {number} unit
  * @param {number} [limit]
@@ -69,7 +66,6 @@ function wordsOf(side, names, count, shift) {
 
 /**
  * The reading that the page shows, null where no token is chosen.
- *
  * @param {State} state
  * @returns {Place | null}
  */
@@ -80,11 +76,7 @@ export function readingOf(state) {
   return token === null ? null : { item, entry, heads, looks, token, through: state.through };
 }
 
-/**
- * What is seen as a pin: the heads, and the token that is chosen.
- *
- * @param {State} state
- */
+/** What is seen as a pin: the heads, and the token that is chosen. @param {State} state */
 export function pinned(state) {
   const { item, entry, heads } = state;
   const reading = readingOf(state);
@@ -93,7 +85,6 @@ export function pinned(state) {
 
 /**
  * What of a layer can be seen: each head alone, the mean of all, and the rollout of the layers so far.
- *
  * @param {import("./data.js").Entry[]} entries
  * @param {number} entry
  */
@@ -105,7 +96,6 @@ export function headChoices(entries, entry) {
 
 /**
  * A name for heads: "head 3", "mean of heads 1, 3", "mean of 8 heads".
- *
  * @param {Page} page
  * @param {number} item
  * @param {number} entry
@@ -120,7 +110,6 @@ export function headsName(page, item, entry, heads) {
 
 /**
  * The tokens of a stretch, from one end to the other.
- *
  * @param {number} token
  * @param {number | null} [through]
  */
@@ -131,7 +120,6 @@ export function stretchOf(token, through = null) {
 
 /**
  * The weights of a reading, over the units of the other side: shifted ones have none (NaN).
- *
  * @param {import("./attention.js").Head} head
  * @param {Both} both
  * @param {"at" | "from"} looks

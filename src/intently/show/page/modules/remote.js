@@ -19,10 +19,7 @@ const PICTURES = 8;
 /** @type {Set<(answers: boolean) => void>} */
 const HEARERS = new Set();
 
-/**
- * Hear after each question whether the server answered it.
- * @param {(answers: boolean) => void} hear
- */
+/** Hear after each question whether the server answered it. @param {(answers: boolean) => void} hear */
 export function whenAsked(hear) {
   HEARERS.add(hear);
 }
@@ -30,20 +27,12 @@ export function whenAsked(hear) {
 /** How long to wait before asking again a server that did not answer, in ms. */
 const LATER = 2000;
 
-/**
- * The page whose overviews are asked for.
- * @param {Page} page
- * @returns {Page}
- */
+/** The page whose overviews are asked for. @param {Page} page @returns {Page} */
 export function servedPage({ meta }) {
   return pageOf(meta, async (n) => (await ask("block", { n })).text());
 }
 
-/**
- * The heads of a served page.
- * @param {Page} page
- * @returns {HeadSource}
- */
+/** The heads of a served page. @param {Page} page @returns {HeadSource} */
 export function servedHeads(page) {
   return headSource(page, (_, item, entry, head) => openServed(page, item, entry, [head]), openServed);
 }
@@ -89,11 +78,7 @@ async function openServed(page, item, entry, heads) {
   const exact = new Map();
   let hear = () => {};
 
-  /**
-   * @param {string} name
-   * @param {Question} more
-   * @param {AbortSignal} [signal]
-   */
+  /** @param {string} name @param {Question} more @param {AbortSignal} [signal] */
   async function numbers(name, more, signal) {
     const answer = await ask(name, { ...head, ...more }, signal);
     if (name === "pooled") sampled = answer.headers.get("Intently-Sampled") ?? "";
@@ -125,10 +110,7 @@ async function openServed(page, item, entry, heads) {
   /** @type {Head["tile"]} */
   const tile = (r0, r1, c0, c1, signal) => numbers("tile", { r0, r1, c0, c1 }, signal);
 
-  /**
-   * @param {string} key
-   * @param {() => Promise<Float32Array>} make
-   */
+  /** @param {string} key @param {() => Promise<Float32Array>} make */
   function line(key, make) {
     const found = lines.get(key) ?? make();
     lines.delete(key);
@@ -173,11 +155,7 @@ async function ask(name, question, signal) {
   return answer;
 }
 
-/**
- * @param {string} name
- * @param {Question} question
- * @param {AbortSignal} [signal]
- */
+/** @param {string} name @param {Question} question @param {AbortSignal} [signal] */
 async function fetched(name, question, signal) {
   const words = new URLSearchParams(Object.entries(question).map(([key, value]) => [key, String(value)]));
   try {

@@ -4,6 +4,7 @@
  */
 
 import { headOf } from "./sweeping.js";
+import { copying } from "./weighing.js";
 
 /** @typedef {import("./attention.js").Head} Head */
 /** @typedef {import("./data.js").Entry} Entry */
@@ -48,10 +49,6 @@ export async function rolledOut(means) {
     }
     found = next;
   }
-  const weights = Float32Array.from(found);
-  /** @type {import("./weighing.js").Weigh} */
-  const weigh = (i, c0, c1, out) => {
-    for (let j = c0; j < c1; j++) out[j - c0] = weights[i * n + j];
-  };
+  const weigh = copying(n, Float32Array.from(found));
   return headOf({ t: n, s: n, cost: 1, weigh, shows: null, entropy: null, received: null });
 }

@@ -64,10 +64,7 @@ function shortened(text, room) {
   return visible(text, letters);
 }
 
-/**
- * Save what a view shows as an SVG: text stays text.
- * @param {Element} root the element of the view
- */
+/** Save what a view shows as an SVG: text stays text. @param {Element} root the element of the view */
 export async function saveSVG(root) {
   const make = offers.get(root);
   if (!make) throw new Error("this view has no picture to save");
@@ -89,10 +86,7 @@ export function fileName(name, detail) {
   return [safe[0].slice(0, 40), safe[1].slice(-60)].filter(Boolean).join("-") || "attention";
 }
 
-/**
- * @param {Blob} blob
- * @param {string} name
- */
+/** @param {Blob} blob @param {string} name */
 export function download(blob, name) {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(blob);

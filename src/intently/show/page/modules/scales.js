@@ -45,11 +45,7 @@ export function scaleOf(values, log, error) {
   return { log, low: 0, high, beyond: top > high };
 }
 
-/**
- * The share of the scale, 0 to 1, that a weight takes.
- * @param {Scale} scale
- * @param {number} w
- */
+/** The share of the scale, 0 to 1, that a weight takes. @param {Scale} scale @param {number} w */
 export function shareOf({ log, low, high }, w) {
   if (!(w > 0)) return 0;
   const share = log ? FAINT + ((1 - FAINT) * Math.log(w / low)) / Math.log(high / low) : w / high;
@@ -73,10 +69,7 @@ export function ticksOf(scale) {
   return [...found, { value: high, share: 1 }];
 }
 
-/**
- * The least round number that is not below x: 1, 1.5, 2, … times a power of ten.
- * @param {number} x
- */
+/** The least round number that is not below x: 1, 1.5, 2, … times a power of ten. @param {number} x */
 export function roundUp(x) {
   const unit = 10 ** Math.floor(Math.log10(x));
   const step = STEPS.find((n) => n * unit >= x * (1 - 1e-6)) ?? 10;
@@ -96,4 +89,24 @@ function quantile(values, share) {
     if (values[i] > 0 && values[i] < Infinity) some[count++] = values[i];
   }
   return count ? some.subarray(0, count).sort()[Math.floor(share * (count - 1))] : 1;
+}
+
+/**
+ * The places of the largest numbers, the largest first, equal ones in their order.
+ * @param {Float32Array | Float64Array} numbers
+ * @param {number} count
+ * @param {number} [above] those that are not above it are none
+ * @returns {number[]}
+ */
+export function largest(numbers, count, above = 0) {
+  /** @type {number[]} */
+  const found = [];
+  for (let n = 0; n < numbers.length; n++) {
+    if (!(numbers[n] > above) || (found.length === count && numbers[n] <= numbers[found[count - 1]])) continue;
+    let at = found.length;
+    while (at > 0 && numbers[found[at - 1]] < numbers[n]) at--;
+    found.splice(at, 0, n);
+    if (found.length > count) found.pop();
+  }
+  return found;
 }

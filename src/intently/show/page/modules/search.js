@@ -1,5 +1,6 @@
 /** Greedy and beam search over one sentence, as `intently.tasks.decoding.beams` does it. */
 
+import { largest } from "./scales.js";
 import { EOS_ID, SOS_ID } from "./tokenizer.js";
 
 /** @typedef {import("./transformer.js").RunningTransformer} RunningTransformer */
@@ -42,25 +43,6 @@ function logSoftmax(logits, from, size) {
 }
 
 /**
- * The places of the largest numbers, largest first, equal ones in their order.
- * @param {Float64Array} numbers
- * @param {number} count
- */
-function largestOf(numbers, count) {
-  /** @type {number[]} */
-  const best = [];
-  for (let n = 0; n < numbers.length; n++) {
-    if (numbers[n] === -Infinity) continue;
-    if (best.length === count && numbers[n] <= numbers[best[count - 1]]) continue;
-    let at = best.length;
-    while (at > 0 && numbers[best[at - 1]] < numbers[n]) at--;
-    best.splice(at, 0, n);
-    if (best.length > count) best.pop();
-  }
-  return best;
-}
-
-/**
  * The best output for a source.
  * @param {RunningTransformer} model
  * @param {Encoding} encoding
@@ -82,7 +64,7 @@ export function search(model, encoding, { beams, limit, forbid }, changes) {
     live.forEach((beam, row) => {
       const scores = logSoftmax(logits, row * model.vocabulary, model.vocabulary);
       for (const id of [PAD_ID, SOS_ID, ...forbid]) scores[id] = -Infinity;
-      const near = largestOf(scores, Math.max(beams, LIKELY));
+      const near = largest(scores, Math.max(beams, LIKELY), -Infinity);
       beam.likely = [...beam.likely, near.slice(0, LIKELY).map((id) => ({ id, logProbability: scores[id] }))];
       for (const id of near.slice(0, beams)) found.push({ row, id, total: beam.total + scores[id], own: scores[id] });
     });

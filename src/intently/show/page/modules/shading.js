@@ -1,5 +1,6 @@
 /** Weights as pixels: shades of the scale, what is masked, and what is no number. */
 
+import { rgbOf } from "./colours.js";
 import { shareOf } from "./scales.js";
 
 /** @typedef {import("./colours.js").Ramp} Ramp */
@@ -13,10 +14,7 @@ import { shareOf } from "./scales.js";
 /** What a cell shows that holds one weight. */
 export const SINGLE_WEIGHT = "weight";
 
-/**
- * What a cell shows, in words.
- * @param {Cells} cells
- */
+/** What a cell shows, in words. @param {Cells} cells */
 export function unitOf({ r0, r1, c0, c1, h, w, how }) {
   const [down, across] = [(r1 - r0) / h, (c1 - c0) / w];
   if (down <= 1 && across <= 1) return SINGLE_WEIGHT;
@@ -24,19 +22,16 @@ export function unitOf({ r0, r1, c0, c1, h, w, how }) {
   return `${how === "max" ? "largest" : "mean"} of ${sizes.join(" × ")} weights`;
 }
 
-/**
- * @param {Cells} cells
- * @param {Scale} scale
- * @param {Ramp} colours
- * @returns {Pixels}
- */
+/** @param {Cells} cells @param {Scale} scale @param {Ramp} colours @returns {Pixels} */
 export function shaded({ values, masked, h, w }, scale, colours) {
   const data = new Uint8ClampedArray(4 * h * w);
-  const [hole, hatch] = [colours.hole, colours.hatch].map(parts);
+  const [hole, hatch] = [colours.hole, colours.hatch].map(rgbOf);
   const { rgb } = colours;
   for (let at = 0; at < values.length; at++) {
     const weight = values[at];
-    let [from, start] = [rgb, 0];
+    /** @type {ArrayLike<number>} */
+    let from = rgb;
+    let start = 0;
     if (masked?.[at]) from = hole;
     else if (!Number.isFinite(weight)) from = hatch;
     else start = 3 * Math.round(255 * shareOf(scale, weight));
@@ -61,10 +56,4 @@ export function overviewWeights(bytes, { h, w, heads, largest }) {
     for (let i = 0; i < found.length; i++) found[i] += bytes[head * h * w + i] ** 2 * unit;
   }
   return found;
-}
-
-/** @param {string} colour "#rrggbb" @returns {Uint8ClampedArray} */
-function parts(colour) {
-  const number = Number.parseInt(colour.slice(1), 16);
-  return Uint8ClampedArray.of(number >> 16, (number >> 8) & 255, number & 255);
 }

@@ -1,19 +1,17 @@
 /** What stands on the page, painted again as a picture: text, grounds, outlines, and what paints itself. */
 
-import { ramp } from "./colours.js";
+import { ramp, rampPixels } from "./colours.js";
 
 /** @typedef {import("./painter.js").Painter} Painter */
 /** @typedef {(painter: Painter, box: DOMRect) => void} Paint where the box is in the picture */
 
 const EDGE = 20;
-const STEPS_OF_RAMP = 64;
 
 /** @type {WeakMap<Element, Paint>} */
 const OWN = new WeakMap();
 
 /**
  * Say how an element paints itself into a saved picture; what is inside it is not looked at.
- *
  * @param {Element} element
  * @param {Paint} paint
  */
@@ -24,7 +22,6 @@ export function paintsItself(element, paint) {
 /**
  * A part of the page as a picture just large enough for what is seen in it; buttons are left out,
  * and what they are for.
- *
  * @param {HTMLElement} part
  * @returns {{width: number, height: number, paint: (painter: Painter) => void}}
  */
@@ -35,10 +32,7 @@ export function seenOf(part) {
   const steps = [];
   const size = { width: 0, height: 0 };
 
-  /**
-   * @param {DOMRect} at
-   * @returns {DOMRect} where it stands in the picture
-   */
+  /** @param {DOMRect} at @returns {DOMRect} where it stands in the picture */
   function placed(at) {
     size.width = Math.max(size.width, at.right - left);
     size.height = Math.max(size.height, at.bottom - top);
@@ -75,13 +69,7 @@ export function seenOf(part) {
     const outlined = style.outlineStyle !== "none" ? style.outlineColor : undefined;
     if (element.matches(".ramp")) {
       const { x, y, width, height } = placed(box);
-      const { rgb } = ramp(element);
-      for (let n = 0; n < STEPS_OF_RAMP; n++) {
-        const at = 3 * Math.round((255 * n) / (STEPS_OF_RAMP - 1));
-        const colour = `rgb(${rgb[at]}, ${rgb[at + 1]}, ${rgb[at + 2]})`;
-        const step = width / STEPS_OF_RAMP;
-        steps.push((painter) => painter.rect(x + n * step, y, step + 0.5, height, { fill: colour }));
-      }
+      steps.push((painter) => painter.image(rampPixels(ramp(element)), x, y, width, height));
       steps.push((painter) => painter.rect(x, y, width, height, { stroke: frame, width: 1 }));
     } else if (element instanceof HTMLCanvasElement && element.width && element.height) {
       const { x, y, width, height } = placed(box);
@@ -104,7 +92,6 @@ export function seenOf(part) {
 
   /**
    * Write a text line by line, as the browser broke it.
-   *
    * @param {Text} text
    * @param {CSSStyleDeclaration} style
    */

@@ -189,12 +189,7 @@ function whole(value) {
   return /^\d{1,9}$/.test(String(value));
 }
 
-/**
- * The nearest state that this page can show.
- * @param {Page} page
- * @param {State} state
- * @returns {State}
- */
+/** The nearest state that this page can show. @param {Page} page @param {State} state @returns {State} */
 function settled({ meta }, state) {
   const item = Math.min(state.item, Math.max(0, meta.items.length - 1));
   const entries = meta.items[item]?.entries ?? [];
@@ -227,11 +222,7 @@ function possible(heads, count, rolls) {
   return kept.length ? kept.join(",") : "0";
 }
 
-/**
- * @param {number} from
- * @param {number} to
- * @param {number} n
- */
+/** @param {number} from @param {number} to @param {number} n */
 function span(from, to, n) {
   const [a, b] = [Math.max(0, Math.min(from, n)), Math.max(0, Math.min(to, n))];
   const least = Math.min(1, n);
@@ -295,10 +286,7 @@ function rounded(x) {
   return Math.round(x * 1000) / 1000;
 }
 
-/**
- * The address of this window.
- * @returns {Address}
- */
+/** The address of this window. @returns {Address} */
 export function browserAddress() {
   /** @type {ReturnType<typeof setTimeout> | null} */
   let timer = null;
@@ -332,29 +320,11 @@ export function browserAddress() {
   };
 }
 
-/**
- * Pages inside other pages may not touch the address; they work without.
- * @param {() => void} write
- */
+/** Pages inside other pages may not touch the address; they work without. @param {() => void} write */
 function keep(write) {
   try {
     write();
   } catch (error) {
     if (!(error instanceof DOMException)) throw error;
   }
-}
-
-/**
- * An address that nobody sees, for a page inside a notebook.
- * @returns {Address}
- */
-export function memoryAddress() {
-  let text = "";
-  return {
-    read: () => text,
-    write(next) {
-      text = next;
-    },
-    listen() {},
-  };
 }

@@ -9,10 +9,7 @@ const PORTION = 2 ** 18;
 /** How long a slice may last, in ms, before the browser is let in. */
 const SLICE = 5;
 
-/**
- * @param {Local} local
- * @returns {Head}
- */
+/** @param {Local} local @returns {Head} */
 export function headOf(local) {
   const { t, s, weigh, shows } = local;
   const entropies = local.entropy ?? new Float32Array(t);
@@ -137,12 +134,7 @@ export function headOf(local) {
   };
 }
 
-/**
- * @param {number} from
- * @param {number} to
- * @param {number} n
- * @param {string} what
- */
+/** @param {number} from @param {number} to @param {number} n @param {string} what */
 function check(from, to, n, what) {
   if (!Number.isInteger(from) || !Number.isInteger(to) || from < 0 || to > n || from > to) {
     throw new RangeError(`${what}s ${from} to ${to} of ${n}`);

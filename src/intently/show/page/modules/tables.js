@@ -50,7 +50,7 @@ export async function saveTable(page, state, source, kind) {
  * apostrophe before it.
  * @param {(string | number | null)[][]} lines
  */
-export function csvOf(lines) {
+function csvOf(lines) {
   const cell = (/** @type {string | number | null} */ value) => {
     if (typeof value !== "string") return value === null ? "" : String(value);
     const safe = /^[=+\-@\t\r]/.test(value) ? `'${value}` : value;

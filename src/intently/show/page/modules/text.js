@@ -1,10 +1,11 @@
 /** The text: what a word looks at, or who looks at it, shaded where it stands. */
 
-import { largest, readingCard } from "./cards.js";
+import { readingCard } from "./cards.js";
 import { compared } from "./compare.js";
 import { errorOf } from "./data.js";
 import { headsName, readingOf, wordName } from "./readings.js";
 import { offerPicture } from "./save.js";
+import { largest } from "./scales.js";
 import { seenOf } from "./snapshot.js";
 import { pinOf } from "./state.js";
 import { announce, element, format, orSay } from "./words.js";
@@ -109,10 +110,7 @@ export function textView(section, page, store, source) {
     apart.hidden = !text;
   }
 
-  /**
-   * @param {import("./cards.js").Shown} shown
-   * @param {number | null} partner
-   */
+  /** @param {import("./cards.js").Shown} shown @param {number | null} partner */
   function tell({ place, both, weights, name }, partner) {
     const to = place.looks === "at" ? both.keys : both.queries;
     const best = partner === null ? largest(weights, 1)[0] : partner + to.shift;

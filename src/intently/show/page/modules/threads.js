@@ -12,13 +12,9 @@ const WIDEST = 6;
 const SAG = { least: 6, most: 20, slope: 0.08 };
 const POINTS = 24;
 
-/**
- * A canvas under the words of some panels.
- *
- * @param {HTMLElement} panels
- */
+/** A canvas under the words of some panels. @param {HTMLElement} panels */
 export function threadsUnder(panels) {
-  const canvas = /** @type {HTMLCanvasElement} */ (element("canvas", { class: "threads", "aria-hidden": "true" }));
+  const canvas = element("canvas", { class: "threads", "aria-hidden": "true" });
   /** @type {Thread[]} */
   let threads = [];
   let strength = 1;
@@ -66,7 +62,6 @@ function boxOf(word) {
 
 /**
  * Points of a thread: level words hang it below their line, others hold it between their lines.
- *
  * @param {DOMRect} from
  * @param {DOMRect} to
  */

@@ -100,11 +100,7 @@ function graphemesOf(text) {
   return new Set(Array.from(found, ({ index }) => index));
 }
 
-/**
- * Where each word of a text starts and ends.
- * @param {string} text
- * @returns {TextSpan[]}
- */
+/** Where each word of a text starts and ends. @param {string} text @returns {TextSpan[]} */
 export function wordSpans(text) {
   const graphemes = graphemesOf(text);
   const found = [];
@@ -139,10 +135,7 @@ function piecesOf(text) {
   return found;
 }
 
-/**
- * A tokenizer: texts to ids and back.
- * @param {TokenizerMeta} meta
- */
+/** A tokenizer: texts to ids and back. @param {TokenizerMeta} meta */
 export function tokenizerOf({ kind, entries, merges }) {
   const ids = new Map(entries.map((entry, id) => [entry, id]));
   const ranks = new Map(merges.map(([left, right], rank) => [`${left}\n${right}`, rank]));
@@ -180,10 +173,7 @@ export function tokenizerOf({ kind, entries, merges }) {
     return parts;
   }
 
-  /**
-   * @param {string} text
-   * @returns {Encoded}
-   */
+  /** @param {string} text @returns {Encoded} */
   function encode(text) {
     /** @type {Encoded} */
     const found = { ids: [], spans: [], groups: [] };

@@ -1,6 +1,5 @@
 /**
  * A text whose words are shaded by weights: a list with one word to choose.
- *
  * @typedef {{
  *   root: HTMLElement, list: HTMLElement, wordAt: (unit: number) => HTMLElement | null,
  *   paint: (weights: Float32Array | null, share: (weight: number) => number) => void,
@@ -11,6 +10,7 @@
  *   brush?: (first: number, last: number) => void}} Hears
  */
 import { inkOn, ramp, shade } from "./colours.js";
+import { neighbour } from "./keys.js";
 import { element, rightToLeft, spelled, visible } from "./words.js";
 
 const CHUNK = 128;
@@ -29,7 +29,6 @@ const SIZES = /** @type {[number, string][]} */ ([
 /**
  * A panel of a side that is text. Words are told apart by colour only where their share of the
  * scale differs by a step, and those out of sight are coloured when they come into it.
- *
  * @param {import("./readings.js").Words} words
  * @param {string} label what the list is, for those who hear it
  * @param {Hears} hears
@@ -155,41 +154,12 @@ export function tokenPanel(words, label, hears) {
   list.addEventListener("keydown", (event) => {
     if (event.altKey || event.ctrlKey || event.metaKey) return;
     const unit = Math.max(0, spans.findIndex((span) => span.tabIndex === 0));
-    const next = moved(event.key, unit);
+    const next = neighbour(spans, unit, event.key, list.dir === "rtl");
     if (event.key === "Enter" || event.key === " ") hears.pick(unit, event.shiftKey);
     else if (next === null) return;
     else spans[next]?.focus();
     event.preventDefault();
   });
-
-  /**
-   * @param {string} key
-   * @param {number} unit
-   */
-  function moved(key, unit) {
-    const forward = list.dir === "rtl" ? "ArrowLeft" : "ArrowRight";
-    const back = list.dir === "rtl" ? "ArrowRight" : "ArrowLeft";
-    if (key === forward) return Math.min(unit + 1, spans.length - 1);
-    if (key === back) return Math.max(unit - 1, 0);
-    if (key === "Home") return 0;
-    if (key === "End") return spans.length - 1;
-    if (key !== "ArrowDown" && key !== "ArrowUp") return null;
-    const here = spans[unit].getBoundingClientRect();
-    const middle = (here.left + here.right) / 2;
-    const step = key === "ArrowDown" ? 1 : -1;
-    let best = null;
-    let nearest = Infinity;
-    let line = NaN;
-    for (let n = unit + step; n >= 0 && n < spans.length; n += step) {
-      const there = spans[n].getBoundingClientRect();
-      if (Math.abs(there.top - here.top) < here.height / 2) continue;
-      if (Number.isNaN(line)) line = there.top;
-      if (Math.abs(there.top - line) > here.height / 2) break;
-      const apart = Math.abs((there.left + there.right) / 2 - middle);
-      if (apart < nearest) [best, nearest] = [n, apart];
-    }
-    return best;
-  }
 
   /** @param {number} unit */
   function rove(unit) {
@@ -202,7 +172,6 @@ export function tokenPanel(words, label, hears) {
   /**
    * Scroll to a word of a long text once, if it is not in sight. A list that is not shown yet has
    * no height to judge by: then as soon as it has.
-   *
    * @param {string} kind
    * @param {number} unit
    */
@@ -224,7 +193,6 @@ export function tokenPanel(words, label, hears) {
   /**
    * Keep a word in sight while the chunks around it get their real heights, which they have only
    * once they are near: for 30 frames, or until the reader moves.
-   *
    * @param {HTMLElement} span
    * @param {AbortController} end
    */

@@ -32,10 +32,7 @@ import { added, feedForward, layerNorm, linear, rotate } from "./layers.js";
  */
 /** @typedef {ReturnType<typeof transformerOf>} RunningTransformer */
 
-/**
- * @param {ModelOptions} options
- * @param {Parameters} numbers
- */
+/** @param {ModelOptions} options @param {Parameters} numbers */
 export function transformerOf(options, numbers) {
   const { width: c, heads: h, norm: order } = options;
   const g = options.kv_heads ?? h;
@@ -181,12 +178,7 @@ export function transformerOf(options, numbers) {
     }
   }
 
-  /**
-   * Read a text.
-   * @param {number[]} ids with the end token
-   * @param {Change[]} changes
-   * @returns {Encoding}
-   */
+  /** Read a text. @param {number[]} ids with the end token @param {Change[]} changes @returns {Encoding} */
   function encode(ids, changes) {
     const s = ids.length;
     /** @type {Float32Array} */

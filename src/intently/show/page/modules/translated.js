@@ -81,13 +81,7 @@ function begun(layer, steps) {
   return { ...layer, t, s, weights, rows: layer.rows.slice(0, t), columns: layer.columns.slice(0, s) };
 }
 
-/**
- * @param {number} depth
- * @param {Layer} layer
- * @param {string[]} written
- * @param {Add} add
- * @returns {Entry}
- */
+/** @param {number} depth @param {Layer} layer @param {string[]} written @param {Add} add @returns {Entry} */
 function entryOf(depth, { name, heads, t, s, weights }, written, add) {
   const encoder = name.startsWith("encoder");
   const cross = name.endsWith("cross_attention");

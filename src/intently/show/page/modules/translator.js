@@ -49,10 +49,7 @@ const NOTHING = {
   ...{ score: 0, ended: true, notes: [], read: "", unknown: [], layers: [], likely: [] },
 };
 
-/**
- * @param {Description} description
- * @param {(name: string) => Float32Array | null} numbers of a parameter
- */
+/** @param {Description} description @param {(name: string) => Float32Array | null} numbers of a parameter */
 export function createTranslator(description, numbers) {
   const { options, max_length, alignment_head } = description;
   const model = transformerOf(options, numbers);
@@ -138,11 +135,7 @@ export function createTranslator(description, numbers) {
   }
 
   return {
-    /**
-     * Translate a text, with the changes and without.
-     * @param {Request} request
-     * @returns {Translated}
-     */
+    /** Translate a text, with the changes and without. @param {Request} request @returns {Translated} */
     translate({ text, beams, changes }) {
       const line = readLine(text, source, max_length);
       if (!line.ids.length) return { now: { ...NOTHING, notes: line.notes, read: line.text, unknown: line.unknown }, before: null, forced: null };

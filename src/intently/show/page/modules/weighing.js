@@ -21,12 +21,8 @@ export function visibility(bits, { t, s }, head) {
   return (i, j) => ((bits[start + i * row + (j >> 3)] >> (j & 7)) & 1) === 1;
 }
 
-/**
- * @param {Entry} about
- * @param {Float32Array} weights (t, s)
- * @returns {Weigh}
- */
-export function copying({ s }, weights) {
+/** Weights that are stored. @param {number} s @param {Float32Array} weights (t, s) @returns {Weigh} */
+export function copying(s, weights) {
   return (i, c0, c1, out) => {
     for (let j = c0; j < c1; j++) out[j - c0] = weights[i * s + j];
   };

@@ -1,6 +1,5 @@
 /**
  * The page inside a notebook: blocks come from the kernel when they are asked for.
- *
  * @typedef {{
  *   get: (name: string) => any, set: (name: string, value: unknown) => void,
  *   save_changes: () => void, send: (content: unknown) => void,
@@ -16,7 +15,6 @@ import { element } from "./words.js";
 
 /**
  * Draw the page of a model in an element of the notebook, apart from the notebook's own style.
- *
  * @param {{model: Model, el: HTMLElement}} given
  */
 export function renderWidget({ model, el }) {
@@ -25,7 +23,7 @@ export function renderWidget({ model, el }) {
   const sheet = new CSSStyleSheet();
   sheet.replaceSync(model.get("style"));
   shadow.adoptedStyleSheets = [sheet];
-  const body = /** @type {HTMLTemplateElement} */ (element("template"));
+  const body = element("template");
   body.innerHTML = model.get("body");
   shadow.append(body.content);
   el.append(host);

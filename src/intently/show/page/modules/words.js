@@ -7,12 +7,7 @@ const JOINERS = "\u200c\u200d";
 /** @type {Record<string, string>} */
 const BREAKS = { "\n": "⏎", "\t": "⇥" };
 
-/**
- * A text as one line of at most `limit` visible characters.
- *
- * @param {string} text
- * @param {number} [limit]
- */
+/** A text as one line of at most `limit` visible characters. @param {string} text @param {number} [limit] */
 export function visible(text, limit = 24) {
   if (!text) return "∅";
   if (/^\s+$/u.test(text) && !HIDDEN.test(text)) text = "␣".repeat(Math.min(text.length, limit));
@@ -31,7 +26,6 @@ export function visible(text, limit = 24) {
 
 /**
  * The same without the mark by which a tokenizer spells a blank before the word.
- *
  * @param {string} token
  * @param {number} [limit]
  */
@@ -39,11 +33,7 @@ export function named(token, limit = 24) {
   return visible(token.replace(/^[Ġ▁ ](?=[^Ġ▁\s])/u, "").replace(/^Ċ+$/u, "\n"), limit);
 }
 
-/**
- * A text that reads from right to left, kept from turning the line around it.
- *
- * @param {string} text
- */
+/** A text that reads from right to left, kept from turning the line around it. @param {string} text */
 export function isolated(text) {
   return /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\u{10800}-\u{10fff}\u{1e800}-\u{1efff}]/u.test(text) ? `\u2068${text}\u2069` : text;
 }
@@ -59,7 +49,6 @@ function visibleCharacter(character) {
 /**
  * Tokens as a reader expects them in running text: the marks by which tokenizers spell a blank
  * become a gap, those of a continued word none.
- *
  * @param {string[]} tokens
  * @param {number} [limit]
  * @returns {{text: string, gap: boolean, end: boolean}[]} end: a line ends after it
@@ -83,11 +72,7 @@ export function spelled(tokens, limit = 40) {
   });
 }
 
-/**
- * Say whether most of a text is written from right to left.
- *
- * @param {string[]} words
- */
+/** Say whether most of a text is written from right to left. @param {string[]} words */
 export function rightToLeft(words) {
   const some = words.slice(0, 2000);
   return some.filter((word) => RIGHT_TO_LEFT.test(word)).length * 2 > some.length;
@@ -95,7 +80,6 @@ export function rightToLeft(words) {
 
 /**
  * What a row is called everywhere: its own token and, in a decoder, the one that it writes.
- *
  * @param {string} own
  * @param {string | undefined} writes
  * @param {number} [limit] letters of either
@@ -107,7 +91,6 @@ export function rowName(own, writes, limit) {
 
 /**
  * A number in few digits, none of them below the error: "< 0.01" where it is less than that.
- *
  * @param {number} value
  * @param {number} error
  */
@@ -121,11 +104,7 @@ export function format(value, error) {
   return value.toFixed(Math.min(most, digits));
 }
 
-/**
- * How many digits behind the point an error leaves.
- *
- * @param {number} error
- */
+/** How many digits behind the point an error leaves. @param {number} error */
 export function digitsOf(error) {
   return Math.max(0, Math.floor(-Math.log10(error) + 1e-9));
 }
@@ -136,36 +115,43 @@ export function superscript(power) {
 }
 
 /**
- * An element with attributes; children that are strings become text, never markup.
- *
- * @param {string} tag
- * @param {Record<string, string | number | boolean | null | undefined>} [attributes]
+ * An element with attributes; functions hear the event of their name, strings become text, never markup.
+ * @template {keyof HTMLElementTagNameMap} T
+ * @param {T} tag
+ * @param {Record<string, string | number | boolean | null | undefined | ((event: any) => void)>} [attributes]
  * @param {...(Node | string)} children
- * @returns {HTMLElement}
+ * @returns {HTMLElementTagNameMap[T]}
  */
 export function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
-  attribute(made, attributes);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (typeof value === "function") made.addEventListener(name, value);
+    else if (value === true) made.setAttribute(name, "");
+    else if (value !== false && value !== null && value !== undefined) made.setAttribute(name, String(value));
+  }
   made.append(...children);
   return made;
 }
 
 /**
- * @param {Element} made
- * @param {Record<string, string | number | boolean | null | undefined>} attributes
+ * A name, the place behind it, a bar as long as a share of the largest, and a number.
+ * @param {string} name
+ * @param {string} place
+ * @param {number} share
+ * @param {string} number
  */
-function attribute(made, attributes) {
-  for (const [name, value] of Object.entries(attributes)) {
-    if (value === true) made.setAttribute(name, "");
-    else if (value !== false && value !== null && value !== undefined) {
-      made.setAttribute(name, String(value));
-    }
-  }
+export function barLine(name, place, share, number) {
+  const bar = element("i", { hidden: !share });
+  bar.style.width = `${100 * share}%`;
+  return [
+    element("b", {}, element("bdi", {}, name), ...(place ? [" ", element("small", {}, place)] : [])),
+    element("span", { class: "track" }, bar),
+    element("span", { class: "weight" }, number),
+  ];
 }
 
 /**
  * Put other children into an element; of its buttons the one with the focus keeps it, by its place.
- *
  * @param {HTMLElement} container
  * @param {Node[]} children
  */
@@ -176,18 +162,13 @@ export function refill(container, children) {
   container.querySelectorAll("button")[at]?.focus();
 }
 
-/**
- * A text inside markup that is written out, such as a saved picture.
- *
- * @param {string} text
- */
+/** A text inside markup that is written out, such as a saved picture. @param {string} text */
 export function escaped(text) {
   return text.replace(/[&<>"']/g, (sign) => `&#${sign.charCodeAt(0)};`);
 }
 
 /**
  * Wait for what is being shown; where it cannot be, say why in the status line.
- *
  * @param {Element} root any element of the page
  * @param {Promise<void>} work
  */
@@ -197,7 +178,6 @@ export function orSay(root, work) {
 
 /**
  * Say it in the status line, which screen readers read out.
- *
  * @param {Element} root any element of the page
  * @param {string} text
  */

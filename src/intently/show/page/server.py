@@ -19,10 +19,9 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from intently.errors import WriteError, build
+from intently.show.page.answers import Refused, Reply, Served
 from intently.show.page.contents import Packed
 from intently.show.page.items import Item
-from intently.show.page.serving.answers import Served
-from intently.show.page.serving.worker import Answer, Refused
 from intently.show.page.writing import whole
 
 HOST = "127.0.0.1"
@@ -73,12 +72,6 @@ class Server(ThreadingHTTPServer):
         """The one address that is answered, token included."""
         return f"http://{HOST}:{self.server_port}/{self.token}/"
 
-    @property
-    def hosts(self) -> set[str]:
-        """The names a request may use for this host."""
-        port = self.server_port
-        return {f"{HOST}:{port}", *({HOST} if port == 80 else ())}
-
     def server_bind(self) -> None:
         """Bind without a name lookup."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -89,13 +82,13 @@ class Server(ThreadingHTTPServer):
     @property
     def working(self) -> bool:
         """Whether an answer is still computed."""
-        return self.served is not None and self.served.worker.thread.is_alive()
+        return self.served is not None and bool(self.served.turns.asked)
 
     def server_close(self) -> None:
         """Close the port; pending work has `GRACE` to end."""
         super().server_close()
         if self.served is not None:
-            self.served.worker.close(GRACE)
+            self.served.turns.close(GRACE)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer in a new thread, if there is a place."""
@@ -120,12 +113,7 @@ class Server(ThreadingHTTPServer):
 def explorer(items: Sequence[Item], title: str | None = None, port: int = 0) -> Server:
     """Return a server of the page of some items, which asks for its numbers."""
     served = Served(items, title)
-    try:
-        page = whole(Packed(served.meta, [], frozenset()), "'self'")
-        return Server(page, port, served)
-    except BaseException:
-        served.worker.close()
-        raise
+    return Server(whole(Packed(served.meta, [], frozenset()), "'self'"), port, served)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -145,7 +133,7 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             if refused.status == 503:  # the server ends, or nobody waits
                 return
-            self._send(refused.status, Answer(str(refused).encode(), "text/plain; charset=utf-8"))
+            self._send(refused.status, Reply(str(refused).encode(), "text/plain; charset=utf-8"))
         else:
             self._send(200, answer)
 
@@ -154,22 +142,22 @@ class Handler(BaseHTTPRequestHandler):
     def _check(self) -> None:
         """Refuse requests that this server's own page would not send."""
         headers = self.headers
-        hosts = headers.get_all("Host", [])
-        if len(hosts) != 1 or hosts[0].strip().lower() not in self.server.hosts:
+        port = self.server.server_port
+        known = {f"{HOST}:{port}", *({HOST} if port == 80 else ())}
+        hosts = [host.strip().lower() for host in headers.get_all("Host", [])]
+        if len(hosts) != 1 or hosts[0] not in known:
             raise Refused(421, f"this server is called {HOST} and nothing else")
         if len(self.path) > LONGEST:
             raise Refused(414, f"an address has at most {LONGEST:,} characters")
         if "Transfer-Encoding" in headers or headers.get("Content-Length", "0").strip() != "0":
             raise Refused(413, "a question has no body")
-        origin = headers.get("Origin")
-        if origin is not None and origin != f"http://{hosts[0].strip().lower()}":
-            raise Refused(403, "only the page itself may ask")
+        foreign = headers.get("Origin", f"http://{hosts[0]}") != f"http://{hosts[0]}"
         opened = headers.get("Sec-Fetch-Mode") == "navigate"
-        site = headers.get("Sec-Fetch-Site", "none")
-        if site not in ("same-origin", "none") and not opened:
+        inside = headers.get("Sec-Fetch-Site", "none") in ("same-origin", "none")
+        if foreign or not (inside or opened):
             raise Refused(403, "only the page itself may ask")
 
-    def _answer(self) -> Answer:
+    def _answer(self) -> Reply:
         path, _, query = self.path.partition("?")
         parts = path.split("/")
         known = len(parts) == 3 and not parts[0]
@@ -177,7 +165,7 @@ class Handler(BaseHTTPRequestHandler):
         if not hmac.compare_digest(token, self.server.token.encode()):
             raise Refused(404, "nothing is here; the address that was printed holds a token")
         if not parts[2] and not query:
-            return Answer(self.server.page, "text/html; charset=utf-8")
+            return Reply(self.server.page, "text/html; charset=utf-8")
         if self.server.served is None:
             raise Refused(404, "no such question")
         try:
@@ -198,7 +186,7 @@ class Handler(BaseHTTPRequestHandler):
         except (OSError, ValueError):
             return True
 
-    def _send(self, status: int, answer: Answer) -> None:
+    def _send(self, status: int, answer: Reply) -> None:
         self.send_response(status)
         self.send_header("Content-Type", answer.kind)
         self.send_header("Content-Length", str(len(answer.body)))
@@ -217,7 +205,7 @@ class Handler(BaseHTTPRequestHandler):
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Refuse malformed requests without echoing them."""
         self.close_connection = True
-        self._send(code, Answer(b"not understood", "text/plain; charset=utf-8"))
+        self._send(code, Reply(b"not understood", "text/plain; charset=utf-8"))
 
     def version_string(self) -> str:
         """The name of the server, without versions."""

@@ -1,5 +1,4 @@
-"use strict";
-// Attention as `intently.attend` computes it, on the few numbers of a story, while one drags them.
+/** Attention as `intently.attend` computes it, on the few numbers of a story, while one drags them. */
 
 /**
  * @typedef {{q: number[][] | null, k: number[][] | null, scores: number[][] | null,
@@ -19,7 +18,7 @@
  * Every step of query i: z = softcap(scale / τ · q·k) + bias, −∞ where masked; then softmax.
  * @param {Live} live @param {State} state @param {number} [i] @returns {Steps}
  */
-function attended(live, state, i = live.query) {
+export function attended(live, state, i = live.query) {
   const { k, v, scale, softcap, bias, allowed, sink } = live.formula;
   const q = (i === live.query && state.q) || (live.formula.q?.[i] ?? []);
   const scores = live.formula.scores?.[i]
@@ -45,7 +44,7 @@ function fitting(values, { power, places }) {
 }
 
 /** A number in its format, in at most five characters where it grew. @param {number} value @param {Written} written */
-function spelled(value, { power, places }) {
+export function spelled(value, { power, places }) {
   if (value === -Infinity) return "−∞";
   const number = value / 10 ** power;
   let kept = places;
@@ -53,13 +52,13 @@ function spelled(value, { power, places }) {
   return Math.abs(number) < 0.5 * 10 ** -kept ? "0" : number.toFixed(kept).replace("-", "−");
 }
 
-const SHARE = { power: 0, places: 2 };
+export const SHARE = { power: 0, places: 2 };
 
 /**
  * The shapes of a scene with the numbers of a state.
  * @param {any[]} shapes @param {Live} live @param {State} state @returns {any[]}
  */
-function enlivened(shapes, live, state) {
+export function enlivened(shapes, live, state) {
   const kept = shapes.filter((shape) => !live.left_out.includes(shape.key));
   const found = new Map(kept.map((shape) => [shape.key, { ...shape }]));
   const own = attended(live, state);
@@ -101,7 +100,7 @@ function enlivened(shapes, live, state) {
 }
 
 /** What the picture says now. @param {Live} live @param {State} state */
-function told(live, state) {
+export function told(live, state) {
   const { weights } = attended(live, state);
   const best = weights.indexOf(Math.max(...weights));
   if (!weights[best]) return `With your numbers, ${live.asked} looks at nothing: its output is 0.`;

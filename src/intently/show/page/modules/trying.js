@@ -1,18 +1,19 @@
-"use strict";
-// What one can drag beside and in the picture: the numbers of the query, τ, and words left out.
+/** What one can drag beside and in the picture: the numbers of the query, τ, and words left out. */
+
+import { SHARE, attended, enlivened, spelled, told } from "./dragging.js";
 
 /**
- * @param {Live} live @param {any[]} opening the shapes of the scene that follows the numbers
+ * @param {import("./dragging.js").Live} live @param {any[]} opening the shapes of the scene that follows the numbers
  * @param {(shapes: any[] | null, caption: string) => void} show null for the shapes as they were
  */
-function trying(live, opening, show) {
+export function trying(live, opening, show) {
   const panel = /** @type {HTMLElement} */ (document.getElementById("try"));
   const { query, features, names } = live;
   const first = live.formula.q?.[query] ?? [];
   const most = Math.max(...(live.formula.q ?? [[1]]).flat().map(Math.abs)) || 1;
   const step = 10 ** (Math.floor(Math.log10(most)) - 1);
   const end = step * Math.ceil((2 * most) / step);
-  /** @type {State} */
+  /** @type {import("./dragging.js").State} */
   const state = { q: null, tau: 1, dropped: new Set() };
 
   /** @template {keyof HTMLElementTagNameMap} T @param {T} name @param {string} [text] */

@@ -42,7 +42,7 @@ def check_size(size: int, cause: str | None = None) -> None:
         )
 
 
-class Blocks:
+class NumberBlocks:
     """The blocks of a page; equal blocks are stored once.
 
     ``kinds`` are their descriptions, ``packed`` their bytes.
@@ -57,7 +57,7 @@ class Blocks:
         """Return the index of the block that holds these numbers in this dtype.
 
         >>> import torch
-        >>> blocks = Blocks()
+        >>> blocks = NumberBlocks()
         >>> blocks.add(torch.ones(2, 3), "float16"), blocks.add(torch.ones(2, 3), "float16")
         (0, 0)
         >>> blocks.kinds
@@ -75,11 +75,6 @@ class Blocks:
             self.packed.append(zlib.compress(raw, LEVEL))
         return self._known[name]
 
-    def numbers(self, index: int) -> np.ndarray:
-        """Return the contents of a block as the page reads them; bits as booleans."""
-        kind = self.kinds[index]
-        return unpacked(self.packed[index], kind["dtype"], kind["shape"])
-
 
 def shuffled(array: np.ndarray) -> bytes:
     """Return the bytes of an array, all first bytes of its numbers before all second ones.
@@ -89,20 +84,6 @@ def shuffled(array: np.ndarray) -> bytes:
     """
     size = array.dtype.itemsize
     return array.reshape(-1).view(np.uint8).reshape(-1, size).T.tobytes()
-
-
-def unpacked(packed: bytes, dtype: str, shape: list[int]) -> np.ndarray:
-    """Return the numbers of a block, bits as booleans.
-
-    >>> unpacked(zlib.compress(b"\\x05"), "bits", [1, 3])
-    array([[ True, False,  True]])
-    """
-    raw = np.frombuffer(zlib.decompress(packed), np.uint8)
-    if dtype == "bits":
-        bits = np.unpackbits(raw.reshape(*shape[:-1], -1), axis=-1, bitorder="little")
-        return bits[..., : shape[-1]].astype(bool)
-    kind = np.dtype(DTYPES[dtype])
-    return raw.reshape(kind.itemsize, -1).T.copy().view(kind).reshape(shape)
 
 
 def text(packed: bytes) -> str:

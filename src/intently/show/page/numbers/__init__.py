@@ -1,1 +1,0 @@
-"""The numbers of a page: rounded queries and keys, masks, biases and measures of weights."""

@@ -1,1 +1,0 @@
-"""The page over HTTP: a server on this machine, and exact answers at any zoom."""
