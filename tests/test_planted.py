@@ -108,7 +108,7 @@ def test_spelling_changes_nothing(name):
 
 @pytest.mark.parametrize("name", BASES)
 def test_a_slip_changes_what_is_observed(name):
-    base, mutant = base_of(name), planted("mutant")
+    base, mutant = base_of(name), planted("generator")
     draw = planted("draw").Draw(5, name)
     same = set()
     for slip in base.slips:
