@@ -21,17 +21,6 @@ FSMT: dict[str, Any] = MARIAN | {
     "tgt_vocab_size": 64,
     "forced_eos_token_id": None,
 }
-CODEGEN: dict[str, Any] = {
-    "vocab_size": 50,
-    "n_embd": 64,
-    "n_layer": 2,
-    "n_head": 4,
-    "n_positions": 32,
-    "rotary_dim": 4,
-    "bos_token_id": 1,
-    "eos_token_id": None,
-    "pad_token_id": 0,
-}
 GPT_NEO: dict[str, Any] = {
     "vocab_size": 50,
     "hidden_size": 32,
@@ -227,14 +216,3 @@ def test_heads_that_lie_in_the_batch_tell_beams_of_cross_attention(how: str) -> 
         cross = seen[f"model.decoder.layers.{n}.encoder_attn"].dense()
         beams_are_right(own.unflatten(0, (-1, 4)), told.decoder_attentions[n], beams)
         beams_are_right(cross, told.cross_attentions[n], beams)
-
-
-def test_a_softmax_that_a_forward_makes_tells_that_it_attends() -> None:
-    """CodeGen calls `nn.Softmax(dim=-1)(scores)`."""
-    model, ids = spread(T.CodeGenForCausalLM, CODEGEN), torch.randint(3, 50, (2, 5))
-    seen, sequences = generated(model, ids)
-    assert "themselves" not in str(seen.coverage()) and len(seen.calls) == 2
-    with torch.no_grad():
-        expected = model(sequences[:, :-1], output_attentions=True).attentions
-    for entry, weights in zip(seen.calls, expected):
-        close(entry, weights, gap=1e-4)
