@@ -15,7 +15,7 @@ import torch
 
 import intently as it
 from benchmarks import measure
-from benchmarks.report import NONE, READING, Section, Settings, arguments, reached, run, table
+from benchmarks.report import NONE, READING, Goals, Section, Settings, arguments, run, table
 from intently import edits
 
 WIDTH, LAYERS, HEADS, WORDS = 768, 12, 12, 50257
@@ -86,12 +86,11 @@ def every_head(settings: Settings) -> Section:
         ["hooks, one by one", measure.spread(every).text(1), NONE],
         ["`it.effects`", measure.spread(seconds["ours"]).text(1), times.text()],
     ]
-    short = [f"{FASTER - times.median:.2f}× short"] if times.median < FASTER else []
     return Section(
         f"the effects of {LAYERS * HEADS} heads at {text.shape[1]} tokens",
         f"≥ {FASTER}× faster than hooks one by one",
         f"{times.median:.2f}×",
-        reached(short),
+        Goals().at_least(times.median, FASTER, unit="×"),
         f"Seconds, {READING}; the log-probability of one next word. Hooks run for one head of each "
         f"layer and count {HEADS} times; the scores agree to {worst:.0e}.\n\n"
         + table(["", "seconds", "hooks / ours"], rows),
@@ -107,7 +106,7 @@ def one_edit(settings: Settings) -> Section:
         "one key forbidden in a layer": {name: edits.forbid([5])},
         "one key forbidden in all layers": {"*": edits.forbid([5])},
     }
-    rows, misses, every = [], [], []
+    rows, goals, every = [], Goals(), []
     for t in (8, 16) if settings.quick else LENGTHS:
         text = ids(t)
 
@@ -125,16 +124,16 @@ def one_edit(settings: Settings) -> Section:
         for what in list(calls)[1:]:
             times = measure.ratio(seconds[what], seconds["plain"])
             counts = what in list(given)[:2]
-            over = [f"{what}, {t:,}: {times.median - DEARER:.2f}× over"]
-            misses += over if counts and times.median > DEARER else []
-            every += [times.median] if counts else []
+            if counts:
+                goals.at_most(times.median, DEARER, f"{what}, {t:,}", "×")
+                every.append(times.median)
             goal = f"≤ {DEARER}×" if counts else NONE
             rows.append([f"{t:,}", what, times.text(3), str(times.n), goal])
     return Section(
         "one edit in a model, fused kernels, against none",
         f"≤ {DEARER}×",
         f"at most {max(every):.3f}×",
-        reached(misses),
+        goals.verdict,
         f"Whole forwards, entering and leaving the edit included; {READING}.\n\n"
         + table(["tokens", "", "time / without", "rounds", "goal"], rows),
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.checking.right import Case, normal, real
+from benchmarks.checking.right import Case, normal, of, real
 
 B, T, S, C, H, D = 2, 6, 9, 32, 4, 8
 X, WORDS = normal(B, T, C), normal(B, S, C)
@@ -23,11 +23,7 @@ def _attention(processor: str = "", **options: Any) -> Any:
     return made
 
 
-def _case(
-    name: str, asked: dict[str, Any] | None = None, processor: str = "", **options: Any
-) -> Case:
-    return Case(f"diffusers' Attention, {name}", lambda: _attention(processor, **options),
-                asked or {})  # fmt: skip
+_case = of("diffusers' Attention", _attention)
 
 
 def _block(name: str, **options: Any) -> Any:

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 import intently as it
-from benchmarks.checking.right import Case, normal, real
+from benchmarks.checking.right import Case, normal, of, real
 
 B, T, S, C = 2, 6, 9, 32
 X, Y = normal(B, T, C), normal(B, S, C)
@@ -23,25 +23,19 @@ def _layer(name: str, *given: Any, **options: Any) -> Any:
     return getattr(keras.layers, name)(*given, **options)
 
 
-def _multi(name: str, asked: dict[str, Any] | None = None, **options: Any) -> Case:
-    return Case(
-        f"Keras' MultiHeadAttention, {name}",
-        lambda: _built(_layer("MultiHeadAttention", 4, 8, **options)),
-        asked or {},
-    )
-
-
-def _grouped(name: str, asked: dict[str, Any] | None = None, **options: Any) -> Case:
-    return Case(
-        f"Keras' GroupQueryAttention, {name}",
-        lambda: _built(_layer("GroupQueryAttention", 8, 4, 2, **options)),
-        asked or {},
-    )
-
-
 def _built(layer: Any) -> Any:
     layer(X, Y)
     return layer
+
+
+_multi = of(
+    "Keras' MultiHeadAttention",
+    lambda **options: _built(_layer("MultiHeadAttention", 4, 8, **options)),
+)
+_grouped = of(
+    "Keras' GroupQueryAttention",
+    lambda **options: _built(_layer("GroupQueryAttention", 8, 4, 2, **options)),
+)
 
 
 def _listed(kind: str, causal: bool = False, **options: Any) -> Any:

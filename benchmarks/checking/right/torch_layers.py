@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import intently as it
-from benchmarks.checking.right import Case, lower, normal, real
+from benchmarks.checking.right import Case, lower, normal, of, real
 
 B, T, S, C, H = 2, 6, 9, 32, 4
 CAUSAL = it.causal()
@@ -18,24 +18,16 @@ SELF = {"query": X, "key": X, "value": X}
 CROSS = {"query": X, "key": Y, "value": Y}
 
 
-def _multi(name: str, asked: dict[str, Any] | None = None, **options: Any) -> Case:
-    options = {"batch_first": True, **options}
-    return Case(
-        f"nn.MultiheadAttention, {name}",
-        lambda: nn.MultiheadAttention(C, H, **options),
-        asked or {},
-    )
-
-
-def _layer(name: str, asked: dict[str, Any] | None = None, **options: Any) -> Case:
-    return Case(
-        f"nn.TransformerEncoderLayer, {name}", lambda: _encoder_layer(**options), asked or {}
-    )
-
-
 def _encoder_layer(**options: Any) -> nn.Module:
     options = {"dim_feedforward": 48, "batch_first": True, **options}
     return nn.TransformerEncoderLayer(C, H, **options).eval()
+
+
+_multi = of(
+    "nn.MultiheadAttention",
+    lambda **options: nn.MultiheadAttention(C, H, **{"batch_first": True, **options}),
+)
+_layer = of("nn.TransformerEncoderLayer", _encoder_layer)
 
 
 def _decoder_layer(**options: Any) -> nn.Module:

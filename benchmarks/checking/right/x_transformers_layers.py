@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 import intently as it
-from benchmarks.checking.right import Case, normal, real, tokens
+from benchmarks.checking.right import Case, normal, of, real, tokens
 
 B, T, S, C, H, D = 2, 6, 9, 32, 4, 8
 CAUSAL = it.causal()
@@ -28,8 +28,7 @@ def _model(kind: str, **options: Any) -> Any:
     return x_transformers.TransformerWrapper(num_tokens=90, max_seq_len=64, attn_layers=layers)
 
 
-def _one(name: str, asked: dict[str, Any] | None = None, **options: Any) -> Case:
-    return Case(f"x-transformers' Attention, {name}", lambda: _attention(**options), asked or {})
+_one = of("x-transformers' Attention", _attention)
 
 
 def _decoder(name: str, mask: it.Mask | None = CAUSAL, **options: Any) -> Case:
