@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -188,30 +187,6 @@ def test_what_is_right_has_no_mistake() -> None:
     report = check(Causal(), mask=LEFT_TO_RIGHT)
     assert report.ok and not report.findings, str(report)
     assert "4 heads of 8, fused as (3, h, d)" in report.computes[0]
-
-
-class Cached(nn.Module):
-    """Causal attention with a cache, and what its steps forget."""
-
-    def __init__(self, aligned: bool = True) -> None:
-        super().__init__()
-        self.qkv, self.out, self.aligned = nn.Linear(32, 96), nn.Linear(32, 32), aligned
-
-    def forward(self, x: Tensor, past: Any = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        q, k, v = map(split, self.qkv(x).chunk(3, -1))
-        if past is not None:
-            k, v = torch.cat([past[0], k], 2), torch.cat([past[1], v], 2)
-        start = k.shape[2] - q.shape[2] if self.aligned else 0
-        mask = torch.ones(q.shape[2], k.shape[2]).tril(start).bool()
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-        return self.out(merge(y)), (k, v)
-
-
-def test_a_mask_that_is_aligned_top_left_shows_in_cached_steps() -> None:
-    torch.manual_seed(0)
-    assert check(Cached(), mask=LEFT_TO_RIGHT).ok
-    report = check(Cached(aligned=False), mask=LEFT_TO_RIGHT)
-    assert not report.ok and "cache" in report.mistakes[0].said, str(report)
 
 
 def test_dropout_in_evaluation_mode() -> None:

@@ -23,17 +23,6 @@ IDS = torch.tensor([[3, 14, 15, 9, 2, 6, 5]])
 HEADS, WIDTH, LAYERS = 4, 8, 3
 
 
-@pytest.fixture(scope="module")
-def gpt2() -> Any:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    torch.manual_seed(0)
-    size = {"n_layer": LAYERS, "n_head": HEADS, "n_embd": HEADS * WIDTH, "n_positions": 16}
-    ends = {"bos_token_id": 0, "eos_token_id": 1}
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=50, initializer_range=0.3, **size, **ends))
-    return model.eval()
-
-
 @contextmanager
 def no_head(model: Any, layer: int, head: int) -> Any:
     """A head of GPT-2 whose output is zero, by a hook on the output projection."""
