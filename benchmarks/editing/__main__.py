@@ -25,19 +25,9 @@ SAME = 1e-4
 
 
 def model(quick: bool) -> Any:
-    """The GPT-2 shape in eval mode; quick: tiny."""
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    torch.manual_seed(measure.SEED)
-    small: dict[str, Any] = {"n_embd": 48, "vocab_size": 64} if quick else {}
-    size = {"n_embd": WIDTH, "n_layer": LAYERS, "n_head": HEADS, "vocab_size": WORDS, **small}
-    ends = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
-    return GPT2LMHeadModel(GPT2Config(**size, **ends)).eval()
-
-
-def ids(t: int) -> torch.Tensor:
-    """One text of t tokens."""
-    return torch.randint(64, (1, t), generator=torch.Generator().manual_seed(measure.SEED))
+    """The GPT-2 shape; quick: tiny."""
+    width, words = (48, 64) if quick else (WIDTH, WORDS)
+    return measure.gpt2(width, LAYERS, HEADS, words)
 
 
 def score(out: Any) -> torch.Tensor:
@@ -65,7 +55,7 @@ def hooked(gpt2: Any, text: torch.Tensor, layer: int, head: int) -> float:
 
 def every_head(settings: Settings) -> Section:
     """`it.effects` of every head, and one run with a hook for each."""
-    gpt2, text = model(settings.quick), ids(16 if settings.quick else TEXT)
+    gpt2, text = model(settings.quick), measure.ids(16 if settings.quick else TEXT)
     places = [(layer, layer) for layer in range(LAYERS)]
 
     def ours() -> list[float]:
@@ -108,7 +98,7 @@ def one_edit(settings: Settings) -> Section:
     }
     rows, goals, every = [], Goals(), []
     for t in (8, 16) if settings.quick else LENGTHS:
-        text = ids(t)
+        text = measure.ids(t)
 
         def plain(text: Any = text) -> Any:
             with torch.no_grad():

@@ -35,27 +35,8 @@ TILE = 0.020
 
 
 def model(positions: int, attention: str = "sdpa") -> Any:
-    """The GPT-2 shape in eval mode, without a vocabulary worth the name."""
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    torch.manual_seed(measure.SEED)
-    config = GPT2Config(
-        vocab_size=64,
-        n_positions=positions,
-        n_embd=WIDTH,
-        n_layer=LAYERS,
-        n_head=HEADS,
-        bos_token_id=None,
-        eos_token_id=None,
-        pad_token_id=None,
-        attn_implementation=attention,
-    )
-    return GPT2LMHeadModel(config).eval()
-
-
-def ids(t: int) -> torch.Tensor:
-    """One text of t tokens."""
-    return torch.randint(64, (1, t), generator=torch.Generator().manual_seed(measure.SEED))
+    """The GPT-2 shape, without a vocabulary worth the name."""
+    return measure.gpt2(WIDTH, LAYERS, HEADS, n_positions=positions, attn_implementation=attention)
 
 
 def kept(t: int) -> int:
@@ -70,7 +51,7 @@ def slowdown(settings: Settings) -> Section:
     """Watched against unwatched, by length."""
     lines, goals, medians = [], Goals(), []
     for t in (64, 128) if settings.quick else LENGTHS:
-        calls = _forward(model(t), ids(t))
+        calls = _forward(model(t), measure.ids(t))
         calls["again"] = calls["unwatched"]
         seconds = measure.rounds(calls, settings.effort(30, 5, 41))
         found = measure.ratio(seconds["watched"], seconds["unwatched"])
@@ -95,7 +76,7 @@ def slowdown(settings: Settings) -> Section:
 def against(settings: Settings) -> Section:
     """Watching against `output_attentions=True`, and a length that only watching reaches."""
     t, far = (64, 128) if settings.quick else (4096, 16384)
-    x = ids(t)
+    x = measure.ids(t)
     fused, plain = model(far), model(far, "eager")
     calls = _forward(fused, x)
     calls["output_attentions"] = lambda: _plainly(plain, x)
@@ -111,7 +92,7 @@ def against(settings: Settings) -> Section:
     goals.at_most(share, LEANER, "memory")
     start = time.perf_counter()
     with torch.no_grad(), it.watch(fused) as seen:
-        fused(ids(far))
+        fused(measure.ids(far))
     took = time.perf_counter() - start
     row = seen[f"transformer.h.{LAYERS - 1}.attn"][0, 0, -1]
     if not torch.isclose(row.sum(), row.new_ones(()), atol=1e-4):
@@ -138,7 +119,7 @@ def against(settings: Settings) -> Section:
 def summary(settings: Settings) -> Section:
     """The summary of every head against the model's own forward pass."""
     t = 64 if settings.quick else 2048
-    made, x = model(t), ids(t)
+    made, x = model(t), measure.ids(t)
     with torch.no_grad(), it.watch(made) as seen:
         made(x)
     calls: dict[str, measure.Call] = {
@@ -217,7 +198,7 @@ def models(settings: Settings) -> Section:
     for name, (kind, options, goal) in cases.items():
         torch.manual_seed(measure.SEED)
         config = getattr(transformers, f"{kind}Config")(**options)
-        made, x = getattr(transformers, f"{kind}Model")(config).eval(), ids(SHORT)
+        made, x = getattr(transformers, f"{kind}Model")(config).eval(), measure.ids(SHORT)
         calls = _forward(made, x, output_attentions=None)
         calls["again"] = calls["unwatched"]
         seconds = measure.rounds(calls, settings.effort(25, 5, 31))
@@ -281,7 +262,7 @@ def _peak(name: str, t: int, threads: int) -> Peak:
     """Peak of one pass in this process; ``name`` is a store, or how the pass runs without one."""
     torch.set_num_threads(threads)
     made = model(t, "eager" if name == "output_attentions" else "sdpa")
-    x, held = ids(t), []
+    x, held = measure.ids(t), []
 
     def call() -> list[torch.Tensor]:
         if name in STORES:
@@ -292,14 +273,14 @@ def _peak(name: str, t: int, threads: int) -> Peak:
             held.append(_plainly(made, x, weights=name == "output_attentions"))
         return []
 
-    made(ids(16))
+    made(measure.ids(16))
     return measure.peak(call)
 
 
 def _generated(watched: bool, prompt: int, steps: int, threads: int) -> Peak:
     """Peak of one greedy generation in this process."""
     torch.set_num_threads(threads)
-    made, x, held = model(prompt + steps), ids(prompt), []
+    made, x, held = model(prompt + steps), measure.ids(prompt), []
 
     def call() -> list[torch.Tensor]:
         with it.watch(made) if watched else nullcontext() as seen:
@@ -313,7 +294,7 @@ def _generated(watched: bool, prompt: int, steps: int, threads: int) -> Peak:
         held.append(seen)
         return []
 
-    made(ids(16))
+    made(measure.ids(16))
     return measure.peak(call)
 
 
