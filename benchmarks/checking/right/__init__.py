@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-PARTS = ("functions", "own", "torch_layers", "diffusers_layers", "keras_layers",
-         "x_transformers_layers", "of_transformers")  # fmt: skip
+PARTS = ("functions", "own", "layers", "of_transformers")
 
 
 @dataclass(frozen=True)
