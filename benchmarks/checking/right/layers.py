@@ -111,7 +111,7 @@ def _diffusers_attention(processor: str = "", **options: Any) -> Any:
     return made
 
 
-_attends = of("diffusers' Attention", _diffusers_attention)
+_mixed = of("diffusers' Attention", _diffusers_attention)
 
 
 def _block(name: str, **options: Any) -> Any:
@@ -156,22 +156,22 @@ def _dit() -> Any:
 WORDS = {"inputs": {"hidden_states": X, "encoder_hidden_states": Y}}
 ADDED = torch.zeros(B, S).masked_fill(~real(B, S), -10_000.0)[:, None].repeat(1, 1, 1)
 OF_DIFFUSERS = (
-    _attends("nothing said"), _attends("self", {"inputs": {"hidden_states": X}}),
-    _attends("cross", WORDS), _attends("cross, another width", {"inputs": {
+    _mixed("nothing said"), _mixed("self", {"inputs": {"hidden_states": X}}),
+    _mixed("cross", WORDS), _mixed("cross, another width", {"inputs": {
         "hidden_states": X, "encoder_hidden_states": normal(B, S, 20)}}, cross_attention_dim=20),
-    _attends("plain products", WORDS, "AttnProcessor"), _attends("fused", WORDS, "AttnProcessor2_0"),
-    _attends("sliced", WORDS, "SlicedAttnProcessor"),
-    _attends("bias", WORDS, bias=True),
-    _attends("normed queries and keys", WORDS, qk_norm="rms_norm"),
-    _attends("layer norms", WORDS, qk_norm="layer_norm"), _attends("residual", WORDS,
+    _mixed("plain products", WORDS, "AttnProcessor"), _mixed("fused", WORDS, "AttnProcessor2_0"),
+    _mixed("sliced", WORDS, "SlicedAttnProcessor"),
+    _mixed("bias", WORDS, bias=True),
+    _mixed("normed queries and keys", WORDS, qk_norm="rms_norm"),
+    _mixed("layer norms", WORDS, qk_norm="layer_norm"), _mixed("residual", WORDS,
                                                             residual_connection=True),
-    _attends("an image, nothing said", norm_num_groups=4, residual_connection=True),
-    _attends("an image", {"inputs": {"hidden_states": normal(B, C, 4, 4)}}, norm_num_groups=4,
+    _mixed("an image, nothing said", norm_num_groups=4, residual_connection=True),
+    _mixed("an image", {"inputs": {"hidden_states": normal(B, C, 4, 4)}}, norm_num_groups=4,
           residual_connection=True),
-    _attends("scaled after", WORDS, scale_qk=True, rescale_output_factor=2.0),
-    _attends("in float32 inside", WORDS, "AttnProcessor", upcast_attention=True,
+    _mixed("scaled after", WORDS, scale_qk=True, rescale_output_factor=2.0),
+    _mixed("in float32 inside", WORDS, "AttnProcessor", upcast_attention=True,
           upcast_softmax=True),
-    _attends("padding", {"inputs": {"hidden_states": X, "encoder_hidden_states": Y,
+    _mixed("padding", {"inputs": {"hidden_states": X, "encoder_hidden_states": Y,
                                  "attention_mask": ADDED},
                       "arguments": {"attention_mask": "add"}}, "AttnProcessor2_0"),
     Case("diffusers' BasicTransformerBlock", lambda: _block("")),
@@ -255,7 +255,7 @@ def _x_attention(**options: Any) -> Any:
     return Attention(C, heads=H, dim_head=D, **options)
 
 
-def _wrapped(kind: str, **options: Any) -> Any:
+def _model(kind: str, **options: Any) -> Any:
     import x_transformers
 
     torch.manual_seed(0)
@@ -268,9 +268,7 @@ _one = of("x-transformers' Attention", _x_attention)
 
 def _decoder(name: str, mask: it.Mask | None = CAUSAL, **options: Any) -> Case:
     asked: dict[str, Any] = {} if mask is None else {"mask": mask}
-    return Case(
-        f"x-transformers' Decoder, {name}", lambda: _wrapped("Decoder", **options), asked, 30
-    )
+    return Case(f"x-transformers' Decoder, {name}", lambda: _model("Decoder", **options), asked, 30)
 
 
 OF_X_TRANSFORMERS = (
@@ -287,10 +285,10 @@ OF_X_TRANSFORMERS = (
     _decoder("ALiBi", alibi_pos_bias=True), _decoder("grouped", attn_kv_heads=2),
     _decoder("flash", attn_flash=True), _decoder("relative bias", rel_pos_bias=True),
     _decoder("window", None, attn_max_attend_past=3),
-    Case("x-transformers' Encoder", lambda: _wrapped("Encoder"), {}, 30),
-    Case("x-transformers' Encoder, padding", lambda: _wrapped("Encoder"), {
+    Case("x-transformers' Encoder", lambda: _model("Encoder"), {}, 30),
+    Case("x-transformers' Encoder, padding", lambda: _model("Encoder"), {
         "inputs": {"x": tokens(B, 8), "mask": real(B, 8)}, "arguments": {"mask": "attend"}}, 30),
-    Case("x-transformers' Encoder, rotary", lambda: _wrapped("Encoder", rotary_pos_emb=True), {}, 30),
+    Case("x-transformers' Encoder, rotary", lambda: _model("Encoder", rotary_pos_emb=True), {}, 30),
 )  # fmt: skip
 
 
