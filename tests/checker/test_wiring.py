@@ -144,3 +144,18 @@ def test_the_first_module_that_leaks(leaking: int | None) -> None:
     report = check(blocks, inputs={"input": torch.randn(2, 6, 16)}, mask=it.causal())
     where = [f.where for f in report.mistakes if f.name == "leak-later"]
     assert where == ([] if leaking is None else [f"{leaking}"]), str(report)
+
+
+@pytest.mark.parametrize(
+    ("fill", "expected"),
+    [(-torch.inf, ["nan-without-keys"]), (-1e9, ["mean-without-keys"]), (None, [])],
+)
+def test_a_query_that_may_see_nothing(fill: float | None, expected: list[str]) -> None:
+    def mine(q: Tensor, k: Tensor, v: Tensor, pad: Tensor) -> Tensor:
+        z = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(pad[:, None, None], fill or -torch.inf)
+        w = z.softmax(-1)
+        return (w.nan_to_num(0.0) if fill is None else w) @ v
+
+    q, k, v = torch.randn(3, 3, 4, 7, 8, generator=torch.Generator().manual_seed(0))
+    inputs = {"q": q, "k": k, "v": v, "pad": torch.arange(7) >= torch.tensor([[7], [5], [4]])}
+    assert names(check(mine, inputs=inputs, arguments={"pad": "ignore"})) == expected
