@@ -115,12 +115,6 @@ class NoBias(Layer):
         return F.linear(y, self.out.weight)
 
 
-class NoValueBias(Layer):
-    def split(self, x: Tensor) -> Any:
-        q, k, v = super().split(x)
-        return q, k, v - self.qkv.bias[64:].view(1, self.heads, 1, 8)
-
-
 def alike(kind: type[Layer]) -> tuple[Layer, Layer]:
     """A layer of a kind, and the reference with the same weights."""
     torch.manual_seed(0)
@@ -145,7 +139,6 @@ def alike(kind: type[Layer]) -> tuple[Layer, Layer]:
         (NoMask, "mask-missing"),
         (Transposed, "weight-transposed"),
         (NoBias, "projection-bias-missing"),
-        (NoValueBias, "projection-bias-missing"),
     ],
 )
 def test_the_difference_is_named(kind: type[Layer], name: str) -> None:
