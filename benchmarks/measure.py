@@ -22,6 +22,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 Call = Callable[[], Any]
@@ -130,6 +131,24 @@ def check_agree(name: str, first: Sequence[Tensor], second: Sequence[Tensor]) ->
         error = (x - y).abs().max() / x.abs().max()
         if not error < 1e-4:
             raise AssertionError(f"{name}: the two sides differ by {error:.1e} of the maximum")
+
+
+# --- a model ------------------------------------------------------------------------------------
+
+
+def gpt2(width: int, layers: int, heads: int, words: int = 64, **options: Any) -> Any:
+    """A GPT-2 with random weights, in eval mode."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(SEED)
+    ends = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+    size = {"n_embd": width, "n_layer": layers, "n_head": heads, "vocab_size": words}
+    return GPT2LMHeadModel(GPT2Config(**size, **ends, **options)).eval()
+
+
+def ids(t: int) -> Tensor:
+    """One text of t tokens."""
+    return torch.randint(64, (1, t), generator=torch.Generator().manual_seed(SEED))
 
 
 # --- memory -------------------------------------------------------------------------------------

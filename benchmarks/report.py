@@ -49,6 +49,35 @@ def reached(misses: list[str]) -> str:
     return "no: " + "; ".join(misses) if misses else "yes"
 
 
+class Goals:
+    """What a section should reach: each measure gets its verdict, and what is missed is kept."""
+
+    def __init__(self) -> None:
+        self.misses: list[str] = []
+
+    def at_most(
+        self, value: float, goal: float, name: str = "", unit: str = "", digits: int = 2
+    ) -> str:
+        """Write "yes", or by how much a value is over its goal."""
+        return self._told(value - goal, f"{unit} over", name, digits)
+
+    def at_least(
+        self, value: float, goal: float, name: str = "", unit: str = "", digits: int = 2
+    ) -> str:
+        """Write "yes", or how much of its goal a value lacks."""
+        return self._told(goal - value, f"{unit} short", name, digits)
+
+    def _told(self, gap: float, words: str, name: str, digits: int) -> str:
+        short = [f"{gap:,.{digits}f}{words}"] if gap > 0 else []
+        self.misses += [f"{name}: {x}" if name else x for x in short]
+        return reached(short)
+
+    @property
+    def verdict(self) -> str:
+        """Write "yes", or all that is missed."""
+        return reached(self.misses)
+
+
 def against_noise(
     ours: Sequence[float], noise: Sequence[float], goal: float
 ) -> tuple[str, list[str]]:

@@ -1,5 +1,6 @@
 """The instrument of `benchmarks/breadth`: its truth, and that it notices what is wrong."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -87,7 +88,28 @@ def truth(model, x, mode=torch.no_grad):
     return found
 
 
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def styles():
+    sys.path.insert(0, str(ROOT))
+    try:
+        return [*pytest.importorskip("benchmarks.breadth.styles").STYLES]
+    finally:
+        sys.path.remove(str(ROOT))
+
+
+UNATTENDED = {"over_queries", "Performer", "LinearAttention", "SigmoidAttention", "Router"}
+"""No softmax over keys meets values."""
+
+
+@pytest.mark.parametrize("style", styles())
+def test_a_style_by_hand_is_seen_as_it_really_ran(style):
+    from benchmarks.breadth.__main__ import run
+
+    row = run("by hand", style)
+    expected = "no attention" if style in UNATTENDED else "right"
+    assert row.verdict == ("said" if style == "softmax_one" else expected), row.reasons
+    assert not row.failed
+
+
 @pytest.mark.parametrize(
     ("style", "count"),
     [
@@ -108,11 +130,12 @@ def truth(model, x, mode=torch.no_grad):
         ("cached_by_hand", 14),
     ],
 )
-def test_truth_finds_every_softmax_that_meets_values(style, count, mode):
+def test_truth_finds_every_softmax_that_meets_values(style, count):
     from benchmarks.breadth import styles
 
     model, given = styles.build(style)
-    assert len(truth(model, given["input"], mode).found) == count
+    for mode in (torch.no_grad, torch.inference_mode):
+        assert len(truth(model, given["input"], mode).found) == count
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from benchmarks.measure import geometric_mean
 from benchmarks.report import (
     NONE,
     READING,
+    Goals,
     Section,
     Settings,
     against_noise,
@@ -117,7 +118,7 @@ def decoding(settings: Settings) -> Section:
             x._replace(vocabulary=64, width=32, layers=2, heads=4, prompt=4, steps=8)
             for x in (DECODERS[0], DECODERS[2])
         ]
-    lines, misses, medians, noise = [], [], [], []
+    lines, goals, medians, noise = [], Goals(), [], []
     for case in cases:
         calls = case.calls()
         tokens = {name: call() for name, call in calls.items()}
@@ -128,33 +129,15 @@ def decoding(settings: Settings) -> Section:
         seconds = measure.rounds(calls, settings.effort(20, 5, 21))
         ratios = {name: measure.ratio(seconds["generate"], seconds[name]) for name in calls}
         median = ratios["ours"].median
-        short = [f"{STEP - median:.2f} short"] if median < STEP else []
-        misses += [f"{case.family}, {case.vocabulary:,} tokens: {x}" for x in short]
+        verdict = goals.at_least(median, STEP, f"{case.family}, {case.vocabulary:,} tokens")
         medians.append(median)
         noise.append(ratios["again"].median)
         milliseconds = 1e3 * measure.spread(seconds["generate"]).median / case.steps
-        lines.append(
-            [
-                case.family,
-                f"{case.vocabulary:,}",
-                f"{milliseconds:.3g}",
-                ratios["ours"].text(),
-                ratios["again"].text(),
-                ratios["loop"].text(),
-                str(ratios["ours"].n),
-                reached(short),
-            ]
-        )
-    head = [
-        "",
-        "vocabulary",
-        "generate, ms a token",
-        "generate / ours",
-        "A/A",
-        "generate / their loop",
-        "rounds",
-        "reached",
-    ]
+        cells = [ratios[name].text() for name in ("ours", "again", "loop")]
+        size = f"{case.vocabulary:,}", f"{milliseconds:.3g}"
+        lines.append([case.family, *size, *cells, str(ratios["ours"].n), verdict])
+    head = ["", "vocabulary", "generate, ms a token", "generate / ours", "A/A"]
+    head += ["generate / their loop", "rounds", "reached"]
     made = cases[0]
     size = f"{made.layers} layers, {made.width} wide, {made.heads} heads, batch 1"
     body = (
@@ -169,7 +152,7 @@ def decoding(settings: Settings) -> Section:
         f"Cached greedy step, {size}, against `generate`",
         f"≥ {STEP}×",
         f"{min(medians):.2f} to {max(medians):.2f}× (A/A {min(noise):.2f} to {max(noise):.2f})",
-        reached(misses),
+        goals.verdict,
         body,
     )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fnmatch
 from typing import Any
 
-MAMBA = {"mamba_n_heads": 4, "mamba_num_heads": 4, "num_heads": 4}
 INTRACLASS = {
     "reduce_channel": [1, 1, 0], "return_channel": [1, 1, 0],
     **{f"{way}_{size}ratio": [[n, 1], [1, 1], [n // 2, 0]] if "vertical" in way else

@@ -56,7 +56,7 @@ def stated(intent: dict[str, Any]) -> dict[str, Any]:
 
 def proved(program: Program) -> Row:
     """Whether the mistake shows."""
-    shows, size = program.wrong()
+    shows, size = program.shows(program.make(), program.inputs())
     return {"shows": shows, "size": size}
 
 

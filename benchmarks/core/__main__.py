@@ -17,7 +17,7 @@ import intently as it
 from benchmarks import measure
 from benchmarks.core import native, products
 from benchmarks.measure import Effort
-from benchmarks.report import NONE, READING, Section, Settings, arguments, reached, run, table
+from benchmarks.report import NONE, READING, Goals, Section, Settings, arguments, run, table
 
 SMALL_LIMIT = 15
 
@@ -46,15 +46,13 @@ def small(settings: Settings) -> Section:
     more = {
         name: measure.difference(micros[name], micros[other]) for name, other in against.items()
     }
-    lines, misses = [], []
+    lines, goals = [], Goals()
     for name, found in micros.items():
         line = [f"`{name}`" if "it." in name else name, measure.spread(found).text(1)]
         line.append(more[name].text(1) if name in more else NONE)
         if "attention" in name:
-            over = more[name].median - SMALL_LIMIT
-            short = [f"{over:.1f} µs over"] if over > 0 else []
-            misses += [f"`{name}` {x}" for x in short]
-            line += [f"≤ {SMALL_LIMIT}", reached(short)]
+            verdict = goals.at_most(more[name].median, SMALL_LIMIT, f"`{name}`", " µs", 1)
+            line += [f"≤ {SMALL_LIMIT}", verdict]
         lines.append([*line, NONE, NONE][:5])
     plain, causal = (x.median for name, x in more.items() if "attention" in name)
     body = (
@@ -65,7 +63,7 @@ def small(settings: Settings) -> Section:
         "the small call (1, 1, 8, 8): `it.attention` above scaled_dot_product_attention",
         f"≤ {SMALL_LIMIT} µs more",
         f"{plain:.1f} µs, causal {causal:.1f} µs (A/A {more['torch again'].median:.1f})",
-        reached(misses),
+        goals.verdict,
         body + table(["", "µs", "more than torch", "goal", "reached"], lines),
     )
 
@@ -90,7 +88,7 @@ def starting(settings: Settings) -> Section:
         "`intently translate`, until it reads its model": (before_the_model, "import torch", 1.15),
         "`intently --help`": (help_alone, "import typer, rich", 2),
     }
-    lines, misses, found = [], [], []
+    lines, goals, found = [], Goals(), []
     turns = 1 if settings.quick else 15
     for name, (code, base, limit) in pairs.items():
         ours, theirs = measure.start_python(code), measure.start_python(base)
@@ -98,27 +96,17 @@ def starting(settings: Settings) -> Section:
         seconds = measure.rounds(calls, Effort(0, turns, turns))
         same = measure.ratio(seconds["theirs again"], seconds["theirs"])
         times = measure.ratio(seconds["ours"], seconds["theirs"])
-        short = [f"{times.median - limit:.2f}× over"] if times.median > limit else []
-        misses += short
+        verdict = goals.at_most(times.median, limit, unit="×")
         found.append(f"{times.median:.2f}× (A/A {same.median:.2f}×)")
-        lines.append(
-            [
-                name,
-                f"`{base}`",
-                measure.spread(seconds["ours"]).text(),
-                times.text(),
-                same.text(),
-                f"≤ {limit}×",
-                reached(short),
-            ]
-        )
+        cells = [measure.spread(seconds["ours"]).text(), times.text(), same.text()]
+        lines.append([name, f"`{base}`", *cells, f"≤ {limit}×", verdict])
     body = f"Whole runs of a new interpreter, {turns} of each in turn; {READING}.\n\n"
     head = ["", "against", "seconds", "time / its", "A/A", "goal", "reached"]
     return Section(
         "starting, against importing what it stands on",
         ", ".join(f"≤ {limit}×" for _, _, limit in pairs.values()),
         ", ".join(found),
-        reached(misses),
+        goals.verdict,
         body + table(head, lines),
     )
 

@@ -9,9 +9,8 @@ its block mask made once by ``create_block_mask``.
 
 from __future__ import annotations
 
-import argparse
+import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -21,7 +20,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import intently as it
 from benchmarks.measure import SEED, Effort, ratio, rounds, spread
-from benchmarks.report import table
+from benchmarks.report import NONE, Section, Settings, arguments, run, table
 
 Call = Callable[[], Tensor]
 H, D = 16, 64
@@ -143,26 +142,20 @@ def line(row: Row, t: int, dtype: torch.dtype, backward: bool, count: int) -> li
     ]
 
 
-def main() -> None:
-    """Print the table, and write it to ``--out``."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--out", type=Path)
-    asked = parser.parse_args()
+def gpu(settings: Settings) -> Section:
+    """Every row in both precisions, forward and with backward."""
     torch.manual_seed(SEED)
     torch._dynamo.config.recompile_limit = 256  # past eight, PyTorch's side would not be compiled
     lines = []
     for row in rows():
         for dtype in (torch.bfloat16, torch.float32):
             for backward in (False, True):
-                lines.append(line(row, 8192, dtype, backward, 3 if asked.quick else 30))
-                print(*lines[-1], sep=" | ", flush=True)
+                lines.append(line(row, 8192, dtype, backward, 3 if settings.quick else 30))
+                print(*lines[-1], sep=" | ", file=sys.stderr, flush=True)
     head = ["what", "(b, h, t, d)", "dtype", "", "our kernel", "ours, ms", "theirs / ours", "A/A"]
-    text = f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}\n\n{table(head, lines)}\n"
-    print(text)
-    if asked.out:
-        asked.out.write_text(text)
+    name = torch.cuda.get_device_name()
+    return Section(f"attention on {name}", NONE, "see below", NONE, table(head, lines))
 
 
 if __name__ == "__main__":
-    main()
+    run(arguments("Measure attention on a GPU.").parse_args(), {"gpu": gpu})

@@ -15,7 +15,7 @@ import torch
 
 import intently as it
 from benchmarks import measure
-from benchmarks.report import NONE, READING, Section, Settings, arguments, reached, run, table
+from benchmarks.report import NONE, READING, Goals, Section, Settings, arguments, run, table
 from intently import edits
 
 WIDTH, LAYERS, HEADS, WORDS = 768, 12, 12, 50257
@@ -25,19 +25,9 @@ SAME = 1e-4
 
 
 def model(quick: bool) -> Any:
-    """The GPT-2 shape in eval mode; quick: tiny."""
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    torch.manual_seed(measure.SEED)
-    small: dict[str, Any] = {"n_embd": 48, "vocab_size": 64} if quick else {}
-    size = {"n_embd": WIDTH, "n_layer": LAYERS, "n_head": HEADS, "vocab_size": WORDS, **small}
-    ends = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
-    return GPT2LMHeadModel(GPT2Config(**size, **ends)).eval()
-
-
-def ids(t: int) -> torch.Tensor:
-    """One text of t tokens."""
-    return torch.randint(64, (1, t), generator=torch.Generator().manual_seed(measure.SEED))
+    """The GPT-2 shape; quick: tiny."""
+    width, words = (48, 64) if quick else (WIDTH, WORDS)
+    return measure.gpt2(width, LAYERS, HEADS, words)
 
 
 def score(out: Any) -> torch.Tensor:
@@ -65,7 +55,7 @@ def hooked(gpt2: Any, text: torch.Tensor, layer: int, head: int) -> float:
 
 def every_head(settings: Settings) -> Section:
     """`it.effects` of every head, and one run with a hook for each."""
-    gpt2, text = model(settings.quick), ids(16 if settings.quick else TEXT)
+    gpt2, text = model(settings.quick), measure.ids(16 if settings.quick else TEXT)
     places = [(layer, layer) for layer in range(LAYERS)]
 
     def ours() -> list[float]:
@@ -86,12 +76,11 @@ def every_head(settings: Settings) -> Section:
         ["hooks, one by one", measure.spread(every).text(1), NONE],
         ["`it.effects`", measure.spread(seconds["ours"]).text(1), times.text()],
     ]
-    short = [f"{FASTER - times.median:.2f}× short"] if times.median < FASTER else []
     return Section(
         f"the effects of {LAYERS * HEADS} heads at {text.shape[1]} tokens",
         f"≥ {FASTER}× faster than hooks one by one",
         f"{times.median:.2f}×",
-        reached(short),
+        Goals().at_least(times.median, FASTER, unit="×"),
         f"Seconds, {READING}; the log-probability of one next word. Hooks run for one head of each "
         f"layer and count {HEADS} times; the scores agree to {worst:.0e}.\n\n"
         + table(["", "seconds", "hooks / ours"], rows),
@@ -107,9 +96,9 @@ def one_edit(settings: Settings) -> Section:
         "one key forbidden in a layer": {name: edits.forbid([5])},
         "one key forbidden in all layers": {"*": edits.forbid([5])},
     }
-    rows, misses, every = [], [], []
+    rows, goals, every = [], Goals(), []
     for t in (8, 16) if settings.quick else LENGTHS:
-        text = ids(t)
+        text = measure.ids(t)
 
         def plain(text: Any = text) -> Any:
             with torch.no_grad():
@@ -125,16 +114,16 @@ def one_edit(settings: Settings) -> Section:
         for what in list(calls)[1:]:
             times = measure.ratio(seconds[what], seconds["plain"])
             counts = what in list(given)[:2]
-            over = [f"{what}, {t:,}: {times.median - DEARER:.2f}× over"]
-            misses += over if counts and times.median > DEARER else []
-            every += [times.median] if counts else []
+            if counts:
+                goals.at_most(times.median, DEARER, f"{what}, {t:,}", "×")
+                every.append(times.median)
             goal = f"≤ {DEARER}×" if counts else NONE
             rows.append([f"{t:,}", what, times.text(3), str(times.n), goal])
     return Section(
         "one edit in a model, fused kernels, against none",
         f"≤ {DEARER}×",
         f"at most {max(every):.3f}×",
-        reached(misses),
+        goals.verdict,
         f"Whole forwards, entering and leaving the edit included; {READING}.\n\n"
         + table(["tokens", "", "time / without", "rounds", "goal"], rows),
     )

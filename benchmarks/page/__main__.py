@@ -8,6 +8,7 @@ without a GPU; a time is that of the page's own clock.
 
 from __future__ import annotations
 
+import math
 import shutil
 import statistics
 import tempfile
@@ -24,7 +25,17 @@ import torch
 
 import intently as it
 from benchmarks import measure
-from benchmarks.report import READING, Section, Settings, arguments, megabytes, reached, run, table
+from benchmarks.report import (
+    NONE,
+    READING,
+    Goals,
+    Section,
+    Settings,
+    arguments,
+    megabytes,
+    run,
+    table,
+)
 from intently.show.page import save_page
 from intently.show.page.items import items_of
 from intently.show.page.server import Server, explorer
@@ -61,26 +72,25 @@ def matrices(t: int, layers: int) -> dict[str, it.LazyMatrix]:
 
 def sizes(settings: Settings) -> Section:
     """Bytes of the pages, and the time to write them."""
-    lines, misses, said = [], [], []
-    for (t, layers), goals in SIZES.items():
+    lines, goals, said = [], Goals(), []
+    for (t, layers), most in SIZES.items():
         t = t // 8 if settings.quick else t
         shown = matrices(t, layers)
-        for precision, goal in zip(("half", "full"), goals):
+        for precision, goal in zip(("half", "full"), most):
             with tempfile.TemporaryDirectory() as folder:
                 start = time.perf_counter()
                 path = save_page(shown, Path(folder) / "page.html", precision)  # type: ignore[arg-type]
                 took, size = time.perf_counter() - start, path.stat().st_size
-            short = [f"{megabytes(size - goal)} MB over"] if size > goal else []
             name = f"{t:,} tokens, {layers * HEADS} heads, {precision}"
-            misses += [f"{name}: {x}" for x in short]
+            verdict = goals.at_most(size / 1e6, goal / 1e6, name, " MB", 1)
             said.append(megabytes(size))
-            lines.append([name, megabytes(size), megabytes(goal), f"{took:.1f}", reached(short)])
+            lines.append([name, megabytes(size), megabytes(goal), f"{took:.1f}", verdict])
     head = ["", "MB", "goal, MB", "seconds to write", "reached"]
     return Section(
         "size of a page: 512 tokens × 144 heads in half and full, 4,096 × 12 heads alike",
         "≤ 30, 60, 18, 36 MB",
         ", ".join(said) + " MB",
-        reached(misses),
+        goals.verdict,
         table(head, lines),
     )
 
@@ -101,9 +111,12 @@ def browser(settings: Settings) -> Section:
     opening = [seconds for one in opened for seconds in one]
     first, head = measure.spread(drawn), measure.spread(opening)
     frames = measure.spread(slowest)
-    misses = [f"first paint {first.median - PAINT:.2f} s over"] if first.median > PAINT else []
-    misses += [f"a head {1e3 * (head.median - OPEN):.0f} ms over"] if head.median > OPEN else []
-    misses += [f"{sum(late)} frames over 50 ms in {runs} runs"] if statistics.median(late) else []
+    goals = Goals()
+    goals.at_most(first.median, PAINT, "first paint", " s")
+    goals.at_most(1e3 * head.median, 1e3 * OPEN, "a head", " ms", 0)
+    goals.misses += (
+        [f"{sum(late)} frames over 50 ms in {runs} runs"] if statistics.median(late) else []
+    )
     lines = [
         ["first paint (the browser's mark)", measure.spread(painted).text(), str(runs)],
         ["all heads in sight are drawn", first.text(), str(runs)],
@@ -116,7 +129,7 @@ def browser(settings: Settings) -> Section:
         "first paint ≤ 2 s, opening a head ≤ 200 ms, no frame over 50 ms in 60 pointer moves",
         f"{first.median:.2f} s, {1e3 * head.median:.0f} ms, longest frame "
         f"{1e3 * frames.median:.0f} ms",
-        reached(misses),
+        goals.verdict,
         body + table(["", "s", "n"], lines),
     )
 
@@ -246,7 +259,6 @@ def zooms(settings: Settings) -> Section:
     medians = {size: statistics.median(s for s, _ in answers) for size, answers in found.items()}
     medians[0] = statistics.median(s for s, _ in early)
     worst = max(medians.values())
-    short = [f"{1e3 * (worst - ZOOM):.0f} ms over"] if worst > ZOOM else []
     body = (
         f"A causal head of {t:,} tokens, d = {WIDTH}, from the mapped file; 512 × 512 cells, asked "
         f"over HTTP. All of it, exact, took {took:.1f} s. Milliseconds, {READING}.\n\n"
@@ -255,7 +267,7 @@ def zooms(settings: Settings) -> Section:
         f"any zoom of a served head of {t:,} tokens",
         f"≤ {1e3 * ZOOM:.0f} ms",
         f"{1e3 * min(medians.values()):.0f} to {1e3 * worst:.0f} ms (medians by size)",
-        reached(short),
+        Goals().at_most(1e3 * worst, 1e3 * ZOOM, unit=" ms", digits=0),
         body + table(["window", "ms", "cells are"], lines),
     )
 
@@ -293,23 +305,22 @@ def drawn(settings: Settings) -> Section:
         "window of 1,024": it.attend(q, k, mask=causal & it.window(1023, 0)),
         "causal, ALiBi": it.attend(q[None], k[None], mask=causal, bias=it.alibi(1))[0],
     }
-    lines, misses, medians = [], [], []
+    lines, goals, medians = [], Goals(), []
     with tempfile.TemporaryDirectory() as folder:
         for name, matrix in cases.items():
             calls = {name: partial(it.show.heatmap, matrix, save=Path(folder) / "head.png")}
             found = measure.spread(measure.rounds(calls, settings.effort(20, 3, 9))[name])
-            over = found.median - DRAWN
-            short = [f"{over:.2f} s over"] if over > 0 and name == "causal" else []
-            misses += short
+            goal = DRAWN if name == "causal" else math.inf
+            verdict = goals.at_most(found.median, goal, unit=" s")
             medians.append(found.median)
-            goal = f"≤ {DRAWN:.0f}" if name == "causal" else "–"
-            lines.append([name, found.text(), goal, str(found.n), reached(short)])
+            told = f"≤ {DRAWN:.0f}" if name == "causal" else NONE
+            lines.append([name, found.text(), told, str(found.n), verdict])
     body = f"{t:,} tokens, d = {WIDTH}, one head, margins and PNG included; seconds, {READING}.\n\n"
     return Section(
         f"`show.heatmap` of a head of {t:,} tokens",
         f"≤ {DRAWN:.0f} s",
         f"causal {medians[0]:.2f} s, without a mask {medians[1]:.2f} s",
-        reached(misses),
+        goals.verdict,
         body + table(["mask", "s", "goal", "rounds", "reached"], lines),
     )
 

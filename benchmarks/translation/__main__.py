@@ -24,10 +24,10 @@ from benchmarks import measure
 from benchmarks.report import (
     NONE,
     READING,
+    Goals,
     Section,
     Settings,
     arguments,
-    reached,
     run,
     table,
     versions,
@@ -120,7 +120,7 @@ def _training(
     batches: list[Batch],
     setting: Setting,
 ) -> Section:
-    lines, misses, found = [], [], []
+    lines, goals, found = [], Goals(), []
     tokens = sum(int((x.target_out != models.PAD).sum()) for x in batches) / len(batches)
     for name, goal, theirs, own in raced:
         sides = {"theirs": theirs, "ours": own, "again": theirs}
@@ -131,13 +131,10 @@ def _training(
         seconds = measure.rounds(calls, setting.effort.effort(25, 12, 60))
         ratio = measure.ratio(seconds["theirs"], seconds["ours"])
         noise = measure.ratio(seconds["theirs"], seconds["again"])
-        short = [f"{name}: {goal - ratio.median:.2f} short"] if ratio.median < goal else []
-        misses += short
+        verdict = goals.at_least(ratio.median, goal, name)
         found.append(ratio.median)
         rates = [f"{tokens * ratio.n / sum(seconds[key]):,.0f}" for key in ("theirs", "ours")]
-        lines.append(
-            [name, *rates, ratio.text(), noise.text(), str(ratio.n), f"{goal}×", reached(short)]
-        )
+        lines.append([name, *rates, ratio.text(), noise.text(), str(ratio.n), f"{goal}×", verdict])
     head = ["", "theirs, tokens/s", "ours, tokens/s", "theirs / ours", "A/A"]
     head += ["rounds", "goal", "reached"]
     shape, parameters = setting.shape, sum(p.numel() for p in raced[0][3].model.parameters())
@@ -153,7 +150,7 @@ def _training(
     )
     goal = min(x[1] for x in raced)
     measured = f"{min(found):.2f}×" if len(found) == 1 else f"{min(found):.2f} to {max(found):.2f}×"
-    return Section(f"Training step against {title}", f"≥ {goal}×", measured, reached(misses), body)
+    return Section(f"Training step against {title}", f"≥ {goal}×", measured, goals.verdict, body)
 
 
 def _steps(
@@ -192,7 +189,7 @@ def _cases(setting: Setting) -> list[Case]:
 def _writing(
     title: str, goal: float, writers: Writers, cases: list[Case], setting: Setting
 ) -> Section:
-    lines, misses, found, noise = [], [], [], []
+    lines, goals, found, noise = [], Goals(), [], []
     for case in cases:
         given = case.draw(setting.shape.vocabulary), case.beam, case.tokens
         theirs = partial(writers.theirs, *given)
@@ -201,14 +198,11 @@ def _writing(
         seconds = measure.rounds(calls, setting.effort.effort(10, 5, 41))
         ratio = measure.ratio(seconds["theirs"], seconds["ours"])
         same = measure.ratio(seconds["theirs"], seconds["again"])
-        short = [f"{goal - ratio.median:.2f} short"] if ratio.median < goal else []
-        misses += [f"{case.text()}: {x}" for x in short]
+        verdict = goals.at_least(ratio.median, goal, case.text())
         found.append(ratio.median)
         noise.append(same.median)
         milliseconds = [f"{1e3 * measure.spread(seconds[x]).median:.3g}" for x in list(calls)[:2]]
-        lines.append(
-            [case.text(), *milliseconds, ratio.text(), same.text(), str(ratio.n), reached(short)]
-        )
+        lines.append([case.text(), *milliseconds, ratio.text(), same.text(), str(ratio.n), verdict])
     head = ["", "theirs, ms", "ours, ms", "theirs / ours", "A/A", "rounds", "reached"]
     body = (
         "The same random weights, and every output of the same length; the sources' lengths differ "
@@ -216,7 +210,7 @@ def _writing(
         f"whole call, encoder included; {READING} of the ratios.\n\n{table(head, lines)}"
     )
     measured = f"{min(found):.2f} to {max(found):.2f}× (A/A {min(noise):.2f} to {max(noise):.2f})"
-    return Section(f"Translating against {title}", f"≥ {goal}×", measured, reached(misses), body)
+    return Section(f"Translating against {title}", f"≥ {goal}×", measured, goals.verdict, body)
 
 
 def _check_tokens(name: str, theirs: list[list[int]], ours: list[list[int]], case: Case) -> None:

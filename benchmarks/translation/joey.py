@@ -62,18 +62,10 @@ def writers(shape: Shape, ours: Transformer) -> Writers:
 
 def _model(shape: Shape, dropout: float, ours: Transformer) -> Any:
     build: Any = importlib.import_module("joeynmt.model").build_model
-    names = SimpleNamespace(
-        unk_token="<unk>",
-        pad_token="<pad>",
-        bos_token="<s>",
-        eos_token="</s>",
-        sep_token=None,
-        unk_id=0,
-        pad_id=1,
-        bos_id=2,
-        eos_id=3,
-        lang_tags=[],
-    )
+    special = {"unk": "<unk>", "pad": "<pad>", "bos": "<s>", "eos": "</s>"}
+    told = {f"{name}_token": text for name, text in special.items()}
+    told |= {f"{name}_id": i for i, name in enumerate(special)}
+    names = SimpleNamespace(**told, sep_token=None, lang_tags=[])
     made: Any = importlib.import_module("joeynmt.vocabulary").Vocabulary
     vocabulary = made([f"word {i}" for i in range(SPECIALS, shape.vocabulary)], names)
     half = {
@@ -134,16 +126,5 @@ def _batch(batch: Batch) -> Any:
 def _batch_of(source: Tensor, target: Tensor | None = None) -> Any:
     made: Any = importlib.import_module("joeynmt.batch").Batch
     pad = int(_ids(torch.tensor(PAD)))
-    lengths = (source != pad).sum(1)
-    return made(
-        source,
-        lengths,
-        None,
-        target,
-        None,
-        torch.arange(len(source)),
-        source.device,
-        pad,
-        3,
-        is_train=target is not None,
-    )
+    given = source, (source != pad).sum(1), None, target, None, torch.arange(len(source))
+    return made(*given, source.device, pad, 3, is_train=target is not None)

@@ -49,6 +49,11 @@ class Shape(NamedTuple):
     batch_tokens: int = 4_096
     pairs: int = 30_000
 
+    @property
+    def sizes(self) -> tuple[int, int, int, int, int]:
+        """Width, heads, layers of the encoder and of the decoder, and the width inside."""
+        return self.width, self.heads, self.layers, self.layers, self.inner
+
 
 class Rates(NamedTuple):
     """Dropout and label smoothing."""
@@ -124,20 +129,8 @@ def fused_adamw(model: nn.Module) -> Callable[[float], None]:
 def transformer(shape: Shape, dropout: float = 0.0, norm: Any = "pre") -> Transformer:
     """Our model of a shape."""
     torch.manual_seed(measure.SEED)
-    return Transformer(
-        TransformerOptions(
-            shape.vocabulary,
-            shape.vocabulary,
-            shape.width,
-            shape.heads,
-            shape.layers,
-            shape.layers,
-            shape.inner,
-            norm,
-            dropout,
-            "all",
-        )
-    )
+    words = shape.vocabulary, shape.vocabulary
+    return Transformer(TransformerOptions(*words, *shape.sizes, norm, dropout, "all"))
 
 
 def ours(shape: Shape, rates: Rates) -> Side:
@@ -184,16 +177,7 @@ class Plain(nn.Module):
         self.scale = math.sqrt(shape.width)
         self.embedding = nn.Embedding(shape.vocabulary, shape.width)
         self.dropout = nn.Dropout(dropout)
-        self.transformer = nn.Transformer(
-            shape.width,
-            shape.heads,
-            shape.layers,
-            shape.layers,
-            shape.inner,
-            dropout,
-            batch_first=True,
-            norm_first=True,
-        )
+        self.transformer = nn.Transformer(*shape.sizes, dropout, batch_first=True, norm_first=True)
         self.register_buffer("positions", sinusoidal(256, shape.width))
 
     def embed(self, ids: Tensor) -> Tensor:
@@ -265,16 +249,12 @@ def marian(shape: Shape) -> Writers:
     from intently.interop.transformers import load
 
     torch.manual_seed(measure.SEED)
+    half = {"layers": shape.layers, "attention_heads": shape.heads, "ffn_dim": shape.inner}
     config = MarianConfig(
         vocab_size=shape.vocabulary,
         d_model=shape.width,
         max_position_embeddings=256,
-        encoder_layers=shape.layers,
-        decoder_layers=shape.layers,
-        encoder_attention_heads=shape.heads,
-        decoder_attention_heads=shape.heads,
-        encoder_ffn_dim=shape.inner,
-        decoder_ffn_dim=shape.inner,
+        **{f"{side}_{n}": x for side in ("encoder", "decoder") for n, x in half.items()},
         activation_function="relu",
         dropout=0.0,
         scale_embedding=True,

@@ -21,7 +21,7 @@ import torch
 import intently as it
 from benchmarks import measure
 from benchmarks.measure import Peak
-from benchmarks.report import READING, Section, Settings, arguments, megabytes, reached, run, table
+from benchmarks.report import READING, Goals, Section, Settings, arguments, megabytes, run, table
 
 WIDTH, LAYERS, HEADS = 512, 6, 8
 LENGTHS = (512, 1024, 2048, 4096, 8192)
@@ -35,27 +35,8 @@ TILE = 0.020
 
 
 def model(positions: int, attention: str = "sdpa") -> Any:
-    """The GPT-2 shape in eval mode, without a vocabulary worth the name."""
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    torch.manual_seed(measure.SEED)
-    config = GPT2Config(
-        vocab_size=64,
-        n_positions=positions,
-        n_embd=WIDTH,
-        n_layer=LAYERS,
-        n_head=HEADS,
-        bos_token_id=None,
-        eos_token_id=None,
-        pad_token_id=None,
-        attn_implementation=attention,
-    )
-    return GPT2LMHeadModel(config).eval()
-
-
-def ids(t: int) -> torch.Tensor:
-    """One text of t tokens."""
-    return torch.randint(64, (1, t), generator=torch.Generator().manual_seed(measure.SEED))
+    """The GPT-2 shape, without a vocabulary worth the name."""
+    return measure.gpt2(WIDTH, LAYERS, HEADS, n_positions=positions, attn_implementation=attention)
 
 
 def kept(t: int) -> int:
@@ -68,19 +49,18 @@ def kept(t: int) -> int:
 
 def slowdown(settings: Settings) -> Section:
     """Watched against unwatched, by length."""
-    lines, misses, medians = [], [], []
+    lines, goals, medians = [], Goals(), []
     for t in (64, 128) if settings.quick else LENGTHS:
-        calls = _forward(model(t), ids(t))
+        calls = _forward(model(t), measure.ids(t))
         calls["again"] = calls["unwatched"]
         seconds = measure.rounds(calls, settings.effort(30, 5, 41))
         found = measure.ratio(seconds["watched"], seconds["unwatched"])
         same = measure.ratio(seconds["again"], seconds["unwatched"])
-        short = [f"{found.median - SLOWER:.3f} over"] if found.median > SLOWER else []
-        misses += [f"{t:,} tokens: {x}" for x in short]
+        verdict = goals.at_most(found.median, SLOWER, f"{t:,} tokens", digits=3)
         medians.append(found.median)
         forward = 1e3 * measure.spread(seconds["unwatched"]).median
         lines.append(
-            [f"{t:,}", f"{forward:,.4g}", found.text(3), same.text(3), str(found.n), reached(short)]
+            [f"{t:,}", f"{forward:,.4g}", found.text(3), same.text(3), str(found.n), verdict]
         )
     head = ["tokens", "unwatched, ms", "watched / unwatched", "A/A", "rounds", "reached"]
     body = f"One forward pass, everything recorded and checked; {READING}.\n\n"
@@ -88,7 +68,7 @@ def slowdown(settings: Settings) -> Section:
         "watched / unwatched, `copy`",
         f"≤ {SLOWER}",
         f"{min(medians):.3f} to {max(medians):.3f}",
-        reached(misses),
+        goals.verdict,
         body + table(head, lines),
     )
 
@@ -96,22 +76,23 @@ def slowdown(settings: Settings) -> Section:
 def against(settings: Settings) -> Section:
     """Watching against `output_attentions=True`, and a length that only watching reaches."""
     t, far = (64, 128) if settings.quick else (4096, 16384)
-    x = ids(t)
+    x = measure.ids(t)
     fused, plain = model(far), model(far, "eager")
     calls = _forward(fused, x)
     calls["output_attentions"] = lambda: _plainly(plain, x)
     seconds = measure.rounds(calls, settings.effort(60, 3, 5))
     found = measure.ratio(seconds["output_attentions"], seconds["watched"])
-    short = [f"{FASTER - found.median:.2f} short"] if found.median < FASTER else []
+    goals = Goals()
+    goals.at_least(found.median, FASTER)
     bare, ours, theirs = (
         measure.in_fresh_process(_peak, name, t, settings.threads).above
         for name in ("unwatched", "copy", "output_attentions")
     )
     share = (ours - bare) / (theirs - bare)
-    short += [f"memory {share:.2f}"] if share > LEANER else []
+    goals.at_most(share, LEANER, "memory")
     start = time.perf_counter()
     with torch.no_grad(), it.watch(fused) as seen:
-        fused(ids(far))
+        fused(measure.ids(far))
     took = time.perf_counter() - start
     row = seen[f"transformer.h.{LAYERS - 1}.attn"][0, 0, -1]
     if not torch.isclose(row.sum(), row.new_ones(()), atol=1e-4):
@@ -130,7 +111,7 @@ def against(settings: Settings) -> Section:
         f"against `output_attentions=True` at {t:,} tokens",
         f"≥ {FASTER:.0f}× faster, ≤ 1/4 of the extra memory; works at {far:,}",
         f"{found.text()}× faster, {share:.3f} of the extra memory",
-        reached(short),
+        goals.verdict,
         body + table(head, rows),
     )
 
@@ -138,7 +119,7 @@ def against(settings: Settings) -> Section:
 def summary(settings: Settings) -> Section:
     """The summary of every head against the model's own forward pass."""
     t = 64 if settings.quick else 2048
-    made, x = model(t), ids(t)
+    made, x = model(t), measure.ids(t)
     with torch.no_grad(), it.watch(made) as seen:
         made(x)
     calls: dict[str, measure.Call] = {
@@ -147,7 +128,6 @@ def summary(settings: Settings) -> Section:
     }
     seconds = measure.rounds(calls, settings.effort(30, 5, 21))
     found = measure.ratio(seconds["summary"], seconds["forward"])
-    short = [f"{found.median - SUMMARY:.2f} over"] if found.median > SUMMARY else []
     forward = measure.spread(seconds["forward"]).median
     body = (
         f"{LAYERS} layers of {HEADS} heads; the forward pass takes {forward:.3g} s. {READING}, "
@@ -157,7 +137,7 @@ def summary(settings: Settings) -> Section:
         f"`summary()` of a recording of {t:,} tokens",
         f"≤ {SUMMARY:.0f} × the model's forward",
         f"{found.text()}×",
-        reached(short),
+        Goals().at_most(found.median, SUMMARY),
         body,
     )
 
@@ -182,7 +162,6 @@ def tile(settings: Settings) -> Section:
             seconds.append(time.perf_counter() - start)
             assert found.shape == (32, 32)
     spread = measure.spread(seconds)
-    short = [f"{1e3 * (spread.median - TILE):.1f} ms over"] if spread.median > TILE else []
     body = (
         f"d = {d}, causal; the file is opened anew each time. {READING} of {spread.n} places, the "
         f"slowest {1e3 * max(seconds):.1f} ms."
@@ -191,7 +170,7 @@ def tile(settings: Settings) -> Section:
         f"a 32 × 32 exact tile anywhere in a head of {t:,} tokens, from disk",
         f"≤ {1e3 * TILE:.0f} ms",
         f"{1e3 * spread.median:.1f} ms ({1e3 * spread.low:.1f} to {1e3 * spread.high:.1f})",
-        reached(short),
+        Goals().at_most(1e3 * spread.median, 1e3 * TILE, unit=" ms", digits=1),
         body,
     )
 
@@ -215,27 +194,26 @@ def models(settings: Settings) -> Section:
             "DebertaV2",
             {**bert, "relative_attention": True, "pos_att_type": ["c2p", "p2c"]}, BY_HAND),
     }  # fmt: skip
-    lines, misses = [], []
+    lines, goals = [], Goals()
     for name, (kind, options, goal) in cases.items():
         torch.manual_seed(measure.SEED)
         config = getattr(transformers, f"{kind}Config")(**options)
-        made, x = getattr(transformers, f"{kind}Model")(config).eval(), ids(SHORT)
+        made, x = getattr(transformers, f"{kind}Model")(config).eval(), measure.ids(SHORT)
         calls = _forward(made, x, output_attentions=None)
         calls["again"] = calls["unwatched"]
         seconds = measure.rounds(calls, settings.effort(25, 5, 31))
         found, same = (
             measure.ratio(seconds[side], seconds["unwatched"]) for side in ("watched", "again")
         )
-        short = [f"{found.median - goal:.2f} over"] if found.median > goal else []
-        misses += [f"{name}: {miss}" for miss in short]
+        verdict = goals.at_most(found.median, goal, name)
         plain = 1e3 * measure.spread(seconds["unwatched"]).median
-        lines.append([name, f"{plain:.3g}", found.text(), same.text(), f"≤ {goal}", reached(short)])
+        lines.append([name, f"{plain:.3g}", found.text(), same.text(), f"≤ {goal}", verdict])
     head = ["", "unwatched, ms", "watched / unwatched", "A/A", "goal", "reached"]
     return Section(
         f"other models, 1 × {SHORT} tokens",
         f"fused ≤ {SLOWER}, by hand ≤ {BY_HAND}",
         f"{lines[0][2]} (GPT-2) to {lines[-1][2]} (DeBERTa)",
-        reached(misses),
+        goals.verdict,
         f"One call, opening and leaving the watch included; {READING}.\n\n" + table(head, lines),
     )
 
@@ -247,11 +225,16 @@ def memory(settings: Settings) -> Section:
     """Peaks above the unwatched run, for every store and for a generation."""
     t = 128 if settings.quick else 8192
     bare = measure.in_fresh_process(_peak, "unwatched", t, settings.threads).above
-    lines, misses, said = [], [], []
+    lines, goals, said = [], Goals(), []
+
+    def line(name: str, above: float, size: int, goal: float) -> list[str]:
+        verdict = goals.at_most(above / 1e6, goal / 1e6, name, " MB", 0)
+        return [name, *map(megabytes, (size, above, goal)), f"{above / size:.2f}", verdict]
+
     for store, limit in STORES.items():
         above = measure.in_fresh_process(_peak, store, t, settings.threads).above - bare
         goal = DISK if limit is None else limit * kept(t)
-        lines.append(_line(f"`{store}`, {t:,} tokens", above, kept(t), goal, misses))
+        lines.append(line(f"`{store}`, {t:,} tokens", above, kept(t), goal))
         said.append(f"`{store}` {above / kept(t):.2f}×")
     prompt = 16 if settings.quick else 2048
     steps = 8 if settings.quick else STEPS
@@ -261,7 +244,7 @@ def memory(settings: Settings) -> Section:
         for watched in (False, True)
     )
     name = f"{steps} tokens generated after {prompt:,}"
-    lines.append(_line(name, ours - bare, total, GENERATED * total, misses))
+    lines.append(line(name, ours - bare, total, GENERATED * total))
     said.append(f"generated {(ours - bare) / total:.2f}×")
     head = ["", "q and k, MB", "MB above unwatched", "goal, MB", "of q and k", "reached"]
     body = "Peak resident memory of fresh processes, the recording held until the end.\n\n"
@@ -270,29 +253,16 @@ def memory(settings: Settings) -> Section:
         "`copy` ≤ 1.1 ×, `reference` ≤ 1.6 × the bytes of q and k; `disk` ≤ 64 MB; "
         f"{STEPS} generated tokens ≤ {GENERATED} ×",
         ", ".join(said),
-        reached(misses),
+        goals.verdict,
         body + table(head, lines),
     )
-
-
-def _line(name: str, above: float, size: int, goal: float, misses: list[str]) -> list[str]:
-    short = [f"{megabytes(above - goal)} MB over"] if above > goal else []
-    misses += [f"{name}: {x}" for x in short]
-    return [
-        name,
-        megabytes(size),
-        megabytes(above),
-        megabytes(goal),
-        f"{above / size:.2f}",
-        reached(short),
-    ]
 
 
 def _peak(name: str, t: int, threads: int) -> Peak:
     """Peak of one pass in this process; ``name`` is a store, or how the pass runs without one."""
     torch.set_num_threads(threads)
     made = model(t, "eager" if name == "output_attentions" else "sdpa")
-    x, held = ids(t), []
+    x, held = measure.ids(t), []
 
     def call() -> list[torch.Tensor]:
         if name in STORES:
@@ -303,14 +273,14 @@ def _peak(name: str, t: int, threads: int) -> Peak:
             held.append(_plainly(made, x, weights=name == "output_attentions"))
         return []
 
-    made(ids(16))
+    made(measure.ids(16))
     return measure.peak(call)
 
 
 def _generated(watched: bool, prompt: int, steps: int, threads: int) -> Peak:
     """Peak of one greedy generation in this process."""
     torch.set_num_threads(threads)
-    made, x, held = model(prompt + steps), ids(prompt), []
+    made, x, held = model(prompt + steps), measure.ids(prompt), []
 
     def call() -> list[torch.Tensor]:
         with it.watch(made) if watched else nullcontext() as seen:
@@ -324,7 +294,7 @@ def _generated(watched: bool, prompt: int, steps: int, threads: int) -> Peak:
         held.append(seen)
         return []
 
-    made(ids(16))
+    made(measure.ids(16))
     return measure.peak(call)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -13,9 +12,7 @@ from torch.nn import functional as F
 import intently as it
 from intently.checker import check
 
-
-def names(report: Any) -> list[str]:
-    return [f.name for f in (*report.mistakes, *report.hazards)]
+from .reports import names
 
 
 @pytest.mark.parametrize(

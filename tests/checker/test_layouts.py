@@ -12,9 +12,7 @@ from torch.nn import functional as F
 import intently as it
 from intently.checker import check
 
-
-def names(report: Any) -> list[str]:
-    return [f.name for f in (*report.mistakes, *report.hazards)]
+from .reports import names
 
 
 class Layer(nn.Module):

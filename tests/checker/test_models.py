@@ -10,6 +10,8 @@ from torch import Tensor
 
 from intently.checker import check
 
+from .reports import held
+
 IDS = torch.tensor([[3, 1, 4, 1, 5, 9], [2, 6, 5, 3, 5, 8]])
 
 
@@ -21,10 +23,6 @@ def llama() -> Any:
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
     sizes = {"vocab_size": 20, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1}
     return LlamaForCausalLM(LlamaConfig(**sizes, **heads, initializer_range=0.3)).eval()
-
-
-def held(report: Any, name: str) -> bool | None:
-    return next(p.holds for p in report.properties if p.name == name)
 
 
 def test_a_model_that_is_right_by_either_function_and_in_a_beam_search(llama: Any) -> None:

@@ -12,11 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import intently as it
-from intently.checker import Report, check
+from intently.checker import check
 
-
-def held(report: Report, name: str) -> bool | None:
-    return next(p.holds for p in report.properties if p.name == name)
+from .reports import held
 
 
 def scores(q: Tensor, k: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,43 +13,66 @@ from torch import Tensor, nn
 import intently as it
 from intently.nn import (
     AdditiveAttention,
-    AdditiveScore,
-    AttentionHead,
     AttentionOptions,
-    DecoderLayer,
-    EncoderLayer,
-    GatedFeedForward,
-    GeneralScore,
     ImageAttention,
     LuongAttention,
     MultiHeadAttention,
-    RelativeBias,
-    Sinks,
-    SpatialTransformer,
     convolution_as_attention,
 )
-from intently.nn.models import (
-    LanguageModel,
-    LanguageOptions,
-    RecurrentOptions,
-    RecurrentSeq2Seq,
-    Transformer,
-    TransformerOptions,
-    VisionOptions,
-    VisionTransformer,
-)
+from intently.nn.models import RecurrentOptions, RecurrentSeq2Seq
+
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(str(Path(__file__).parents[2]))
+    from benchmarks.checking.right.own import CASES
 
 Examine = Callable[..., Any]
-CAUSAL, NEAR = it.causal(), it.causal() & it.window(2, 0)
+COMPUTED = {
+    "AttentionHead": "no mask",
+    "MultiHeadAttention, plain": "4 heads of 8",
+    "MultiHeadAttention, causal": "mask: causal",
+    "MultiHeadAttention, window": "mask: causal & window",
+    "MultiHeadAttention, grouped": "4 heads of 8 on 2 of keys and values",
+    "MultiHeadAttention, rotary": "rotary in halves",
+    "MultiHeadAttention, softcap": "softcap 30",
+    "MultiHeadAttention, cosine": "cosine",
+    "VisionTransformer": "4 heads of 8",
+}
+"""What is measured first."""
 
 
-def ids(*shape: int) -> Tensor:
-    return torch.randint(3, 20, shape, generator=torch.Generator().manual_seed(1))
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_what_the_benchmark_holds_is_right(case: Any, examine: Examine) -> None:
+    report = examine(case.make().eval(), **case.asked)
+    assert COMPUTED.get(case.name.removeprefix("intently's "), "") in report.computes[0]
 
 
-def heads(mask: Any = None, kv_heads: int | None = None, **options: Any) -> MultiHeadAttention:
-    attention = AttentionOptions(mask=mask, **options)
-    return MultiHeadAttention(32, 4, kv_heads=kv_heads, attention=attention)
+def test_the_parts_of_a_transformer_are_told_apart(examine: Examine) -> None:
+    case = next(x for x in CASES if x.name == "intently's Transformer, lengths")
+    report = examine(case.make().eval(), **case.asked)
+    masks = [x.rsplit("mask: ")[1] for x in report.computes]
+    assert masks == ["lengths", "causal (inferred)", "lengths"], str(report)
+
+
+def test_a_stated_bias_is_compared(examine: Examine) -> None:
+    attention = AttentionOptions(mask=it.causal(), bias=it.alibi(4))
+    layer = MultiHeadAttention(32, 4, attention=attention).eval()
+    report = examine(layer, mask=it.causal(), bias=it.alibi(4))
+    assert "bias as intended" in report.computes[0]
+
+
+IMAGES = it.grid(4, 4, 1)
+
+
+@pytest.mark.parametrize(
+    ("make", "intent"),
+    [
+        (lambda: ImageAttention(32, 4, attention=AttentionOptions(mask=IMAGES)), {"mask": IMAGES}),
+        (lambda: convolution_as_attention(nn.Conv2d(32, 4, 3, padding=1)), {}),
+    ],
+    ids=["neighbours", "convolution"],
+)
+def test_images_are_right(make: Callable[[], nn.Module], intent: Any, examine: Examine) -> None:
+    examine(make().eval(), inputs={"x": torch.randn(2, 32, 4, 4)}, **intent)
 
 
 class Remembering(nn.Module):
@@ -62,113 +86,17 @@ class Remembering(nn.Module):
         return self.attention(x, self.attention.remember(context, lengths))
 
 
-BLOCKS: dict[str, tuple[Callable[[], nn.Module], dict[str, Any], str]] = {
-    "head": (lambda: AttentionHead(32, 8), {}, "no mask"),
-    "causal head": (
-        lambda: AttentionHead(32, 8, attention=AttentionOptions(mask=CAUSAL)),
-        {"mask": CAUSAL},
-        "mask: causal",
-    ),
-    "heads": (heads, {}, "4 heads of 8"),
-    "a window": (lambda: heads(NEAR), {"mask": NEAR}, "mask: causal & window"),
-    "rotary, grouped": (
-        lambda: heads(CAUSAL, kv_heads=2, positions=it.Rotary(8)),
-        {"mask": CAUSAL},
-        "4 heads of 8 on 2 of keys and values",
-    ),
-    "ALiBi": (
-        lambda: heads(CAUSAL, bias=it.alibi(4)),
-        {"mask": CAUSAL, "bias": it.alibi(4)},
-        "bias as intended",
-    ),
-    "softcap": (lambda: heads(softcap=30.0), {}, "softcap 30"),
-    "sinks": (lambda: heads(sinks=Sinks(4)), {}, "4 heads of 8"),
-    "relative": (lambda: heads(bias=RelativeBias(4)), {}, "4 heads of 8"),
-    "cosine": (lambda: heads(score=it.Cosine()), {}, "cosine"),
-    "normed": (lambda: heads(CAUSAL, qk_norm=nn.RMSNorm), {"mask": CAUSAL}, ""),
-    "additive score": (lambda: heads(score=AdditiveScore(4, 8, 16)), {}, ""),
-    "general score": (lambda: heads(score=GeneralScore(4, 8)), {}, ""),
-    "encoder": (lambda: EncoderLayer(32, 4, 64), {}, "no mask"),
-    "modern": (
-        lambda: EncoderLayer(
-            32, heads(CAUSAL, 2, positions=it.Rotary(8)), GatedFeedForward(32, 40), norms=nn.RMSNorm
-        ),
-        {"mask": CAUSAL},
-        "rotary in halves",
-    ),
-    "language model": (
-        lambda: LanguageModel(LanguageOptions(20, 32, 4, 2, kv_heads=2)),
-        {"mask": CAUSAL},
-        "mask: causal",
-    ),
-}
-"""By name, what is made, what it should do, and what is measured first."""
-
-
-@pytest.mark.parametrize("name", BLOCKS)
-def test_a_block_is_right(name: str, examine: Examine) -> None:
-    make, intent, computed = BLOCKS[name]
-    report = examine(make().eval(), **intent)
-    assert computed in report.computes[0], str(report)
-
-
-IMAGES = it.grid(4, 4, 1)
-
-
 @pytest.mark.parametrize(
-    ("make", "intent"),
+    "make",
     [
-        (lambda: ImageAttention(32, 4), {}),
-        (lambda: ImageAttention(32, 4, attention=AttentionOptions(mask=IMAGES)), {"mask": IMAGES}),
-        (lambda: convolution_as_attention(nn.Conv2d(32, 4, 3, padding=1)), {}),
+        lambda: AdditiveAttention(16, 24, 32),
+        lambda: LuongAttention(16, 24, "general"),
+        lambda: LuongAttention(16, 24, "concat", hidden=8),
     ],
-    ids=["all pixels", "neighbours", "convolution"],
+    ids=["additive", "general", "concat"],
 )
-def test_images_are_right(make: Callable[[], nn.Module], intent: Any, examine: Examine) -> None:
-    examine(make().eval(), inputs={"x": torch.randn(2, 32, 4, 4)}, **intent)
-
-
-def test_images_with_words_are_right(examine: Examine) -> None:
-    given = {"x": torch.randn(2, 32, 4, 4), "context": torch.randn(2, 5, 8)}
-    report = examine(SpatialTransformer(32, 2, 16, context_width=8).eval(), inputs=given)
-    assert len(report.computes) == 2
-
-
-def test_a_decoder_layer_is_right(examine: Examine) -> None:
-    given = {"x": torch.randn(2, 5, 32), "states": torch.randn(2, 7, 32)}
-    report = examine(DecoderLayer(32, 4, 64).eval(), inputs=given, arguments={"states": "context"})
-    assert len(report.computes) == 2
-
-
-@pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "learned"])
-def test_a_transformer_is_right(positions: Any, examine: Examine) -> None:
-    options = TransformerOptions(20, 20, 32, 4, 1, 1, 64, positions=positions)
-    given = {"source": ids(2, 6), "target": ids(2, 5), "lengths": torch.tensor([6, 4])}
-    report = examine(Transformer(options).eval(), inputs=given, arguments={"lengths": "lengths"})
-    masks = [x.rsplit("mask: ")[1] for x in report.computes]
-    assert masks == ["lengths", "causal (inferred)", "lengths"], str(report)
-
-
-def test_a_vision_transformer_is_right(examine: Examine) -> None:
-    options = VisionOptions((8, 8), 4, 3, width=32, heads=4, layers=1)
-    given = {"images": torch.randn(2, 3, 8, 8)}
-    model = VisionTransformer(options).eval()
-    report = examine(model, inputs=given, arguments={"images": "x"})
-    assert "4 heads of 8" in report.computes[0]
-
-
-@pytest.mark.parametrize(
-    ("make", "width"),
-    [
-        (lambda: AdditiveAttention(16, 24, 32), 24),
-        (lambda: LuongAttention(16, 16, "dot"), 16),
-        (lambda: LuongAttention(16, 24, "general"), 24),
-        (lambda: LuongAttention(16, 24, "concat", hidden=8), 24),
-    ],
-    ids=["additive", "dot", "general", "concat"],
-)
-def test_recurrent_attention_is_right(make: Any, width: int, examine: Examine) -> None:
-    given = {"x": torch.randn(2, 5, 16), "context": torch.randn(2, 7, width)}
+def test_recurrent_attention_is_right(make: Any, examine: Examine) -> None:
+    given = {"x": torch.randn(2, 5, 16), "context": torch.randn(2, 7, 24)}
     given["lengths"] = torch.tensor([7, 4])
     report = examine(Remembering(make()), inputs=given, arguments={"lengths": "lengths"})
     assert next(p for p in report.properties if p.name == "padding").holds
@@ -177,10 +105,12 @@ def test_recurrent_attention_is_right(make: Any, width: int, examine: Examine) -
 @pytest.mark.parametrize("attention", ["additive", "dot", "general", "concat"])
 def test_recurrent_models_are_right(attention: Any, examine: Examine) -> None:
     model = RecurrentSeq2Seq(RecurrentOptions(20, 20, 16, attention=attention)).eval()
-    given = {"source": ids(2, 6), "target": ids(2, 5), "lengths": torch.tensor([6, 4])}
+    ids = torch.randint(3, 20, (2, 6), generator=torch.Generator().manual_seed(1))
+    given = {"source": ids, "target": ids[:, 1:], "lengths": torch.tensor([6, 4])}
     examine(model, inputs=given, arguments={"lengths": "lengths"})
 
 
 def test_another_mask_than_the_stated_one_fails(examine: Examine) -> None:
+    layer = MultiHeadAttention(32, 4, attention=AttentionOptions(mask=it.causal())).eval()
     with pytest.raises(pytest.fail.Exception, match="1 mistake: window-missing"):
-        examine(heads(CAUSAL).eval(), mask=NEAR)
+        examine(layer, mask=it.causal() & it.window(2, 0))

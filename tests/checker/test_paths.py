@@ -110,6 +110,11 @@ class Unmasked(Cached):
         return super().visible(t, s) if t == s else torch.ones(t, s).bool()
 
 
+class TopLeft(Cached):
+    def visible(self, t: int, s: int) -> Tensor:
+        return torch.ones(t, s).tril().bool()
+
+
 class Sloped(Cached):
     def bias(self, t: int, s: int) -> Tensor:
         return -0.3 * (torch.arange(t)[:, None] + s - t - torch.arange(s)).abs()
@@ -126,6 +131,7 @@ class BiasRestarts(Cached):
         (Prepended, "cache-prepended"),
         (Overwritten, "cache-overwritten"),
         (Unmasked, "mask-in-cache"),
+        (TopLeft, "mask-top-left"),
         (BiasRestarts, "bias-offset-lost"),
     ],
 )

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 import intently as it
 from intently.checker import check
-from intently.checker.report.report import Report
+
+from .reports import names
 
 
 class Rotary(nn.Module):
@@ -85,10 +86,6 @@ class Forgetful(Rotary):
 class Detached(Rotary):
     def kept(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         return k.detach(), v.detach()
-
-
-def names(report: Report) -> list[str]:
-    return [f.name for f in (*report.mistakes, *report.hazards)]
 
 
 @pytest.mark.parametrize(

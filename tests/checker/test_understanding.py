@@ -73,18 +73,6 @@ def test_the_sequence_first_is_understood() -> None:
     assert report.ok and "query (t, b, c) = (6, 2, 32)" in report.understood
 
 
-def test_a_layer_that_takes_the_batch_first_by_mistake_is_still_found() -> None:
-    class Mixed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.attention = nn.MultiheadAttention(32, 4)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.attention(x, x, x)[0]
-
-    assert not check(Mixed()).ok
-
-
 @pytest.mark.parametrize("attends", [True, False])
 def test_the_meaning_of_a_mask_is_found_by_trial(attends: bool) -> None:
     def mine(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:

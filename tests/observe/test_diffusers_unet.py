@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from diffusers.models.attention_processor import Attention, AttnProcessor
-from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
+from diffusers.models.attention_processor import AttnProcessor
 from diffusers.schedulers.scheduling_ddim import DDIMScheduler
-from torch import Tensor, nn
+from torch import Tensor
 
 from intently.observe import Recording, watch
 
 from .attending import close, watched
+from .diffusion import image, processor, tiny
 
 WORDS = torch.randn(2, 5, 12, generator=torch.Generator().manual_seed(1))
 REAL = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
@@ -33,49 +32,20 @@ BLOCKS = tuple(
 
 @pytest.fixture
 def unet() -> Any:
-    torch.manual_seed(0)
-    made = UNet2DConditionModel(
-        sample_size=8,
-        block_out_channels=(8, 16),
-        layers_per_block=1,
-        norm_num_groups=4,
-        cross_attention_dim=12,
-        attention_head_dim=4,
-        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
-        up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
-    )
-    for p in made.parameters():
-        nn.init.normal_(p, std=0.3)
-    return made.eval()
+    return tiny()
 
 
 @contextmanager
 def weights_of(unet: Any) -> Iterator[dict[str, list[Tensor]]]:
-    """What the plain processor computes, (b · h, t, s)."""
+    """What the plain processor computes, (b, h, t, s)."""
     found: dict[str, list[Tensor]] = {}
-    blocks: dict[str, Any] = {
-        name: m for name, m in unet.named_modules() if isinstance(m, Attention)
-    }
 
-    def asked(original: Any, name: str, *args: Any) -> Tensor:
-        weights = original(*args)
+    def kept(name: str, number: int, weights: Tensor) -> Tensor:
         found.setdefault(name, []).append(weights)
         return weights
 
-    before = unet.attn_processors
-    unet.set_attn_processor(AttnProcessor())
-    for name, block in blocks.items():
-        block.get_attention_scores = partial(asked, block.get_attention_scores, name)
-    try:
+    with processor(unet, kept):
         yield found
-    finally:
-        unet.set_attn_processor(before)
-        for block in blocks.values():
-            del block.get_attention_scores
-
-
-def image() -> Tensor:
-    return torch.randn(2, 4, 8, 8, generator=torch.Generator().manual_seed(2))
 
 
 def close_call(seen: Recording, name: str, index: int, weights: Tensor) -> None:

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from .attending import Softmaxes, close, watched
 
 B, H, T, D = 2, 3, 8, 4
-Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 PAST = torch.ones(T, T, dtype=torch.bool).tril()
 
 
@@ -49,17 +45,6 @@ def inputs() -> Tensor:
     return torch.randn(B, T, H * D, generator=torch.Generator().manual_seed(1))
 
 
-def divided_last(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    z = scores(q, k)
-    e = (z - z.amax(-1, keepdim=True)).exp()
-    return (e @ v) / e.sum(-1, keepdim=True)
-
-
-def causal_times_reciprocal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    e = torch.exp(scores(q, k)) * PAST
-    return torch.matmul(e, v) * e.sum(-1, keepdim=True).reciprocal()
-
-
 def moved_before_the_division(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     e = torch.exp(scores(q, k))
     y = (e @ v).transpose(1, 2) / e.sum(-1).transpose(1, 2).unsqueeze(-1)
@@ -69,22 +54,6 @@ def moved_before_the_division(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 def keys_first(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     e = torch.exp(scores(k, q))
     return (v.mT @ e / e.sum(-2, keepdim=True)).mT
-
-
-def powers_of_two(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    e = torch.exp2(scores(q, k) * math.log2(math.e))
-    return (e / e.sum(-1, keepdim=True)) @ v
-
-
-def in_blocks(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    best, total, mixed = torch.tensor(-torch.inf), torch.zeros(()), torch.zeros(())
-    for keys, values in zip(k.split(3, -2), v.split(3, -2)):
-        z = scores(q, keys)
-        new = torch.maximum(best, z.amax(-1, keepdim=True))
-        e, shrink = (z - new).exp(), (best - new).exp()
-        total = shrink * total + e.sum(-1, keepdim=True)
-        mixed, best = shrink * mixed + e @ values, new
-    return mixed / total
 
 
 def normalised_blocks(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -105,77 +74,9 @@ def causal_blocks(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return mixed / total
 
 
-def less_their_logsumexp(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    z = scores(q, k)
-    return torch.exp(z - z.logsumexp(-1, keepdim=True)) @ v
-
-
-def in_place(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    z = scores(q, k).exp_()
-    return z.div_(z.sum(-1, keepdim=True)) @ v
-
-
-def normalised(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return F.normalize(scores(q, k).exp(), p=1.0, dim=-1) @ v
-
-
 def of_exponentials(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     w = scores(k, q).softmax(-2)
     return (v.exp().mT @ w).mT.log()
-
-
-def on_a_grid(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    q, k, v = (x.unflatten(-2, (2, 4)) for x in (q, k, v))
-    z = torch.einsum("bhijd,bhxyd->bhijxy", q, k) / math.sqrt(D)
-    w = z.flatten(-2).softmax(-1).view_as(z)
-    return torch.einsum("bhijxy,bhxyd->bhijd", w, v).flatten(-3, -2)
-
-
-def on_a_grid_in_steps(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    q, k, v = (x.unflatten(-2, (2, 4)) for x in (q, k, v))
-    z = torch.einsum("bhijd,bhxyd->bhijxy", q, k) / math.sqrt(D)
-    z = z.masked_fill(~PAST.view(2, 4, 2, 4), -torch.inf)
-    e = torch.exp(z - z.amax((-2, -1), keepdim=True))
-    w = e / e.sum((-2, -1), keepdim=True)
-    return torch.einsum("bhijxy,bhxyd->bhijd", w, v).flatten(-3, -2)
-
-
-def written_out(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    e = torch.exp(scores(q, k))
-    return (e / e.sum(-1, keepdim=True)) @ v
-
-
-def closed(function: Attend) -> Attend:
-    return lambda *given: function(*given)
-
-
-def checkpointed(q: Tensor, k: Tensor, v: Tensor) -> Any:
-    def run(*given: Tensor) -> Tensor:
-        e = torch.exp(scores(*given[:2]))
-        return (e / e.sum(-1, keepdim=True)) @ given[2]
-
-    return checkpoint(run, q, k, v, use_reentrant=False)
-
-
-class Helper:
-    """Attends, and is no module."""
-
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return self.weights(q, k) @ v
-
-    def weights(self, q: Tensor, k: Tensor) -> Tensor:
-        e = torch.exp(scores(q, k))
-        return e / e.sum(-1, keepdim=True)
-
-
-class Differentiated(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return written_out(q, k, v)
-
-
-def in_autograd(q: Tensor, k: Tensor, v: Tensor) -> Any:
-    return Differentiated.apply(q, k, v)  # type: ignore[no-untyped-call]
 
 
 @torch.jit.script  # type: ignore[untyped-decorator]
@@ -184,40 +85,18 @@ def scripted(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.matmul(e / e.sum(-1, keepdim=True), v)
 
 
-FORMS: dict[str, Any] = {
-    **{f.__name__: f for f in (divided_last, moved_before_the_division, keys_first)},
-    **{f.__name__: f for f in (powers_of_two, in_blocks, normalised_blocks, in_place, normalised)},
-    **{
-        f.__name__: f
-        for f in (less_their_logsumexp, on_a_grid, checkpointed, in_autograd, of_exponentials)
-    },
-    "closure": closed(written_out),
-    "partial": partial(written_out),
-    "in a list": [written_out],
-    "object": Helper(),
-    "scripted": scripted,
-}
-CAUSAL: dict[str, Any] = {
-    f.__name__: f for f in (causal_times_reciprocal, causal_blocks, on_a_grid_in_steps)
-}
-
-
-class FromList(Attends):
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function[0](*self.split(x)).transpose(1, 2).flatten(2)
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("deep", [False, True])
-@pytest.mark.parametrize("name", [*FORMS, *CAUSAL])
-def test_a_form(name: str, deep: bool) -> None:
-    kind = FromList if name == "in a list" else Attends
-    layer, x = kind((FORMS | CAUSAL)[name]), inputs()
+@pytest.mark.parametrize(
+    "form", [moved_before_the_division, keys_first, of_exponentials, scripted, causal_blocks]
+)
+def test_a_form(form: Any, deep: bool) -> None:
+    """`test_breadth` holds the others."""
+    layer, x = Attends(form), inputs()
     seen = watched(nn.Sequential(layer), x, deep=deep)
     (entry,) = seen.calls
     assert entry.name == "0" and entry.verified and not seen.coverage().unseen
-    weights = layer.weights(x, causal=name in CAUSAL)
-    close(entry, weights.view(entry.shape))
+    close(entry, layer.weights(x, causal=form is causal_blocks))
 
 
 @torch.no_grad()
@@ -296,77 +175,6 @@ def test_weights_that_a_layer_mixes_are_those_of_the_softmax(by: str, deep: bool
     assert entry.name == "0" and entry.verified
     close(entry, layer.weights(x))
     assert "0: the weights are those of the softmax; afterwards" in str(seen.coverage())
-
-
-class Mixer(nn.Module):
-    """Mixes values with weights that it is given."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.out = nn.Linear(8, 8)
-
-    def forward(self, weights: Tensor, values: Tensor) -> Tensor:
-        return self.out(weights @ values)
-
-
-class Apart(nn.Module):
-    """The softmax is the last layer of a part; the product is in another."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.score = nn.Sequential(nn.Linear(8, 5), nn.Softmax(-1))
-        self.mixer, self.values = Mixer(), nn.Parameter(torch.randn(5, 8))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.mixer(self.score(x), self.values)
-
-
-@torch.no_grad()
-def test_a_softmax_and_a_product_in_parts_of_a_module() -> None:
-    model = nn.Sequential(Apart())
-    x = torch.randn(B, T, 8)
-    seen = watched(model, x)
-    (entry,) = seen.calls
-    assert entry.name == "0" and entry.verified
-    close(entry, model[0].score(x).view(entry.shape))
-
-
-class Pools(nn.Module):
-    """One weight for each place of an image, and the mean over rows and columns."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.score = nn.Conv2d(6, 1, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        z = self.score(x)
-        return (z.flatten(1).softmax(1).view_as(z) * x).sum((-2, -1))
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("deep", [False, True])
-def test_pooling_over_two_axes(deep: bool) -> None:
-    x = torch.randn(B, 6, 3, 4)
-    model = nn.Sequential(Pools())
-    with Softmaxes() as real:
-        model(x)
-    (entry,) = watched(model, x, deep=deep).calls
-    assert entry.verified
-    close(entry, real.found[0].view(entry.shape))
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("deep", [False, True])
-def test_a_sparse_softmax(deep: bool) -> None:
-    def sparse(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        z = scores(q[0, 0], k[0, 0]).masked_fill(~PAST, 0).to_sparse()
-        y = torch.sparse.mm(torch.sparse.softmax(z, 1), v[0, 0])
-        return y.expand(B, H, T, D)
-
-    layer, x = Attends(sparse), inputs()
-    (entry,) = watched(nn.Sequential(layer), x, deep=deep).calls
-    assert entry.verified
-    close(entry, layer.weights(x, causal=True)[0, 0])
 
 
 @torch.no_grad()

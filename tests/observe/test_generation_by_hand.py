@@ -1,4 +1,4 @@
-"""Generations of models that write their attention out, joined like those of others."""
+"""Models that write their attention out, and their generations, joined like those of others."""
 
 from __future__ import annotations
 
@@ -12,25 +12,14 @@ from torch import Tensor, nn
 import intently as it
 from intently.observe.recording.recording import Recording
 
-from .attending import Softmaxes, close
-from .decoders import MARIAN, T
+from .attending import Softmaxes, close, watched
+from .decoders import MARIAN, T, drawn
 
 FSMT: dict[str, Any] = MARIAN | {
     "langs": ["en", "de"],
     "src_vocab_size": 64,
     "tgt_vocab_size": 64,
     "forced_eos_token_id": None,
-}
-CODEGEN: dict[str, Any] = {
-    "vocab_size": 50,
-    "n_embd": 64,
-    "n_layer": 2,
-    "n_head": 4,
-    "n_positions": 32,
-    "rotary_dim": 4,
-    "bos_token_id": 1,
-    "eos_token_id": None,
-    "pad_token_id": 0,
 }
 GPT_NEO: dict[str, Any] = {
     "vocab_size": 50,
@@ -44,6 +33,26 @@ GPT_NEO: dict[str, Any] = {
     "eos_token_id": None,
     "pad_token_id": 0,
 }
+DEBERTA: dict[str, Any] = {
+    "hidden_size": 16,
+    "num_attention_heads": 4,
+    "vocab_size": 50,
+    "num_hidden_layers": 2,
+    "intermediate_size": 32,
+    "relative_attention": True,
+    "pos_att_type": ["p2c", "c2p"],
+    "position_buckets": 8,
+}
+GPT: dict[str, Any] = {
+    "n_embd": 16,
+    "n_layer": 2,
+    "n_head": 4,
+    "vocab_size": 50,
+    "n_positions": 32,
+    "rotary_dim": 4,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
 NEW = 5
 HOWS: dict[str, dict[str, Any]] = {
     "greedy": {"num_beams": 1},
@@ -52,13 +61,15 @@ HOWS: dict[str, dict[str, Any]] = {
 }
 
 
-def spread(kind: Any, options: dict[str, Any]) -> Any:
+def spread(kind: Any, options: dict[str, Any], std: float = 0.3) -> Any:
     """The same model at each call, with uneven attention."""
     torch.manual_seed(0)
     model = kind(kind.config_class(**options)).eval()
     for p in model.parameters():
-        nn.init.normal_(p, std=0.3)
-    model.generation_config.eos_token_id = None
+        nn.init.normal_(p, std=std)
+    model.set_attn_implementation("eager")  # the only one of some; newer releases have others
+    if model.can_generate():
+        model.generation_config.eos_token_id = None
     return model
 
 
@@ -229,12 +240,62 @@ def test_heads_that_lie_in_the_batch_tell_beams_of_cross_attention(how: str) -> 
         beams_are_right(cross, told.cross_attentions[n], beams)
 
 
-def test_a_softmax_that_a_forward_makes_tells_that_it_attends() -> None:
-    """CodeGen calls `nn.Softmax(dim=-1)(scores)`."""
-    model, ids = spread(T.CodeGenForCausalLM, CODEGEN), torch.randint(3, 50, (2, 5))
-    seen, sequences = generated(model, ids)
-    assert "themselves" not in str(seen.coverage()) and len(seen.calls) == 2
+# --- one pass, and gradients ---------------------------------------------------------------------
+
+MODELS: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "bloom": (
+        T.BloomModel,
+        {"hidden_size": 16, "n_layer": 2, "n_head": 4, "vocab_size": 50},
+        "h.{}.self_attention",
+    ),
+    "gpt-j": (T.GPTJModel, GPT, "h.{}.attn"),
+    "deberta": (T.DebertaV2Model, DEBERTA, "encoder.layer.{}.attention.self"),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("name", MODELS)
+def test_models_that_write_their_attention_out(name: str, rows: int) -> None:
+    kind, options, layers = MODELS[name]
+    model = spread(kind, options, 0.4)
+    given = {
+        "input_ids": torch.randint(3, 50, (rows, 7)),
+        "attention_mask": torch.tensor([[1, 1, 1, 1, 1, 0, 0], [1] * 7])[:rows],
+    }
+    expected = model(**given, output_attentions=True).attentions
+    for seen in (watched(model, **given), watched(model, deep=True, **given)):
+        assert seen.layers == tuple(layers.format(n) for n in range(2))
+        for entry, weights in zip(seen.calls, expected, strict=True):
+            close(entry, weights, given["attention_mask"])
+
+
+def test_gradients_of_a_llama_are_as_without() -> None:
+    model, ids = drawn("llama"), torch.randint(3, 20, (2, 9))
+    weights = list(model.parameters())
+    expected = torch.autograd.grad(model(ids).logits.pow(2).sum(), weights)
+    with it.watch(model, deep=True):
+        found = torch.autograd.grad(model(ids).logits.pow(2).sum(), weights)
+    assert all(map(torch.equal, found, expected))
+
+
+@pytest.mark.parametrize("std", [0.1, 0.4])
+@pytest.mark.parametrize("cache", [None, "static"])
+@pytest.mark.parametrize("name", ["gpt-j", "codegen"])
+def test_generation_with_a_cache(name: str, cache: str | None, std: float) -> None:
+    """A static one has columns without keys yet, whose scores are hidden before they are scaled."""
+    kind = {"gpt-j": T.GPTJForCausalLM, "codegen": T.CodeGenForCausalLM}[name]
+    model = spread(kind, GPT | {"n_embd": 64}, std)
+    ids = torch.randint(3, 50, (2, 5))
+    options: dict[str, Any] = {"max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False}
+    if cache is not None:
+        options |= {"cache_implementation": cache, "disable_compile": True}
     with torch.no_grad():
-        expected = model(sequences[:, :-1], output_attentions=True).attentions
+        made = model.generate(ids, attention_mask=ids > 0, **options)
+        with it.watch(model, deep=True) as seen:
+            again = model.generate(ids, attention_mask=ids > 0, **options)
+        expected = model(made[:, :-1], output_attentions=True).attentions
+    assert torch.equal(made, again) and len(seen.calls) == 2, seen.coverage()
     for entry, weights in zip(seen.calls, expected):
+        assert entry.verified, entry.why
         close(entry, weights, gap=1e-4)

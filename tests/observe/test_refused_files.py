@@ -103,9 +103,6 @@ def test_tensors_without_entries(good: Path) -> None:
     assert "a tensor of a size that cannot be, (0, 1099511627776)" in told
 
 
-NO_FORMATS = ("", "0", "-1", "x", "١", "1.0")
-
-
 def test_formats(good: Path) -> None:
     content = good.read_bytes()
     for about, why in (
@@ -128,10 +125,8 @@ def test_formats(good: Path) -> None:
 
 LIES: list[tuple[Callable[[dict[str, Any]], object], str]] = [
     (lambda x: first(x).update(name="../../etc/passwd"), "which leads out of a folder"),
-    (lambda x: first(x).update(name="/etc/passwd"), "which leads out of a folder"),
     (lambda x: first(x).update(name="a\\..\\b"), "which leads out of a folder"),
     (lambda x: first(x).update(name="a\x1b[31m"), "which cannot be printed"),
-    (lambda x: first(x).update(name="a\u202eb"), "which cannot be printed"),
     (lambda x: first(x).update(name="a\ud800"), "which cannot be printed"),
     (lambda x: first(x).update(name=""), "which has 0 characters and not 1 to 4096"),
     (lambda x: first(x).update(name="a" * 5000), "which has 5000 characters"),
@@ -141,8 +136,6 @@ LIES: list[tuple[Callable[[dict[str, Any]], object], str]] = [
     (lambda x: first(x).update(index=False), "index: false where a whole number belongs"),
     (lambda x: x["entries"].append(first(x)), "that are not counted from 0"),
     (lambda x: first(x).update(q={"tensor": "no"}), "a tensor that is not there, 'no'"),
-    (lambda x: first(x).update(q="layers.0.attention/0/q"), "a tensor that is not there"),
-    (lambda x: first(x).pop("k"), "a tensor that is not there, 'None'"),
     (lambda x: first(x).update(k={"tensor": "shared/0"}), "'layers.0.attention', call 0: "),
     (lambda x: first(x).update(values=first(x)["q"] | {"x": 1}), "a tensor that is not there"),
     (lambda x: first(x).update(values={"tensor": "shared/0"}), "values of shape (2,)"),
@@ -150,9 +143,7 @@ LIES: list[tuple[Callable[[dict[str, Any]], object], str]] = [
     (lambda x: first(x).update(why=["x"]), "why: a list where text or null belongs"),
     (lambda x: first(x).update(steps=True), "steps: true where a whole number belongs"),
     (lambda x: first(x).update(tokens=["a", 3]), "tokens that are no lists of texts"),
-    (lambda x: first(x).update(tokens=[["a"], [3]]), "tokens that are no lists of texts"),
     (lambda x: first(x).update(tokens=[["a"], ["b"], ["c"]]), "tokens that are no lists of texts"),
-    (lambda x: first(x).update(compared=-1), "call 0: more rows compared than there are"),
     (lambda x: first(x).update(compared=7), "call 0: more rows compared than there are"),
     (lambda x: first(x).update(compared=None), "compared: null where a whole number belongs"),
     (lambda x: x.update(tokens="abc"), "tokens that are no lists of texts"),
@@ -162,7 +153,6 @@ LIES: list[tuple[Callable[[dict[str, Any]], object], str]] = [
     (lambda x: x["entries"].append(3), "entries[3]: 3 where an object belongs"),
     (lambda x: first(x).update(how=None), "entries[0].how: null where an object belongs"),
     (lambda x: first(x)["how"].update(scale=math.nan), "JSON with the number NaN"),
-    (lambda x: first(x)["how"].update(scale=math.inf), "JSON with the number Infinity"),
     (lambda x: first(x)["how"].update(scale=2**1200), "a whole number of 362 digits"),
     (
         lambda x: first(x)["how"].update(scale=True),
@@ -175,10 +165,8 @@ LIES: list[tuple[Callable[[dict[str, Any]], object], str]] = [
     (lambda x: first(x)["how"].update(mask=["os.system", "true"]), "a kind of mask, bias or score"),
     (lambda x: first(x)["how"].update(mask=["alibi", None, None, None]), "no mask where one"),
     (lambda x: first(x)["how"].update(mask="causal"), "no name of a mask, bias or score"),
-    (lambda x: first(x)["how"].update(mask=[]), "no name of a mask, bias or score"),
     (lambda x: first(x)["how"].update(mask=["causal"] * 3), "'causal' as a part of a mask"),
     (lambda x: first(x)["how"].update(mask=["causal", 1, 2]), "made of other parts than it has"),
-    (lambda x: first(x)["how"].update(mask=["causal", 2**60]), "as a part of a mask"),
     (lambda x: first(x)["how"].update(mask=["causal", 0.5]), "'0.5' as a part of a mask"),
     (lambda x: first(x)["how"].update(mask=["window", -1, 0, None]), "before: expected an int ≥ 0"),
     (lambda x: first(x)["how"].update(mask=["dilated", 0, None]), "step: expected an int ≥ 1"),
@@ -193,10 +181,8 @@ LIES: list[tuple[Callable[[dict[str, Any]], object], str]] = [
     (lambda x: first(x)["how"].update(bias=["alibi", 2**40, None, None]), "one entry for each"),
     (lambda x: first(x)["how"].update(score=["energies", first(x)["q"]]), "no floating-point"),
     (lambda x: first(x)["how"].update(score=["general", None]), "weight: expected a"),
-    (lambda x: first(x)["how"].update(score=["cosine", 1, 2, 3]), "made of other parts than"),
     (lambda x: first(x)["how"].update(score=["dot", None]), "made of other parts than it has"),
     (lambda x: first(x).update(steps=-1), "call 0: 6 rows of other steps"),
-    (lambda x: first(x).update(steps=0), "call 0: 6 rows of other steps"),
     (lambda x: first(x).update(steps=7), "call 0: 6 rows of other steps"),
     (lambda x: first(x).update(steps=10**30), "a whole number of 31 digits"),
     (

@@ -48,23 +48,11 @@ def steps_first(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, 
     return w, torch.einsum("bnij,jbnd->ibnd", w, v)
 
 
-def by_einsum(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    w = torch.einsum("bhid,bhjd->bhij", q, k).mul(0.3)
-    w = w.add(torch.where(mask, 0.0, -1e9)).softmax(-1)
-    return w, torch.einsum("bhij,bhjd->bihd", w, v)
-
-
 def heads_in_the_batch(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     z = torch.bmm(q.flatten(0, 1), k.flatten(0, 1).mT).view(B, H, N, S) / math.sqrt(D)
     z = torch.where(mask, z, torch.tensor(-1e9)).view(B * H, N, S)
     w = F.dropout(F.softmax(z, -1, dtype=torch.float32).type_as(q), 0.1, training=False)
     return w.view(B, H, N, S), torch.bmm(w, v.flatten(0, 1))
-
-
-def added_product(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    bias = torch.linspace(-2, 2, B * H * S).view(B * H, 1, S)
-    z = torch.baddbmm(bias, q.flatten(0, 1), k.flatten(0, 1).mT, beta=0.5, alpha=0.7)
-    return z.view(B, H, N, S).softmax(-1)
 
 
 def capped(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
@@ -76,11 +64,6 @@ def keys_first(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, T
     z = k @ q.mT + torch.linspace(-1, 1, S).view(S, 1)
     w = z.masked_fill(~mask.mT, -1e9).softmax(-2)
     return w.mT, v.mT @ w
-
-
-def stable(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    z = q @ k.mT
-    return (z - z.amax(-1, keepdim=True)).softmax(-1)
 
 
 def temperatures(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
@@ -105,13 +88,10 @@ def one_of_each(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, 
 FOLLOWED: dict[str, Written] = {
     "plain": lambda q, k, v, m: (q @ k.mT / D**0.5).masked_fill(~m, -torch.inf).softmax(-1),
     "in place": in_place,
-    "by einsum": by_einsum,
     "steps first": steps_first,
     "heads in the batch": heads_in_the_batch,
-    "added product": added_product,
     "capped": capped,
     "keys first": keys_first,
-    "stable": stable,
     "heads outside": heads_outside,
     "temperatures": temperatures,
     "one sentence": one_sentence,

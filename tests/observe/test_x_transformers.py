@@ -6,6 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+
+import intently as it
+from intently import edits
 
 from .attending import Softmaxes, close, watched
 
@@ -67,3 +71,25 @@ def test_talking_heads_and_views_of_layers_are_seen_by_default() -> None:
         rows = weights.movedim(0, 2).flatten(0, -2)  # each step reads values of its own
         torch.testing.assert_close(entry.matrix().dense().flatten(0, -2), rows)
     assert not any("layers" in name for name in seen.coverage().unseen)
+
+
+@pytest.mark.parametrize("flash", [True, False])
+@pytest.mark.parametrize("options", [{"attn_kv_heads": 2}, {"alibi_pos_bias": True}])
+@torch.no_grad()
+def test_keys_that_an_edit_forbids(flash: bool, options: dict[str, Any]) -> None:
+    """Another softmax in its code gives the same."""
+    net, written = model("Decoder", flash, options), model("Decoder", False, options)
+    attend = written.get_submodule(NAMES[1])
+    for head in range(4):
+        with it.edit(net, {NAMES[1]: edits.forbid([0, 2], rows=[3, 5], heads=[head])}):
+            found = net(IDS)
+
+        def softmax(z: Tensor, head: int = head) -> Tensor:
+            z = z.clone()
+            for row in (3, 5):
+                z[:, head, row, [0, 2]] = -torch.inf
+            return z.softmax(-1)
+
+        attend.attn_fn = softmax
+        torch.testing.assert_close(found, written(IDS), atol=1e-5, rtol=1e-5)
+        assert (found - net(IDS)).abs().max() > 1e-4

@@ -9,8 +9,7 @@ with the same shapes, weights and spelling but without slips is the mutant's `co
 `mutants(seed)` draws a set; `sealed()` is the set of the seed in `seal.json`.
 """
 
-from benchmarks.checking.planted.generator import BASES, mutants, sealed
+from benchmarks.checking.planted.generator import BASES, Mutant, mutants, sealed
 from benchmarks.checking.planted.kinds import KINDS
-from benchmarks.checking.planted.mutant import Mutant
 
 __all__ = ["BASES", "KINDS", "Mutant", "mutants", "sealed"]

@@ -1,6 +1,7 @@
 """What each base must compute, on `intently.reference`: the plain formula around its weights.
 
 `FORMULAS` maps the name of a base to a function of a draw, a correct subject and a case's inputs.
+Those that are missing should be like another attention, which their user has at hand.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from torch.nn import functional as F
 
 import intently as it
 from benchmarks.checking.planted.draw import Draw
-from benchmarks.checking.planted.functions_of_position import _capped_constants, _slopes
 from intently import reference
 
 Inputs = dict[str, Any]
@@ -98,16 +98,6 @@ def _biased(draw: Draw, f: Any, i: Inputs) -> Tensor:
     return attend(q, k, v, bias=None if bias is None else bias.numpy()).transpose(1, 2)
 
 
-def _capped(draw: Draw, f: Any, i: Inputs) -> Tensor:
-    found = _capped_constants(draw)
-    cap, sinks = found["CAP"], found["SINKS"].numpy()
-    return attend(i["q"], i["k"], i["v"], it.causal(), softcap=cap, sinks=sinks)
-
-
-def _alibi(draw: Draw, f: Any, i: Inputs) -> Tensor:
-    return attend(i["q"], i["k"], i["v"], it.causal(), bias=it.alibi(slopes=_slopes(draw)))
-
-
 def _causal_module(draw: Draw, m: Any, i: Inputs) -> Tensor:
     return layer(i["x"], i["x"], [*thirds(m.qkv), m.proj], m.heads, it.causal())
 
@@ -183,11 +173,6 @@ def _padded(draw: Draw, m: Any, i: Inputs) -> Tensor:
     return layer(i["x"], context, our_maps(m), draw.h, mask)
 
 
-def _patched(draw: Draw, m: Any, i: Inputs) -> Tensor:
-    mask = it.causal() & it.window(draw.window - 1, 0)
-    return layer(i["x"], i["x"], our_maps(m.inner), draw.h, mask)
-
-
 def _rotary(draw: Draw, m: Any, i: Inputs) -> Tensor:
     y, base = m.norm(i["x"]), draw.random("rope").choice([100.0, 1000.0])
     q, k = (rotated(heads(linear(y, f), n), base) for f, n in ((m.wq, draw.h), (m.wk, draw.g)))
@@ -237,17 +222,6 @@ def _diffusers(draw: Draw, m: Any, i: Inputs) -> Tensor:
     return layer(x, i.get("encoder_hidden_states", x), maps, draw.h, mask)
 
 
-def _ported(draw: Draw, m: Any, i: Inputs) -> Tensor:
-    three = zip(m.in_proj_weight.chunk(3), m.in_proj_bias.chunk(3))
-    return layer(i["x"], i["x"], [*three, (m.out_weight, m.out_bias)], m.heads)
-
-
-def _llama(draw: Draw, m: Any, i: Inputs) -> Tensor:
-    x, rate = i["x"], draw.random("rate").choice([50.0, 10_000.0])
-    q, k = (rotated(heads(f(x), n), rate) for f, n in ((m.q_proj, draw.h), (m.k_proj, draw.g)))
-    return m.o_proj(joined(attend(q, k, heads(m.v_proj(x), draw.g), it.causal())))
-
-
 def of_qkv(mask: Callable[[Draw, Inputs], Any]) -> Formula:
     """The formula of a function of q, k and v with a mask."""
     return lambda draw, f, i: attend(i["q"], i["k"], i["v"], mask(draw, i))
@@ -262,9 +236,6 @@ FORMULAS: dict[str, Formula] = {
     "function whose mask may empty a row": of_qkv(lambda draw, i: i["attn_mask"]),
     "causal window function": of_qkv(lambda draw, i: it.causal() & it.window(draw.window - 1, 0)),
     "local function": of_qkv(lambda draw, i: it.window(draw.window, draw.window)),
-    "function with softcap and sinks": _capped,
-    "function with shared key heads": of_qkv(lambda draw, i: None),
-    "function with ALiBi": _alibi,
     "causal self-attention module": _causal_module,
     "cross-attention module": _cross,
     "bidirectional self-attention module with padding": _bert,
@@ -276,7 +247,6 @@ FORMULAS: dict[str, Formula] = {
     "nn.TransformerDecoderLayer": _decoder_layer,
     "intently block with a cache": _cached_block,
     "intently subclass with lengths": _padded,
-    "intently layer with a forward of its own": _patched,
     "rotary grouped-query module with a cache": _rotary,
     "ALiBi module with a cache": _alibi_module,
     "window module with a rolling cache": _rolling,
@@ -284,6 +254,4 @@ FORMULAS: dict[str, Formula] = {
     "encoder and decoder": _encoder_decoder,
     "diffusers cross-attention block": _diffusers,
     "diffusers self-attention block": _diffusers,
-    "port of nn.MultiheadAttention": _ported,
-    "port of a rotary layer": _llama,
 }

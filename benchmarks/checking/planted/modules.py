@@ -12,7 +12,7 @@ from torch.nn import functional as F
 import intently as it
 from benchmarks.checking.planted.base import Base, slip
 from benchmarks.checking.planted.draw import Draw
-from benchmarks.checking.planted.functions_of_padding import padding
+from benchmarks.checking.planted.functions import padding
 from benchmarks.checking.planted.observing import Case
 
 # ruff: noqa: D101 - the modules are read as the code of people who write no docstrings

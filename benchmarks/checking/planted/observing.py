@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -121,18 +120,3 @@ def _leaf(x: Any) -> Any:
 
 def _copied(x: Any) -> Any:
     return x.clone() if isinstance(x, Tensor) else x
-
-
-def parameters_of(subject: Any) -> tuple[str, ...]:
-    """Names of the arguments of a function, or of a module's forward."""
-    return tuple(_signature(subject).parameters)
-
-
-def optional(subject: Any) -> set[str]:
-    """Names of the arguments that may be left out."""
-    parameters = _signature(subject).parameters.values()
-    return {x.name for x in parameters if x.default is not inspect.Parameter.empty}
-
-
-def _signature(subject: Any) -> inspect.Signature:
-    return inspect.signature(subject.forward if isinstance(subject, nn.Module) else subject)

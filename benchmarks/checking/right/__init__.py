@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-PARTS = ("functions", "own", "torch_layers", "diffusers_layers", "keras_layers",
-         "x_transformers_layers", "of_transformers", "by_hand")  # fmt: skip
+PARTS = ("functions", "own", "layers", "of_transformers")
 
 
 @dataclass(frozen=True)
@@ -22,6 +21,17 @@ class Case:
     make: Callable[[], Any]
     asked: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 5.0
+
+
+def of(title: str, make: Callable[..., Any], seconds: float = 5.0) -> Callable[..., Case]:
+    """What makes cases of one subject: of a name, what is asked, and the arguments of ``make``."""
+
+    def case(
+        name: str, asked: Mapping[str, Any] | None = None, *given: Any, **options: Any
+    ) -> Case:
+        return Case(f"{title}, {name}", lambda: make(*given, **options), asked or {}, seconds)
+
+    return case
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:

@@ -1,4 +1,4 @@
-"""Functions of q, k and v: PyTorch's own, and softmax attention as people write it."""
+"""Functions of q, k and v, PyTorch's own and as people write them, and the styles of breadth."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import intently as it
+from benchmarks.breadth import styles
 from benchmarks.checking.right import Case, lower, normal, real
 
 B, H, T, S, D = 2, 4, 6, 9, 8
@@ -152,6 +153,25 @@ def _written(f: Any, name: str = "", **asked: Any) -> Case:
     return Case(f"a function, {name or f.__name__.replace('_', ' ')}", lambda: f, asked)
 
 
+OTHERS = frozenset((
+    "gumbel", "difference", "SigmoidAttention", "DeepViT", "CaiT", "Performer", "LinearAttention",
+    "Efficient", "nystrom", "linformer", "over_queries", "T5", "SetTransformer", "NonLocal",
+    "talking_before", "talking_both", "talking_heads", "Router", "MemoryNetwork", "sparse",
+    "ClipPooling", "OpenAIClip", "exp_in_place", "by_tensordot", "Bert", "Axial",
+    "in_autograd_function",
+))  # fmt: skip
+"""Styles that are another attention by design, pool, or have no gradient for queries and keys."""
+
+
+def _case(style: str) -> Case:
+    model, given = styles.build(style)
+    asked: dict[str, Any] = {"inputs": given}
+    return Case(f"by hand, {style.replace('_', ' ')}", lambda: model, asked)
+
+
+BY_HAND = tuple(_case(style) for style in styles.STYLES if style not in OTHERS)
+
+
 NEGATIVE = torch.zeros(T, T).masked_fill(~lower(T), -torch.inf)
 PADDED = real(B, S)
 CASES = (
@@ -195,6 +215,7 @@ CASES = (
     Case("a function, NumPy inside", lambda: _in_numpy, {
         "inputs": {n: normal(B, H, T, D, seed=i) for i, n in enumerate("qkv")}}),
     Case("a function, in float32 inside", lambda: _in_float32),
+    *BY_HAND,
 )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import intently as it
-from benchmarks.checking.right import Case, normal, tokens
+from benchmarks.checking.right import Case, normal, of, tokens
 from intently import nn as modules
 from intently.nn import models
 
@@ -21,12 +21,9 @@ def _attends(**options: Any) -> modules.AttentionOptions:
     return modules.AttentionOptions(**options)
 
 
-def _multi(name: str, asked: dict[str, Any] | None = None, **options: Any) -> Case:
-    return Case(
-        f"intently's MultiHeadAttention, {name}",
-        lambda: modules.MultiHeadAttention(C, H, **options),
-        asked or {},
-    )
+_multi = of(
+    "intently's MultiHeadAttention", lambda **options: modules.MultiHeadAttention(C, H, **options)
+)
 
 
 def _language(name: str, mask: it.Mask | None = CAUSAL, **options: Any) -> Case:

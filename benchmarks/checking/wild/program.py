@@ -9,41 +9,50 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+Shown = tuple[bool, float]
+"""Whether a mistake shows, and how much."""
 
-class Program:
-    """One mistake that shipped; the class is registered by `shipped`.
 
-    ``make()`` builds the attention, ``inputs()`` what to call it with, and ``wrong()`` says whether
-    the mistake shows, and how much.
+class Program(NamedTuple):
+    """One mistake that shipped; its function is registered by `shipped`.
+
+    ``make()`` builds the attention, ``given`` is what to call it with, and ``shows`` says of both
+    whether the mistake shows, and how much.
     """
 
+    make: Callable[[], Adapter]
+    given: dict[str, Any]
+    shows: Callable[[Adapter, dict[str, Any]], Shown]
     names: list[str]
     intent: dict[str, Any]
     needs: dict[str, list[str]]
     kind: str
 
-    def make(self) -> Adapter: ...
-    def inputs(self) -> dict[str, Any]: ...
-    def wrong(self) -> tuple[bool, float]: ...
+    def inputs(self) -> dict[str, Any]:
+        """What to call the attention with, copied."""
+        return {n: x.clone() if isinstance(x, Tensor) else x for n, x in self.given.items()}
 
 
 PROGRAMS: dict[str, Program] = {}
 
 
 def shipped(
-    case: str,
     url: str,
     names: str,
     affected: str,
     mended: str | None = None,
+    *,
+    inputs: dict[str, Any],
+    shows: Callable[[Adapter, dict[str, Any]], Shown],
     hazard: bool = False,
     intent: dict[str, Any] | None = None,
-) -> Callable[[type[Any]], type[Any]]:
+) -> Callable[[Callable[[], Adapter]], Callable[[], Adapter]]:
     """Register a `Program`: where it was reported on GitHub, and the catalogue's names for it.
 
     ``affected`` and ``mended`` are the releases to install; without any the case corrects itself,
@@ -52,13 +61,14 @@ def shipped(
     are expressions of `attend`'s values.
     """
 
-    def register(of: type[Any]) -> type[Any]:
-        program = PROGRAMS[case] = of()
-        program.names, program.intent = names.split(), intent or {}
-        program.kind = "hazard" if hazard else "mistake"
-        program.needs = {"affected": affected.split()}
-        program.needs |= {} if mended is None else {"mended": mended.split()}
-        return of
+    def register(make: Callable[[], Adapter]) -> Callable[[], Adapter]:
+        needs = {"affected": affected.split()}
+        needs |= {} if mended is None else {"mended": mended.split()}
+        kind = "hazard" if hazard else "mistake"
+        PROGRAMS[make.__name__] = Program(
+            make, inputs, shows, names.split(), intent or {}, needs, kind
+        )
+        return make
 
     return register
 
@@ -137,7 +147,6 @@ def stand_in(*names: str, **attributes: Any) -> None:
 
 def old_transformers() -> None:
     """Let old releases import beside newer ones of what they check the version of."""
-    import numpy as np
     import torch.utils._pytree as pytree
 
     unchecked: Any = ModuleType("transformers.dependency_versions_check")
@@ -148,6 +157,20 @@ def old_transformers() -> None:
     for kind in (bool, int, float, object):
         if kind.__name__ not in np.__dict__:
             setattr(np, kind.__name__, kind)
+
+
+def old_timm() -> None:
+    """Let vision transformers of timm import without the rest of it, and without torchvision."""
+    hollow("timm", "timm.models")
+    stand_in("timm.data", "timm.data.constants", "torchvision", "torchvision.ops")
+    stand_in("torchvision.ops.misc")
+    stand_in(*(f"timm.models.{x}" for x in ("_builder", "_manipulate", "_registry", "_features")))
+    stand_in(
+        "timm.models._registry",
+        generate_default_cfgs=lambda cfgs: cfgs,
+        register_model=lambda f: f,
+        register_model_deprecations=lambda *args, **kwargs: None,
+    )
 
 
 # --- tensors ------------------------------------------------------------------------------------
@@ -164,22 +187,17 @@ def tokens(b: int, n: int, vocabulary: int = 50) -> Tensor:
     return torch.randint(3, vocabulary, (b, n), generator=draw)
 
 
-def flipped(ids: Tensor, j: int, vocabulary: int = 50) -> Tensor:
-    """The same tokens with another at position j."""
-    out = ids.clone()
-    out[:, j] = (out[:, j] + 7) % vocabulary
-    return out
+def qkv(*shape: int, positive: bool = False) -> dict[str, Tensor]:
+    """Normal queries, keys and values; with ``positive`` the first two are features."""
+    q, k, v = (normal(*shape, seed=n) for n in (1, 2, 3))
+    q, k = (q.abs() + 0.1, k.abs() + 0.1) if positive else (q, k)
+    return {"q": q, "k": k, "v": v}
 
 
 def apart(a: Tensor, b: Tensor) -> float:
     """The largest difference, relative to the largest entry."""
     a, b = a.detach().double(), b.detach().double()
     return float((a - b).abs().max() / (b.abs().max() + 1e-12))
-
-
-def leak(model: Callable[..., Tensor], ids: Tensor, j: int = 6) -> float:
-    """How much outputs before token j change with it."""
-    return apart(model(input_ids=flipped(ids, j))[:, :j], model(input_ids=ids)[:, :j])
 
 
 def randomised(module: nn.Module) -> nn.Module:
@@ -190,6 +208,50 @@ def randomised(module: nn.Module) -> nn.Module:
             if p.ndim >= 2:
                 p.copy_(torch.randn(p.shape, generator=draw) * 1.3 / p.shape[-1] ** 0.5)
     return module.eval()
+
+
+# --- what shows a mistake -------------------------------------------------------------------------
+
+
+def above(off: float, least: float = 1e-3) -> Shown:
+    """It shows where a number is above what rounding does."""
+    return off > least, off
+
+
+def unlike(least: float = 1e-3, **options: Any) -> Callable[[Adapter, dict[str, Any]], Shown]:
+    """A call with other options, or the same again, differs."""
+    return lambda attend, given: above(apart(attend(**given, **options), attend(**given)), least)
+
+
+def changed(x: Tensor, at: Any) -> Tensor:
+    """A copy with other numbers, or other tokens, at a place."""
+    out = x.clone()
+    out[at] = out[at] + 1 if x.is_floating_point() else (out[at] + 7) % 50
+    return out
+
+
+def reaches(name: str, at: Any, of: Any) -> Callable[[Adapter, dict[str, Any]], Shown]:
+    """What an input holds ``at`` a place changes the output ``of`` another, which it should not."""
+
+    def shows(attend: Adapter, given: dict[str, Any]) -> Shown:
+        other = {**given, name: changed(given[name], at)}
+        return above(apart(attend(**other)[of], attend(**given)[of]))
+
+    return shows
+
+
+def misses(name: str, at: Any, of: Any) -> Callable[[Adapter, dict[str, Any]], Shown]:
+    """It does not change that, which it should."""
+
+    def shows(attend: Adapter, given: dict[str, Any]) -> Shown:
+        _, effect = reaches(name, at, of)(attend, given)
+        return effect < 1e-6, effect
+
+    return shows
+
+
+LEAKS = reaches("input_ids", np.s_[:, 6], np.s_[:, :6])
+"""Outputs before a token change with it."""
 
 
 # --- releases: each in a folder of its own, without dependencies ---------------------------------

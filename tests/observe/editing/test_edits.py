@@ -16,11 +16,10 @@ import intently as it
 from intently import edits
 from intently.errors import ArgumentError, KernelError, KindError
 from intently.observe import load_recording
-from intently.observe.watching import patches
-from intently.observe.watching.scope import current
 
 from ...observe.decoders import drawn
 
+pytestmark = pytest.mark.usefixtures("undone")
 H, T, D = 4, 5, 4
 TOKENS = ["the", "Ġcat", "Ġsat", "Ġthe", "Ġcat"]
 
@@ -43,14 +42,6 @@ class Two(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return self.second(q, k, self.first(q, k, v))
-
-
-@pytest.fixture(autouse=True)
-def _undone() -> Any:
-    before = F.scaled_dot_product_attention
-    yield
-    assert patches.active() == 0 and current() == ()
-    assert F.scaled_dot_product_attention is before
 
 
 def qkv() -> tuple[Tensor, Tensor, Tensor]:

@@ -17,19 +17,10 @@ from intently.observe.measuring.deferred import Deferred
 from intently.observe.measuring.replays import Replays
 from intently.observe.measuring.table import Effects
 
+from ..decoders import drawn
+
 IDS = torch.tensor([[3, 14, 15, 9, 2, 6, 5]])
 HEADS, WIDTH, LAYERS = 4, 8, 3
-
-
-@pytest.fixture(scope="module")
-def gpt2() -> Any:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    torch.manual_seed(0)
-    size = {"n_layer": LAYERS, "n_head": HEADS, "n_embd": HEADS * WIDTH, "n_positions": 16}
-    ends = {"bos_token_id": 0, "eos_token_id": 1}
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=50, initializer_range=0.3, **size, **ends))
-    return model.eval()
 
 
 @contextmanager
@@ -212,58 +203,18 @@ def test_random_inputs_are_not_mixed() -> None:
     assert len(set(table["after"])) == 2
 
 
-@pytest.mark.parametrize("kind", ["T5", "Bert", "Marian", "Llama"])
-def test_other_models(kind: str) -> None:
-    import transformers
-
-    torch.manual_seed(0)
-    small = {
-        "T5": {"d_model": 16, "d_kv": 4, "d_ff": 16, "num_layers": 2, "num_heads": 4},
-        "Bert": {
-            "hidden_size": 16,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "intermediate_size": 16,
-        },
-        "Marian": {
-            "d_model": 16,
-            "encoder_layers": 2,
-            "decoder_layers": 2,
-            "encoder_attention_heads": 4,
-            "decoder_attention_heads": 4,
-            "encoder_ffn_dim": 16,
-            "decoder_ffn_dim": 16,
-            "max_position_embeddings": 16,
-            "pad_token_id": 0,
-            "eos_token_id": 1,
-            "decoder_start_token_id": 0,
-        },
-        "Llama": {
-            "hidden_size": 16,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
-            "intermediate_size": 16,
-        },
-    }[kind]
-    name = {
-        "T5": "T5ForConditionalGeneration",
-        "Bert": "BertForMaskedLM",
-        "Marian": "MarianMTModel",
-        "Llama": "LlamaForCausalLM",
-    }[kind]
-    config = getattr(transformers, f"{kind}Config")(vocab_size=40, **small)
-    model = getattr(transformers, name)(config).eval()
-    both = {"decoder_input_ids": IDS[:, :4]} if kind in ("T5", "Marian") else {}
+@pytest.mark.parametrize("name", ["t5", "marian", "llama"])
+def test_other_models(name: str) -> None:
+    model = drawn(name)
+    both = {"decoder_input_ids": IDS[:, :4]} if name != "llama" else {}
 
     def run() -> Any:
         return model(input_ids=IDS, **both)
 
     table = it.effects(model, run, next_token)
     assert len(table) == 4 * (6 if both else 2)
-    assert table["after"] == pytest.approx(
-        one_by_one(model, lambda: next_token(run()), table), abs=1e-5
-    )
+    expected = one_by_one(model, lambda: next_token(run()), table)
+    assert table["after"] == pytest.approx(expected, abs=1e-5)
     assert max(map(abs, table["difference"])) > 1e-4
 
 

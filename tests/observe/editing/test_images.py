@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from fnmatch import fnmatchcase
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from diffusers.models.attention_processor import Attention, AttnProcessor
-from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
 from diffusers.schedulers.scheduling_ddim import DDIMScheduler
 from torch import Tensor, nn
 
@@ -19,53 +16,16 @@ import intently as it
 from intently import edits
 from intently.errors import ArgumentError, KernelError, KindError
 
+from ..diffusion import Change, image, processor, tiny
+
 TOKENS = ("<s>", "a</w>", "cat</w>", "sits</w>", "</s>")
 CAT = 2
 CROSS, SELF = "*.attn2", "*.attn1"
-Change = Callable[[str, int, Tensor], Tensor]
-"""What (name, number of the call, weights (b, h, t, s)) become."""
 
 
 @pytest.fixture
 def unet() -> Any:
-    torch.manual_seed(0)
-    made = UNet2DConditionModel(
-        sample_size=8,
-        block_out_channels=(8, 16),
-        layers_per_block=1,
-        norm_num_groups=4,
-        cross_attention_dim=12,
-        attention_head_dim=4,
-        down_block_types=("CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
-        up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D"),
-    )
-    for p in made.parameters():
-        nn.init.normal_(p, std=0.3)
-    return made.eval()
-
-
-@contextmanager
-def processor(unet: Any, change: Change) -> Iterator[None]:
-    """Run the plain processor, whose weights go through ``change``."""
-    calls: dict[str, int] = {}
-
-    def asked(original: Any, module: Attention, name: str, *args: Any) -> Tensor:
-        number = calls[name] = calls.get(name, -1) + 1
-        weights = original(*args).unflatten(0, (-1, module.heads))
-        return change(name, number, weights).flatten(0, 1)
-
-    blocks = {name: m for name, m in unet.named_modules() if isinstance(m, Attention)}
-    before = unet.attn_processors
-    unet.set_attn_processor(AttnProcessor())
-    for name, block in blocks.items():
-        original: Any = block.get_attention_scores
-        vars(block)["get_attention_scores"] = partial(asked, original, block, name)
-    try:
-        yield
-    finally:
-        unet.set_attn_processor(before)
-        for block in blocks.values():
-            del vars(block)["get_attention_scores"]
+    return tiny("CrossAttnDownBlock2D", "CrossAttnUpBlock2D")
 
 
 def on(pattern: str, change: Callable[[Tensor], Tensor]) -> Change:
@@ -94,17 +54,13 @@ def cat(w: Tensor, rows: Tensor | None = None, batch: slice = slice(None)) -> Te
     return cells if rows is None else cells & rows[:, None]
 
 
-def latents(b: int = 2) -> Tensor:
-    return torch.randn(b, 4, 8, 8, generator=torch.Generator().manual_seed(2))
-
-
 def prompt(seed: int = 1, b: int = 2) -> Tensor:
     return torch.randn(b, 5, 12, generator=torch.Generator().manual_seed(seed))
 
 
 def run(unet: Any, words: Tensor | None = None) -> Tensor:
     with torch.no_grad():
-        return unet(latents(), 10, prompt() if words is None else words).sample
+        return unet(image(), 10, prompt() if words is None else words).sample
 
 
 def close(a: Tensor, b: Tensor) -> bool:
@@ -196,7 +152,7 @@ def denoised(unet: Any, words: Tensor) -> Tensor:
     """Four steps of a pipeline with guidance; words (2, s, c) of nothing and of the prompt."""
     scheduler: Any = DDIMScheduler(num_train_timesteps=40)
     scheduler.set_timesteps(4)
-    x = latents(1)
+    x = image(1)
     with torch.no_grad():
         for step in scheduler.timesteps:
             nothing, told = unet(torch.cat([x, x]), step, words).sample.chunk(2)
@@ -260,7 +216,7 @@ def test_what_is_no_call(calls: Any) -> None:
 
 
 def test_weights_of_a_run_without_guidance_serve_the_row_of_the_prompt(unet: Any) -> None:
-    x = latents()[:1]
+    x = image()[:1]
     with torch.no_grad(), it.watch(unet) as alone:
         unet(x, 10, prompt(9)[1:])
     with torch.no_grad(), it.watch(unet) as both:

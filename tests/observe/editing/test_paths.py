@@ -19,17 +19,6 @@ MODEL = HEADS * WIDTH
 Place = tuple[int, int]
 
 
-@pytest.fixture(scope="module")
-def gpt2() -> Any:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    torch.manual_seed(0)
-    size: dict[str, Any] = {"n_layer": LAYERS, "n_head": HEADS, "n_embd": MODEL}
-    ends = {"bos_token_id": 0, "eos_token_id": 1, "attn_implementation": "eager"}
-    config = GPT2Config(vocab_size=50, n_positions=16, initializer_range=0.3, **size, **ends)
-    return GPT2LMHeadModel(config).eval()
-
-
 def score(out: Any) -> Tensor:
     return out.logits[0, -1, 7] - out.logits[0, -1, 8]
 
