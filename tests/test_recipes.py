@@ -12,8 +12,7 @@ import pytest
 from intently.cli.train import parameters
 from intently.errors import ArgumentError, DataError
 from intently.tasks.corpora.named import CORPORA
-from intently.tasks.recipes import recipe, recipe_file, recipe_text, recipes
-from intently.tasks.recipes.origin import FILE, Origin
+from intently.tasks.recipes import FILE, Origin, recipe, recipe_file, recipe_text, recipes
 
 from .messages import raises, refused
 

@@ -29,7 +29,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, str, str | No
         tests = {"test_one": test, "test_two": test}
         return Corpus(name, source, target, train, dev, tests, "made by hand")
 
-    monkeypatch.setattr("intently.tasks.recipes.origin.load_corpus", load)
+    monkeypatch.setattr("intently.tasks.recipes.load_corpus", load)
     return asked
 
 

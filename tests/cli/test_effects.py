@@ -12,8 +12,7 @@ import torch
 import intently as it
 from intently import edits
 from intently.tasks.decoding import SearchOptions
-from intently.tasks.language.settings import language_options
-from intently.tasks.language.text_model import TextModel, Variant, new_model
+from intently.tasks.language.text_model import TextModel, Variant, language_options, new_model
 from intently.tasks.runners.outputs import output
 from intently.tasks.text import Tokenizer
 from intently.tasks.translation.translator import Translator

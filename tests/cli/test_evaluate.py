@@ -12,7 +12,7 @@ import pytest
 from intently.cli.evaluate import described
 from intently.nn.models.kinds import new_model
 from intently.tasks.corpora import ParallelText
-from intently.tasks.recipes.origin import Files, Origin
+from intently.tasks.recipes import Files, Origin
 from intently.tasks.text import Tokenizer
 from intently.tasks.training import TrainingOptions
 from intently.tasks.training.metrics import bleu, chrf, suitable

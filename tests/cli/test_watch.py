@@ -21,8 +21,7 @@ from intently.observe.saving import files
 from intently.observe.storage.stores import Held, KeptSpec
 from intently.observe.watching.call import AttentionSpec
 from intently.tasks.decoding import SearchOptions
-from intently.tasks.language.settings import language_options
-from intently.tasks.language.text_model import TextModel, Variant, new_model
+from intently.tasks.language.text_model import TextModel, Variant, language_options, new_model
 from intently.tasks.runners.watched import translated
 from intently.tasks.text import Tokenizer
 from intently.tasks.translation.translator import Translator

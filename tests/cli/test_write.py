@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from intently.tasks.language.settings import language_options
-from intently.tasks.language.text_model import TextModel, new_model
+from intently.tasks.language.text_model import TextModel, language_options, new_model
 from intently.tasks.text import Tokenizer
 from intently.tasks.translation.translator import Translator
 

@@ -19,12 +19,11 @@ from intently.nn.models.kinds import new_model
 from intently.tasks import recipes as known
 from intently.tasks.corpora import Corpus, ParallelText
 from intently.tasks.corpora.files import read_parallel
-from intently.tasks.recipes.origin import Files, Origin, keeping
+from intently.tasks.recipes import Files, Origin, keeping
 from intently.tasks.training import TrainingOptions, display
 from intently.tasks.training.checkpoint import Checkpoints
-from intently.tasks.training.processes import Processes, joined
+from intently.tasks.training.processes import Processes, joined, sole_writer
 from intently.tasks.training.progress import counted
-from intently.tasks.training.writer import sole_writer
 from intently.tasks.translation.links import links_of, read_links
 from intently.tasks.translation.runs import DEV_SENTENCES, WRITES, fit
 from intently.tasks.translation.translator import Translator

@@ -16,8 +16,13 @@ from intently.show.labels import visible
 from intently.show.style import LINES
 from intently.tasks.language import comparison
 from intently.tasks.language.runs import LanguageRun, fit, read_text
-from intently.tasks.language.settings import language_flags, language_options, read_config, split
-from intently.tasks.language.text_model import Variant
+from intently.tasks.language.text_model import (
+    Variant,
+    language_flags,
+    language_options,
+    read_config,
+    split,
+)
 from intently.tasks.text import Tokenizer
 from intently.tasks.training import TrainingOptions, display
 

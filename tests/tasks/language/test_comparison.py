@@ -10,7 +10,7 @@ import torch
 
 from intently.tasks.language import comparison
 from intently.tasks.language.runs import LanguageRun, fit
-from intently.tasks.language.settings import language_options
+from intently.tasks.language.text_model import language_options
 
 SMALL = {
     "width": 16,

@@ -9,10 +9,10 @@ from random import Random
 
 import pytest
 
-from intently.tasks.language.doubts import FALLING, slope, undertrained
+from intently.tasks.language.comparison import FALLING, slope, undertrained
 from intently.tasks.language.runs import fit
-from intently.tasks.training.history import Evaluation, History, Record
 from intently.tasks.training.options import ScheduleOptions
+from intently.tasks.training.progress import Evaluation, History, Record
 
 from .book import text
 from .test_runs import options

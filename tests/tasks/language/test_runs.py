@@ -21,10 +21,15 @@ from intently.errors import ArgumentError, CheckpointError, DataError, KindError
 from intently.nn.models.language import LanguageModel, LanguageOptions
 from intently.tasks.corpora import stories
 from intently.tasks.language.comparison import measure
-from intently.tasks.language.runs import fit, read_text
-from intently.tasks.language.settings import DEFAULTS, WARMUP, language_options, read_config
-from intently.tasks.language.text_model import TextModel, Variant
-from intently.tasks.language.windows import Windows, contexts, losses_of_windows
+from intently.tasks.language.runs import Windows, contexts, fit, losses_of_windows, read_text
+from intently.tasks.language.text_model import (
+    DEFAULTS,
+    WARMUP,
+    TextModel,
+    Variant,
+    language_options,
+    read_config,
+)
 from intently.tasks.training import TrainingOptions
 from intently.tasks.training.optimiser import settled
 

@@ -18,8 +18,8 @@ from typing import Any
 import tiny_run as tiny
 
 from intently.errors import IntentlyError
+from intently.tasks.training.optimiser import Worker
 from intently.tasks.training.processes import current
-from intently.tasks.training.workers import Worker
 
 
 def do(job: dict[str, Any]) -> dict[str, Any]:

@@ -14,9 +14,9 @@ from intently.nn.models.recurrent import ATTENTIONS, RecurrentOptions
 from intently.tasks.corpora import ParallelText
 from intently.tasks.language.runs import fit as fit_language
 from intently.tasks.training import Checkpoints, MachineOptions, TrainingOptions, epoch, train
-from intently.tasks.training import workers as module
+from intently.tasks.training import optimiser as module
+from intently.tasks.training.optimiser import Worker, check_bfloat16
 from intently.tasks.training.processes import VARIABLES, Processes
-from intently.tasks.training.workers import Worker, check_bfloat16
 from intently.tasks.translation.runs import fit
 
 from ...messages import refused

@@ -21,9 +21,8 @@ from intently.tasks.training import (
     Stepped,
     train,
 )
-from intently.tasks.training.history import Evaluation
 from intently.tasks.training.metrics import without_better
-from intently.tasks.training.progress import Listener
+from intently.tasks.training.progress import Evaluation, Listener
 
 OPTIONS = tiny.OPTIONS.with_flags(steps=40, evaluate_every=4, save_every=3, patience=3)
 SCORES = {4: 1.0, 8: 5.0, 12: 4.0, 16: 5.0, 20: 3.0, 24: 9.0}

@@ -7,38 +7,43 @@ at the end or when interrupted, ``model/``: the `TextModel` itself.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
-from jaxtyping import Float
+import torch.nn.functional as F
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from intently.errors import ArgumentError, DataError, build
 from intently.foundation.files import File, replace_file, sealed
+from intently.nn.models.language import LanguageModel
 from intently.nn.models.weights import load_weights, weights
 from intently.tasks.corpora.files import TextFile
 from intently.tasks.corpora.stories import stories
-from intently.tasks.language.settings import WARMUP
 from intently.tasks.language.text_model import (
     FORMS,
     TOKENIZER,
     USUAL,
+    WARMUP,
+    WORDS,
     TextModel,
     Variant,
     new_model,
     sliding,
 )
-from intently.tasks.language.windows import Windows, losses_of_windows, window_loss
 from intently.tasks.text import Tokenizer
 from intently.tasks.training import Checkpoints, History, TrainingOptions, train
+from intently.tasks.training.batches import Batch, Sentences, fingerprint
+from intently.tasks.training.loss import smoothed_cross_entropy
 from intently.tasks.training.optimiser import settled
-from intently.tasks.training.processes import current
+from intently.tasks.training.processes import current, sole_writer
 from intently.tasks.training.progress import Listener
-from intently.tasks.training.writer import sole_writer
 
 VARIANT = "variant.json"
 
@@ -193,3 +198,96 @@ def read_text(path: Path | str) -> str:
         more = f"; and {file.count - TOLD:,} more" if file.count > TOLD else ""
         raise build(DataError, str(path), "a text in UTF-8", told + more)
     return "\n".join(lines) + "\n"
+
+
+class Windows:
+    """Windows of a text, half overlapping, to train a language model on.
+
+    >>> windows = Windows(list(range(4, 14)), window=4)
+    >>> len(windows), windows.batch(np.array([1])).target_in.tolist()
+    (3, [[6, 7, 8, 9]])
+    """
+
+    words: ClassVar[Mapping[str, str]] = {option: word for word, option in WORDS.items()}
+
+    def __init__(self, ids: Sequence[int], window: int) -> None:
+        self.tokens = cut(torch.tensor(ids, dtype=torch.int32), window, max(1, window // 2))
+        self.lengths = np.full(len(self), window)
+        self.sort_keys = (self.lengths,)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def fingerprint(self) -> str:
+        """A checksum of all tokens, as of pairs with empty sources, for older checkpoints."""
+        n, steps = self.tokens.shape
+        tokens = Sentences(self.tokens.flatten().numpy(), np.arange(n + 1) * steps)
+        return fingerprint(Sentences.of([[]] * n), tokens)
+
+    def batch(self, which: np.ndarray) -> Batch:
+        """Return the windows ``which`` (b,) as a batch without sources."""
+        rows = self.tokens[torch.from_numpy(which)].long()
+        return Batch(None, None, rows[:, :-1].contiguous(), rows[:, 1:].contiguous())
+
+
+def window_loss(net: Any, batch: Batch, smoothing: float) -> tuple[Tensor, int]:
+    """Return the summed loss in nats of a batch of windows, and its number of tokens.
+
+    ``net`` is a ModuleDict that holds the model as "language".
+    """
+    model = net["language"]
+    hidden = model.hidden(batch.target_in)
+    return smoothed_cross_entropy(hidden, model.output_weight, batch.target_out, smoothing)
+
+
+@torch.no_grad()
+def losses_of_windows(
+    model: LanguageModel, ids: Int[Tensor, " n"], window: int
+) -> Float[Tensor, "windows window"]:
+    """Return the cross-entropy (windows, window) in nats of each token of a text.
+
+    The text ``ids`` is read in adjacent windows, so the token at position i is preceded by i + 1
+    tokens. The mode of the model does not change. Raises `DataError` for a text without a window.
+
+    >>> from intently.nn.models.language import LanguageOptions
+    >>> model = LanguageModel(LanguageOptions(vocabulary=8, width=16))
+    >>> _ = torch.nn.init.zeros_(model.embedding.weight)
+    >>> losses_of_windows(model, torch.arange(5), window=2)  # log 8
+    tensor([[2.0794, 2.0794],
+            [2.0794, 2.0794]])
+    """
+    windows = cut(ids, window, window).long()
+    device = next(model.parameters()).device
+    found = []
+    for batch in windows.split(max(1, 8192 // window)):
+        batch = batch.to(device)
+        logits = model(batch[:, :-1]).mT
+        found.append(F.cross_entropy(logits, batch[:, 1:], reduction="none").float().cpu())
+    return torch.cat(found)
+
+
+def contexts(*windows: int) -> list[tuple[int, int]]:
+    """Return ranges of tokens of context: 1, 2, 3–4, 5–8, 9–16, …, cut at the end of each window.
+
+    >>> contexts(5)
+    [(1, 1), (2, 2), (3, 4), (5, 5)]
+    >>> contexts(5, 3)
+    [(1, 1), (2, 2), (3, 3), (4, 4), (5, 5)]
+    """
+    largest = max(windows)
+    ends = sorted({*windows, *(2**n for n in range(largest.bit_length()))})
+    return [(before + 1, end) for before, end in pairwise([0, *ends])]
+
+
+def cut(ids: Tensor, window: int, step: int) -> Tensor:
+    """Return windows (n, window + 1) of a text, one every ``step`` tokens."""
+    if len(ids) <= window:
+        raise build(
+            DataError,
+            "text",
+            f"more tokens than the window of {window}",
+            len(ids),
+            fix="give a longer text or a smaller window",
+        )
+    return ids.unfold(0, window + 1, step)

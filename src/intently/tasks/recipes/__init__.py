@@ -6,14 +6,21 @@ sections of `intently.tasks.training.TrainingOptions`.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
+import re
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
+from pathlib import Path
 
-from intently.errors import ArgumentError, build
+from intently.errors import ArgumentError, DataError, build
+from intently.foundation.files import File, make_folder, replace_file, sealed
 from intently.foundation.on_demand import listed
+from intently.tasks.corpora.files import ParallelText, read_parallel
+from intently.tasks.corpora.named import Corpus, load_corpus
 from intently.tasks.training import TrainingOptions
+from intently.tasks.training.progress import Event, Listener
 
 __all__ = ["Recipe", "recipe", "recipe_text", "recipes"]
 
@@ -95,3 +102,175 @@ def recipe_file(name: str) -> str:
 def _names() -> list[str]:
     found = (file.name for file in files(__name__).iterdir())
     return sorted(name.removesuffix(".toml") for name in found if name.endswith(".toml"))
+
+
+WORD, NUMBER = re.compile(r"[^\0]*", re.DOTALL), range(2**63)
+FILE, FILES = "run.json", "files.json"
+SHAPE = {
+    "corpus": WORD,
+    "source": WORD,
+    "target": WORD,
+    "data_dir": (WORD, None),
+    "recipe": (WORD, None),
+}
+FILES_SHAPE = {
+    "source": WORD,
+    "target": (WORD, None),
+    "dev": [WORD],
+    "guide": (WORD, None),
+    "pairs": NUMBER,
+    "held_out": NUMBER,
+}
+"""The shapes of the two files; see `intently.foundation.files.fault`."""
+
+DIRECTION = re.compile(r"([^:]+):([^:-]+)-([^:-]+)")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A named corpus in one direction, the folder it is read from, and the recipe that uses it.
+
+    >>> Origin.of("multi30k:de-en").target
+    'en'
+    """
+
+    corpus: str
+    source: str
+    target: str
+    data_dir: str | None = None
+    recipe: str | None = None
+
+    @classmethod
+    def of(cls, direction: str, data_dir: Path | None = None) -> Origin:
+        """Return the origin written as "multi30k:de-en"; raises `ArgumentError` for others."""
+        found = DIRECTION.fullmatch(direction)
+        if found is None:
+            expected = "NAME:SOURCE-TARGET, such as multi30k:de-en"
+            raise build(ArgumentError, "--corpus", expected, repr(direction))
+        return cls(*found.groups()).read_from(data_dir)
+
+    @classmethod
+    def load(cls, folder: Path | str) -> Origin | None:
+        """Return the origin recorded in a run's folder, or None.
+
+        Raises `DataError` if the file is damaged.
+        """
+        file = File(Path(folder) / FILE, "the origin of a run", DataError)
+        return cls(**file.sealed(SHAPE)) if file.exists() else None
+
+    def save(self, folder: Path | str) -> None:
+        """Record the origin in a run's folder."""
+        make_folder(Path(folder))
+        replace_file(Path(folder) / FILE, sealed(dataclasses.asdict(self)))
+
+    def read_from(self, data_dir: Path | None) -> Origin:
+        """Return the origin with an absolute ``data_dir``; None changes nothing.
+
+        >>> Origin.of("multi30k:de-en").read_from(None).data_dir is None
+        True
+        """
+        if data_dir is None:
+            return self
+        return dataclasses.replace(self, data_dir=str(data_dir.absolute()))
+
+    def read(self) -> Corpus:
+        """Return the corpus; raises as `intently.tasks.corpora.load_corpus` does."""
+        return load_corpus(self.corpus, self.source, self.target, self.data_dir)
+
+    def __str__(self) -> str:
+        return f"{self.corpus}:{self.source}-{self.target}"
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files of a run: its pairs, its dev set, and the links that guide a head.
+
+    Each side is a file of its own, or both are columns of one (``target`` None, one file in
+    ``dev``). Without ``dev``, the last ``held_out`` of all ``pairs`` are the dev set. ``guide`` is
+    a file or a trained run.
+    """
+
+    source: str
+    target: str | None = None
+    dev: list[str] = field(default_factory=list)
+    guide: str | None = None
+    pairs: int = 0
+    held_out: int = 0
+
+    @classmethod
+    def load(cls, folder: Path | str) -> Files | None:
+        """Return the files recorded in a run's folder, or None.
+
+        Raises `DataError` if the record is damaged.
+        """
+        file = File(Path(folder) / FILES, "the files of a run", DataError)
+        return cls(**file.sealed(FILES_SHAPE)) if file.exists() else None
+
+    def save(self, folder: Path | str) -> None:
+        """Record the files in a run's folder, with absolute paths."""
+        absolute = dataclasses.replace(
+            self,
+            source=_absolute(self.source),
+            target=self.target and _absolute(self.target),
+            dev=[_absolute(name) for name in self.dev],
+            guide=self.guide and _absolute(self.guide),
+        )
+        make_folder(Path(folder))
+        replace_file(Path(folder) / FILES, sealed(dataclasses.asdict(absolute)))
+
+    @property
+    def sides(self) -> list[str]:
+        """The files of the pairs."""
+        return [self.source] if self.target is None else [self.source, self.target]
+
+    def read_dev(self) -> ParallelText:
+        """Return the dev set; raises `DataError` where its files are gone or have changed."""
+        if self.dev:
+            return read_parallel(*self.dev)
+        text = read_parallel(self.source, self.target)
+        if len(text) != self.pairs:
+            expected = f"the {self.pairs:,} pairs of which the run held out the last"
+            raise build(DataError, " and ".join(self.sides), expected, f"{len(text):,}")
+        _, held_out = text.split_off(self.held_out)
+        report = f"the last {self.held_out:,} of {text.report}, held out while training"
+        return dataclasses.replace(held_out, report=report)
+
+
+def example(folder: Path | str) -> str | None:
+    """Return a short source sentence of the dev set of the run in a folder.
+
+    None where the folder records no run, and where its corpus or files are gone.
+    """
+    origin = Origin.load(folder)
+    files = Files.load(folder) if origin is None else None
+    try:
+        dev = origin.read().dev if origin else files.read_dev() if files else None
+    except DataError:
+        return None
+    short = (text for text in (dev.sources if dev else ()) if 15 <= len(text) <= 80)
+    return next(short, dev.sources[0] if dev else None)
+
+
+def _absolute(name: str) -> str:
+    return str(Path(name).absolute())
+
+
+def keeping(origin: Origin | Files | None, folder: Path, progress: Listener) -> Listener:
+    """Return ``progress`` that first records the origin (None: unknown) in a run's folder.
+
+    At the first event everything has been checked, so a refused run leaves the folder as it was.
+    """
+    kept = False
+
+    def tell(event: Event) -> None:
+        nonlocal kept
+        if not kept:
+            for name, kind in ((FILE, Origin), (FILES, Files)):  # of a run without checkpoints
+                if not isinstance(origin, kind):
+                    (folder / name).unlink(missing_ok=True)
+            if origin is not None:
+                origin.save(folder)
+        kept = True
+        progress(event)
+
+    return tell

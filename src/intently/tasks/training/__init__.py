@@ -22,7 +22,6 @@ from intently.nn.models.weights import load_weights, weights
 if TYPE_CHECKING:
     from intently.tasks.training.batches import Batch, Pairs, epoch
     from intently.tasks.training.checkpoint import Checkpoint, Checkpoints
-    from intently.tasks.training.history import Evaluation, History, Record
     from intently.tasks.training.loss import smoothed_cross_entropy
     from intently.tasks.training.metrics import DevSet, Score, bleu, chrf, dev_loss, exact_match
     from intently.tasks.training.options import (
@@ -39,8 +38,11 @@ if TYPE_CHECKING:
     from intently.tasks.training.progress import (
         Evaluated,
         Evaluating,
+        Evaluation,
         Event,
         GivenUp,
+        History,
+        Record,
         Resumed,
         Saved,
         Stepped,
@@ -94,7 +96,6 @@ __dir__ = listed(__name__)
 _HOMES = {
     "batches": ("Batch", "Pairs", "epoch"),
     "checkpoint": ("Checkpoint", "Checkpoints"),
-    "history": ("Evaluation", "History", "Record"),
     "loss": ("smoothed_cross_entropy",),
     "metrics": ("DevSet", "Score", "bleu", "chrf", "dev_loss", "exact_match"),
     "options": (
@@ -103,7 +104,7 @@ _HOMES = {
     ),
     "progress": (
         *("Evaluated", "Evaluating", "Event", "GivenUp", "Resumed", "Saved", "Stepped", "TimeUp"),
-        "display",
+        *("display", "Evaluation", "History", "Record"),
     ),
     "trainer": ("DivergedError", "train"),
 }

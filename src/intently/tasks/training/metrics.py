@@ -21,8 +21,8 @@ from intently.errors import ArgumentError, build
 from intently.nn.models.kinds import EncoderDecoder
 from intently.tasks.decoding import SearchOptions, search
 from intently.tasks.training.batches import Pairs, epoch
-from intently.tasks.training.history import Evaluation
 from intently.tasks.training.loss import batch_loss
+from intently.tasks.training.progress import Evaluation
 
 Interval = tuple[float, float, float]
 """A number, and the lower and upper end of its interval."""

@@ -23,36 +23,41 @@ from intently.errors import CheckpointError, IntentlyError, build
 from intently.foundation.files import plain, replace_file, sealed
 from intently.nn.models.weights import load_weights, weights
 from intently.tasks.training.batches import Batch, Data, Epoch, epoch
-from intently.tasks.training.checkpoint import Checkpoint, Checkpoints, name_of, versions
-from intently.tasks.training.history import Evaluation, History, Position, Record, Stopped
-from intently.tasks.training.loss import BatchLoss, batch_loss
-from intently.tasks.training.metrics import best_by, check_patience, without_better
-from intently.tasks.training.optimiser import learning_rate, risen, settled
-from intently.tasks.training.options import TrainingOptions
-from intently.tasks.training.processes import Interruption, Processes, joined
-from intently.tasks.training.progress import (
-    Evaluated,
-    Evaluating,
-    Event,
-    GivenUp,
-    Listener,
-    Pace,
-    Resumed,
-    Saved,
-    Stepped,
-    TimeUp,
-)
-from intently.tasks.training.resuming import (
+from intently.tasks.training.checkpoint import (
     STATE,
+    Checkpoint,
+    Checkpoints,
     check_random_state,
     check_same_run,
     isolated_state,
+    name_of,
     random_state,
     seed_step,
     set_random_state,
+    versions,
 )
-from intently.tasks.training.workers import Worker, check_bfloat16
-from intently.tasks.training.writer import sole_writer
+from intently.tasks.training.loss import BatchLoss, batch_loss
+from intently.tasks.training.metrics import best_by, check_patience, without_better
+from intently.tasks.training.optimiser import Worker, check_bfloat16, learning_rate, risen, settled
+from intently.tasks.training.options import TrainingOptions
+from intently.tasks.training.processes import Interruption, Processes, joined, sole_writer
+from intently.tasks.training.progress import (
+    Evaluated,
+    Evaluating,
+    Evaluation,
+    Event,
+    GivenUp,
+    History,
+    Listener,
+    Pace,
+    Position,
+    Record,
+    Resumed,
+    Saved,
+    Stepped,
+    Stopped,
+    TimeUp,
+)
 
 RECORDS = 500
 """Points of the loss curve, about."""

@@ -30,9 +30,8 @@ from intently.tasks.training import (
 )
 from intently.tasks.training.loss import batch_loss, guided_head, guided_loss
 from intently.tasks.training.metrics import check_patience
-from intently.tasks.training.processes import joined
+from intently.tasks.training.processes import joined, sole_writer
 from intently.tasks.training.progress import Listener
-from intently.tasks.training.writer import sole_writer
 from intently.tasks.translation.links import Encoded, token_guides
 from intently.tasks.translation.translator import AlignmentHead, Translator
 
