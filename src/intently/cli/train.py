@@ -22,7 +22,7 @@ from intently.tasks.corpora.files import read_parallel
 from intently.tasks.recipes import Files, Origin, keeping
 from intently.tasks.training import TrainingOptions, display
 from intently.tasks.training.checkpoint import Checkpoints
-from intently.tasks.training.processes import Processes, joined, sole_writer
+from intently.tasks.training.processes import Processes, sole_writer
 from intently.tasks.training.progress import counted
 from intently.tasks.translation.links import links_of, read_links
 from intently.tasks.translation.runs import DEV_SENTENCES, WRITES, fit
@@ -140,7 +140,7 @@ def train(
     resumes with `intently train --out FOLDER --resume`: its folder knows its files and options.
     """
     again = resume_from or resume
-    with joined(out) as here, sole_writer(out, WRITES):
+    with sole_writer(out, WRITES) as here:
         console = plain_console(quiet=not here.first)
         begun = here.from_first(partial(Checkpoints(out / "checkpoints").begun, again))
         if again and not begun:

@@ -20,8 +20,8 @@ from intently.cli.train_lm import report
 from intently.errors import ArgumentError, CheckpointError, DataError, KindError
 from intently.nn.models.language import LanguageModel, LanguageOptions
 from intently.tasks.corpora import stories
-from intently.tasks.language.comparison import measure
-from intently.tasks.language.runs import Windows, contexts, fit, losses_of_windows, read_text
+from intently.tasks.language.comparison import contexts, measure
+from intently.tasks.language.runs import Windows, fit, losses_of_windows, read_text
 from intently.tasks.language.text_model import (
     DEFAULTS,
     WARMUP,

@@ -218,10 +218,7 @@ def test_the_failure_of_the_first_is_told_to_the_others(monkeypatch) -> None:
     with pytest.raises(OSError, match="No space left"):
         Processes(0, 2).from_first(full)
     said = "process 0 failed: OSError: .* No space left: '/connection/gloo'"
-    with (
-        pytest.raises(module.FirstError, match=said),
-        module.naming_the_lost(Processes(1, 2), None),
-    ):
+    with pytest.raises(LostError, match=said), module.naming_the_lost(Processes(1, 2), None):
         Processes(1, 2).from_first(full)
 
 

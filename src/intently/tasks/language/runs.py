@@ -10,9 +10,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice, pairwise
+from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -26,26 +26,17 @@ from intently.nn.models.language import LanguageModel
 from intently.nn.models.weights import load_weights, weights
 from intently.tasks.corpora.files import TextFile
 from intently.tasks.corpora.stories import stories
-from intently.tasks.language.text_model import (
-    FORMS,
-    TOKENIZER,
-    USUAL,
-    WARMUP,
-    WORDS,
-    TextModel,
-    Variant,
-    new_model,
-    sliding,
-)
+from intently.tasks.language import text_model as models
+from intently.tasks.language.text_model import TextModel, Variant, new_model
 from intently.tasks.text import Tokenizer
 from intently.tasks.training import Checkpoints, History, TrainingOptions, train
 from intently.tasks.training.batches import Batch, Sentences, fingerprint
-from intently.tasks.training.loss import smoothed_cross_entropy
+from intently.tasks.training.loss import batch_loss
 from intently.tasks.training.optimiser import settled
 from intently.tasks.training.processes import current, sole_writer
 from intently.tasks.training.progress import Listener
 
-VARIANT = "variant.json"
+TOKENIZER, VARIANT = models.TOKENIZER, "variant.json"
 
 WRITES = ("checkpoints/", "model/", TOKENIZER, VARIANT, "options.json", "best.json")
 """The files and folders of a run."""
@@ -53,14 +44,11 @@ WRITES = ("checkpoints/", "model/", TOKENIZER, VARIANT, "options.json", "best.js
 HELD_OUT = 0.1
 """Share of the text, at its end, that is held out."""
 
-EVALUATED = 2**15
-"""Held-out tokens scored at each evaluation; at least a window."""
+EVALUATED, MEASURED = 2**15, 2**18
+"""Held-out tokens scored at each evaluation, and by position at the end; at least a window."""
 
 TOLD = 2
 """Problems of a file listed in a message."""
-
-MEASURED = 2**18
-"""Held-out tokens scored by position at the end."""
 
 STORIES = 8000
 """Stories of the text of that name."""
@@ -89,7 +77,7 @@ def fit(
     options: TrainingOptions,
     out: Path | str,
     *,
-    variant: Variant = USUAL,
+    variant: Variant = models.USUAL,
     tokenizer: Tokenizer | None = None,
     progress: Listener | None = None,
     resume: bool | str = False,
@@ -110,56 +98,46 @@ def fit(
         fix = "start the command without torchrun"
         raise build(ArgumentError, "processes", expected, here.count, fix=fix)
     with sole_writer(out, WRITES):
-        folder = Path(out)
+        folder, window = Path(out), options.text.max_length
         device = here.device(options.machine.device)
         checkpoints = Checkpoints(folder / "checkpoints")
-        begun = checkpoints.begun(resume)
-        t = options.text
-        stored = folder / "options.json"
+        begun, stored = checkpoints.begun(resume), folder / "options.json"
         before = TrainingOptions.from_json(stored) if begun and stored.is_file() else None
-        options = settled(options, before, longest=WARMUP)
+        options = settled(options, before, longest=models.WARMUP)
         if begun:
             _check_variant(folder, variant)
             tokenizer = Tokenizer.load(folder / TOKENIZER)
         elif tokenizer is None:
-            lines = text.splitlines(keepends=True)
+            lines, t = text.splitlines(keepends=True), options.text
             tokenizer = Tokenizer.train(lines, t.target_tokenizer, t.target_size, t.min_frequency)
         ids = tokenizer.encode(text)
         split = len(ids) - int(len(ids) * HELD_OUT)
         learned, held = ids[:split], torch.tensor(ids[split:])
-        if len(held) <= t.max_length:
-            raise build(
-                DataError,
-                "text",
-                f"more than {round((t.max_length + 1) / HELD_OUT):,} tokens",
-                f"{len(ids):,}",
-                f"a tenth is held out, and must fill a window of {t.max_length}",
-                "give a longer text or a smaller window",
-            )
+        if len(held) <= window:
+            expected = f"more than {round((window + 1) / HELD_OUT):,} tokens"
+            cause = f"a tenth is held out, and must fill a window of {window}"
+            fix = "give a longer text or a smaller window"
+            raise build(DataError, "text", expected, f"{len(ids):,}", cause, fix)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(options.run.seed)
             model = new_model(options, tokenizer.size, variant).to(device)
         replace_file(folder / TOKENIZER, tokenizer.content())
         replace_file(folder / VARIANT, sealed(dataclasses.asdict(variant)))
-
-        def validate(_: Any) -> dict[str, float]:
-            some = held[: max(EVALUATED, t.max_length + 1)]
-            return {"loss": losses_of_windows(model, some, t.max_length).mean().item()}
-
+        scored = held[: max(EVALUATED, window + 1)]
         net = nn.ModuleDict({"language": model})  # checkpoints use this name for its weights
         history = train(
             net,
-            Windows(learned, t.max_length),
+            Windows(learned, window),
             options,
             folder,
-            loss=window_loss,
-            validate=validate,
+            loss=lambda net, *given: batch_loss(net["language"], *given),
+            validate=lambda _: {"loss": losses_of_windows(model, scored, window).mean().item()},
             progress=progress,
             resume=resume,
         )
         if history.best is not None:
             load_weights(net, checkpoints.load(history.best.stem).model)
-        final = new_model(options, tokenizer.size, variant, sliding(options)).eval()
+        final = new_model(options, tokenizer.size, variant, models.sliding(options)).eval()
         load_weights(final, weights(model))
         text_model = TextModel(final, tokenizer, options, variant)
         with checkpoints.surviving():
@@ -170,15 +148,12 @@ def fit(
 def _check_variant(folder: Path, variant: Variant) -> None:
     """Raise if the run in ``folder`` began with another variant."""
     file = File(folder / VARIANT, "the variant of a run as it was written")
-    for name, before in file.sealed(FORMS).items() if file.exists() else ():
-        if getattr(variant, name) != before:
-            raise build(
-                ArgumentError,
-                name,
-                f"{before!r}, with which the run began",
-                repr(getattr(variant, name)),
-                fix=f"resume with {name}={before!r}, or start a new run in another folder",
-            )
+    for name, before in file.sealed(models.FORMS).items() if file.exists() else ():
+        now = getattr(variant, name)
+        if now != before:
+            expected = f"{before!r}, with which the run began"
+            fix = f"resume with {name}={before!r}, or start a new run in another folder"
+            raise build(ArgumentError, name, expected, repr(now), fix=fix)
 
 
 def read_text(path: Path | str) -> str:
@@ -194,9 +169,9 @@ def read_text(path: Path | str) -> str:
         return "\n".join(islice(stories(), STORIES)) + "\n"
     lines = [line.rstrip("\r\n") for _, line in file.lines() if line is not None]
     if file.problems:
-        told = "; ".join(file.problems[:TOLD])
+        problems = "; ".join(file.problems[:TOLD])
         more = f"; and {file.count - TOLD:,} more" if file.count > TOLD else ""
-        raise build(DataError, str(path), "a text in UTF-8", told + more)
+        raise build(DataError, str(path), "a text in UTF-8", problems + more)
     return "\n".join(lines) + "\n"
 
 
@@ -208,37 +183,24 @@ class Windows:
     (3, [[6, 7, 8, 9]])
     """
 
-    words: ClassVar[Mapping[str, str]] = {option: word for word, option in WORDS.items()}
+    words: ClassVar[Mapping[str, str]] = {name: word for word, name in models.WORDS.items()}
 
     def __init__(self, ids: Sequence[int], window: int) -> None:
         self.tokens = cut(torch.tensor(ids, dtype=torch.int32), window, max(1, window // 2))
-        self.lengths = np.full(len(self), window)
+        n, steps = self.tokens.shape
+        self.lengths = np.full(n, window)
         self.sort_keys = (self.lengths,)
+        # as of pairs with empty sources, for older checkpoints
+        tokens = Sentences(self.tokens.flatten().numpy(), np.arange(n + 1) * steps)
+        self.fingerprint = fingerprint(Sentences.of([[]] * n), tokens)
 
     def __len__(self) -> int:
         return len(self.tokens)
-
-    @property
-    def fingerprint(self) -> str:
-        """A checksum of all tokens, as of pairs with empty sources, for older checkpoints."""
-        n, steps = self.tokens.shape
-        tokens = Sentences(self.tokens.flatten().numpy(), np.arange(n + 1) * steps)
-        return fingerprint(Sentences.of([[]] * n), tokens)
 
     def batch(self, which: np.ndarray) -> Batch:
         """Return the windows ``which`` (b,) as a batch without sources."""
         rows = self.tokens[torch.from_numpy(which)].long()
         return Batch(None, None, rows[:, :-1].contiguous(), rows[:, 1:].contiguous())
-
-
-def window_loss(net: Any, batch: Batch, smoothing: float) -> tuple[Tensor, int]:
-    """Return the summed loss in nats of a batch of windows, and its number of tokens.
-
-    ``net`` is a ModuleDict that holds the model as "language".
-    """
-    model = net["language"]
-    hidden = model.hidden(batch.target_in)
-    return smoothed_cross_entropy(hidden, model.output_weight, batch.target_out, smoothing)
 
 
 @torch.no_grad()
@@ -257,37 +219,19 @@ def losses_of_windows(
     tensor([[2.0794, 2.0794],
             [2.0794, 2.0794]])
     """
-    windows = cut(ids, window, window).long()
     device = next(model.parameters()).device
-    found = []
-    for batch in windows.split(max(1, 8192 // window)):
+    losses = []
+    for batch in cut(ids, window, window).long().split(max(1, 8192 // window)):
         batch = batch.to(device)
         logits = model(batch[:, :-1]).mT
-        found.append(F.cross_entropy(logits, batch[:, 1:], reduction="none").float().cpu())
-    return torch.cat(found)
-
-
-def contexts(*windows: int) -> list[tuple[int, int]]:
-    """Return ranges of tokens of context: 1, 2, 3–4, 5–8, 9–16, …, cut at the end of each window.
-
-    >>> contexts(5)
-    [(1, 1), (2, 2), (3, 4), (5, 5)]
-    >>> contexts(5, 3)
-    [(1, 1), (2, 2), (3, 3), (4, 4), (5, 5)]
-    """
-    largest = max(windows)
-    ends = sorted({*windows, *(2**n for n in range(largest.bit_length()))})
-    return [(before + 1, end) for before, end in pairwise([0, *ends])]
+        losses.append(F.cross_entropy(logits, batch[:, 1:], reduction="none").float().cpu())
+    return torch.cat(losses)
 
 
 def cut(ids: Tensor, window: int, step: int) -> Tensor:
     """Return windows (n, window + 1) of a text, one every ``step`` tokens."""
     if len(ids) <= window:
-        raise build(
-            DataError,
-            "text",
-            f"more tokens than the window of {window}",
-            len(ids),
-            fix="give a longer text or a smaller window",
-        )
+        expected = f"more tokens than the window of {window}"
+        fix = "give a longer text or a smaller window"
+        raise build(DataError, "text", expected, len(ids), fix=fix)
     return ids.unfold(0, window + 1, step)

@@ -1,4 +1,15 @@
-"""A language model with its tokenizer: generates text, and is saved in a `model_folder`."""
+"""A language model with its tokenizer, and the options of its training under its own names.
+
+A language model is trained by `TrainingOptions`, like a translator; but as a decoder alone it has
+``layers``, ``tokenizer``, ``size`` and ``window`` where a translator has two sides::
+
+    [model]
+    layers = 4
+    kv_heads = 2
+
+    [text]
+    window = 256
+"""
 
 from __future__ import annotations
 
@@ -21,7 +32,16 @@ from intently.nn.models.weights import weights
 from intently.nn.options import AttentionOptions
 from intently.tasks.decoding.sampling import sample
 from intently.tasks.text import SOS, Tokenizer
-from intently.tasks.training.options import Flag, TrainingOptions, check_names, check_option
+from intently.tasks.training.options import (
+    Flag,
+    OptimiserOptions,
+    RunOptions,
+    ScheduleOptions,
+    TrainingOptions,
+    check_names,
+    check_option,
+    fields_of,
+)
 from intently.tasks.translation import model_folder
 
 ABOUT, WEIGHTS, TOKENIZER = "language.json", model_folder.WEIGHTS, "tokenizer.json"
@@ -95,11 +115,10 @@ class TextModel:
         """Write the model into ``folder`` atomically; raises `WriteError`."""
         from safetensors.torch import save
 
-        path = Path(folder)
         about = {"options": self.options.to_dict(), "variant": dataclasses.asdict(self.variant)}
         contents = {WEIGHTS: save(weights(self.model)), TOKENIZER: self.tokenizer.content()}
-        model_folder.write(path, ABOUT, about, contents)
-        return path
+        model_folder.write(Path(folder), ABOUT, about, contents)
+        return Path(folder)
 
     @classmethod
     def load(cls, folder: Path | str) -> TextModel:
@@ -109,17 +128,17 @@ class TextModel:
         """
         path = model_folder.find(Path(folder), ABOUT)
         about = model_folder.about(path / ABOUT, SHAPE, FORMAT_1)
-        described = model_folder.file(path / ABOUT)
         try:
             options = TrainingOptions.from_dict(about["options"])
             variant = Variant(**about.get("variant", {}))
         except (IntentlyError, TypeError) as error:
-            raise described.damaged(f"no description of a model ({error})") from None
+            got = f"no description of a model ({error})"
+            raise model_folder.file(path / ABOUT).damaged(got) from None
         checks = about["files"]
         tokenizer = model_folder.tokenizer(path / TOKENIZER, checks.get(TOKENIZER))
         make = partial(new_model, options, tokenizer.size, variant, sliding(options))
-        layers = options.model.decoder_layers
-        model = model_folder.model(path / WEIGHTS, checks.get(WEIGHTS), make, layers)
+        layers, check = options.model.decoder_layers, checks.get(WEIGHTS)
+        model = model_folder.model(path / WEIGHTS, check, make, layers)
         return cls(model.eval(), tokenizer, options, variant)
 
 
@@ -185,23 +204,16 @@ WORDS = {
 SECTIONS = {
     "model": ("width", "heads", "kv_heads", "layers", "inner", "positions", "dropout"),
     "text": ("tokenizer", "size", "min_frequency", "window"),
-    **{
-        group: tuple(
-            name
-            for name, flag in TrainingOptions.flags().items()
-            if flag.group == group and name != "best_by"
-        )
-        for group in ("schedule", "optimiser", "run")
-    },
+    "schedule": fields_of(ScheduleOptions),
+    "optimiser": fields_of(OptimiserOptions),
+    "run": tuple(name for name in fields_of(RunOptions) if name != "best_by"),
 }
 """The sections and options of a file."""
 
 
 HELP = {
-    "kv_heads": "heads of keys and values (default: as many as heads)",
     "positions": "position encoding: rotary, or learned (a table as long as the window)",
     "layers": "decoder layers",
-    "dropout": "share of activations dropped in training",
     "tokenizer": f"tokenizer (default: character; subword for texts above {LARGE:,} characters)",
     "size": "largest vocabulary, in tokens",
     "window": "tokens read at once",
@@ -216,17 +228,17 @@ def language_flags() -> dict[str, Flag]:
     >>> language_flags()["window"].default, language_flags()["steps"].default
     (128, 2000)
     """
-    variant = {"kv_heads": int, "positions": str}
-    found, ours, defaults = {}, TrainingOptions.flags(), DEFAULTS.to_dict()
+    ours, defaults, flags = TrainingOptions.flags(), DEFAULTS.to_dict(), {}
     for section, names in SECTIONS.items():
         for name in names:
-            if name in variant:
-                flag = Flag(section, variant[name], getattr(Variant, name), "")
-            else:
-                option = WORDS.get(name) or name
-                flag = ours[option]._replace(default=defaults[ours[option].group][option])
-            found[name] = flag._replace(help=HELP.get(name, flag.help))
-    return found
+            option = WORDS.get(name, name)
+            flag = ours[option]
+            changes = {"group": section, "help": HELP.get(name, flag.help)}
+            changes["default"] = defaults[flag.group][option]
+            if hasattr(Variant, name):
+                changes |= {"default": getattr(Variant, name), "rule": None}
+            flags[name] = flag._replace(**changes)
+    return flags
 
 
 FLAGS = language_flags()
@@ -243,15 +255,13 @@ def language_options(text: str, **given: Any) -> TrainingOptions:
     (256, 3)
     """
     width = given.get("width")
-    usual = {
-        "tokenizer": "subword" if len(text) > LARGE else "character",
-        "inner": 4 * width if isinstance(width, int) else None,
-    }
-    wanted = usual | {name: value for name, value in given.items() if value is not None}
+    wanted: dict[str, Any] = {"tokenizer": "subword" if len(text) > LARGE else "character"}
+    wanted["inner"] = 4 * width if isinstance(width, int) else None
+    wanted |= {name: value for name, value in given.items() if value is not None}
     for name in WORDS.keys() & wanted.keys():
         flag = FLAGS[name]
         check_option(name, wanted[name], flag.type, flag.rule)  # errors use its name here
-    return DEFAULTS.with_flags(**{WORDS.get(name) or name: x for name, x in wanted.items()})
+    return DEFAULTS.with_flags(**{WORDS.get(name, name): x for name, x in wanted.items()})
 
 
 def read_config(path: Path | str) -> dict[str, Any]:
@@ -263,17 +273,16 @@ def read_config(path: Path | str) -> dict[str, Any]:
     where = str(path)
     sections = File(Path(path), "a TOML file of options", DataError).toml()
     check_names(sections, SECTIONS, where)
-    found = {name: value for entries in sections.values() for name, value in entries.items()}
+    options = {name: value for entries in sections.values() for name, value in entries.items()}
     try:
-        variant, rest = split(found)
-        language_options("", **rest)
+        language_options("", **split(options)[1])
     except (ArgumentError, KindError) as error:
         raise type(error)(f"{where}: {error}") from None
-    return rest | {n: v for n, v in dataclasses.asdict(variant).items() if n in found}
+    return options
 
 
 def split(given: Mapping[str, Any]) -> tuple[Variant, dict[str, Any]]:
     """Return the `Variant` in options by name, and the other options."""
-    names = {field.name for field in dataclasses.fields(Variant)}
-    own = {name: value for name, value in given.items() if name in names and value is not None}
-    return Variant(**own), {name: value for name, value in given.items() if name not in names}
+    names = fields_of(Variant)
+    variant = {name: given[name] for name in names if given.get(name) is not None}
+    return Variant(**variant), {name: x for name, x in given.items() if name not in names}

@@ -1,7 +1,8 @@
-"""Recipes: sets of options, tested on public corpora and shipped with the package.
+"""Recipes: sets of options, tested on public corpora; and where the sentences of a run come from.
 
 A recipe is a TOML file in this folder: a section ``[recipe]`` with corpus and direction, then the
-sections of `intently.tasks.training.TrainingOptions`.
+sections of `intently.tasks.training.TrainingOptions`. A run's folder records its corpus or its
+files, for evaluating and resuming it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import tomllib
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
+from typing import Any, ClassVar, Self
 
 from intently.errors import ArgumentError, DataError, build
 from intently.foundation.files import File, make_folder, replace_file, sealed
@@ -89,50 +91,59 @@ def recipe_file(name: str) -> str:
     names = _names()
     if name not in names:
         near = difflib.get_close_matches(name, names, n=1)
-        raise build(
-            ArgumentError,
-            "recipe",
-            f"one of {', '.join(names)}",
-            repr(name),
-            fix=f"Did you mean {near[0]}?" if near else None,
-        )
+        fix = f"Did you mean {near[0]}?" if near else None
+        raise build(ArgumentError, "recipe", f"one of {', '.join(names)}", repr(name), fix=fix)
     return (files(__name__) / f"{name}.toml").read_text(encoding="utf-8")
 
 
 def _names() -> list[str]:
-    found = (file.name for file in files(__name__).iterdir())
-    return sorted(name.removesuffix(".toml") for name in found if name.endswith(".toml"))
+    names = (file.name for file in files(__name__).iterdir())
+    return sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml"))
 
 
-WORD, NUMBER = re.compile(r"[^\0]*", re.DOTALL), range(2**63)
 FILE, FILES = "run.json", "files.json"
-SHAPE = {
-    "corpus": WORD,
-    "source": WORD,
-    "target": WORD,
-    "data_dir": (WORD, None),
-    "recipe": (WORD, None),
-}
-FILES_SHAPE = {
-    "source": WORD,
-    "target": (WORD, None),
-    "dev": [WORD],
-    "guide": (WORD, None),
-    "pairs": NUMBER,
-    "held_out": NUMBER,
-}
-"""The shapes of the two files; see `intently.foundation.files.fault`."""
+WORD, NUMBER = re.compile(r"[^\0]*", re.DOTALL), range(2**63)
 
-DIRECTION = re.compile(r"([^:]+):([^:-]+)-([^:-]+)")
+
+class _Recorded:
+    """A dataclass that is recorded in a run's folder; ``_record`` is its file, and what it holds.
+
+    Its shape is that of the JSON, see `intently.foundation.files.fault`.
+    """
+
+    _record: ClassVar[tuple[str, str, dict[str, Any]]]
+
+    @classmethod
+    def load(cls, folder: Path | str) -> Self | None:
+        """Return the record in a run's folder, or None.
+
+        Raises `DataError` if it is damaged.
+        """
+        name, expected, shape = cls._record
+        file = File(Path(folder) / name, expected, DataError)
+        return cls(**file.sealed(shape)) if file.exists() else None
+
+    def save(self, folder: Path | str) -> None:
+        """Record it in a run's folder."""
+        make_folder(Path(folder))
+        content = sealed(dataclasses.asdict(self))  # pyright: ignore[reportArgumentType]
+        replace_file(Path(folder) / self._record[0], content)
 
 
 @dataclass(frozen=True)
-class Origin:
+class Origin(_Recorded):
     """A named corpus in one direction, the folder it is read from, and the recipe that uses it.
 
     >>> Origin.of("multi30k:de-en").target
     'en'
     """
+
+    _record = (
+        FILE,
+        "the origin of a run",
+        dict.fromkeys(("corpus", "source", "target"), WORD)
+        | dict.fromkeys(("data_dir", "recipe"), (WORD, None)),
+    )
 
     corpus: str
     source: str
@@ -143,25 +154,11 @@ class Origin:
     @classmethod
     def of(cls, direction: str, data_dir: Path | None = None) -> Origin:
         """Return the origin written as "multi30k:de-en"; raises `ArgumentError` for others."""
-        found = DIRECTION.fullmatch(direction)
-        if found is None:
+        match = re.fullmatch(r"([^:]+):([^:-]+)-([^:-]+)", direction)
+        if match is None:
             expected = "NAME:SOURCE-TARGET, such as multi30k:de-en"
             raise build(ArgumentError, "--corpus", expected, repr(direction))
-        return cls(*found.groups()).read_from(data_dir)
-
-    @classmethod
-    def load(cls, folder: Path | str) -> Origin | None:
-        """Return the origin recorded in a run's folder, or None.
-
-        Raises `DataError` if the file is damaged.
-        """
-        file = File(Path(folder) / FILE, "the origin of a run", DataError)
-        return cls(**file.sealed(SHAPE)) if file.exists() else None
-
-    def save(self, folder: Path | str) -> None:
-        """Record the origin in a run's folder."""
-        make_folder(Path(folder))
-        replace_file(Path(folder) / FILE, sealed(dataclasses.asdict(self)))
+        return cls(*match.groups()).read_from(data_dir)
 
     def read_from(self, data_dir: Path | None) -> Origin:
         """Return the origin with an absolute ``data_dir``; None changes nothing.
@@ -171,7 +168,7 @@ class Origin:
         """
         if data_dir is None:
             return self
-        return dataclasses.replace(self, data_dir=str(data_dir.absolute()))
+        return dataclasses.replace(self, data_dir=_absolute(data_dir))
 
     def read(self) -> Corpus:
         """Return the corpus; raises as `intently.tasks.corpora.load_corpus` does."""
@@ -182,13 +179,20 @@ class Origin:
 
 
 @dataclass(frozen=True)
-class Files:
+class Files(_Recorded):
     """The files of a run: its pairs, its dev set, and the links that guide a head.
 
     Each side is a file of its own, or both are columns of one (``target`` None, one file in
     ``dev``). Without ``dev``, the last ``held_out`` of all ``pairs`` are the dev set. ``guide`` is
     a file or a trained run.
     """
+
+    _record = (
+        FILES,
+        "the files of a run",
+        {"source": WORD, "target": (WORD, None), "dev": [WORD], "guide": (WORD, None)}
+        | {"pairs": NUMBER, "held_out": NUMBER},
+    )
 
     source: str
     target: str | None = None
@@ -197,26 +201,12 @@ class Files:
     pairs: int = 0
     held_out: int = 0
 
-    @classmethod
-    def load(cls, folder: Path | str) -> Files | None:
-        """Return the files recorded in a run's folder, or None.
-
-        Raises `DataError` if the record is damaged.
-        """
-        file = File(Path(folder) / FILES, "the files of a run", DataError)
-        return cls(**file.sealed(FILES_SHAPE)) if file.exists() else None
-
     def save(self, folder: Path | str) -> None:
         """Record the files in a run's folder, with absolute paths."""
-        absolute = dataclasses.replace(
-            self,
-            source=_absolute(self.source),
-            target=self.target and _absolute(self.target),
-            dev=[_absolute(name) for name in self.dev],
-            guide=self.guide and _absolute(self.guide),
-        )
-        make_folder(Path(folder))
-        replace_file(Path(folder) / FILES, sealed(dataclasses.asdict(absolute)))
+        source, dev = _absolute(self.source), [_absolute(name) for name in self.dev]
+        target, guide = (name and _absolute(name) for name in (self.target, self.guide))
+        absolute = dataclasses.replace(self, source=source, target=target, dev=dev, guide=guide)
+        super(Files, absolute).save(folder)
 
     @property
     def sides(self) -> list[str]:
@@ -242,21 +232,21 @@ def example(folder: Path | str) -> str | None:
     None where the folder records no run, and where its corpus or files are gone.
     """
     origin = Origin.load(folder)
-    files = Files.load(folder) if origin is None else None
+    own = Files.load(folder) if origin is None else None
     try:
-        dev = origin.read().dev if origin else files.read_dev() if files else None
+        dev = origin.read().dev if origin else own.read_dev() if own else None
     except DataError:
         return None
     short = (text for text in (dev.sources if dev else ()) if 15 <= len(text) <= 80)
     return next(short, dev.sources[0] if dev else None)
 
 
-def _absolute(name: str) -> str:
+def _absolute(name: Path | str) -> str:
     return str(Path(name).absolute())
 
 
-def keeping(origin: Origin | Files | None, folder: Path, progress: Listener) -> Listener:
-    """Return ``progress`` that first records the origin (None: unknown) in a run's folder.
+def keeping(origin: Origin | Files, folder: Path, progress: Listener) -> Listener:
+    """Return ``progress`` that first records the origin in a run's folder.
 
     At the first event everything has been checked, so a refused run leaves the folder as it was.
     """
@@ -265,11 +255,9 @@ def keeping(origin: Origin | Files | None, folder: Path, progress: Listener) -> 
     def tell(event: Event) -> None:
         nonlocal kept
         if not kept:
-            for name, kind in ((FILE, Origin), (FILES, Files)):  # of a run without checkpoints
-                if not isinstance(origin, kind):
-                    (folder / name).unlink(missing_ok=True)
-            if origin is not None:
-                origin.save(folder)
+            other = FILES if isinstance(origin, Origin) else FILE
+            (folder / other).unlink(missing_ok=True)  # of a run without checkpoints
+            origin.save(folder)
         kept = True
         progress(event)
 

@@ -8,12 +8,12 @@
 A file holds the weights (``model/…``), the optimiser's and the random state (``training/…``) and,
 in its metadata, the plain state of the run, with checksums of all of it. It is renamed into place
 when it is on the disk, and only then does ``latest`` name it; so a kill leaves the old checkpoint
-or the new one. There is one checkpoint per step, the last written.
+or the new one. There is one checkpoint per step, the last written. A resumed run has the options,
+the data and the random state of its checkpoint.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import platform
 import re
@@ -36,16 +36,36 @@ from intently.foundation.files import SEAL, File, digest, plain, replace_file, u
 from intently.tasks.training.batches import Data
 from intently.tasks.training.options import TrainingOptions
 
-FORMAT, VERSION = "intently-checkpoint", 2
-SUFFIX = ".safetensors"
+FORMAT, VERSION, SUFFIX = "intently-checkpoint", "2", ".safetensors"
 NAME = re.compile(r"step-\d{6,}")
 LEFTOVER = re.compile(rf"\.writing-(latest|{NAME.pattern}{SUFFIX})-[0-9a-f]{{8}}")
 HASH = re.compile("[0-9a-f]{64}")
 METADATA = {
-    **{"format": {FORMAT}, "version": {str(VERSION)}, "intently": str, "best": str, "state": str},
+    **{"format": {FORMAT}, "version": {VERSION}, "intently": str, "best": str, "state": str},
     **{"tensors": HASH, SEAL: HASH},
 }
 """The shape of a checkpoint's metadata; see `files.fault`."""
+
+COUNT = range(2**63)
+STATE = {
+    "position": {
+        **dict.fromkeys(("step", "epoch", "batch", "tokens", "evaluated", "loss_steps"), COUNT),
+        **{"seconds": float, "loss_sum": float, "best": (str, None), "warmed": (COUNT, None)},
+    },
+    "history": {
+        "records": [[COUNT, float, float, COUNT, float]],
+        "evaluations": [{"step": COUNT, "scores": {str: float}, "seconds": float}],
+    },
+    **{"options": {str: {str: object}}, "data": str, "dev": (str, None), "device": str},
+    **{"threads": range(1, 2**10), "processes": range(1, 2**20), "versions": {str: str}},
+}
+"""The shape of the state that the trainer stores in a checkpoint."""
+
+CHANGEABLE = {
+    *("steps", "seconds", "patience", "threads", "device", "parallel"),
+    *("save_every", "evaluate_every", "keep"),
+}
+"""Options that may change when a run resumes."""
 
 
 @dataclass(frozen=True)
@@ -85,15 +105,11 @@ class Checkpoints:
         """
         names = self.names()
         if names and not resume:
-            raise build(
-                ArgumentError,
-                "out",
-                "a folder without a run",
-                f"{self.folder.parent} with {names[-1]}",
-                fix="resume it (--resume, in Python resume=True), or choose another folder",
-            )
-        if isinstance(resume, str) and resume not in names:
-            raise self._missing(resume)
+            expected, got = "a folder without a run", f"{self.folder.parent} with {names[-1]}"
+            fix = "resume it (--resume, in Python resume=True), or choose another folder"
+            raise build(ArgumentError, "out", expected, got, fix=fix)
+        if isinstance(resume, str):
+            self._file(resume)
         return bool(names)
 
     def save(self, name: str, checkpoint: Checkpoint, best: str | None = None) -> Path:
@@ -109,11 +125,8 @@ class Checkpoints:
             for key, tensor in named.items()
         }
         metadata = {
-            "format": FORMAT,
-            "version": str(VERSION),
-            "intently": intently.__version__,
-            "best": best or "",
-            "state": plain(checkpoint.state).decode(),
+            **{"format": FORMAT, "version": VERSION, "intently": intently.__version__},
+            **{"best": best or "", "state": plain(checkpoint.state).decode()},
             "tensors": _digest(tensors),
         }
         content = bytes_from_tensors(tensors, {**metadata, SEAL: digest(plain(metadata))})
@@ -133,10 +146,11 @@ class Checkpoints:
             yield
         except WriteError as error:
             last = self.last()
-            told = "No checkpoint is complete yet: begin again when there is room."
+            advice = "No checkpoint is complete yet: begin again when there is room."
             if last is not None:
-                told = f"The last complete checkpoint is {self.path(last)}: continue with --resume."
-            raise WriteError(f"{error} {told}") from error.__cause__
+                path = self.path(last)
+                advice = f"The last complete checkpoint is {path}: continue with --resume."
+            raise WriteError(f"{error} {advice}") from error.__cause__
 
     def load(self, name: str | None = None, state: Any = dict) -> Checkpoint:
         """Return the checkpoint ``name``, by default the latest.
@@ -153,10 +167,8 @@ class Checkpoints:
             if isinstance(error.__cause__, OSError) and not absent:
                 raise
             good = self._newest_good(but=name)
-            advice = (
-                good and f" The newest good checkpoint is {good}: continue with {_resume(good)}."
-            )
-            raise CheckpointError(f"{error}{advice or ''}") from error.__cause__
+            how = good and f" The newest good checkpoint is {good}: continue with {_resume(good)}."
+            raise CheckpointError(f"{error}{how or ''}") from error.__cause__
 
     def latest(self) -> str:
         """Return the name of the last written checkpoint.
@@ -165,8 +177,8 @@ class Checkpoints:
         """
         names = self.names()
         if not names:
-            found = "a folder without a complete one" if self.folder.is_dir() else "no such folder"
-            raise build(CheckpointError, str(self.folder), "a folder of checkpoints", found)
+            got = "a folder without a complete one" if self.folder.is_dir() else "no such folder"
+            raise build(CheckpointError, str(self.folder), "a folder of checkpoints", got)
         pointer = File(self.folder / "latest", "the name of a checkpoint")
         if not pointer.exists():  # killed between the first checkpoint and its pointer
             return names[-1]
@@ -224,20 +236,18 @@ class Checkpoints:
                 leftover.unlink()
 
     def _file(self, name: str) -> File:
-        if name not in self.names():
-            raise self._missing(name)
+        names = self.names()
+        if name not in names:
+            expected = f"one of the checkpoints here ({', '.join(names) or 'none'})"
+            raise build(CheckpointError, name, expected, "no such")
         return File(self.path(name), "a checkpoint as it was written")
-
-    def _missing(self, name: str) -> CheckpointError:
-        there = ", ".join(self.names()) or "none"
-        return build(CheckpointError, name, f"one of the checkpoints here ({there})", "no such")
 
     def _metadata(self, name: str, content: bytes | None = None) -> dict[str, str]:
         """Return the metadata of a checkpoint, their checksum checked; read nothing else."""
         file = self._file(name)
         metadata = file.header(content).metadata
         kind, version = metadata.get("format"), metadata.get("version")
-        if (kind, version) != (FORMAT, str(VERSION)):
+        if (kind, version) != (FORMAT, VERSION):
             got = f"version {version}, of Intently {metadata.get('intently')}"
             cause = "it was written by another program, or another version of Intently"
             raise file.refusal(got[:80] if kind == FORMAT else "another file", cause)
@@ -258,27 +268,27 @@ class Checkpoints:
             if part not in parts:
                 raise file.damaged(f"a tensor {key[:80]!r}, which is of neither model nor training")
             parts[part][inner] = tensor
-        found = file.json(state, metadata["state"].encode())
-        return Checkpoint(parts["model"], parts["training"], found, str(file.path))
+        return Checkpoint(
+            **parts, state=file.json(state, metadata["state"].encode()), source=str(file.path)
+        )
 
     def _newest_good(self, but: str | None = None) -> str | None:
         for name in reversed(self.names()):
-            if name != but:
-                try:
-                    self._load(name)
-                except CheckpointError:
-                    continue
-                return name
+            try:
+                if name != but and self._load(name):
+                    return name
+            except CheckpointError:
+                continue
         return None
 
 
 def _digest(tensors: Mapping[str, Tensor]) -> str:
     """Return the SHA-256 of tensors, their names, dtypes and shapes."""
-    found = hashlib.sha256()
+    checksum = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
-        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        found.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
-    return found.hexdigest()
+        checksum.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        checksum.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return checksum.hexdigest()
 
 
 def _resume(name: str) -> str:
@@ -288,22 +298,9 @@ def _resume(name: str) -> str:
 
 def versions() -> dict[str, str]:
     """Return what the last bits of a run depend on: libraries, and the native kernel's vectors."""
-    return {
-        "intently": intently.__version__,
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-        "native": instructions() or "none",
-    }
-
-
-def name_of(step: int) -> str:
-    """Return the name of the checkpoint after ``step`` steps.
-
-    >>> name_of(123)
-    'step-000123'
-    """
-    return f"step-{step:06d}"
+    libraries = {"intently": intently.__version__, "torch": torch.__version__}
+    libraries |= {"numpy": np.__version__, "python": platform.python_version()}
+    return {**libraries, "native": instructions() or "none"}
 
 
 def step_of(name: str) -> int:
@@ -323,103 +320,25 @@ def random_state(device: torch.device) -> dict[str, Tensor]:
     return state
 
 
-def set_random_state(state: Mapping[str, Tensor], device: torch.device) -> None:
-    """Restore the states that :func:`random_state` returned."""
-    torch.set_rng_state(state["random/cpu"])
-    if device.type == "cuda" and "random/cuda" in state:
-        torch.cuda.set_rng_state(state["random/cuda"], device)
+def set_random_state(state: Mapping[str, Tensor], device: torch.device, where: str) -> None:
+    """Restore the states that `random_state` returned; another device's state is ignored.
 
-
-def check_random_state(state: Mapping[str, Tensor], device: torch.device, where: str) -> None:
-    """Raise CheckpointError, naming ``where``, unless :func:`set_random_state` can use the state.
-
-    The state of a device that the run does not use is ignored.
+    Raises CheckpointError, naming ``where`` they are from, if PyTorch cannot use them.
     """
-    own = random_state(device)
-    names = {"random/cpu", *(own.keys() & state.keys())}
-    cause = "the random state is damaged, or from another version of PyTorch"
-    for name in names:
-        want, got = own[name], state.get(name)
-        told = "nothing" if got is None else f"{shape_of(got)} of {got.dtype}"
-        if got is None or (got.shape, got.dtype) != (want.shape, want.dtype):
-            expected = f"{shape_of(want)} of {want.dtype}"
-            raise build(CheckpointError, f"{where}: {name}", expected, told, cause)
-    try:
-        torch.Generator().set_state(state["random/cpu"])
-    except RuntimeError:
-        expected, got = "the state of a generator", "a different one"
-        raise build(CheckpointError, f"{where}: random/cpu", expected, got, cause) from None
-
-
-def seed_step(seed: int, rank: int, step: int) -> None:
-    """Seed one step of a process other than the first.
-
-    The first process keeps its own random state, which checkpoints hold. The states of all other
-    processes are a function of these three numbers, so nothing needs to be stored.
-
-    >>> seed_step(1, rank=1, step=7)
-    >>> first = torch.rand(())
-    >>> seed_step(1, rank=1, step=7)
-    >>> torch.equal(torch.rand(()), first)
-    True
-    """
-    [number] = np.random.SeedSequence([seed, rank, step]).generate_state(1, np.uint64)
-    torch.manual_seed(int(number))
-
-
-@contextlib.contextmanager
-def isolated_state(device: torch.device) -> Iterator[None]:
-    """Restore the caller's random states and number of threads at the end.
-
-    >>> torch.manual_seed(1), torch.rand(())  # doctest: +ELLIPSIS
-    (..., tensor(0.7576))
-    >>> with isolated_state(torch.device("cpu")):
-    ...     _ = torch.manual_seed(2)
-    >>> torch.rand(())
-    tensor(0.2793)
-    """
-    threads = torch.get_num_threads()
-    state = random_state(device)
-    try:
-        yield
-    finally:
-        set_random_state(state, device)
-        torch.set_num_threads(threads)
-
-
-CHANGEABLE = {
-    *("steps", "seconds", "patience", "threads", "device", "parallel"),
-    *("save_every", "evaluate_every", "keep"),
-}
-"""Options that may change when a run resumes."""
-
-COUNT = range(2**63)
-STATE = {
-    "position": {
-        "step": COUNT,
-        "epoch": COUNT,
-        "batch": COUNT,
-        "tokens": COUNT,
-        "seconds": float,
-        "evaluated": COUNT,
-        "loss_sum": float,
-        "loss_steps": COUNT,
-        "best": (str, None),
-        "warmed": (COUNT, None),
-    },
-    "history": {
-        "records": [[COUNT, float, float, COUNT, float]],
-        "evaluations": [{"step": COUNT, "scores": {str: float}, "seconds": float}],
-    },
-    "options": {str: {str: object}},
-    "data": str,
-    "dev": (str, None),
-    "threads": range(1, 2**10),
-    "processes": range(1, 2**20),
-    "device": str,
-    "versions": {str: str},
-}
-"""The shape of the state that the trainer stores in a checkpoint; see `files.fault`."""
+    for name in ("random/cpu", *(["random/cuda"] if device.type == "cuda" else ())):
+        value = state.get(name)
+        if value is None and name == "random/cuda":  # the run began on the CPU
+            continue
+        try:
+            if name == "random/cpu":
+                torch.set_rng_state(value)  # pyright: ignore[reportArgumentType]
+            else:
+                torch.cuda.set_rng_state(value, device)
+        except (RuntimeError, TypeError, AttributeError):
+            got = "nothing" if value is None else f"{shape_of(value)} of {value.dtype}"
+            cause = "the random state is damaged, or from another version of PyTorch"
+            expected = "the state of a generator"
+            raise build(CheckpointError, f"{where}: {name}", expected, got, cause) from None
 
 
 def check_same_run(
@@ -437,10 +356,9 @@ def check_same_run(
     versions, threads, the kind of ``device`` or the number of processes differ: the last bits may
     then differ from those of an uninterrupted run.
     """
-    words = data.words
     stored = TrainingOptions.from_dict(state["options"], f"options of {where}").to_dict()
     other = [
-        (words.get(name, name), stored[group][name], value)
+        (data.words.get(name, name), stored[group][name], value)
         for group, values in options.to_dict().items()
         for name, value in values.items()
         if value != stored[group][name] and name not in CHANGEABLE
@@ -449,41 +367,30 @@ def check_same_run(
         names, before, given = zip(*other)
         expected = f"{', '.join(map(repr, before))}, with which the run began"
         again = ", ".join(f"{name}={value!r}" for name, value, _ in other)
-        raise build(
-            ArgumentError,
-            ", ".join(names),
-            expected,
-            ", ".join(map(repr, given)),
-            fix=f"Resume with {again}, or start a new run in another folder",
-        )
+        fix = f"Resume with {again}, or start a new run in another folder"
+        got = ", ".join(map(repr, given))
+        raise build(ArgumentError, ", ".join(names), expected, got, fix=fix)
     if data.fingerprint != state["data"]:
         expected = f"the data the run began with (checksum {state['data']})"
         got = f"{len(data)} other pairs ({data.fingerprint})"
-        most = words.get("max_length", "max_length")
+        most = data.words.get("max_length", "max_length")
         cause = f"the files, the pairs held out (dev), the tokenizers or {most} have changed"
         raise build(ArgumentError, "data", expected, got, cause)
     if None not in (dev, state["dev"]) and dev != state["dev"]:
-        raise build(
-            ArgumentError,
-            "dev",
-            f"the dev set the run began with (checksum {state['dev']})",
-            f"another ({dev})",
-            "scores on two dev sets cannot be compared",
-        )
+        expected = f"the dev set the run began with (checksum {state['dev']})"
+        cause = "scores on two dev sets cannot be compared"
+        raise build(ArgumentError, "dev", expected, f"another ({dev})", cause)
+    now = {**versions(), "threads": options.run.threads or state["threads"], "device": device}
+    now["processes"] = processes
+    before = {**state["versions"], **{name: state[name] for name in ("threads", "device")}}
+    before["processes"] = state["processes"]
     changes = [
-        f"{name} {state['versions'].get(name)} → {version}"
-        for name, version in versions().items()
-        if version != state["versions"].get(name)
+        f"{name} {before.get(name)} → {value}"
+        for name, value in now.items()
+        if value != before.get(name)
     ]
-    threads = options.run.threads
-    if threads not in (None, state["threads"]):
-        changes.append(f"threads {state['threads']} → {threads}")
-    if device != state["device"]:
-        changes.append(f"device {state['device']} → {device}")
-    before = state["processes"]
-    if processes != before:
-        drop = options.model.dropout > 0
-        changes.append(f"processes {before} → {processes}" + drop * ", which draw other dropout")
+    if processes != state["processes"] and options.model.dropout > 0:
+        changes[-1] += ", which draw other dropout"
     if changes:
         warnings.warn(
             f"The run resumes under other conditions than it began ({', '.join(changes)}): "

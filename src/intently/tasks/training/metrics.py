@@ -6,7 +6,6 @@ resumed run ends at the same step.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
@@ -18,6 +17,7 @@ from typing import Any
 import torch
 
 from intently.errors import ArgumentError, build
+from intently.foundation.files import digest
 from intently.nn.models.kinds import EncoderDecoder
 from intently.tasks.decoding import SearchOptions, search
 from intently.tasks.training.batches import Pairs, epoch
@@ -147,16 +147,15 @@ def _score(
     check_references("hypotheses", hypotheses, references)
     if bootstrap < 0 or bootstrap == 1:  # one resample has no interval
         raise build(ArgumentError, "bootstrap", "0, or at least 2 resamples", bootstrap)
-    found = metric.corpus_score(list(hypotheses), [list(references)], n_bootstrap=bootstrap)
+    result = metric.corpus_score(list(hypotheses), [list(references)], n_bootstrap=bootstrap)
+
+    def percent(score: float) -> float:  # rounding can give 100.00000000000004
+        return min(100.0, max(0.0, score))
+
     interval = None
     if bootstrap:
-        interval = _percent(found._mean - found._ci), _percent(found._mean + found._ci)
-    return Score(name, _percent(found.score), str(metric.get_signature()), interval)
-
-
-def _percent(score: float) -> float:
-    """Return the score clamped to 0 to 100: rounding can give 100.00000000000004."""
-    return min(100.0, max(0.0, score))
+        interval = percent(result._mean - result._ci), percent(result._mean + result._ci)
+    return Score(name, percent(result.score), str(metric.get_signature()), interval)
 
 
 def check_references(name: str, given: Sequence[Any], references: Sequence[str]) -> None:
@@ -209,8 +208,8 @@ class DevSet:
     @property
     def fingerprint(self) -> str:
         """A checksum of sources and references: all scores of a run are on one dev set."""
-        told = json.dumps([[list(ids) for ids in self.sources], list(self.references)])
-        return hashlib.sha256(told.encode()).hexdigest()[:16]
+        content = json.dumps([[list(ids) for ids in self.sources], list(self.references)])
+        return digest(content.encode())[:16]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -219,9 +218,7 @@ class DevSet:
 
     @cached_property
     def suitable(self) -> str:
-        """The score that chooses the best checkpoint by default: "bleu", or "chrf" where BLEU
-        cannot see words.
-        """
+        """The score that chooses the best checkpoint by default, see `suitable`."""
         return suitable(self.references)
 
     def __call__(self, model: EncoderDecoder) -> dict[str, float]:
@@ -275,9 +272,7 @@ def best_by(name: str, scores: Mapping[str, float]) -> tuple[float, float]:
 
 
 def without_better(name: str, evaluations: Sequence[Evaluation], every: int = 1) -> int:
-    """Return the number of evaluations since the best one.
-
-    An equal score is better only with a lower loss.
+    """Return the number of evaluations since the best one, by `best_by`.
 
     Only steps that ``every`` divides count: other steps were evaluated only because a run ended
     there.
@@ -291,10 +286,7 @@ def without_better(name: str, evaluations: Sequence[Evaluation], every: int = 1)
 
 
 def check_patience(patience: int, validated: bool) -> None:
-    """Raise ArgumentError for a patience without a dev set.
-
-    >>> check_patience(3, validated=True)
-    """
+    """Raise ArgumentError for a patience without a dev set."""
     if patience and not validated:
         fix = "give a dev set (in Python dev=… or validate=…), or patience=0"
         raise build(ArgumentError, "patience", "0 without a dev set", patience, fix=fix)

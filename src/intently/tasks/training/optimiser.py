@@ -1,18 +1,21 @@
-"""The learning rate of a step, and the optimiser that takes it.
+"""The learning rate of a step, its gradient by one process or many, and the optimiser's update.
 
 AdamW updates all parameters, or Muon the hidden matrices and AdamW the rest. The learning rate is a
-pure function of the step, so checkpoints need not store it.
+pure function of the step, so checkpoints need not store it. A step uses the same batch as a single
+process: its rows are divided among the processes, and the gradient is the sum over processes,
+divided by the number of all target tokens.
 """
 
 from __future__ import annotations
 
-import contextlib
 import copy
+import inspect
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -103,12 +106,30 @@ def settled(
     >>> settled(TrainingOptions().with_flags(steps=150)).schedule.warmup
     30
     """
-    usual = {"warmup": warmup_of(options.schedule.steps, longest), "best_by": score}
-    if stored is not None:
-        before = {"warmup": stored.schedule.warmup, "best_by": stored.run.best_by}
-        usual |= {name: value for name, value in before.items() if value is not None}
-    given = {"warmup": options.schedule.warmup, "best_by": options.run.best_by}
-    return options.with_flags(**{n: usual[n] for n, value in given.items() if value is None})
+    flags: dict[str, Any] = {}
+    if options.schedule.warmup is None:
+        before = None if stored is None else stored.schedule.warmup
+        usual = warmup_of(options.schedule.steps, longest)
+        flags["warmup"] = usual if before is None else before
+    if options.run.best_by is None:
+        flags["best_by"] = (stored and stored.run.best_by) or score
+    return options.with_flags(**flags)
+
+
+def seed_step(seed: int, rank: int, step: int) -> None:
+    """Seed one step of a process other than the first.
+
+    The first process keeps its own random state, which checkpoints hold. The states of all other
+    processes are a function of these three numbers, so nothing needs to be stored.
+
+    >>> seed_step(1, rank=1, step=7)
+    >>> first = torch.rand(())
+    >>> seed_step(1, rank=1, step=7)
+    >>> torch.equal(torch.rand(()), first)
+    True
+    """
+    [number] = np.random.SeedSequence([seed, rank, step]).generate_state(1, np.uint64)
+    torch.manual_seed(int(number))
 
 
 class Optimiser:
@@ -117,9 +138,8 @@ class Optimiser:
     Weight decay applies only to weight matrices: parameters with two axes and "weight" in their
     name that are not embeddings. Embedding tables, norms and biases do not decay. AdamW after
     Loshchilov & Hutter 2019, "Decoupled Weight Decay Regularization"; Muon after Jordan et al.
-    2024, its
-    updates scaled to the size of AdamW's (Liu et al. 2025, "Muon is Scalable for LLM Training",
-    section 2.2), so that one learning rate serves both.
+    2024, its updates scaled to the size of AdamW's (Liu et al. 2025, "Muon is Scalable for LLM
+    Training", section 2.2), so that one learning rate serves both.
 
     >>> model = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 4))
     >>> optimiser = Optimiser(model, OptimiserOptions(weight_decay=0.1))
@@ -129,15 +149,16 @@ class Optimiser:
 
     def __init__(self, model: nn.Module, options: OptimiserOptions) -> None:
         self.parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
-        self._names: dict[Tensor, str] = {p: name for name, p in self.parameters.items()}
         tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
         self.groups: dict[str, list[str]] = {"matrices": [], "others": []}
         for name, parameter in self.parameters.items():
-            own = name.rpartition(".")[2]  # weight, qkv_weight, or weight_hh_l0 of a recurrent cell
-            matrix = parameter.ndim == 2 and "weight" in own and id(parameter) not in tables
+            last = name.rpartition(".")[
+                2
+            ]  # weight, qkv_weight, or weight_hh_l0 of a recurrent cell
+            matrix = parameter.ndim == 2 and "weight" in last and id(parameter) not in tables
             self.groups["matrices" if matrix else "others"].append(name)
         matrices, others = ([self.parameters[n] for n in g] for g in self.groups.values())
-        decay, betas = options.weight_decay, options.betas
+        decay = options.weight_decay
         self._optimisers: list[torch.optim.Optimizer] = []
         adamw = [{"params": others, "weight_decay": 0.0}]
         if options.optimiser == "adamw":
@@ -147,30 +168,35 @@ class Optimiser:
                 torch.optim.Muon(matrices, weight_decay=decay, adjust_lr_fn="match_rms_adamw")
             )
         # eps as in Vaswani et al. 2017, section 5.3; fused: bit-equal from run to run, and faster
-        self._optimisers.append(torch.optim.AdamW(adamw, betas=betas, eps=1e-9, fused=True))
+        self._optimisers.append(torch.optim.AdamW(adamw, betas=options.betas, eps=1e-9, fused=True))
+        names = {parameter: name for name, parameter in self.parameters.items()}
+        self._places = {
+            f"{kind}/{names[parameter]}": (optimiser, parameter, kind)
+            for optimiser in self._optimisers
+            for group in optimiser.param_groups
+            for parameter in group["params"]
+            for kind in _KINDS[type(optimiser)]
+        }
+        """Where each tensor of the state is."""
 
     def step(self, learning_rate: float) -> None:
         """Update the parameters by their gradients, then drop the gradients."""
+        slow = torch.backends.cpu.get_cpu_capability() in ("DEFAULT", "AVX2")  # in bfloat16
+        slow = slow and all(p.device.type == "cpu" for p in self.parameters.values())
         for optimiser in self._optimisers:
             for group in optimiser.param_groups:
                 group["lr"] = learning_rate
             muon = isinstance(optimiser, torch.optim.Muon)
-            with InFloat32() if muon and self._slow_halves() else nullcontext():
+            with InFloat32() if muon and slow else nullcontext():
                 optimiser.step()
             optimiser.zero_grad(set_to_none=True)
-
-    def _slow_halves(self) -> bool:
-        """Whether the parameters live on a CPU that has no bfloat16 arithmetic."""
-        slow = torch.backends.cpu.get_cpu_capability() in ("DEFAULT", "AVX2")
-        return slow and all(p.device.type == "cpu" for p in self.parameters.values())
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the state: ``exp_avg/encoder.0.up.weight`` and so on."""
         return {
-            f"{kind}/{self._names[parameter]}": value
-            for optimiser in self._optimisers
-            for parameter, state in optimiser.state.items()
-            for kind, value in state.items()
+            name: optimiser.state[parameter][kind]
+            for name, (optimiser, parameter, kind) in self._places.items()
+            if parameter in optimiser.state
         }
 
     def load(self, tensors: Mapping[str, Tensor], where: str = "") -> None:
@@ -179,33 +205,18 @@ class Optimiser:
         Raises CheckpointError, naming ``where`` the tensors are from, if one is missing or belongs
         to no parameter.
         """
-        check_alike(self._blank(), tensors, "it is the state of another optimiser", where)
-        owner = {
-            parameter: optimiser
-            for optimiser in self._optimisers
-            for group in optimiser.param_groups
-            for parameter in group["params"]
+        blank = {
+            name: torch.empty(() if kind == "step" else p.shape, dtype=p.dtype, device="meta")
+            for name, (_, p, kind) in self._places.items()
         }
+        check_alike(blank, tensors, "it is the state of another optimiser", where)
         for optimiser in self._optimisers:
             optimiser.state.clear()
-        for key, value in tensors.items():
-            kind, _, name = key.partition("/")
-            parameter = self.parameters[name]
+        for name, value in tensors.items():
+            optimiser, parameter, kind = self._places[name]
             # a copy in aligned memory, because the last bits may depend on alignment
-            own = torch.empty_like(value, device=parameter.device).copy_(value)
-            owner[parameter].state[parameter][kind] = _placed(own, parameter)
-
-    def _blank(self) -> dict[str, Tensor]:
-        """Return meta tensors with the shapes of `tensors` after a step."""
-        return {
-            f"{kind}/{self._names[p]}": torch.empty(
-                () if kind == "step" else p.shape, dtype=p.dtype, device="meta"
-            )
-            for optimiser in self._optimisers
-            for group in optimiser.param_groups
-            for p in group["params"]
-            for kind in _KINDS[type(optimiser)]
-        }
+            aligned = torch.empty_like(value, device=parameter.device).copy_(value)
+            optimiser.state[parameter][kind] = _placed(aligned, parameter)
 
 
 class InFloat32(TorchFunctionMode):
@@ -227,25 +238,6 @@ _KINDS: dict[type[torch.optim.Optimizer], tuple[str, ...]] = {
 """The state of each parameter in an optimiser."""
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """Return a sharded tensor as a plain one; all processes must call it.
-
-    >>> whole(torch.ones(2))
-    tensor([1., 1.])
-    """
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # pyright: ignore
-
-
-def _placed(value: Tensor, parameter: Tensor) -> Tensor:
-    """Return this process' shard of a whole state, where the parameter is sharded."""
-    if not hasattr(parameter, "full_tensor") or value.shape != parameter.shape:
-        return value
-    from torch.distributed.tensor import DTensor, distribute_tensor
-
-    assert isinstance(parameter, DTensor)
-    return distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
-
-
 class Worker:
     """The model that this process trains, ``net``, and its optimiser.
 
@@ -265,7 +257,7 @@ class Worker:
         model: nn.Module,
         options: TrainingOptions,
         processes: Processes,
-        batch_loss: BatchLoss = batch_loss,
+        loss: BatchLoss = batch_loss,
     ) -> None:
         self.model, self.processes = model, processes
         self.device = next(model.parameters()).device
@@ -274,35 +266,37 @@ class Worker:
         narrow = options.machine.precision == "bfloat16"
         if narrow:
             check_bfloat16(self.device)
-        loss = _Loss(self.net, batch_loss, options.optimiser.label_smoothing, narrow)
-        self._loss: Any = loss
+        self._loss: Any = _Loss(self.net, loss, options.optimiser.label_smoothing, narrow)
         if sharded:
-            _shard(loss)
+            _shard(self._loss)
         elif processes.count > 1:
-            self._loss = _exchanging(loss, self.device)
+            parallel: Any = nn.parallel.DistributedDataParallel
+            # buffers are tables that grow with long batches: they are not exchanged
+            names = "forward_sync_buffers", "broadcast_buffers"  # since PyTorch 2.13, and before
+            name = next(n for n in names if n in inspect.signature(parallel).parameters)
+            devices = None if self.device.type == "cpu" else [self.device]
+            self._loss = parallel(self._loss, device_ids=devices, **{name: False})
         self.optimiser = Optimiser(self.net, options.optimiser)
 
     def gradients(self, batches: Sequence[Batch]) -> tuple[float, int]:
-        """Add the gradient of the mean loss; return the loss of own rows, and all tokens."""
+        """Add the gradient of the mean loss; return the loss of own rows, and all tokens.
+
+        The processes exchange gradients with the last batch, and only accumulate them before.
+        """
         tokens = sum(int((batch.target_out != PAD).sum()) for batch in batches)
         rank, count = self.processes.rank, self.processes.count
-        losses = []
+        sharded, losses = self.net is not self.model, []
         for number, batch in enumerate(batches, 1):
-            with self._exchange(number == len(batches)):
+            last = number == len(batches)
+            if sharded:
+                self._loss.set_requires_gradient_sync(last)
+            alone = count > 1 and not sharded and not last
+            with self._loss.no_sync() if alone else nullcontext():
                 loss = self._loss(share(batch, rank, count).to(self.device))
                 # DDP and FSDP average gradients over processes; we need the sum
                 (loss / tokens if count == 1 else loss * (count / tokens)).backward()
             losses.append(loss.detach())
         return sum(loss.item() for loss in losses), tokens
-
-    @contextlib.contextmanager
-    def _exchange(self, now: bool) -> Iterator[None]:
-        """Exchange gradients with the other processes now, or only accumulate them."""
-        if self.net is not self.model:
-            self._loss.set_requires_gradient_sync(now)
-        together = self.net is self.model and self.processes.count > 1
-        with self._loss.no_sync() if together and not now else contextlib.nullcontext():
-            yield
 
     def clip(self, most: float) -> float:
         """Scale the gradient of all parameters to a norm of at most ``most``; return its norm."""
@@ -315,26 +309,13 @@ class Worker:
             load_weights(self.model, {n: whole(t.detach()) for n, t in weights(self.net).items()})
 
     def state(self) -> dict[str, Tensor]:
-        """Return the optimiser's state in the first process; all must call it."""
-        found = {}
+        """Return the optimiser's state in the first process, {} in others; all must call it."""
+        state = {}
         for name, value in self.optimiser.tensors().items():
             full = whole(value)
             if self.processes.first:
-                found[name] = full
-        return found
-
-
-def _exchanging(loss: _Loss, device: torch.device) -> nn.Module:
-    """Return the loss in `DistributedDataParallel`: its backward pass exchanges gradients.
-
-    Buffers are not exchanged: they are tables that grow with long batches.
-    """
-    from inspect import signature
-
-    parallel: Any = nn.parallel.DistributedDataParallel
-    names = "forward_sync_buffers", "broadcast_buffers"  # since PyTorch 2.13, and before
-    name = next(n for n in names if n in signature(parallel).parameters)
-    return parallel(loss, device_ids=None if device.type == "cpu" else [device], **{name: False})
+                state[name] = full
+        return state
 
 
 class _Loss(nn.Module):
@@ -346,8 +327,8 @@ class _Loss(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """Return the sum over the target tokens."""
-        narrow = torch.autocast(batch.target_in.device.type, torch.bfloat16)
-        with narrow if self.narrow else contextlib.nullcontext():
+        kind = batch.target_in.device.type
+        with torch.autocast(kind, torch.bfloat16) if self.narrow else nullcontext():
             return self.loss(self.model, batch, self.smoothing)[0]
 
 
@@ -373,21 +354,18 @@ def share(batch: Batch, rank: int, count: int) -> Batch:
 
 def check_bfloat16(device: torch.device) -> None:
     """Raise ArgumentError unless the hardware of ``device`` multiplies in bfloat16 natively."""
+    lacks = f"a device of the kind {device.type} does not multiply in bfloat16"
+    able = False
     if device.type == "cuda":
-        able, lacks = torch.cuda.is_bf16_supported(including_emulation=False), "this GPU"
-    else:
+        able = torch.cuda.is_bf16_supported(including_emulation=False)
+        lacks = "this GPU does not multiply in bfloat16"
+    elif device.type == "cpu":
         names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-        able = device.type == "cpu" and any(getattr(torch.cpu, n, bool)() for n in names)
-        kind = "this processor has neither AVX512_BF16 nor AMX"
-        lacks = kind if device.type == "cpu" else f"a device of the kind {device.type}"
+        able = any(getattr(torch.cpu, name, bool)() for name in names)
+        lacks = "this processor has neither AVX512_BF16 nor AMX"
     if not able:
-        raise build(
-            ArgumentError,
-            "precision",
-            "'float32' on this machine",
-            "'bfloat16'",
-            lacks if device.type == "cpu" else f"{lacks} does not multiply in bfloat16",
-        )
+        expected = "'float32' on this machine"
+        raise build(ArgumentError, "precision", expected, "'bfloat16'", lacks)
 
 
 def _shard(loss: _Loss) -> None:
@@ -404,3 +382,22 @@ def _shard(loss: _Loss) -> None:
         for layer in layers if isinstance(layers, nn.ModuleList) else ():
             fully_shard(layer, mesh=mesh)
     fully_shard(loss, mesh=mesh)
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """Return a sharded tensor as a plain one; all processes must call it.
+
+    >>> whole(torch.ones(2))
+    tensor([1., 1.])
+    """
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # pyright: ignore
+
+
+def _placed(value: Tensor, parameter: Tensor) -> Tensor:
+    """Return this process' shard of a whole state, where the parameter is sharded."""
+    if not hasattr(parameter, "full_tensor") or value.shape != parameter.shape:
+        return value
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    assert isinstance(parameter, DTensor)
+    return distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)

@@ -88,6 +88,22 @@ def check_option(name: str, value: Any, hint: Any, rule: Rule | None) -> Any:
     return value
 
 
+def _typed(name: str, value: Any, hint: Any) -> Any:
+    """Return ``value`` in the type ``hint``: an int serves as a float, a list as a tuple."""
+    inner = typing.get_args(hint)
+    if isinstance(hint, types.UnionType):
+        return None if value is None else _typed(name, value, inner[0])
+    if inner and isinstance(value, list | tuple) and len(value) == len(inner):
+        return tuple(_typed(name, v, h) for v, h in zip(value, inner, strict=True))
+    if hint is float and type(value) in (int, float) and abs(value) <= sys.float_info.max:
+        return float(value)
+    if hint is not float and type(value) is hint:
+        return value
+    words = {int: "an integer", float: "a finite number", str: "a word in quotes"}
+    expected = (words | {bool: "true or false"}).get(hint, f"{len(inner)} numbers")
+    raise build(KindError, name, expected, f"{value!r} ({type(value).__name__})")
+
+
 @cache
 def _flags(kind: type, group: str = "") -> dict[str, Flag]:
     """Return the options of a group by name."""
@@ -96,24 +112,6 @@ def _flags(kind: type, group: str = "") -> dict[str, Flag]:
         field.name: Flag(group, hints[field.name], field.default, **field.metadata)
         for field in dataclasses.fields(kind)
     }
-
-
-def _typed(name: str, value: Any, hint: Any) -> Any:
-    """Return ``value`` in the type ``hint``: an int serves as a float, a list as a tuple."""
-    inner = typing.get_args(hint)
-    if isinstance(hint, types.UnionType):
-        return None if value is None else _typed(name, value, inner[0])
-    if typing.get_origin(hint) is tuple:
-        if isinstance(value, list | tuple) and len(value) == len(inner):
-            return tuple(_typed(name, v, h) for v, h in zip(value, inner, strict=True))
-    elif hint is float:
-        if type(value) in (int, float) and abs(value) <= sys.float_info.max:
-            return float(value)
-    elif type(value) is hint:
-        return value
-    words = {int: "an integer", float: "a finite number", str: "a word in quotes"}
-    expected = (words | {bool: "true or false"}).get(hint, f"{len(inner)} numbers")
-    raise build(KindError, name, expected, f"{value!r} ({type(value).__name__})")
 
 
 class Group:
@@ -314,13 +312,12 @@ class TrainingOptions:
         self.shape(1, 1)  # checks options against each other
         longest = SearchOptions().limit(self.text.max_length)
         if self.transformer.positions == "learned" and self.transformer.learned_steps < longest:
-            raise build(
-                ArgumentError,
-                "learned_steps",
+            expected, got = (
                 f"at least 2·max_length + 10 = {longest}",
                 self.transformer.learned_steps,
-                "the table of positions ends there, and a search may write as much",
             )
+            cause = "the table of positions ends there, and a search may write as much"
+            raise build(ArgumentError, "learned_steps", expected, got, cause)
 
     def _shape(self) -> dict[str, Any]:
         """Return the options that may describe a model, by name."""
@@ -358,9 +355,8 @@ class TrainingOptions:
         """
         kinds = typing.get_type_hints(cls)
         check_names(values, {group: fields_of(kind) for group, kind in kinds.items()}, where)
-        place = where
+        place, groups = where, {}
         try:
-            groups: dict[str, Any] = {}
             for group, entries in values.items():
                 place = f"{where}: [{group}]"
                 groups[group] = kinds[group](**entries)
@@ -400,7 +396,7 @@ class TrainingOptions:
         flags, values, kinds = self.flags(), self.to_dict(), typing.get_type_hints(type(self))
         for name, value in overrides.items():
             if name not in flags:
-                raise _unknown(name, name, flags, "one of the options")
+                raise _unknown(name, name, flags, "options", {})
             if value is not None:
                 values[flags[name].group][name] = value
         return type(self)(**{group: kinds[group](**entries) for group, entries in values.items()})
@@ -420,29 +416,25 @@ def check_names(values: Mapping[str, Any], known: Mapping[str, Iterable[str]], w
     homes = {name: section for section, names in known.items() for name in names}
     for section, entries in values.items():
         if section not in known:
-            raise _unknown(f"{where}: {section}", section, known, "one of the sections", homes)
+            raise _unknown(f"{where}: {section}", section, known, "sections", homes)
         if not isinstance(entries, Mapping):
             raise build(KindError, f"{where}: {section}", "a section of options", repr(entries))
         for name in entries:
             if homes.get(name) != section:
-                argument, valid = f"{where}: [{section}] {name}", known[section]
-                raise _unknown(argument, name, valid, "one of the options", homes)
+                argument = f"{where}: [{section}] {name}"
+                raise _unknown(argument, name, known[section], "options", homes)
 
 
 def _unknown(
-    argument: str,
-    name: str,
-    valid: Iterable[str],
-    what: str,
-    homes: Mapping[str, str] | None = None,
+    argument: str, name: str, valid: Iterable[str], what: str, homes: Mapping[str, str]
 ) -> ArgumentError:
     """Return the error for an unknown name, with the nearest valid name or its section."""
-    homes, fix = homes or {}, None
+    fix = None
     if near := difflib.get_close_matches(name, valid, n=1):
         fix = f"Did you mean {near[0]}?"
     elif name in homes:
         fix = f"the option {name} belongs to the section [{homes[name]}]"
     elif near := difflib.get_close_matches(name, homes, n=1):
         fix = f"Did you mean {near[0]} of [{homes[near[0]]}]?"
-    expected = f"{what} {', '.join(valid)}"
+    expected = f"one of the {what} {', '.join(valid)}"
     return one_line(build(ArgumentError, argument, expected, repr(name), fix=fix))

@@ -1,16 +1,18 @@
-"""Several processes that train one model: ranks, communication, and lost processes.
+"""Who does what in a run: many processes that train one model, and one writer of each folder.
 
 ``torchrun`` starts the processes and sets their ranks in the environment. Only the first, rank 0,
 reads and writes the folder of a run, prints, and scores the dev set; it sends the results to all
-other processes.
+other processes. Signals to end are deferred to the end of the step.
 
-Signals to end are deferred to the end of the step.
+A command locks the folder it writes; readers never wait. Two files in the folder::
+
+    .intently.lock   locked by the system while a command writes, released when its process ends
+    .intently.json   the command that took the lock last, and which files here are Intently's
 """
 
 from __future__ import annotations
 
 import atexit
-import contextlib
 import errno
 import os
 import shlex
@@ -22,7 +24,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import FrameType
@@ -47,13 +49,18 @@ PATIENCE = timedelta(hours=24)
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """The variables that torchrun sets and PyTorch needs to connect the processes."""
 
+LOCK, ABOUT = ".intently.lock", ".intently.json"
+
+UNLOCKABLE = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
+"""Errors of file systems that cannot lock, such as some network file systems."""
+
 
 class LostError(IntentlyError, RuntimeError):
-    """A process of the run is gone, or does not answer."""
+    """Another process of the run is gone, does not answer, or failed with a foreign error."""
 
 
-class FirstError(IntentlyError, RuntimeError):
-    """Raised in all other processes if the first one failed with a foreign error."""
+class InUseError(IntentlyError, RuntimeError):
+    """Another command writes to the folder."""
 
 
 @dataclass(frozen=True)
@@ -80,17 +87,12 @@ class Processes:
         ``kind`` is "cpu", "cuda", or "auto": CUDA if PyTorch finds it, else the CPU. Raises
         `ArgumentError` for "cuda" if PyTorch finds no GPU.
         """
-        found = torch.cuda.is_available()
-        if kind == "cuda" and not found:
+        available = torch.cuda.is_available()
+        if kind == "cuda" and not available:
             why = "a build without CUDA" if torch.version.cuda is None else "no GPU or driver"
-            raise build(
-                ArgumentError,
-                "device",
-                "'cuda' where PyTorch finds a GPU",
-                f"'cuda' and {why}",
-                fix="Use device='cpu'",
-            )
-        if kind == "cpu" or not found:
+            expected, got = "'cuda' where PyTorch finds a GPU", f"'cuda' and {why}"
+            raise build(ArgumentError, "device", expected, got, fix="Use device='cpu'")
+        if kind == "cpu" or not available:
             return torch.device("cpu")
         alone = torch.cuda.current_device() if self.count == 1 else self.rank
         return torch.device("cuda", int(os.environ.get("LOCAL_RANK", alone)))
@@ -111,26 +113,26 @@ class Processes:
     def from_first(self, make: Callable[[], T]) -> T:
         """Return in every process the result of ``make`` in the first; all must call it.
 
-        Its errors are raised in every process, foreign ones as `FirstError`.
+        Its errors are raised in every process, foreign ones as `LostError`.
         """
         if self.count == 1:
             return make()
-        told: list[Any] = [None, None, ""]
+        outcome: list[Any] = [None, None, ""]
         failure = None
         if self.first:
             try:
-                told[0] = make()
+                outcome[0] = make()
             except Exception as error:
-                failure = error
-                ours = isinstance(error, IntentlyError)
+                failure, ours = error, isinstance(error, IntentlyError)
                 name = "" if ours else f"process 0 failed: {type(error).__name__}: "
-                told[1:] = type(error) if ours else FirstError, f"{name}{error}"
-        dist.broadcast_object_list(told, 0, group=self.patient)
+                outcome[1:] = type(error) if ours else LostError, f"{name}{error}"
+        dist.broadcast_object_list(outcome, 0, group=self.patient)
         if failure is not None:
             raise failure
-        if told[1] is not None:
-            raise told[1](told[2])
-        return told[0]
+        result, kind, message = outcome
+        if kind is not None:
+            raise kind(message)
+        return result
 
 
 _JOINED: ContextVar[Processes | None] = ContextVar("joined", default=None)
@@ -152,7 +154,7 @@ def current() -> Processes:
     return Processes()
 
 
-@contextlib.contextmanager
+@contextmanager
 def joined(out: Path | None = None) -> Iterator[Processes]:
     """Connect the processes, and wait for all at the end; a nested call does nothing.
 
@@ -172,7 +174,7 @@ def joined(out: Path | None = None) -> Iterator[Processes]:
         if _JOINED.get() is not None:
             yield here
             return
-        here = Processes(here.rank, here.count, _patient(here))
+        here = replace(here, patient=_patient(here))
         token = _JOINED.set(here)
         try:
             yield here
@@ -205,13 +207,16 @@ def _leave() -> None:
         dist.destroy_process_group()
 
 
-@contextlib.contextmanager
+@contextmanager
 def naming_the_lost(here: Processes, out: Path | None) -> Iterator[None]:
     """Turn the failure of a collective into a `LostError` of one line."""
+    words = ("gloo", "nccl", "connection", "timed out", "broken pipe")
     try:
         yield
     except RuntimeError as error:
-        if isinstance(error, IntentlyError) or not _is_loss(error):
+        # PyTorch has no class of its own for this error
+        lost = isinstance(error, dist.DistError) or any(w in str(error).lower() for w in words)
+        if isinstance(error, IntentlyError) or not lost:
             raise
         if threading.current_thread() is threading.main_thread():
             # torchrun then kills all processes with this signal; the message must be printed first
@@ -219,7 +224,7 @@ def naming_the_lost(here: Processes, out: Path | None) -> Iterator[None]:
         sees = str(error).split("\n")[0].split("] ", 1)[-1].split(". ")[0][:200]
         checkpoints = None if out is None else Checkpoints(out / "checkpoints")
         name = checkpoints and checkpoints.last()
-        last = f"{checkpoints.path(name)}" if checkpoints and name else "none yet"
+        last = checkpoints.path(name) if checkpoints and name else "none yet"
         raise build(
             LostError,
             "processes",
@@ -228,12 +233,6 @@ def naming_the_lost(here: Processes, out: Path | None) -> Iterator[None]:
             f"the last checkpoint is {last}",
             "start again with --resume",
         ) from error
-
-
-def _is_loss(error: RuntimeError) -> bool:
-    """Whether another process is gone: PyTorch has no class for this error."""
-    words = ("gloo", "nccl", "connection", "timed out", "broken pipe")
-    return isinstance(error, dist.DistError) or any(w in str(error).lower() for w in words)
 
 
 class Interruption:
@@ -251,8 +250,7 @@ class Interruption:
     """
 
     def __init__(self) -> None:
-        self.asked = False
-        self._abrupt = False
+        self.asked = self._abrupt = False
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Interruption:
@@ -267,7 +265,7 @@ class Interruption:
         for kind, handler in self._before.items():
             signal.signal(kind, handler)
 
-    @contextlib.contextmanager
+    @contextmanager
     def at_once(self) -> Iterator[None]:
         """Let the first signal raise KeyboardInterrupt, for work that may be abandoned."""
         self._abrupt = True
@@ -282,30 +280,15 @@ class Interruption:
             raise KeyboardInterrupt
 
 
-LOCK, ABOUT = ".intently.lock", ".intently.json"
-
-UNLOCKABLE = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
-"""Errors of file systems that cannot lock, such as some network file systems."""
-
-SHAPE = {"writes": [str], "holder": str}
-"""The shape of `ABOUT`; see `intently.foundation.files.fault`."""
-
-_HELD: ContextVar[frozenset[Path]] = ContextVar("held", default=frozenset())
-"""The folders that this thread holds."""
-
-
-class InUseError(IntentlyError, RuntimeError):
-    """Another command writes to the folder."""
-
-
 @contextmanager
-def sole_writer(out: Path | str, writes: Collection[str]) -> Iterator[None]:
-    """Hold the folder ``out`` as its only writer; make it if needed.
+def sole_writer(out: Path | str, writes: Collection[str]) -> Iterator[Processes]:
+    """Hold the folder ``out`` as its only writer, and yield this of the `joined` processes.
 
-    ``writes`` names the files that the command writes there, and its folders with a trailing ``/``.
-    Existing files of these names must be Intently's: the user's files are never overwritten. A
-    nested call for the same folder already holds it. Of several processes, the first holds the
-    folder for all. A folder to which nothing was written is left unchanged.
+    The folder is made if needed. ``writes`` names the files that the command writes there, and its
+    folders with a trailing ``/``. Existing files of these names must be Intently's: the user's
+    files are never overwritten. A nested call for the same folder already holds it. Of several
+    processes, the first holds the folder for all. A folder to which nothing was written is left
+    unchanged.
 
     Raises `InUseError` if another command or thread holds the folder, `ArgumentError` if the folder
     cannot be written to. Warns if the file system cannot lock.
@@ -319,56 +302,59 @@ def sole_writer(out: Path | str, writes: Collection[str]) -> Iterator[None]:
         fix = 'write "." for the one you are in'
         raise build(ArgumentError, "out", "the name of a folder", "''", fix=fix)
     with joined(Path(out)) as here, ExitStack() as stack:
-        held, folder = _HELD.get(), Path(os.path.realpath(out))
-
-        def hold() -> None:
-            if folder not in held:
-                _check_place(Path(out), writes)
-                stack.enter_context(_locked(folder, out))
-            _claim(folder, out, writes)
-
-        here.from_first(hold)
-        token = _HELD.set(held | {folder})
-        try:
-            yield
-        finally:
-            _HELD.reset(token)
+        here.from_first(lambda: _hold(Path(out), writes, stack))
+        yield here
 
 
-@contextmanager
-def _locked(folder: Path, out: Path | str) -> Iterator[None]:
-    """Make and lock a folder; at the end, remove what was made if nothing was written."""
-    lock = FileLock(folder / LOCK)
-    with ExitStack() as stack:
-        try:
-            for path in (*reversed(folder.parents), folder):
-                if not path.is_dir():
-                    path.mkdir()
-                    stack.callback(_remove_empty, path)
-            lock.acquire(timeout=0)
-        except Timeout:
-            raise _in_use(folder, out) from None
-        except (NotImplementedError, OSError) as error:
-            if isinstance(error, OSError) and error.errno not in UNLOCKABLE:
-                got = f"{out} ({error.strerror or error})"
-                expected, fix = "a folder that can be written to", "choose another folder"
-                raise build(ArgumentError, "out", expected, got, fix=fix) from None
-            warnings.warn(
-                f"the file system of {out} cannot lock it ({error}): make sure that no other "
-                "command writes to it",
-                stacklevel=2,
-            )
-        stack.callback(lock.release)
-        try:
-            yield
-        finally:
-            with suppress(OSError, ArgumentError):
-                if not any((folder / name).exists() for name in _about(folder).get("writes", ())):
-                    (folder / ABOUT).unlink(missing_ok=True)
-                    (folder / LOCK).unlink()
+def _hold(out: Path, writes: Collection[str], stack: ExitStack) -> None:
+    """Make, lock and claim a folder; the ``stack`` releases it, and removes it if it is empty."""
+    _check_place(out, writes)
+    folder = Path(os.path.realpath(out))
+    lock = FileLock(folder / LOCK, is_singleton=True)  # which its thread may take again
+    try:
+        for path in (*reversed(folder.parents), folder):
+            if not path.is_dir():
+                path.mkdir()
+                stack.callback(_remove_empty, path)
+        lock.acquire(timeout=0)
+    except Timeout:
+        holder = "another command"
+        with suppress(ArgumentError):
+            holder = _about(folder).get("holder", holder)
+        expected = "a folder to which no other command writes"
+        fix = "wait for its end, or choose another folder"
+        got = f"{out}, held by {holder}"
+        raise one_line(build(InUseError, "out", expected, got, fix=fix)) from None
+    except (NotImplementedError, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in UNLOCKABLE:
+            got = f"{out} ({error.strerror or error})"
+            expected, fix = "a folder that can be written to", "choose another folder"
+            raise build(ArgumentError, "out", expected, got, fix=fix) from None
+        warnings.warn(
+            f"the file system of {out} cannot lock it ({error}): make sure that no other command "
+            "writes to it",
+            stacklevel=2,
+        )
+    stack.callback(lock.release)
+    if lock.lock_counter < 2:
+        stack.callback(_forget_unwritten, folder)
+    _claim(folder, out, writes)
 
 
-def _claim(folder: Path, out: Path | str, writes: Collection[str]) -> None:
+def _check_place(out: Path, writes: Collection[str]) -> None:
+    """Raise if a file has the name of a required folder, or a folder the name of a file."""
+    folders = (out / name for name in writes if name.endswith("/"))
+    for path in (*reversed(out.parents), out, *folders):
+        if path.is_file():
+            expected, got = "a folder, new or of a run", f"the file {path}"
+            raise build(ArgumentError, "out", expected, got, fix="choose another folder")
+    for path in (out / name for name in writes if not name.endswith("/")):
+        if path.is_dir():
+            expected, got = f"a folder in which {path.name} can be a file", f"the folder {path}"
+            raise build(ArgumentError, "out", expected, got, fix="choose another folder")
+
+
+def _claim(folder: Path, out: Path, writes: Collection[str]) -> None:
     """Record this command and its files, after checking that no file belongs to the user."""
     unfit, ours = None, set[str]()
     try:
@@ -383,8 +369,7 @@ def _claim(folder: Path, out: Path | str, writes: Collection[str]) -> None:
     command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
     since = datetime.now().astimezone().isoformat(" ", "seconds")
     holder = f"process {os.getpid()} on {socket.gethostname()} since {since}: {command}"
-    about = {"holder": holder, "writes": sorted({*ours, *writes})}
-    replace_file(folder / ABOUT, sealed(about))
+    replace_file(folder / ABOUT, sealed({"holder": holder, "writes": sorted({*ours, *writes})}))
 
 
 def _about(folder: Path) -> dict[str, Any]:
@@ -392,29 +377,15 @@ def _about(folder: Path) -> dict[str, Any]:
     expected = "Intently's record of the files beside it"
     fix = "delete it where all of these are Intently's, or choose another folder"
     file = File(folder / ABOUT, expected, ArgumentError, fix)
-    return file.sealed(SHAPE) if file.exists() else {}
+    return file.sealed({"writes": [str], "holder": str}) if file.exists() else {}
 
 
-def _in_use(folder: Path, out: Path | str) -> InUseError:
-    holder = "another command"
-    with suppress(ArgumentError):
-        holder = _about(folder).get("holder", holder)
-    expected = "a folder to which no other command writes"
-    fix = "wait for its end, or choose another folder"
-    return one_line(build(InUseError, "out", expected, f"{out}, held by {holder}", fix=fix))
-
-
-def _check_place(folder: Path, writes: Collection[str]) -> None:
-    """Raise if a file has the name of a required folder, or a folder the name of a file."""
-    folders = [folder / name for name in writes if name.endswith("/")]
-    file = next((p for p in (*reversed(folder.parents), folder, *folders) if p.is_file()), None)
-    files = [folder / name for name in writes if not name.endswith("/")]
-    wrong = next((path for path in files if path.is_dir()), None)
-    expected, got = "a folder, new or of a run", f"the file {file}"
-    if file is None and wrong is not None:
-        expected, got = f"a folder in which {wrong.name} can be a file", f"the folder {wrong}"
-    if file is not None or wrong is not None:
-        raise build(ArgumentError, "out", expected, got, fix="choose another folder")
+def _forget_unwritten(folder: Path) -> None:
+    """Remove the two files where nothing was written beside them."""
+    with suppress(OSError, ArgumentError):
+        if not any((folder / name).exists() for name in _about(folder).get("writes", ())):
+            (folder / ABOUT).unlink(missing_ok=True)
+            (folder / LOCK).unlink()
 
 
 def _remove_empty(folder: Path) -> None:

@@ -30,7 +30,7 @@ from intently.tasks.training import (
 )
 from intently.tasks.training.loss import batch_loss, guided_head, guided_loss
 from intently.tasks.training.metrics import check_patience
-from intently.tasks.training.processes import joined, sole_writer
+from intently.tasks.training.processes import sole_writer
 from intently.tasks.training.progress import Listener
 from intently.tasks.translation.links import Encoded, token_guides
 from intently.tasks.translation.translator import AlignmentHead, Translator
@@ -85,7 +85,7 @@ def fit(
     if dev is not None and not len(dev):
         raise build(ArgumentError, "dev", "at least one pair, or None", "an empty text")
     folder = Path(out)
-    with joined(folder) as here, sole_writer(out, WRITES):
+    with sole_writer(out, WRITES) as here:
         checkpoints = Checkpoints(folder / "checkpoints")
         device = here.device(options.machine.device)
 
