@@ -13,9 +13,10 @@ from intently.nn.models.kinds import new_model
 from intently.nn.models.recurrent import ATTENTIONS, RecurrentOptions
 from intently.tasks.corpora import ParallelText
 from intently.tasks.language.runs import fit as fit_language
-from intently.tasks.training import Checkpoints, MachineOptions, TrainingOptions, epoch, train
+from intently.tasks.training import Checkpoints, TrainingOptions, epoch, train
 from intently.tasks.training import optimiser as module
 from intently.tasks.training.optimiser import Worker, check_bfloat16
+from intently.tasks.training.options import MachineOptions
 from intently.tasks.training.processes import VARIABLES, Processes
 from intently.tasks.translation.runs import fit
 

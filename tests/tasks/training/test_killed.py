@@ -16,17 +16,9 @@ import torch
 
 import intently
 from intently.nn.models.transformer import Transformer
-from intently.tasks.training import (
-    Checkpoints,
-    Evaluated,
-    Evaluating,
-    Event,
-    History,
-    Resumed,
-    Stepped,
-    TrainingOptions,
-    load_weights,
-)
+from intently.nn.models.weights import load_weights
+from intently.tasks.training import Checkpoints, Evaluated, Event, History, Stepped, TrainingOptions
+from intently.tasks.training.progress import Evaluating, Resumed
 
 
 def start(out: Path) -> subprocess.Popen[str]:

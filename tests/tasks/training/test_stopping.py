@@ -10,19 +10,9 @@ import pytest
 import tiny_run as tiny
 
 from intently.nn.models.transformer import Transformer
-from intently.tasks.training import (
-    Checkpoints,
-    Evaluated,
-    Evaluating,
-    Event,
-    GivenUp,
-    History,
-    Resumed,
-    Stepped,
-    train,
-)
+from intently.tasks.training import Checkpoints, Evaluated, Event, History, Stepped, train
 from intently.tasks.training.metrics import without_better
-from intently.tasks.training.progress import Evaluation, Listener
+from intently.tasks.training.progress import Evaluating, Evaluation, GivenUp, Listener, Resumed
 
 OPTIONS = tiny.OPTIONS.with_flags(steps=40, evaluate_every=4, save_every=3, patience=3)
 SCORES = {4: 1.0, 8: 5.0, 12: 4.0, 16: 5.0, 20: 3.0, 24: 9.0}

@@ -16,14 +16,13 @@ from intently.tasks.training import (
     Evaluated,
     Event,
     Pairs,
-    Saved,
     Stepped,
-    TimeUp,
     TrainingOptions,
     dev_loss,
     epoch,
     train,
 )
+from intently.tasks.training.progress import Saved, TimeUp
 
 PLAIN = {"dropout": 0.0, "weight_decay": 0.0, "clip": 0.5, "steps": 2}
 CONSTANT = {"schedule": "constant", "warmup": 0, "cooldown": 0.0}

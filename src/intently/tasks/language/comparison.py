@@ -34,11 +34,9 @@ WORSE = 0.05
 """Nats per token by which a larger window may be worse where a smaller one sees the same: fewer of
 its training tokens have so little context."""
 
-FALLING = 0.05
-"""Nats per token by which the loss of a trained model may still fall as the steps double."""
-
-FEWEST = 8
-"""Records of a history from which its slope can be measured."""
+FALLING, FEWEST = 0.05, 8
+"""Nats per token by which the loss of a trained model may still fall as the steps double, and
+records of a history from which that can be measured."""
 
 
 def measure(runs: Sequence[LanguageRun], text: str) -> dict[str, Any]:
@@ -76,7 +74,7 @@ def measure(runs: Sequence[LanguageRun], text: str) -> dict[str, Any]:
         "tokenizer": tokens.kind,
         "vocabulary": tokens.size,
         "intervals": f"95 %: standard error of the means of passages of {block} tokens",
-        "contexts": [list(span) for span in ranges],
+        "contexts": [list(ends) for ends in ranges],
         "models": models,
         "warnings": [*warnings, *disagreements([run.losses for run in runs])],
     }
@@ -95,11 +93,7 @@ def contexts(*windows: int) -> list[tuple[int, int]]:
 
 
 def passage(losses: Float[Tensor, "windows window"], block: int) -> int:
-    """Return how many windows in a row have at least ``block`` tokens; at most half of them.
-
-    >>> passage(torch.ones(100, 8), 20), passage(torch.ones(3, 8), 20)
-    (3, 1)
-    """
+    """Return how many windows in a row have at least ``block`` tokens; at most half of them."""
     return max(1, min(-(-block // losses.shape[1]), len(losses) // 2))
 
 
@@ -108,9 +102,6 @@ def interval(losses: Float[Tensor, "windows some"], together: int) -> Interval:
 
     Tokens of one passage depend on one another, so a passage, ``together`` windows in a row, is one
     observation.
-
-    >>> interval(torch.tensor([[3.0, 2.0], [3.0, 2.0]]), together=1)
-    (2.5, 2.5, 2.5)
     """
     count = len(losses) // together
     means = losses[: count * together].double().reshape(count, -1).mean(1)
@@ -158,11 +149,6 @@ def slope(history: History, schedule: ScheduleOptions) -> float | None:
 
     A line is fitted to the loss against log₂ of the step, over the second half of the steps before
     the cooldown, in which any loss falls. None for fewer than `FEWEST` records there.
-
-    >>> from intently.tasks.training.progress import Record
-    >>> records = [Record(n, 4 - 0.1 * np.log2(n), 1e-3, 0, 0.0) for n in range(1, 101)]
-    >>> round(slope(History(records), ScheduleOptions(steps=100)), 3)
-    -0.1
     """
     last = history.records[-1].step if history.records else 0
     end = min(last, (1 - schedule.cooldown) * schedule.steps)
@@ -220,9 +206,5 @@ def draw(result: dict[str, Any], save: Path) -> None:
 
 
 def span(first: int, last: int) -> str:
-    """Return a range as text.
-
-    >>> span(1, 1), span(3, 4)
-    ('1', '3–4')
-    """
+    """Return a range as text: "1", "3–4"."""
     return str(first) if first == last else f"{first}–{last}"

@@ -184,10 +184,8 @@ DEFAULTS = TrainingOptions().with_flags(
     evaluate_every=250,
     save_every=250,
 )
-"""The default options of a language model: a run of some minutes.
-
-So short a run reads a text of millions of characters about once; dropout would only slow it down.
-"""
+"""The default options of a language model: a run of some minutes, which reads a text of millions of
+characters about once; dropout would only slow it down."""
 
 WARMUP = 100
 """Default warm-up of a long run, in steps; a short one takes a fifth of its steps."""
@@ -223,11 +221,7 @@ HELP = {
 
 
 def language_flags() -> dict[str, Flag]:
-    """Return every option by a language model's name, with its default and help.
-
-    >>> language_flags()["window"].default, language_flags()["steps"].default
-    (128, 2000)
-    """
+    """Return every option by a language model's name, with its default and help."""
     ours, defaults, flags = TrainingOptions.flags(), DEFAULTS.to_dict(), {}
     for section, names in SECTIONS.items():
         for name in names:

@@ -31,13 +31,7 @@ __dir__ = listed(__name__)
 
 @dataclass(frozen=True)
 class Recipe:
-    """A corpus, a direction, and the options of a training.
-
-    ``result`` is the measured result, "" if there is none.
-
-    >>> recipe("language-bahdanau").options.architecture.attention
-    'additive'
-    """
+    """A corpus, a direction, the options of a training, and its measured result ("": none)."""
 
     name: str
     about: str
@@ -62,11 +56,7 @@ def recipe(name: str) -> Recipe:
 
 
 def recipes() -> list[Recipe]:
-    """Return all recipes, by name.
-
-    >>> [each.name for each in recipes() if each.corpus == "tatoeba"]
-    ['tatoeba-en-fr']
-    """
+    """Return all recipes, by name."""
     return [recipe(name) for name in _names()]
 
 
@@ -74,12 +64,6 @@ def recipe_text(name: str) -> str:
     """Return a recipe's options as TOML, as a template; its description becomes comments.
 
     Raises `ArgumentError`, listing the known names, for any other.
-
-    >>> text = recipe_text("tatoeba-en-fr")
-    >>> text.splitlines()[2]
-    '# corpus = "tatoeba"'
-    >>> TrainingOptions.from_dict(tomllib.loads(text)) == recipe("tatoeba-en-fr").options
-    True
     """
     head, options = recipe_file(name).split("\n\n", 1)
     about = "".join(f"# {line}\n" for line in head.splitlines()[1:])
@@ -103,22 +87,21 @@ def _names() -> list[str]:
 
 FILE, FILES = "run.json", "files.json"
 WORD, NUMBER = re.compile(r"[^\0]*", re.DOTALL), range(2**63)
+MAYBE = (WORD, None)
+ORIGIN = {"corpus": WORD, "source": WORD, "target": WORD, "data_dir": MAYBE, "recipe": MAYBE}
+SIDES = {"source": WORD, "target": MAYBE, "dev": [WORD], "guide": MAYBE}
+SIDES |= {"pairs": NUMBER, "held_out": NUMBER}
+"""The shapes of the two files; see `intently.foundation.files.fault`."""
 
 
 class _Recorded:
-    """A dataclass that is recorded in a run's folder; ``_record`` is its file, and what it holds.
-
-    Its shape is that of the JSON, see `intently.foundation.files.fault`.
-    """
+    """A dataclass that is recorded in a run's folder: its file, what that is, and its shape."""
 
     _record: ClassVar[tuple[str, str, dict[str, Any]]]
 
     @classmethod
     def load(cls, folder: Path | str) -> Self | None:
-        """Return the record in a run's folder, or None.
-
-        Raises `DataError` if it is damaged.
-        """
+        """Return the record in a run's folder, or None; raises `DataError` if it is damaged."""
         name, expected, shape = cls._record
         file = File(Path(folder) / name, expected, DataError)
         return cls(**file.sealed(shape)) if file.exists() else None
@@ -138,12 +121,7 @@ class Origin(_Recorded):
     'en'
     """
 
-    _record = (
-        FILE,
-        "the origin of a run",
-        dict.fromkeys(("corpus", "source", "target"), WORD)
-        | dict.fromkeys(("data_dir", "recipe"), (WORD, None)),
-    )
+    _record = FILE, "the origin of a run", ORIGIN
 
     corpus: str
     source: str
@@ -161,11 +139,7 @@ class Origin(_Recorded):
         return cls(*match.groups()).read_from(data_dir)
 
     def read_from(self, data_dir: Path | None) -> Origin:
-        """Return the origin with an absolute ``data_dir``; None changes nothing.
-
-        >>> Origin.of("multi30k:de-en").read_from(None).data_dir is None
-        True
-        """
+        """Return the origin with an absolute ``data_dir``; None changes nothing."""
         if data_dir is None:
             return self
         return dataclasses.replace(self, data_dir=_absolute(data_dir))
@@ -187,12 +161,7 @@ class Files(_Recorded):
     a file or a trained run.
     """
 
-    _record = (
-        FILES,
-        "the files of a run",
-        {"source": WORD, "target": (WORD, None), "dev": [WORD], "guide": (WORD, None)}
-        | {"pairs": NUMBER, "held_out": NUMBER},
-    )
+    _record = FILES, "the files of a run", SIDES
 
     source: str
     target: str | None = None
@@ -208,11 +177,6 @@ class Files(_Recorded):
         absolute = dataclasses.replace(self, source=source, target=target, dev=dev, guide=guide)
         super(Files, absolute).save(folder)
 
-    @property
-    def sides(self) -> list[str]:
-        """The files of the pairs."""
-        return [self.source] if self.target is None else [self.source, self.target]
-
     def read_dev(self) -> ParallelText:
         """Return the dev set; raises `DataError` where its files are gone or have changed."""
         if self.dev:
@@ -220,7 +184,8 @@ class Files(_Recorded):
         text = read_parallel(self.source, self.target)
         if len(text) != self.pairs:
             expected = f"the {self.pairs:,} pairs of which the run held out the last"
-            raise build(DataError, " and ".join(self.sides), expected, f"{len(text):,}")
+            both = self.source if self.target is None else f"{self.source} and {self.target}"
+            raise build(DataError, both, expected, f"{len(text):,}")
         _, held_out = text.split_off(self.held_out)
         report = f"the last {self.held_out:,} of {text.report}, held out while training"
         return dataclasses.replace(held_out, report=report)

@@ -36,11 +36,7 @@ class Batch(NamedTuple):
     guide: Tensor | None = None
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        """Return the batch with every tensor changed.
-
-        >>> Batch(None, None, torch.ones(3, 2), torch.ones(3, 2)).map(lambda x: x[:1]).target_in
-        tensor([[1., 1.]])
-        """
+        """Return the batch with every tensor changed."""
         return self._replace(**{n: change(x) for n, x in self._asdict().items() if x is not None})
 
     def to(self, device: torch.device | str) -> Batch:
@@ -79,11 +75,7 @@ class Sentences:
 
     @classmethod
     def of(cls, sentences: Iterable[Sequence[int]], before: Sequence[int] = ()) -> Sentences:
-        """Return the sentences, each between the tokens ``before`` and EOS.
-
-        >>> Sentences.of([[7, 8], [9]], before=[SOS]).ids.tolist()
-        [1, 7, 8, 2, 1, 9, 2]
-        """
+        """Return the sentences, each between the tokens ``before`` and EOS."""
         arrays = [np.array([*before, *sentence, EOS], np.int32) for sentence in sentences]
         return cls(np.concatenate([np.empty(0, np.int32), *arrays]), _starts(arrays))
 

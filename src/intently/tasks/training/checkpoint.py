@@ -70,10 +70,7 @@ CHANGEABLE = {
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint: weights, tensors of the training, and a state of plain values.
-
-    ``source`` is the file it was read from, for messages.
-    """
+    """A checkpoint: weights, tensors of the training, a state of plain values, and its file."""
 
     model: dict[str, Tensor]
     training: dict[str, Tensor]
@@ -113,10 +110,9 @@ class Checkpoints:
         return bool(names)
 
     def save(self, name: str, checkpoint: Checkpoint, best: str | None = None) -> Path:
-        """Write a checkpoint, make it the latest, and return its file.
+        """Write a checkpoint in place of any of its step, make it the latest, return its file.
 
-        It replaces an earlier checkpoint of the same step. ``best`` is the name of the best
-        checkpoint so far, which may be this one.
+        ``best`` is the name of the best checkpoint so far, which may be this one.
         """
         parts = {"model": checkpoint.model, "training": checkpoint.training}
         tensors = {
@@ -171,10 +167,7 @@ class Checkpoints:
             raise CheckpointError(f"{error}{how or ''}") from error.__cause__
 
     def latest(self) -> str:
-        """Return the name of the last written checkpoint.
-
-        Raises CheckpointError if there is none.
-        """
+        """Return the name of the last written checkpoint; raises CheckpointError for none."""
         names = self.names()
         if not names:
             got = "a folder without a complete one" if self.folder.is_dir() else "no such folder"
@@ -304,11 +297,7 @@ def versions() -> dict[str, str]:
 
 
 def step_of(name: str) -> int:
-    """Return the step after which a checkpoint was written, from its name or that of its file.
-
-    >>> step_of("step-000200"), step_of("step-000200.safetensors")
-    (200, 200)
-    """
+    """Return the step after which a checkpoint was written, from its name or that of its file."""
     return int(name.removeprefix("step-").removesuffix(SUFFIX))
 
 

@@ -42,12 +42,11 @@ def smoothed_cross_entropy(
     weight: Float[Tensor, "v c"],
     targets: Int[Tensor, "*m"],
     smoothing: float = 0.0,
-    ignore: int = PAD,
 ) -> tuple[Tensor, int]:
     """Return the summed loss in nats, and the number of tokens it is summed over.
 
     ``hidden`` (…, c) times ``weight`` (V, c) gives the logits z; ``targets`` (…) int64 are the
-    correct tokens y; targets equal to ``ignore`` do not count. The loss of a token is log Σ_j exp
+    correct tokens y; PAD does not count. The loss of a token is log Σ_j exp
     z_j − (1 − ε) z_y − (ε / V) Σ_j z_j with ε = ``smoothing`` (Szegedy et al. 2016, "Rethinking the
     Inception Architecture", section 7), as in ``torch.nn.functional.cross_entropy(...,
     label_smoothing=ε, reduction="sum")``. First derivatives only; half-precision logits, as within
@@ -66,7 +65,7 @@ def smoothed_cross_entropy(
         hidden = hidden.to(torch.get_autocast_dtype(kind))
     rows, flat = hidden.flatten(0, -2), targets.flatten()
     weight = weight.to(hidden.dtype)
-    kept = (flat != ignore).nonzero()[:, 0]
+    kept = (flat != PAD).nonzero()[:, 0]
     if kept.shape[0] < flat.shape[0]:
         rows, flat = rows.index_select(0, kept), flat.index_select(0, kept)
     wanted = torch.is_grad_enabled() and (rows.requires_grad or weight.requires_grad)
@@ -141,15 +140,6 @@ def guided_loss(head: str, weight: float) -> BatchLoss:
     A head is a layer and a number, such as "decoder.0.cross_attention.0". To the summed loss of the
     target tokens it adds ``weight`` times the cross entropy, in nats, of each guided query.
 
-    >>> from intently.nn.models.transformer import Transformer, TransformerOptions
-    >>> model = Transformer(TransformerOptions(8, 8, width=16))
-    >>> ids = torch.tensor([[4, 5, 2]])
-    >>> guide = torch.zeros(1, 3, 3).index_fill(2, torch.tensor([1]), 1.0)
-    >>> batch = Batch(ids, None, ids, ids, guide)
-    >>> free, _ = guided_loss("decoder.0.cross_attention.0", 0.0)(model.eval(), batch, 0.0)
-    >>> loss, _ = guided_loss("decoder.0.cross_attention.0", 1.0)(model, batch, 0.0)
-    >>> 0 < (loss - free).item() < 10
-    True
     """
     layer, _, number = head.rpartition(".")
 
@@ -166,7 +156,9 @@ def guided_loss(head: str, weight: float) -> BatchLoss:
         finally:
             handle.remove()
         if batch.guide is not None and matrices:
-            logs = torch.cat([_log_weights(matrix, int(number)) for matrix in matrices], -2)
+            # a recurrent model's attention, called for each step, has no axis of heads
+            heads = [m[:, int(number)] if m.ndim > 3 else m for m in matrices]
+            logs = torch.cat([w.scores[...] - w.lse[..., None] for w in heads], -2)  # log W
             guide = batch.guide[:, : logs.shape[-2]]
             # where no weight is asked for, the logarithm may be −∞
             total = total - weight * torch.where(guide > 0, guide * logs, 0.0).sum()
@@ -194,9 +186,3 @@ def guided_head(options: EncoderDecoderOptions, head: str | None) -> str:
         expected = f"one of {', '.join(known)}" if known else "a model with attention"
         raise build(ArgumentError, "guided", expected, repr(head))
     return guided
-
-
-def _log_weights(matrix: Any, head: int) -> Tensor:
-    """Return log W (b, t, s) of one head; a recurrent model's attention has no axis of heads."""
-    one = matrix[:, head] if matrix.ndim > 3 else matrix
-    return one.scores[...] - one.lse[..., None]

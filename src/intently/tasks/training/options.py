@@ -54,8 +54,7 @@ def whole(low: int, high: int, most: str = "") -> Rule:
 
 
 COUNT, COUNT_FROM_0 = (whole(low, 2**31 - 1, "2**31 - 1") for low in (1, 0))
-LAYERS = whole(1, 1000)
-"""As many as Wang et al. 2022, "DeepNet: Scaling Transformers to 1,000 Layers"."""
+LAYERS = whole(1, 1000)  # Wang et al. 2022, "DeepNet: Scaling Transformers to 1,000 Layers"
 ENTRIES = whole(1, 10**7)
 POSITIVE = Rule("a number above 0", lambda x: x > 0)
 FROM_0 = Rule("a number of at least 0", lambda x: x >= 0)
@@ -326,11 +325,7 @@ class TrainingOptions:
         return {name: value for name, value in values.items() if name != "model"}
 
     def shape(self, source_vocabulary: int, target_vocabulary: int) -> EncoderDecoderOptions:
-        """Return the options of the model for vocabularies of these sizes.
-
-        >>> TrainingOptions().with_flags(model="recurrent", cell="lstm").shape(100, 200).cell
-        'lstm'
-        """
+        """Return the options of the model for vocabularies of these sizes."""
         sizes = {"source_vocabulary": source_vocabulary, "target_vocabulary": target_vocabulary}
         kind = self.architecture.model
         own = {k: v for k, v in self._shape().items() if k in fields_of(KINDS[kind])}
@@ -338,11 +333,7 @@ class TrainingOptions:
 
     @classmethod
     def flags(cls) -> dict[str, Flag]:
-        """Return every option by name: its group, type, default and help.
-
-        >>> TrainingOptions.flags()["warmup"].group
-        'schedule'
-        """
+        """Return every option by name: its group, type, default, help and rule."""
         groups = typing.get_type_hints(cls).items()
         return {name: flag for group, kind in groups for name, flag in _flags(kind, group).items()}
 

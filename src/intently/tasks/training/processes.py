@@ -40,11 +40,9 @@ from intently.tasks.training.checkpoint import Checkpoints
 
 T = TypeVar("T")
 
-TIMEOUT = timedelta(minutes=2)
-"""How long a step waits for a silent process, such as one whose machine is gone."""
-
-PATIENCE = timedelta(hours=24)
-"""How long the others wait while the first scores the dev set or reads and writes files."""
+TIMEOUT, PATIENCE = timedelta(minutes=2), timedelta(hours=24)
+"""How long a step waits for a silent process, such as one whose machine is gone; and how long the
+others wait while the first scores the dev set or reads and writes files."""
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """The variables that torchrun sets and PyTorch needs to connect the processes."""
@@ -65,12 +63,7 @@ class InUseError(IntentlyError, RuntimeError):
 
 @dataclass(frozen=True)
 class Processes:
-    """A process of a run: its ``rank`` in 0 … ``count`` - 1.
-
-    >>> alone = Processes()
-    >>> alone.first, alone.total([1.5, 2.0]), alone.from_first(lambda: "read once")
-    (True, [1.5, 2.0], 'read once')
-    """
+    """A process of a run: its ``rank`` in 0 … ``count`` - 1, and the group that waits long."""
 
     rank: int = 0
     count: int = 1
@@ -139,11 +132,7 @@ _JOINED: ContextVar[Processes | None] = ContextVar("joined", default=None)
 
 
 def current() -> Processes:
-    """Return this process among those that torchrun or the caller started, or a single one.
-
-    >>> current()
-    Processes(rank=0, count=1)
-    """
+    """Return this process among those that torchrun or the caller started, or a single one."""
     here = _JOINED.get()
     if here is not None:
         return here
@@ -161,10 +150,6 @@ def joined(out: Path | None = None) -> Iterator[Processes]:
     A process group that the caller has initialised is used as it is; otherwise one is made, with
     gloo on the CPU and NCCL on CUDA. For a single process, this does nothing. Raises `LostError` if
     another process is gone; the message names the last checkpoint of the run in ``out``.
-
-    >>> with joined() as here:
-    ...     here.count
-    1
     """
     here = current()
     if here.count == 1:
@@ -242,11 +227,6 @@ class Interruption:
     process ignores, as ``nohup`` and the background of a shell have it, stay ignored. Within
     :meth:`at_once` the first raises KeyboardInterrupt, too. Signals reach the main thread only; in
     other threads this does nothing.
-
-    >>> with Interruption() as interruption:
-    ...     signal.raise_signal(signal.SIGINT)
-    ...     interruption.asked
-    True
     """
 
     def __init__(self) -> None:

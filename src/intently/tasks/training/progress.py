@@ -44,8 +44,8 @@ class History:
     """The records and evaluations of a run; ``stopped`` says why it ended.
 
     ``checkpoint`` is the file of the last checkpoint, ``best`` that of the one with the best dev
-    score (the last one where nothing was evaluated). ``best_by`` names the dev score
-    that chose the best. A run ended by ``patience`` has stopped with "no better".
+    score by ``best_by`` (the last one where nothing was evaluated). A run ended by ``patience`` has
+    stopped with "no better".
     """
 
     records: list[Record] = field(default_factory=list)
@@ -76,23 +76,15 @@ class History:
         return "the beginning" if last is None else f"step {step_of(last.name)}, the last"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return records and evaluations as plain values that JSON can hold.
-
-        >>> History([Record(1, 6.5, 1e-3, 900, 0.2)]).to_dict()["records"]
-        [[1, 6.5, 0.001, 900, 0.2]]
-        """
-        return {
-            "records": [list(record) for record in self.records],
-            "evaluations": [evaluation._asdict() for evaluation in self.evaluations],
-        }
+        """Return records and evaluations as plain values that JSON can hold."""
+        evaluations = [evaluation._asdict() for evaluation in self.evaluations]
+        return {"records": list(map(list, self.records)), "evaluations": evaluations}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> History:
         """Return the history from the result of :meth:`to_dict`."""
-        return cls(
-            [Record(*row) for row in values["records"]],
-            [Evaluation(**row) for row in values["evaluations"]],
-        )
+        records = [Record(*row) for row in values["records"]]
+        return cls(records, [Evaluation(**row) for row in values["evaluations"]])
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each record and evaluation, as `intently.show.curves` draws them.
@@ -175,26 +167,6 @@ Event = Stepped | Evaluating | Evaluated | Saved | Resumed | TimeUp | GivenUp
 Listener = Callable[[Event], object]
 
 
-class Pace:
-    """Speed as a moving average over about the last fifty steps.
-
-    >>> pace = Pace()
-    >>> pace.step(tokens=3000, seconds=0.5)
-    >>> pace.tokens / pace.seconds, pace.seconds
-    (6000.0, 0.5)
-    """
-
-    def __init__(self) -> None:
-        self._steps, self.tokens, self.seconds = 0, 0.0, 0.0
-
-    def step(self, tokens: int, seconds: float) -> None:
-        """Update with a step of that many tokens and seconds."""
-        self._steps += 1
-        weight = max(1 / self._steps, 0.02)
-        self.tokens += weight * (tokens - self.tokens)
-        self.seconds += weight * (seconds - self.seconds)
-
-
 @contextmanager
 def display(console: Console | None = None, every: float = 5.0) -> Iterator[Listener]:
     """Show the events of a run on ``console``; plain lines come every ``every`` seconds.
@@ -231,9 +203,8 @@ class Lines:
             self._last = now
         text, bar = line(event), self._bar
         if bar is not None and isinstance(event, Stepped):
-            task = bar.task_ids[0]
-            known = {"total": event.steps, "completed": event.step, "now": text}
-            bar.update(task, description="training", **known)
+            state = {"total": event.steps, "completed": event.step, "now": text}
+            bar.update(bar.task_ids[0], description="training", **state)
         elif bar is not None and isinstance(event, Evaluating):
             bar.update(bar.task_ids[0], description="evaluating")
         elif text and (bar is None or not isinstance(event, Saved)):
@@ -277,20 +248,12 @@ def line(event: Event) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its noun.
-
-    >>> counted(1, "checkpoint"), counted(3, "checkpoint")
-    ('1 checkpoint', '3 checkpoints')
-    """
+    """Return a number with its noun: "1 pair", "3 pairs"."""
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def clock(seconds: float) -> str:
-    """Return a duration as minutes and seconds, or hours too.
-
-    >>> clock(192), clock(4000)
-    ('3:12', '1:06:40')
-    """
+    """Return a duration as minutes and seconds, "3:12", or hours too, "1:06:40"."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -29,14 +30,7 @@ from intently.tasks.training.batches import Batch, Data, Epoch, epoch
 from intently.tasks.training.checkpoint import Checkpoint, Checkpoints
 from intently.tasks.training.loss import BatchLoss, batch_loss
 from intently.tasks.training.metrics import best_by, check_patience, without_better
-from intently.tasks.training.optimiser import (
-    Worker,
-    check_bfloat16,
-    learning_rate,
-    risen,
-    seed_step,
-    settled,
-)
+from intently.tasks.training.optimiser import Worker, check_bfloat16, learning_rate, risen, settled
 from intently.tasks.training.options import TrainingOptions
 from intently.tasks.training.processes import Interruption, Processes, sole_writer
 from intently.tasks.training.progress import Event, History, Listener, Stopped
@@ -44,11 +38,9 @@ from intently.tasks.training.progress import Event, History, Listener, Stopped
 RECORDS = 500
 """Points of the loss curve, about."""
 
-BEST = "best.json"
-"""The checkpoint that was kept, by which score, and its dev scores."""
-
-WRITES = ("checkpoints/", "options.json", BEST)
-"""The files and folders that `train` writes into a run's folder."""
+WRITES = ("checkpoints/", "options.json", "best.json")
+"""The files and folders that `train` writes into a run's folder; best.json says which checkpoint
+was kept, by which score, and its dev scores."""
 
 Validate = Callable[[Any], Mapping[str, float]]
 
@@ -136,15 +128,12 @@ class _Run:
 
     def __post_init__(self) -> None:
         self.dev: str | None = getattr(self.validate, "fingerprint", None)
-        self.unheard: BaseException | None = None
-        """Why nobody can be told any more: standard output is closed, or full."""
+        self.unheard: BaseException | None = None  # standard output is closed, or full
         self.checkpoints = Checkpoints(self.out / "checkpoints")
-        self.asked = self.late = False  # agreed on by all processes, as are the seconds
-        self.passed = 0.0
+        self.asked, self.late, self.passed = False, False, 0.0  # agreed on by all processes
         self.device = next(self.model.parameters()).device
         self.position, self.history, self.saved_at = Position(), History(), (-1, -1)
         self.clock = time.perf_counter()
-        self.record_every = max(1, self.options.schedule.steps // RECORDS)
 
     @property
     def best_by(self) -> str:
@@ -212,7 +201,7 @@ class _Run:
     def loop(self) -> History:
         """Evaluate, save and step, each when due, until the end."""
         position, schedule, run = self.position, self.options.schedule, self.options.run
-        patience, pace = schedule.patience, events.Pace()
+        patience, taken, per_step = schedule.patience, 0, (0.0, 0.0)
         self.hear()
         while True:
             if self.processes.count == 1:  # several processes agree within the step
@@ -239,12 +228,14 @@ class _Run:
                 return self.end(end)
             rate = self.rate()
             loss, tokens = self.step(rate)
-            pace.step(tokens, self.tick())
+            taken, now = taken + 1, (tokens, self.tick())
+            recent = max(1 / taken, 0.02)  # means over about the last fifty steps
+            per_step = tuple(x + recent * (y - x) for x, y in zip(per_step, now, strict=True))
             self.record(loss, rate, tokens)
-            left = pace.seconds * (schedule.steps - position.step)
+            left = per_step[1] * (schedule.steps - position.step)
             if schedule.seconds is not None:
                 left = max(0.0, min(left, schedule.seconds - position.seconds))
-            speed = pace.tokens / pace.seconds
+            speed = per_step[0] / per_step[1]
             self.tell(events.Stepped(position.step, schedule.steps, loss, rate, speed, left))
 
     def tell(self, event: Event) -> None:
@@ -262,9 +253,8 @@ class _Run:
         return self.clock - before
 
     def hear(self, loss: float = 0.0) -> float:
-        """Return the loss summed over all processes, and agree on whether the run must end.
-
-        It ends if any process received a signal, or if the first process is out of time.
+        """Return the loss summed over all processes, and agree on whether the run must end: if any
+        received a signal, or if the first is out of time.
         """
         limit = self.options.schedule.seconds
         seconds = self.position.seconds if self.processes.first else 0.0
@@ -292,8 +282,11 @@ class _Run:
         """Take one step of the optimiser; return the mean loss of its batches, and their tokens."""
         position = self.position
         batches = [self.next_batch() for _ in range(self.options.optimiser.accumulate)]
-        if not self.processes.first:
-            seed_step(self.options.run.seed, self.processes.rank, position.step)
+        if not self.processes.first:  # whose random state no checkpoint holds
+            seeds = np.random.SeedSequence(
+                [self.options.run.seed, self.processes.rank, position.step]
+            )
+            torch.manual_seed(int(seeds.generate_state(1, np.uint64)[0]))
         loss, tokens = self.worker.gradients(batches)
         mean = self.hear(loss) / tokens
         norm = self.worker.clip(self.options.optimiser.clip)
@@ -332,7 +325,7 @@ class _Run:
         p.tokens += tokens
         p.loss_sum += loss
         p.loss_steps += 1
-        if p.step % self.record_every == 0:
+        if p.step % max(1, self.options.schedule.steps // RECORDS) == 0:
             mean, seconds = p.loss_sum / p.loss_steps, round(p.seconds, 3)
             self.history.records.append(events.Record(p.step, mean, rate, p.tokens, seconds))
             p.loss_sum, p.loss_steps = 0.0, 0
@@ -344,7 +337,7 @@ class _Run:
     def evaluate(self) -> bool:
         """Score the dev set, unless already scored; return whether it is the best score so far.
 
-        The random state stays as it was. An evaluation that fails or is interrupted loses no step.
+        An evaluation that fails or is interrupted loses no step.
         """
         position = self.position
         if self.evaluated() or self.asked:
@@ -430,5 +423,5 @@ class _Run:
                 "best_by": at and self.best_by,
                 "scores": at and at.scores,
             }
-            replace_file(self.out / BEST, plain(chosen))
+            replace_file(self.out / "best.json", plain(chosen))
         return history

@@ -16,18 +16,11 @@ import torch
 from intently.errors import ArgumentError, build
 from intently.foundation.files import replace_file
 from intently.nn.models.kinds import new_model
+from intently.nn.models.weights import load_weights
 from intently.tasks.corpora.files import ParallelText
 from intently.tasks.text import Tokenizer
 from intently.tasks.text.vocabularies import SMALLEST
-from intently.tasks.training import (
-    Checkpoints,
-    DevSet,
-    History,
-    Pairs,
-    TrainingOptions,
-    load_weights,
-    train,
-)
+from intently.tasks.training import Checkpoints, DevSet, History, Pairs, TrainingOptions, train
 from intently.tasks.training.loss import batch_loss, guided_head, guided_loss
 from intently.tasks.training.metrics import check_patience
 from intently.tasks.training.processes import sole_writer
