@@ -18,12 +18,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from intently.core.masks import Mask, window
 from intently.core.positions import Rotary
 from intently.errors import ArgumentError, DataError, IntentlyError, KindError
-from intently.foundation.checks import check_word, whole_number
 from intently.foundation.files import File
 from intently.nn.caches.key_value import WindowCache
 from intently.nn.models.language import LanguageModel, LanguageOptions
@@ -33,7 +32,9 @@ from intently.nn.options import AttentionOptions
 from intently.tasks.decoding.sampling import sample
 from intently.tasks.text import SOS, Tokenizer
 from intently.tasks.training.options import (
+    COUNT,
     Flag,
+    Group,
     OptimiserOptions,
     RunOptions,
     ScheduleOptions,
@@ -41,6 +42,9 @@ from intently.tasks.training.options import (
     check_names,
     check_option,
     fields_of,
+    flags_of,
+    one_of,
+    option,
 )
 from intently.tasks.translation import model_folder
 
@@ -52,26 +56,21 @@ FORMAT_1 = {"options": {str: {str: object}}, "variant?": FORMS}
 
 
 @dataclass(frozen=True)
-class Variant:
-    """How a language model attends: its key/value heads and its positions.
+class Variant(Group):
+    """How a language model attends; raises `ArgumentError` and `KindError`.
 
     ``kv_heads`` is a divisor of the heads, None for equally many. ``positions`` are "rotary",
-    without a limit, or "learned", a table of the window's length. Raises `ArgumentError` and
-    `KindError`.
-
-    >>> Variant(positions="absolute")
-    Traceback (most recent call last):
-    ...
-    intently.errors.ArgumentError: positions: expected "rotary" or "learned"; got 'absolute'.
+    without a limit, or "learned", a table of the window's length.
     """
 
-    kv_heads: int | None = None
-    positions: Literal["rotary", "learned"] = "rotary"
-
-    def __post_init__(self) -> None:
-        check_word(self.positions, "positions", ("rotary", "learned"))
-        if self.kv_heads is not None:
-            whole_number(self.kv_heads, "kv_heads", 1)
+    kv_heads: int | None = option(
+        None, COUNT, "heads of keys and values (default: as many as heads)"
+    )
+    positions: str = option(
+        "rotary",
+        one_of("rotary", "learned"),
+        "position encoding; learned is a table as long as the window",
+    )
 
 
 USUAL = Variant()
@@ -91,8 +90,8 @@ class TextModel:
     options: TrainingOptions
     variant: Variant = USUAL
 
-    def write(self, beginning: str, steps: int, **how: Any) -> str:
-        """Return ``beginning`` and ``steps`` more tokens; ``how`` as in
+    def write(self, beginning: str, steps: int, **sampling: Any) -> str:
+        """Return ``beginning`` and ``steps`` more tokens; ``sampling`` as in
         `intently.tasks.decoding.sample`. Learned positions are limited to the window: a longer text
         continues from its last half.
         """
@@ -105,7 +104,7 @@ class TextModel:
                 seen = written if len(written) < most else written[-max(1, most // 2) :]
                 some = min(left, most + 1 - len(seen))
             cache = self.model.new_cache(partial(WindowCache, self.options.text.max_length))
-            [new] = sample(self.model, [seen], steps=some, cache=cache, **how)
+            [new] = sample(self.model, [seen], steps=some, cache=cache, **sampling)
             written = written + new
             if len(new) < some:
                 break
@@ -210,7 +209,6 @@ SECTIONS = {
 
 
 HELP = {
-    "positions": "position encoding: rotary, or learned (a table as long as the window)",
     "layers": "decoder layers",
     "tokenizer": f"tokenizer (default: character; subword for texts above {LARGE:,} characters)",
     "size": "largest vocabulary, in tokens",
@@ -223,16 +221,12 @@ HELP = {
 def language_flags() -> dict[str, Flag]:
     """Return every option by a language model's name, with its default and help."""
     ours, defaults, flags = TrainingOptions.flags(), DEFAULTS.to_dict(), {}
-    for section, names in SECTIONS.items():
+    for names in SECTIONS.values():
         for name in names:
-            option = WORDS.get(name, name)
-            flag = ours[option]
-            changes = {"group": section, "help": HELP.get(name, flag.help)}
-            changes["default"] = defaults[flag.group][option]
-            if hasattr(Variant, name):
-                changes |= {"default": getattr(Variant, name), "rule": None}
-            flags[name] = flag._replace(**changes)
-    return flags
+            known = WORDS.get(name, name)
+            flag, default = ours[known], defaults[ours[known].group][known]
+            flags[name] = flag._replace(default=default, help=HELP.get(name, flag.help))
+    return flags | flags_of(Variant, "model")
 
 
 FLAGS = language_flags()

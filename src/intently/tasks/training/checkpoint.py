@@ -18,9 +18,10 @@ import hashlib
 import platform
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -314,15 +315,13 @@ def set_random_state(state: Mapping[str, Tensor], device: torch.device, where: s
 
     Raises CheckpointError, naming ``where`` they are from, if PyTorch cannot use them.
     """
-    for name in ("random/cpu", *(["random/cuda"] if device.type == "cuda" else ())):
+    setters: dict[str, Callable[[Any], None]] = {"random/cpu": torch.set_rng_state}
+    if device.type == "cuda" and "random/cuda" in state:  # not where the run began on the CPU
+        setters["random/cuda"] = partial(torch.cuda.set_rng_state, device=device)
+    for name, restore in setters.items():
         value = state.get(name)
-        if value is None and name == "random/cuda":  # the run began on the CPU
-            continue
         try:
-            if name == "random/cpu":
-                torch.set_rng_state(value)  # pyright: ignore[reportArgumentType]
-            else:
-                torch.cuda.set_rng_state(value, device)
+            restore(value)
         except (RuntimeError, TypeError, AttributeError):
             got = "nothing" if value is None else f"{shape_of(value)} of {value.dtype}"
             cause = "the random state is damaged, or from another version of PyTorch"
@@ -369,10 +368,10 @@ def check_same_run(
         expected = f"the dev set the run began with (checksum {state['dev']})"
         cause = "scores on two dev sets cannot be compared"
         raise build(ArgumentError, "dev", expected, f"another ({dev})", cause)
-    now = {**versions(), "threads": options.run.threads or state["threads"], "device": device}
-    now["processes"] = processes
-    before = {**state["versions"], **{name: state[name] for name in ("threads", "device")}}
-    before["processes"] = state["processes"]
+    places = ("threads", "device", "processes")
+    before = {**state["versions"], **{name: state[name] for name in places}}
+    threads = options.run.threads or state["threads"]
+    now = {**versions(), **dict(zip(places, (threads, device, processes), strict=True))}
     changes = [
         f"{name} {before.get(name)} → {value}"
         for name, value in now.items()

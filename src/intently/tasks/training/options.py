@@ -104,7 +104,7 @@ def _typed(name: str, value: Any, hint: Any) -> Any:
 
 
 @cache
-def _flags(kind: type, group: str = "") -> dict[str, Flag]:
+def flags_of(kind: type, group: str = "") -> dict[str, Flag]:
     """Return the options of a group by name."""
     hints = typing.get_type_hints(kind)
     return {
@@ -117,7 +117,7 @@ class Group:
     """A group of options: a dataclass that checks every field against its type and its rule."""
 
     def __post_init__(self) -> None:
-        for name, flag in _flags(type(self)).items():
+        for name, flag in flags_of(type(self)).items():
             value = check_option(name, getattr(self, name), flag.type, flag.rule)
             object.__setattr__(self, name, value)
 
@@ -335,7 +335,9 @@ class TrainingOptions:
     def flags(cls) -> dict[str, Flag]:
         """Return every option by name: its group, type, default, help and rule."""
         groups = typing.get_type_hints(cls).items()
-        return {name: flag for group, kind in groups for name, flag in _flags(kind, group).items()}
+        return {
+            name: flag for group, kind in groups for name, flag in flags_of(kind, group).items()
+        }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], where: str = "options") -> TrainingOptions:

@@ -26,6 +26,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
@@ -159,7 +160,13 @@ def joined(out: Path | None = None) -> Iterator[Processes]:
         if _JOINED.get() is not None:
             yield here
             return
-        here = replace(here, patient=_patient(here))
+        if not dist.is_initialized():
+            cuda = torch.cuda.is_available() and dist.is_nccl_available()
+            if cuda:
+                torch.cuda.set_device(here.device())
+            dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=TIMEOUT)
+            atexit.register(_leave)
+        here = replace(here, patient=_patient(dist.group.WORLD))
         token = _JOINED.set(here)
         try:
             yield here
@@ -168,26 +175,14 @@ def joined(out: Path | None = None) -> Iterator[Processes]:
             _JOINED.reset(token)
 
 
-_PATIENT: dict[Any, Any] = {}
-"""The patient group of each default group, which lives as long."""
-
-
-def _patient(here: Processes) -> Any:
-    """Return the group with the long timeout, after initialising the default group if needed."""
-    if not dist.is_initialized():
-        cuda = torch.cuda.is_available() and dist.is_nccl_available()
-        if cuda:
-            torch.cuda.set_device(here.device())
-        dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=TIMEOUT)
-        atexit.register(_leave)
-    usual = dist.group.WORLD
-    if usual not in _PATIENT:
-        _PATIENT[usual] = dist.new_group(backend="gloo", timeout=PATIENCE)
-    return _PATIENT[usual]
+@cache
+def _patient(usual: Any) -> Any:
+    """Return the group with the long timeout beside the ``usual`` one; it lives as long."""
+    return dist.new_group(backend="gloo", timeout=PATIENCE)
 
 
 def _leave() -> None:
-    _PATIENT.clear()
+    _patient.cache_clear()
     if dist.is_initialized():
         dist.destroy_process_group()
 
