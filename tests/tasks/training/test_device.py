@@ -14,7 +14,6 @@ from intently.nn.models.recurrent import ATTENTIONS, RecurrentOptions
 from intently.tasks.corpora import ParallelText
 from intently.tasks.language.runs import fit as fit_language
 from intently.tasks.training import Checkpoints, TrainingOptions, epoch, train
-from intently.tasks.training import optimiser as module
 from intently.tasks.training.optimiser import Worker, check_bfloat16
 from intently.tasks.training.options import MachineOptions
 from intently.tasks.training.processes import VARIABLES, Processes
@@ -90,7 +89,6 @@ def test_a_run_that_goes_on_elsewhere_says_so(tmp_path: Path) -> None:
 @pytest.fixture
 def able(monkeypatch) -> None:
     """PyTorch computes in bfloat16 on any processor; that it is slow there is not tested."""
-    monkeypatch.setattr(module, "check_bfloat16", lambda device: None)
     monkeypatch.setattr("intently.tasks.training.trainer.check_bfloat16", lambda device: None)
 
 

@@ -120,12 +120,15 @@ def test_killed_between_any_two_changes_of_the_disk(tmp_path, monkeypatch, short
 
 
 def test_interrupted_and_terminated(tmp_path, unbroken) -> None:
-    """Ctrl-C and SIGTERM leave a checkpoint of the last step, and lose nothing."""
-    for number, at in ((signal.SIGINT, 7), (signal.SIGTERM, 20)):
+    """Ctrl-C, SIGTERM and a closed terminal leave a checkpoint; nothing is lost."""
+    closed = getattr(signal, "SIGHUP", signal.SIGINT)  # of POSIX
+    for number, at in ((signal.SIGINT, 7), (signal.SIGTERM, 20), (closed, 31)):
+        before = signal.getsignal(number)
         stop = tiny.interrupt(Stepped, at, number)
         _, history = tiny.run(tmp_path, progress=stop, resume=True)
         assert history.stopped == "interrupted"
         assert history.checkpoint is not None and history.checkpoint.stem == f"step-{at:06d}"
+        assert signal.getsignal(number) is before
     resumed, _ = tiny.run(tmp_path, resume=True)
     assert tiny.same_weights(unbroken[0], resumed)
 

@@ -145,15 +145,6 @@ def test_from_the_checkpoint_before_an_evaluation_it_counts_the_same(tmp_path: P
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="a terminal of POSIX")
-def test_a_closed_terminal_ends_a_run_with_a_checkpoint(tmp_path: Path) -> None:
-    before = signal.getsignal(signal.SIGHUP)
-    _, history = tiny.run(tmp_path, progress=tiny.interrupt(Stepped, 7, signal.SIGHUP))
-    assert history.stopped == "interrupted"
-    assert history.checkpoint is not None and history.checkpoint.stem == "step-000007"
-    assert signal.getsignal(signal.SIGHUP) is before
-
-
-@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="a terminal of POSIX")
 @pytest.mark.parametrize("name", ["SIGHUP", "SIGINT"])
 def test_an_ignored_signal_stays_ignored(tmp_path: Path, name: str) -> None:
     kind = getattr(signal, name)

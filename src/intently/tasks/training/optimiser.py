@@ -229,8 +229,6 @@ class Worker:
         sharded = processes.count > 1 and options.machine.parallel == "sharded"
         self.net = copy.deepcopy(model) if sharded else model
         narrow = options.machine.precision == "bfloat16"
-        if narrow:
-            check_bfloat16(self.device)
         self._loss: Any = _Loss(self.net, loss, options.optimiser.label_smoothing, narrow)
         if sharded:
             _shard(self._loss)

@@ -311,11 +311,9 @@ class TrainingOptions:
         self.shape(1, 1)  # checks options against each other
         longest = SearchOptions().limit(self.text.max_length)
         if self.transformer.positions == "learned" and self.transformer.learned_steps < longest:
-            expected, got = (
-                f"at least 2·max_length + 10 = {longest}",
-                self.transformer.learned_steps,
-            )
+            expected = f"at least 2·max_length + 10 = {longest}"
             cause = "the table of positions ends there, and a search may write as much"
+            got = self.transformer.learned_steps
             raise build(ArgumentError, "learned_steps", expected, got, cause)
 
     def _shape(self) -> dict[str, Any]:

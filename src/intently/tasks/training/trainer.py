@@ -259,9 +259,8 @@ class _Run:
         limit = self.options.schedule.seconds
         seconds = self.position.seconds if self.processes.first else 0.0
         late = limit is not None and seconds >= limit
-        total, asked, over, self.passed = self.processes.total(
-            [loss, self.interruption.asked, late, seconds]
-        )
+        heard = [loss, self.interruption.asked, late, seconds]
+        total, asked, over, self.passed = self.processes.total(heard)
         self.asked, self.late = asked > 0, over > 0
         return total
 
@@ -283,19 +282,16 @@ class _Run:
         position = self.position
         batches = [self.next_batch() for _ in range(self.options.optimiser.accumulate)]
         if not self.processes.first:  # whose random state no checkpoint holds
-            seeds = np.random.SeedSequence(
-                [self.options.run.seed, self.processes.rank, position.step]
-            )
-            torch.manual_seed(int(seeds.generate_state(1, np.uint64)[0]))
+            place = [self.options.run.seed, self.processes.rank, position.step]
+            [seed] = np.random.SeedSequence(place).generate_state(1, np.uint64)
+            torch.manual_seed(int(seed))
         loss, tokens = self.worker.gradients(batches)
         mean = self.hear(loss) / tokens
         norm = self.worker.clip(self.options.optimiser.clip)
         if not (math.isfinite(mean) and math.isfinite(norm)):
             got = f"loss {mean} with gradient norm {norm} at step {position.step + 1}"
-            fix, last = (
-                "Lower learning_rate or raise warmup and start anew",
-                self.checkpoints.last(),
-            )
+            fix = "Lower learning_rate or raise warmup and start anew"
+            last = self.checkpoints.last()
             if last is not None:
                 fix += f"; {self.checkpoints.path(last)} holds the last good state"
             got, cause = f"{got}, learning rate {rate:.2g}", "training diverged"
