@@ -34,8 +34,8 @@ from intently.tasks.text import SOS, Tokenizer
 from intently.tasks.training.options import (
     COUNT,
     Flag,
-    Group,
     OptimiserOptions,
+    OptionGroup,
     RunOptions,
     ScheduleOptions,
     TrainingOptions,
@@ -56,7 +56,7 @@ FORMAT_1 = {"options": {str: {str: object}}, "variant?": FORMS}
 
 
 @dataclass(frozen=True)
-class Variant(Group):
+class Variant(OptionGroup):
     """How a language model attends; raises `ArgumentError` and `KindError`.
 
     ``kv_heads`` is a divisor of the heads, None for equally many. ``positions`` are "rotary",

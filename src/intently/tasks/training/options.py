@@ -35,7 +35,7 @@ from intently.tasks.decoding import SearchOptions
 from intently.tasks.text.vocabularies import REMOVED
 
 
-class Rule(NamedTuple):
+class OptionRule(NamedTuple):
     """A rule for a value, in words and as a test; ``choices`` where it is one of some words."""
 
     words: str
@@ -43,23 +43,25 @@ class Rule(NamedTuple):
     choices: tuple[str, ...] = ()
 
 
-def one_of(*values: str) -> Rule:
+def one_of(*values: str) -> OptionRule:
     """Return the rule that a value is one of these words."""
-    return Rule("one of " + ", ".join(map(repr, values)), lambda value: value in values, values)
+    return OptionRule(
+        "one of " + ", ".join(map(repr, values)), lambda value: value in values, values
+    )
 
 
-def whole(low: int, high: int, most: str = "") -> Rule:
+def whole(low: int, high: int, most: str = "") -> OptionRule:
     """Return the rule that a value is an integer in a range; ``most`` writes its upper end."""
-    return Rule(f"an integer from {low} to {most or f'{high:,}'}", lambda n: low <= n <= high)
+    return OptionRule(f"an integer from {low} to {most or f'{high:,}'}", lambda n: low <= n <= high)
 
 
 COUNT, COUNT_FROM_0 = (whole(low, 2**31 - 1, "2**31 - 1") for low in (1, 0))
 LAYERS = whole(1, 1000)  # Wang et al. 2022, "DeepNet: Scaling Transformers to 1,000 Layers"
 ENTRIES = whole(1, 10**7)
-POSITIVE = Rule("a number above 0", lambda x: x > 0)
-FROM_0 = Rule("a number of at least 0", lambda x: x >= 0)
-SHARE = Rule("a number from 0 up to, but not, 1", lambda x: 0 <= x < 1)
-FRACTION = Rule("a number from 0 to 1", lambda x: 0 <= x <= 1)
+POSITIVE = OptionRule("a number above 0", lambda x: x > 0)
+FROM_0 = OptionRule("a number of at least 0", lambda x: x >= 0)
+SHARE = OptionRule("a number from 0 up to, but not, 1", lambda x: 0 <= x < 1)
+FRACTION = OptionRule("a number from 0 to 1", lambda x: 0 <= x <= 1)
 TOKENIZERS = one_of("subword", "word", "character")
 
 
@@ -70,15 +72,15 @@ class Flag(NamedTuple):
     type: Any
     default: Any
     help: str
-    rule: Rule | None = None
+    rule: OptionRule | None = None
 
 
-def option(default: Any, rule: Rule | None, help: str) -> Any:
+def option(default: Any, rule: OptionRule | None, help: str) -> Any:
     """Return a dataclass field with a default, the rule for its value, and one line of help."""
     return dataclasses.field(default=default, metadata={"rule": rule, "help": help})
 
 
-def check_option(name: str, value: Any, hint: Any, rule: Rule | None) -> Any:
+def check_option(name: str, value: Any, hint: Any, rule: OptionRule | None) -> Any:
     """Return an option's value in its type; raise KindError or ArgumentError with its name."""
     value = _typed(name, value, hint)
     if rule is not None and value is not None and not rule.test(value):
@@ -113,7 +115,7 @@ def flags_of(kind: type, group: str = "") -> dict[str, Flag]:
     }
 
 
-class Group:
+class OptionGroup:
     """A group of options: a dataclass that checks every field against its type and its rule."""
 
     def __post_init__(self) -> None:
@@ -123,7 +125,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class ModelOptions(Group):
+class ModelOptions(OptionGroup):
     """The size of the model; options that recurrent models lack are the Transformer's."""
 
     width: int = option(128, COUNT, "model width c")
@@ -139,7 +141,7 @@ class ModelOptions(Group):
 
 
 @dataclass(frozen=True)
-class TextOptions(Group):
+class TextOptions(OptionGroup):
     """Tokenizers and the length of texts."""
 
     source_tokenizer: str = option("subword", TOKENIZERS, "tokenizer of the source")
@@ -158,7 +160,7 @@ class TextOptions(Group):
 
 
 @dataclass(frozen=True)
-class ScheduleOptions(Group):
+class ScheduleOptions(OptionGroup):
     """The length of the training, and the learning rate at each step."""
 
     steps: int = option(10_000, COUNT, "training steps")
@@ -183,7 +185,7 @@ class ScheduleOptions(Group):
 
 
 @dataclass(frozen=True)
-class OptimiserOptions(Group):
+class OptimiserOptions(OptionGroup):
     """The optimiser, its batches and its regularisation."""
 
     optimiser: str = option(
@@ -198,7 +200,7 @@ class OptimiserOptions(Group):
     weight_decay: float = option(0.01, FROM_0, "weight decay; embeddings and norms are exempt")
     betas: tuple[float, float] = option(
         (0.9, 0.98),
-        Rule("two numbers from 0 up to, but not, 1", lambda b: all(0 <= x < 1 for x in b)),
+        OptionRule("two numbers from 0 up to, but not, 1", lambda b: all(0 <= x < 1 for x in b)),
         "decay of the means of gradients and of their squares",
     )
     guide_weight: float = option(
@@ -207,7 +209,7 @@ class OptimiserOptions(Group):
 
 
 @dataclass(frozen=True)
-class RunOptions(Group):
+class RunOptions(OptionGroup):
     """Randomness, threads, evaluations and checkpoints."""
 
     seed: int = option(1, whole(0, 2**64 - 1, "2**64 - 1"), "random seed")
@@ -225,7 +227,7 @@ class RunOptions(Group):
 
 
 @dataclass(frozen=True)
-class ArchitectureOptions(Group):
+class ArchitectureOptions(OptionGroup):
     """The kind of model; all options but the first are for recurrent models."""
 
     model: str = option("transformer", one_of(*KINDS), "kind of model")
@@ -240,7 +242,7 @@ class ArchitectureOptions(Group):
 
 
 @dataclass(frozen=True)
-class VariantOptions(Group):
+class VariantOptions(OptionGroup):
     """Variants of the Transformer, see `intently.nn.models.TransformerOptions`."""
 
     kv_heads: int | None = option(
@@ -256,7 +258,7 @@ class VariantOptions(Group):
 
 
 @dataclass(frozen=True)
-class MachineOptions(Group):
+class MachineOptions(OptionGroup):
     """Hardware: device, precision and processes."""
 
     device: str = option(

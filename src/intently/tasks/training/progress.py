@@ -104,14 +104,14 @@ class History:
 
 
 @dataclass(frozen=True)
-class After:
+class RunEvent:
     """An event after ``step`` steps."""
 
     step: int
 
 
 @dataclass(frozen=True)
-class Stepped(After):
+class Stepped(RunEvent):
     """A step was taken: the loss is that of its batch, in nats per target token."""
 
     steps: int
@@ -122,12 +122,12 @@ class Stepped(After):
 
 
 @dataclass(frozen=True)
-class Evaluating(After):
+class Evaluating(RunEvent):
     """The dev set is about to be translated."""
 
 
 @dataclass(frozen=True)
-class Evaluated(After):
+class Evaluated(RunEvent):
     """The dev set was scored; ``best``: better than all before, or as good with a lower loss."""
 
     scores: dict[str, float]
@@ -135,28 +135,28 @@ class Evaluated(After):
 
 
 @dataclass(frozen=True)
-class Saved(After):
+class Saved(RunEvent):
     """A checkpoint was written."""
 
     path: Path
 
 
 @dataclass(frozen=True)
-class Resumed(After):
+class Resumed(RunEvent):
     """The run resumes after ``step`` of its steps."""
 
     steps: int
 
 
 @dataclass(frozen=True)
-class TimeUp(After):
+class TimeUp(RunEvent):
     """The run ends after ``step`` of its steps because its ``seconds`` have passed."""
 
     steps: int
 
 
 @dataclass(frozen=True)
-class GivenUp(After):
+class GivenUp(RunEvent):
     """The run ends because the last ``evaluations`` brought no better score."""
 
     evaluations: int

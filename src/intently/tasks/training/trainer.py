@@ -30,7 +30,13 @@ from intently.tasks.training.batches import Batch, Data, Epoch, epoch
 from intently.tasks.training.checkpoint import Checkpoint, Checkpoints
 from intently.tasks.training.loss import BatchLoss, batch_loss
 from intently.tasks.training.metrics import best_by, check_patience, without_better
-from intently.tasks.training.optimiser import Worker, check_bfloat16, learning_rate, risen, settled
+from intently.tasks.training.optimiser import (
+    Gradients,
+    check_bfloat16,
+    learning_rate,
+    risen,
+    settled,
+)
 from intently.tasks.training.options import TrainingOptions
 from intently.tasks.training.processes import Interruption, Processes, sole_writer
 from intently.tasks.training.progress import Event, History, Listener, Stopped
@@ -86,7 +92,9 @@ def train(
     check_patience(options.schedule.patience, validate is not None)
     with sole_writer(out, WRITES) as here, Interruption() as interruption:
         listener = progress if here.first and progress else lambda event: None
-        run = _Run(model, data, loss, options, Path(out), validate, listener, here, interruption)
+        run = _Training(
+            model, data, loss, options, Path(out), validate, listener, here, interruption
+        )
         threads = torch.get_num_threads()
         try:
             with run.unchanged_random_state():
@@ -113,7 +121,7 @@ class Position:
 
 
 @dataclass(eq=False)
-class _Run:
+class _Training:
     """A run in progress."""
 
     model: nn.Module
@@ -162,7 +170,7 @@ class _Run:
         if last is None:
             self.options = settled(self.options, score=self.best_by)
             torch.manual_seed(self.options.run.seed)
-            self.worker = Worker(self.model, self.options, self.processes, self.loss)
+            self.worker = Gradients(self.model, self.options, self.processes, self.loss)
         else:
             self.restore(last)
             self.tell(events.Resumed(self.position.step, self.options.schedule.steps))
@@ -190,7 +198,7 @@ class _Run:
         random = {k: training.pop(k) for k in list(training) if k.startswith("random/")}
         files.set_random_state(random, self.device, where)  # refused before anything changes
         load_weights(self.model, checkpoint.model, where)
-        self.worker = Worker(self.model, self.options, self.processes, self.loss)
+        self.worker = Gradients(self.model, self.options, self.processes, self.loss)
         files.set_random_state(random, self.device, where)
         self.position = Position(**state["position"])
         if training or self.position.step:
