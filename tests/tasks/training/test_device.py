@@ -14,7 +14,7 @@ from intently.nn.models.recurrent import ATTENTIONS, RecurrentOptions
 from intently.tasks.corpora import ParallelText
 from intently.tasks.language.runs import fit as fit_language
 from intently.tasks.training import Checkpoints, TrainingOptions, epoch, train
-from intently.tasks.training.optimiser import Gradients, check_bfloat16
+from intently.tasks.training.optimiser import TrainedModel, check_bfloat16
 from intently.tasks.training.options import MachineOptions
 from intently.tasks.training.processes import VARIABLES, Processes
 from intently.tasks.translation.runs import fit
@@ -122,7 +122,7 @@ def test_the_gradients_of_every_model_are_close(kind) -> None:
     [batch, *_] = epoch(tiny.pairs(), 200, seed=1)
     found = []
     for options in (OPTIONS, NARROW):
-        worker = Gradients(net, options, Processes())
+        worker = TrainedModel(net, options, Processes())
         net.zero_grad()
         worker.gradients([batch])
         found.append(torch.cat([p.grad.flatten() for p in net.parameters() if p.grad is not None]))

@@ -208,7 +208,7 @@ _KINDS: dict[type[torch.optim.Optimizer], tuple[str, ...]] = {
 """The state of each parameter in an optimiser."""
 
 
-class Gradients:
+class TrainedModel:
     """The model that this process trains, ``net``, and its optimiser.
 
     A single process, and each with ``parallel="data"``, trains ``model`` itself, and

@@ -31,7 +31,7 @@ from intently.tasks.training.checkpoint import Checkpoint, Checkpoints
 from intently.tasks.training.loss import BatchLoss, batch_loss
 from intently.tasks.training.metrics import best_by, check_patience, without_better
 from intently.tasks.training.optimiser import (
-    Gradients,
+    TrainedModel,
     check_bfloat16,
     learning_rate,
     risen,
@@ -170,7 +170,7 @@ class _Training:
         if last is None:
             self.options = settled(self.options, score=self.best_by)
             torch.manual_seed(self.options.run.seed)
-            self.worker = Gradients(self.model, self.options, self.processes, self.loss)
+            self.worker = TrainedModel(self.model, self.options, self.processes, self.loss)
         else:
             self.restore(last)
             self.tell(events.Resumed(self.position.step, self.options.schedule.steps))
@@ -198,7 +198,7 @@ class _Training:
         random = {k: training.pop(k) for k in list(training) if k.startswith("random/")}
         files.set_random_state(random, self.device, where)  # refused before anything changes
         load_weights(self.model, checkpoint.model, where)
-        self.worker = Gradients(self.model, self.options, self.processes, self.loss)
+        self.worker = TrainedModel(self.model, self.options, self.processes, self.loss)
         files.set_random_state(random, self.device, where)
         self.position = Position(**state["position"])
         if training or self.position.step:
