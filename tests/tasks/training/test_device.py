@@ -74,18 +74,6 @@ def test_a_language_model_is_refused_to_many_processes(monkeypatch, tmp_path: Pa
     )
 
 
-def test_a_run_that_goes_on_elsewhere_says_so(tmp_path: Path) -> None:
-    options = tiny.OPTIONS.with_flags(steps=4, save_every=2)
-    tiny.run(tmp_path, options)
-    checkpoints = Checkpoints(tmp_path / "checkpoints")
-    last = checkpoints.load()
-    assert last.state["device"] == "cpu"
-    last.state["device"] = "cuda"
-    checkpoints.save("step-000004", last, None)
-    with pytest.warns(UserWarning, match=r"conditions than it began \(device cuda → cpu\)"):
-        tiny.run(tmp_path, options.with_flags(steps=5), resume=True)
-
-
 @pytest.fixture
 def able(monkeypatch) -> None:
     """PyTorch computes in bfloat16 on any processor; that it is slow there is not tested."""

@@ -215,11 +215,15 @@ def test_other_options_and_other_data_are_refused(tmp_path) -> None:
         train(tiny.model(), Pairs([[4]], [[4]]), options, tmp_path, resume=True)
 
 
-def test_other_threads_and_versions_are_told(tmp_path, monkeypatch) -> None:
+def test_other_threads_versions_and_devices_are_told(tmp_path, monkeypatch) -> None:
     options = tiny.OPTIONS.with_flags(steps=2)
     tiny.run(tmp_path, options)
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    last = checkpoints.load()
+    last.state["device"] = "cuda"
+    checkpoints.save("step-000002", last, None)
     monkeypatch.setattr("torch.__version__", "99.0")
-    said = r"torch .* → 99\.0, threads 1 → 2\): its weights may differ in their last bits"
+    said = r"torch .* → 99\.0, threads 1 → 2, device cuda → cpu\): its weights may differ in their"
     with pytest.warns(UserWarning, match=said):
         tiny.run(tmp_path, options.with_flags(threads=2), resume=True)
 
