@@ -223,7 +223,7 @@ def language_flags() -> dict[str, Flag]:
     ours, defaults, flags = TrainingOptions.flags(), DEFAULTS.to_dict(), {}
     for names in SECTIONS.values():
         for name in names:
-            known = WORDS.get(name, name)
+            known = WORDS.get(name) or name
             flag, default = ours[known], defaults[ours[known].group][known]
             flags[name] = flag._replace(default=default, help=HELP.get(name, flag.help))
     return flags | flags_of(Variant, "model")
@@ -249,7 +249,7 @@ def language_options(text: str, **given: Any) -> TrainingOptions:
     for name in WORDS.keys() & wanted.keys():
         flag = FLAGS[name]
         check_option(name, wanted[name], flag.type, flag.rule)  # errors use its name here
-    return DEFAULTS.with_flags(**{WORDS.get(name, name): x for name, x in wanted.items()})
+    return DEFAULTS.with_flags(**{WORDS.get(name) or name: x for name, x in wanted.items()})
 
 
 def read_config(path: Path | str) -> dict[str, Any]:

@@ -94,11 +94,13 @@ def _typed(name: str, value: Any, hint: Any) -> Any:
     inner = typing.get_args(hint)
     if isinstance(hint, types.UnionType):
         return None if value is None else _typed(name, value, inner[0])
-    if inner and isinstance(value, list | tuple) and len(value) == len(inner):
-        return tuple(_typed(name, v, h) for v, h in zip(value, inner, strict=True))
-    if hint is float and type(value) in (int, float) and abs(value) <= sys.float_info.max:
-        return float(value)
-    if hint is not float and type(value) is hint:
+    if inner:
+        if isinstance(value, list | tuple) and len(value) == len(inner):
+            return tuple(_typed(name, v, h) for v, h in zip(value, inner, strict=True))
+    elif hint is float:
+        if type(value) in (int, float) and abs(value) <= sys.float_info.max:
+            return float(value)
+    elif type(value) is hint:
         return value
     words = {int: "an integer", float: "a finite number", str: "a word in quotes"}
     expected = (words | {bool: "true or false"}).get(hint, f"{len(inner)} numbers")
