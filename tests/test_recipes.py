@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,7 @@ import pytest
 from intently.cli.train import parameters
 from intently.errors import ArgumentError, DataError
 from intently.tasks.corpora.named import CORPORA
-from intently.tasks.recipes import recipe, recipe_file, recipe_text, recipes
-from intently.tasks.recipes.origin import FILE, Origin
+from intently.tasks.recipes import FILE, Origin, recipe, recipe_file, recipe_text, recipes
 
 from .messages import raises, refused
 
@@ -25,22 +25,15 @@ NAMES = [
 ]
 
 
-def test_the_recipes_are_read() -> None:
+def test_a_recipe_holds_what_its_file_says() -> None:
     assert [each.name for each in recipes()] == NAMES
-    assert all(each.corpus in CORPORA and each.about for each in recipes())
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_recipe_holds_what_its_file_says(name: str) -> None:
-    sections = tomllib.loads(recipe_file(name))
-    one, head = recipe(name), sections.pop("recipe")
-    assert {key: getattr(one, key) for key in head} == head
-    assert tomllib.loads(recipe_text(name)) == sections
-    stored = one.options.to_dict()
-    assert all(
-        stored[s][key] == value for s, keys in sections.items() for key, value in keys.items()
-    )
-    assert name.startswith(one.corpus)
+    for one in recipes():
+        sections = tomllib.loads(recipe_file(one.name))
+        head, stored = sections.pop("recipe"), one.options.to_dict()
+        assert {key: getattr(one, key) for key in head} == head
+        assert tomllib.loads(recipe_text(one.name)) == sections
+        assert all(stored[s] == stored[s] | keys for s, keys in sections.items())
+        assert one.corpus in CORPORA and one.about and one.name.startswith(one.corpus)
 
 
 @pytest.mark.parametrize("beginning", ["language-", "multi30k-de-en-"])
@@ -53,15 +46,9 @@ def test_recipes_of_a_corpus_are_comparable(beginning: str) -> None:
     sizes = [parameters(each.options) for each in found]
     assert max(sizes) <= 1.2 * min(sizes)
 
-
-def test_the_large_recipe_is_small() -> None:
     assert parameters(recipe("multi30k-en-de").options) <= 3_000_000
-
-
-@pytest.mark.parametrize("corpus", ["language", "multi30k-de-en"])
-def test_two_recipes_differ_in_attention_alone(corpus: str) -> None:
-    fixed = recipe(f"{corpus}-fixed").options
-    assert fixed.with_flags(attention="additive") == recipe(f"{corpus}-bahdanau").options
+    fixed, bahdanau = (recipe(f"{beginning}{kind}").options for kind in ("fixed", "bahdanau"))
+    assert fixed.with_flags(attention="additive") == bahdanau  # they differ in attention alone
 
 
 EXPECTED = f"recipe: expected one of {', '.join(NAMES)}; got "
@@ -87,7 +74,7 @@ def test_the_files_are_in_the_wheel() -> None:
 # --- where a run's sentences come from ------------------------------------------------------------
 
 
-def test_an_origin_is_kept_in_the_folder(tmp_path: Path) -> None:
+def test_an_origin_is_kept_in_the_folder(tmp_path: Path, monkeypatch) -> None:
     assert Origin.load(tmp_path) is Origin.load(tmp_path / "none") is None
     origin = Origin("multi30k", "de", "en", "/data", "multi30k-de-en-fixed")
     origin.save(tmp_path / "run")
@@ -95,15 +82,9 @@ def test_an_origin_is_kept_in_the_folder(tmp_path: Path) -> None:
     assert str(origin) == "multi30k:de-en" and Origin.of("multi30k:de-en") == Origin(
         "multi30k", "de", "en"
     )
-
-
-def test_a_folder_of_data_is_kept_from_the_root(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.chdir(tmp_path)
-    origin = Origin.of("tatoeba:en-fr", Path("data"))
-    assert origin.data_dir == str(tmp_path / "data")
-    assert origin.read_from(None) is origin
+    local = Origin.of("tatoeba:en-fr", Path("data"))
+    assert local.data_dir == str(tmp_path / "data") and local.read_from(None) is local
 
 
 def test_a_damaged_origin_is_told(tmp_path: Path) -> None:
@@ -119,7 +100,7 @@ def test_a_damaged_origin_is_told(tmp_path: Path) -> None:
             Origin.load(tmp_path)
 
 
-@pytest.mark.parametrize("direction", ["multi30k", "multi30k:en", "en-de", "multi30k:en-de-fr", ""])
-def test_a_direction_is_written_out(direction: str) -> None:
-    said = f"--corpus: expected NAME:SOURCE-TARGET, such as multi30k:de-en; got {direction!r}."
-    refused(lambda: Origin.of(direction), ArgumentError, said, whole=True)
+def test_a_direction_is_written_out() -> None:
+    for direction in ("multi30k", "multi30k:en", "en-de", "multi30k:en-de-fr", ""):
+        said = f"--corpus: expected NAME:SOURCE-TARGET, such as multi30k:de-en; got {direction!r}."
+        refused(partial(Origin.of, direction), ArgumentError, said, whole=True)

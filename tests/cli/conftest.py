@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from intently.tasks.language.settings import language_options
 
 from intently.nn.models.kinds import new_model as new_translator
 from intently.tasks.corpora import Corpus
-from intently.tasks.language.settings import language_options
 from intently.tasks.language.text_model import TextModel, Variant, new_model
 from intently.tasks.text import Tokenizer
 from intently.tasks.training import TrainingOptions
@@ -35,7 +35,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, str, str | No
         tests = {"test_one": test, "test_two": test}
         return Corpus(name, source, target, train, dev, tests, "made by hand")
 
-    monkeypatch.setattr("intently.tasks.recipes.origin.load_corpus", load)
+    monkeypatch.setattr("intently.tasks.recipes.load_corpus", load)
     return asked
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from intently.cli.evaluate import described
 from intently.tasks.corpora import ParallelText
-from intently.tasks.recipes.origin import Files, Origin
+from intently.tasks.recipes import Files, Origin
 from intently.tasks.training.metrics import bleu, chrf, suitable
 from intently.tasks.translation.evaluation import Scores
 from intently.tasks.translation.translator import Translator

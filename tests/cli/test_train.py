@@ -18,13 +18,11 @@ import pytest
 from intently.cli import train_lm
 from intently.nn.models.kinds import cross_heads
 from intently.tasks.corpora import Corpus
-from intently.tasks.language.settings import language_flags
-from intently.tasks.recipes import recipe, recipe_text, recipes
-from intently.tasks.recipes.origin import Origin
+from intently.tasks.language.text_model import language_flags
+from intently.tasks.recipes import Origin, recipe, recipe_text, recipes
 from intently.tasks.training import Stepped, TrainingOptions, progress
 from intently.tasks.training.options import Flag
-from intently.tasks.training.processes import Processes
-from intently.tasks.training.writer import sole_writer
+from intently.tasks.training.processes import Processes, sole_writer
 from intently.tasks.translation.runs import WRITES
 from intently.tasks.translation.translator import Translator
 
@@ -134,7 +132,7 @@ def test_a_run_that_another_corpus_was_refused_for_stays_as_it_was(
     pairs = parallel("train", 30)
     changed = Corpus("", "", "", pairs, pairs, {"test": pairs}, "")
     with monkeypatch.context() as patch:
-        patch.setattr("intently.tasks.recipes.origin.load_corpus", lambda *asked: changed)
+        patch.setattr("intently.tasks.recipes.load_corpus", lambda *asked: changed)
         outcome = intently("train", "--out", "run", "--resume", "--data-dir", "changed")
         assert outcome.status == 2 and "data: expected the data the run began" in outcome.err
     assert Origin.load("run") == kept

@@ -17,7 +17,7 @@ from intently.tasks.corpora import ParallelText, sample
 from intently.tasks.corpora.files import read_parallel
 from intently.tasks.corpora.named import text_of
 from intently.tasks.decoding import SearchOptions
-from intently.tasks.recipes.origin import Files, Origin
+from intently.tasks.recipes import Files, Origin
 from intently.tasks.training.metrics import RESAMPLED, Interval, share_interval
 from intently.tasks.translation.evaluation import Scores, alignment_errors
 from intently.tasks.translation.evaluation import evaluate as score

@@ -21,12 +21,11 @@ from intently.nn.models.kinds import new_model
 from intently.tasks import recipes as known
 from intently.tasks.corpora import ParallelText
 from intently.tasks.corpora.files import read_parallel
-from intently.tasks.recipes.origin import Files, Origin, keeping
+from intently.tasks.recipes import Files, Origin, keeping
 from intently.tasks.training import TrainingOptions, display
 from intently.tasks.training.checkpoint import Checkpoints
-from intently.tasks.training.processes import joined
+from intently.tasks.training.processes import sole_writer
 from intently.tasks.training.progress import counted
-from intently.tasks.training.writer import sole_writer
 from intently.tasks.translation.runs import DEV_SENTENCES, WRITES, fit, links_of, read_links
 from intently.tasks.translation.translator import Translator
 
@@ -125,7 +124,7 @@ def train(
             options = known.recipe(where.recipe or "").options
         return RunPlan(begun, where, options.with_flags(**flags))
 
-    with joined(out) as here, sole_writer(out, WRITES):
+    with sole_writer(out, WRITES) as here:
         console = plain_console(quiet=not here.first)
         begun, origin, options = here.from_first(planned)  # the first process reads the folder
         if again and not begun:

@@ -17,7 +17,7 @@ from intently.show.labels import visible
 from intently.show.style import LINES
 from intently.tasks.language import TextModel, comparison
 from intently.tasks.language.runs import LanguageRun, fit, read_text
-from intently.tasks.language.settings import language_flags, language_options, read_config, split
+from intently.tasks.language.text_model import language_flags, language_options, read_config, split
 from intently.tasks.training import display
 
 if TYPE_CHECKING:

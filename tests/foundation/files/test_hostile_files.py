@@ -23,14 +23,18 @@ from intently.nn.models.seq2seq import weights
 from intently.nn.models.transformer import Transformer, TransformerOptions
 from intently.observe.saving.files import load as load_recording
 from intently.tasks.language.runs import VARIANT
-from intently.tasks.language.settings import language_options
-from intently.tasks.language.text_model import FORMS, TextModel, Variant, new_model
-from intently.tasks.recipes.origin import Files, Origin
+from intently.tasks.language.text_model import (
+    FORMS,
+    TextModel,
+    Variant,
+    language_options,
+    new_model,
+)
+from intently.tasks.recipes import Files, Origin
 from intently.tasks.text import KINDS, Tokenizer
 from intently.tasks.training import Checkpoints, TrainingOptions
-from intently.tasks.training.checkpoint import Checkpoint
-from intently.tasks.training.resuming import STATE
-from intently.tasks.training.writer import ABOUT, sole_writer
+from intently.tasks.training.checkpoint import STATE, Checkpoint
+from intently.tasks.training.processes import ABOUT, sole_writer
 from intently.tasks.translation.translator import Translator
 
 from .hostile import TEXTS, archives, forged, mutants, outcome, packed, parts

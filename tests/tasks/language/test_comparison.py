@@ -1,16 +1,24 @@
-"""The value of context: intervals, contradictions between windows, the result and its figure."""
+"""The value of context: intervals, contradictions, undertrained models, the result, its figure."""
 
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
+from random import Random
 
 import pytest
 import torch
 
+from intently.tasks.corpora import stories
 from intently.tasks.language import comparison
+from intently.tasks.language.comparison import FALLING, slope, undertrained
 from intently.tasks.language.runs import LanguageRun, fit
-from intently.tasks.language.settings import language_options
+from intently.tasks.language.text_model import language_options
+from intently.tasks.training.options import ScheduleOptions
+from intently.tasks.training.progress import Evaluation, History, Record
 
 SMALL = {
     "width": 16,
@@ -42,14 +50,11 @@ def test_windows_of_one_passage_count_as_one_observation() -> None:
     assert together[2] - together[0] > 2.5 * (apart[2] - apart[0])
     assert together[0] == pytest.approx(apart[0])
 
-
-def test_one_passage_has_no_interval_but_its_mean() -> None:
-    assert comparison.interval(torch.full((1, 3), 2.0), 1) == (2, 2, 2)
-
-
-def test_windows_that_agree_are_not_doubted() -> None:
-    small, large = losses(3, 2), losses(3.01, 2.02, 1.8, 1.7)
-    assert comparison.disagreements([large, small]) == []
+    assert comparison.interval(torch.full((1, 3), 2.0), 1) == (2, 2, 2)  # no width
+    assert [comparison.passage(torch.ones(n, 8), 20) for n in (100, 3)] == [3, 1]
+    assert comparison.contexts(9) == [(1, 1), (2, 2), (3, 4), (5, 8), (9, 9)]
+    assert comparison.contexts(3, 8) == [(1, 1), (2, 2), (3, 3), (4, 4), (5, 8)]
+    assert comparison.contexts(1) == [(1, 1)]
 
 
 @pytest.mark.parametrize(
@@ -66,15 +71,12 @@ def test_a_larger_window_that_is_worse_is_doubted(large: tuple[float, ...], said
 
 
 def test_a_difference_within_the_noise_is_not_doubted() -> None:
+    assert comparison.disagreements([losses(3.01, 2.02, 1.8, 1.7), losses(3, 2)]) == []
     small, large = losses(3, 2, windows=6, noise=2), losses(3.1, 2.1, 2, 2, windows=6, noise=2)
     assert comparison.disagreements([small, large]) == []
 
 
 def source() -> str:
-    from itertools import islice
-
-    from intently.tasks.corpora import stories
-
     return "\n".join(islice(stories(), 60))
 
 
@@ -107,3 +109,50 @@ def test_an_untrained_large_window_is_told_from_a_trained_small_one(tmp_path: Pa
     warnings = comparison.measure([large, small], "stories")["warnings"]
     assert warnings[0].startswith("window 12 is undertrained: too few steps")
     assert warnings[-1].startswith("windows disagree: after 1–3 tokens window 12 has a loss of")
+
+
+# --- undertrained models ------------------------------------------------------------------------
+
+
+def history(
+    loss: Callable[[int], float], steps: int = 400, held: tuple[float, ...] = ()
+) -> History:
+    noise = Random(0)
+    records = [
+        Record(n, loss(n) + noise.gauss(0, 0.02), 1e-3, 9 * n, n / 10) for n in range(1, steps + 1)
+    ]
+    return History(records, [Evaluation(n, {"loss": x}, 0.0) for n, x in enumerate(held)])
+
+
+def test_a_loss_that_falls_is_doubted_and_one_that_stays_is_not() -> None:
+    schedule = ScheduleOptions(steps=400)
+    found = slope(history(lambda n: 5 - 3 * FALLING * math.log2(n)), schedule)
+    assert found == pytest.approx(-3 * FALLING, abs=0.02)
+    falling = undertrained(history(lambda n: 5 - 3 * FALLING * math.log2(n)), schedule)
+    assert falling is not None
+    assert falling.startswith("undertrained: its loss still falls by 0.1")
+    assert falling.endswith("train longer than 400 steps")
+    assert undertrained(history(lambda n: 2 + 3 / n), schedule) is None
+
+
+def test_the_fall_in_the_cooldown_is_no_doubt() -> None:
+    """The rate falls to zero over the last fifth of the steps, and every loss with it."""
+    cooled = history(lambda n: 2.0 - 0.01 * max(0, n - 320))
+    assert undertrained(cooled, ScheduleOptions(steps=400, cooldown=0.2)) is None
+    assert undertrained(cooled, ScheduleOptions(steps=400)) is not None
+
+
+def test_a_run_whose_held_out_loss_rises_needs_no_more_steps() -> None:
+    def falls(n: int) -> float:
+        return 5 - 0.3 * math.log2(n)
+
+    schedule = ScheduleOptions(steps=400)
+    assert undertrained(history(falls, held=(3.0, 2.5, 2.7)), schedule) is None
+    assert undertrained(history(falls, held=(3.0, 2.7, 2.5)), schedule) is not None
+
+
+@pytest.mark.parametrize("steps", [0, 1, 10])
+def test_too_few_steps_are_too_few_to_tell(steps: int) -> None:
+    said = undertrained(history(lambda n: 2.0, steps), ScheduleOptions(steps=400))
+    assert said is not None and said.startswith("undertrained: too few steps to see whether")
+    assert said.endswith(f"train longer than {steps} step{'s' * (steps != 1)}")

@@ -5,11 +5,9 @@ from __future__ import annotations
 import gzip
 import math
 import random
-import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
@@ -21,10 +19,15 @@ from intently.errors import ArgumentError, CheckpointError, DataError, KindError
 from intently.nn.models.language import LanguageModel, LanguageOptions
 from intently.tasks.corpora import stories
 from intently.tasks.language.comparison import measure
-from intently.tasks.language.runs import fit, read_text
-from intently.tasks.language.settings import DEFAULTS, WARMUP, language_options, read_config
-from intently.tasks.language.text_model import TextModel, Variant
-from intently.tasks.language.windows import Windows, contexts, losses_of_windows
+from intently.tasks.language.runs import Windows, fit, losses_of_windows, read_text
+from intently.tasks.language.text_model import (
+    DEFAULTS,
+    WARMUP,
+    TextModel,
+    Variant,
+    language_options,
+    read_config,
+)
 from intently.tasks.training import TrainingOptions
 from intently.tasks.training.optimiser import settled
 
@@ -56,6 +59,7 @@ def test_a_run_learns_saves_and_loads(tmp_path: Path) -> None:
     run = fit(source, options(source), tmp_path)
     scores = [e.scores["loss"] for e in run.history.evaluations]
     assert run.history.stopped == "finished" and scores[-1] < scores[0] < 6
+    assert run.text_model.tokenizer.kind == "character"
     assert run.losses.shape[1] == 12 and float(run.losses.mean()) < math.log(20)
     assert source.endswith(run.held_out) and len(run.held_out) == len(source) // 10
     loaded = TextModel.load(tmp_path)
@@ -68,19 +72,21 @@ def test_a_run_learns_saves_and_loads(tmp_path: Path) -> None:
     assert TextModel.load(tmp_path / "model").options == run.text_model.options
 
 
-@pytest.mark.parametrize("kind", ["subword", "word"])
-def test_other_tokenizers(tmp_path: Path, kind: str) -> None:
+def test_another_tokenizer(tmp_path: Path) -> None:
     source = text(300)
-    made = options(source, tokenizer=kind, size=300, steps=3)
-    run = fit(source, made, tmp_path)
-    assert run.text_model.tokenizer.kind == kind
+    run = fit(source, options(source, tokenizer="subword", size=300, steps=3), tmp_path)
+    assert run.text_model.tokenizer.kind == "subword"
     beginning = run.held_out[:7]
     assert run.text_model.write(beginning, 3, top_k=1).startswith(beginning)
     assert run.text_model.write("", 0) == ""
     assert "sample 1" in report(measure([run], "a text"), [run], 1)
 
 
-def test_a_run_that_is_stopped_and_resumed_takes_the_same_steps(tmp_path: Path) -> None:
+def test_a_run_that_is_stopped_and_resumed_takes_the_same_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("EVALUATED", "MEASURED"):  # a window at the least is scored
+        monkeypatch.setattr(f"intently.tasks.language.runs.{name}", 9)
     source = text()
     whole = fit(source, options(source), tmp_path / "whole")
 
@@ -88,6 +94,7 @@ def test_a_run_that_is_stopped_and_resumed_takes_the_same_steps(tmp_path: Path) 
         if type(event).__name__ == "Stepped" and event.step == 13:
             signal.raise_signal(signal.SIGTERM)
 
+    assert whole.losses.shape == (1, 12)
     half = fit(source, options(source), tmp_path / "half", progress=stop)
     assert half.history.stopped == "interrupted"
     with pytest.raises(ArgumentError, match=r"out: expected a folder without a run; got .*half"):
@@ -126,24 +133,11 @@ def test_a_long_window_foretells_what_a_short_one_cannot(tmp_path: Path) -> None
     assert float(long[:5].min()) > 1.8 and float(long[10:].mean()) < 1.2
 
 
-def test_a_window_longer_than_what_is_measured(tmp_path: Path, monkeypatch) -> None:
-    """The loss is measured on a window at the least: at an evaluation, and at the end."""
-    for name in ("EVALUATED", "MEASURED"):
-        monkeypatch.setattr(f"intently.tasks.language.runs.{name}", 9)
-    source = text()
-    run = fit(source, options(source, steps=2), tmp_path)
-    assert len(run.history.evaluations) == 1 and run.losses.shape == (1, 12)
-
-
-def test_windows_cover_the_text() -> None:
+def test_losses_are_those_of_each_window_alone() -> None:
     windows = Windows(range(4, 30), 6)
     batch = windows.batch(torch.arange(len(windows)).numpy())
     assert batch.target_in[:, 0].tolist() == list(range(4, 24, 3))
-    assert torch.equal(batch.target_out, batch.target_in + 1)
-    assert batch.source is None and batch.source_lengths is None
-
-
-def test_losses_are_those_of_each_window_alone() -> None:
+    assert torch.equal(batch.target_out, batch.target_in + 1) and batch.source is None
     model = LanguageModel(LanguageOptions(11, width=16)).eval()
     ids = torch.randint(11, (23,))
     losses = losses_of_windows(model, ids, 5)
@@ -153,12 +147,6 @@ def test_losses_are_those_of_each_window_alone() -> None:
             logits, ids[start + 1 : start + 6], reduction="none"
         )
         torch.testing.assert_close(losses[row], alone.detach())
-
-
-def test_ranges_of_context_end_where_a_window_does() -> None:
-    assert contexts(9) == [(1, 1), (2, 2), (3, 4), (5, 8), (9, 9)]
-    assert contexts(3, 8) == [(1, 1), (2, 2), (3, 3), (4, 4), (5, 8)]
-    assert contexts(1) == [(1, 1)]
 
 
 def test_stories_are_a_text_of_that_name_unless_there_is_a_file(
@@ -202,11 +190,11 @@ def test_learned_positions_write_on_beyond_the_window(tmp_path: Path) -> None:
         ("[run]\nbest_by = 'bleu'", ArgumentError, ": [run] best_by: expected one of the options"),
         ("[model]\nlayers = 'two'", KindError, ": layers: expected an integer; got 'two' (str)."),
         ("[text]\nwindow = 0", ArgumentError, ": window: expected an integer from 1 to 2**31 - 1"),
-        ("[model]\nkv_heads = 0", ArgumentError, ": kv_heads: expected an int ≥ 1; got 0."),
+        ("[model]\nkv_heads = 0", ArgumentError, ": kv_heads: expected an integer from 1 to 2**31"),
         (
             "[model]\npositions = 'none'",
             ArgumentError,
-            ': positions: expected "rotary" or "learned"; got \'none\'.',
+            ": positions: expected one of 'rotary', 'learned'; got 'none'.",
         ),
     ],
 )
@@ -237,62 +225,26 @@ def test_reading_files(tmp_path: Path) -> None:
             read_text(path)
 
 
-@pytest.mark.parametrize(
-    ("call", "kind", "said"),
-    [
-        (
-            lambda folder: fit("cat dog " * 4 + "cat\n", options(""), folder),
-            DataError,
-            r"text: expected more than 130 tokens; got 36\. A tenth",
-        ),
-        (
-            TextModel.load,
-            CheckpointError,
-            r"expected a folder with language\.json.*; got an empty folder",
-        ),
-        (
-            lambda _: Windows([4, 5, 6], 12),
-            DataError,
-            "expected more tokens than the window of 12; got 3",
-        ),
-        (
-            lambda folder: fit(text(), options(""), folder, variant=Variant(kv_heads=3)),
-            ArgumentError,
-            "kv_heads: expected a divisor of heads=2; got 3",
-        ),
-        (
-            lambda _: language_options("", layers=0),
-            ArgumentError,
-            "^layers: expected an integer from 1 to .*; got 0",
-        ),
-    ],
-    ids=["short text", "empty folder", "short window", "variant", "layers"],
-)
-def test_bad_input(
-    tmp_path: Path, call: Callable[[Path], object], kind: type[Exception], said: str
-) -> None:
-    with pytest.raises(kind, match=said):
-        call(tmp_path)
+def test_bad_input(tmp_path: Path) -> None:
+    short, thirds = "cat dog " * 4 + "cat\n", Variant(kv_heads=3)
+    with pytest.raises(DataError, match=r"text: expected more than 130 tokens; got 36\. A tenth"):
+        fit(short, options(""), tmp_path)
+    with pytest.raises(CheckpointError, match=r"folder with language\.json.*; got an empty fold"):
+        TextModel.load(tmp_path)
+    with pytest.raises(DataError, match="expected more tokens than the window of 12; got 3"):
+        Windows([4, 5, 6], 12)
+    with pytest.raises(ArgumentError, match="kv_heads: expected a divisor of heads=2; got 3"):
+        fit(text(), options(""), tmp_path, variant=thirds)
+    with pytest.raises(ArgumentError, match=r"^layers: expected an integer from 1 to .*; got 0"):
+        language_options("", layers=0)
     assert not list(tmp_path.iterdir())
-
-
-def test_a_text_is_read_in_characters() -> None:
-    assert language_options("a").text.target_tokenizer == "character"
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a run of one step."""
-    folder = tmp_path_factory.mktemp("run")
-    fit(text(), options(text(), steps=1), folder)
-    return folder
 
 
 NO_MODEL = r"language\.json: expected .*; got "
 
 
-def test_damaged_models(run: Path, tmp_path: Path) -> None:
-    shutil.copytree(run, tmp_path, dirs_exist_ok=True)
+def test_damaged_models(tmp_path: Path) -> None:
+    fit(text(), options(text(), steps=1), tmp_path)
     about = tmp_path / "model" / "language.json"
     whole = about.read_text()
     for damaged, message in [
@@ -309,13 +261,9 @@ def test_damaged_models(run: Path, tmp_path: Path) -> None:
     (tmp_path / "model" / "model.safetensors").write_bytes(b"nothing")
     with pytest.raises(CheckpointError, match=r"too few bytes for a header|another kind of file"):
         TextModel.load(tmp_path)
-
-
-@pytest.mark.parametrize("damaged", [b"garbage", b"{}", b"\xff"], ids=range(3))
-def test_a_damaged_variant_is_told_where_a_run_goes_on(run: Path, damaged: bytes) -> None:
-    (run / "variant.json").write_bytes(damaged)
+    (tmp_path / "variant.json").write_bytes(b"{}")
     with pytest.raises(CheckpointError, match=r"variant\.json: expected the variant of a run"):
-        fit(text(), options(text(), steps=2), run, resume=True)
+        fit(text(), options(text(), steps=2), tmp_path, resume=True)
 
 
 def test_a_saved_model_is_read_without_the_trainer() -> None:

@@ -17,14 +17,15 @@ from typer.testing import CliRunner, Result
 import intently
 from intently.cli.train_lm import train_lm
 from intently.errors import ArgumentError
-from intently.tasks.language.settings import (
+from intently.tasks.language.text_model import (
     DEFAULTS,
+    TextModel,
+    Variant,
     language_flags,
     language_options,
     read_config,
     split,
 )
-from intently.tasks.language.text_model import TextModel, Variant
 
 from .book import text
 

@@ -24,7 +24,7 @@ from intently.errors import ArgumentError, KindError
 from intently.nn.models import RecurrentOptions, Transformer, TransformerOptions
 from intently.nn.models.kinds import new_model
 from intently.tasks.play import LARGEST, packed, save_play, whole
-from intently.tasks.recipes.origin import Files
+from intently.tasks.recipes import Files
 from intently.tasks.text import Tokenizer
 from intently.tasks.translation import Translator
 

@@ -18,26 +18,26 @@ from typing import Any
 import tiny_run as tiny
 
 from intently.errors import IntentlyError
+from intently.tasks.training.optimiser import TrainedModel
 from intently.tasks.training.processes import current
-from intently.tasks.training.workers import Worker
 
 
 def do(job: dict[str, Any]) -> dict[str, Any]:
     """Begin a run or go on with it; return the loss of each step taken, and why it ended."""
     options, die = tiny.OPTIONS.with_flags(**job["options"]), job.get("die")
-    gradients, losses, steps = Worker.gradients, [], count()
+    gradients, losses, steps = TrainedModel.gradients, [], count()
 
     def striking(worker, batches):
         if die and (current().rank, next(steps)) == (die["rank"], die["step"]):
             os.kill(os.getpid(), die["signal"])
         return gradients(worker, batches)
 
-    Worker.gradients = striking  # pyright: ignore[reportAttributeAccessIssue]
+    TrainedModel.gradients = striking  # pyright: ignore[reportAttributeAccessIssue]
     try:
         net = tiny.model(options=options)
         _, history = tiny.run(job["out"], options, tiny.losses(losses), resume=True, net=net)
     finally:
-        Worker.gradients = gradients
+        TrainedModel.gradients = gradients
     scores = [evaluation.scores for evaluation in history.evaluations]
     return {"losses": losses, "stopped": history.stopped, "scores": scores}
 

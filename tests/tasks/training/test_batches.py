@@ -83,19 +83,13 @@ def test_a_pair_longer_than_a_batch_is_one_of_its_own() -> None:
 def test_pairs_left_out_are_counted() -> None:
     pairs = Pairs([[5] * 9, [5], [5], []], [[5], [5] * 9, [5], [5]], max_length=8)
     assert (len(pairs), pairs.too_long, pairs.empty) == (1, 2, 1)
-
-
-@pytest.mark.parametrize(
-    ("sources", "targets", "message"),
-    [
+    for sources, targets, message in (
         ([[5]], [], "targets: expected as many as sources, 1; got 0 sentences"),
         ([], [], "sources, targets: expected a pair of sentences of 1 to 8 tokens; got 0 pairs"),
         ([[5] * 9, []], [[5], [5]], "got 2 pairs, 1 too long, 1 with an empty side"),
-    ],
-)
-def test_refused(sources, targets, message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        Pairs(sources, targets, max_length=8)
+    ):
+        with pytest.raises(DataError, match=message):
+            Pairs(sources, targets, max_length=8)
 
 
 def test_the_fingerprint_sees_every_token_and_border() -> None:

@@ -8,6 +8,8 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,8 @@ def test_what_is_saved_is_loaded(two: Checkpoints) -> None:
     assert list(loaded.training) == ["exp_avg/w"]
     assert two.load("step-000001").state == {"number": 1.0}
     assert (two.latest(), two.best()) == ("step-000002", "step-000001")
+    two.save("step-000002", checkpoint(2.5))  # in the place of the first
+    assert two.load().model["w"].tolist() == checkpoint(2.5).model["w"].tolist()
     files = sorted(path.name for path in two.folder.iterdir())
     assert files == ["latest", "step-000001.safetensors", "step-000002.safetensors"]
 
@@ -55,14 +59,12 @@ def test_what_is_saved_is_loaded(two: Checkpoints) -> None:
 def test_damage_is_found_and_the_good_one_named(two: Checkpoints, damage: str) -> None:
     path = two.path("step-000002")
     content = bytearray(path.read_bytes())
+    if damage in ("header", "data"):
+        content[content.index(b'"best":"step') + 15 if damage == "header" else -3] ^= 1
+    end = {"cut": len(content) // 2, "empty": 0}.get(damage)
+    path.write_bytes(content[:end])
     if damage == "gone":
         path.unlink()
-    elif damage in ("header", "data"):
-        at = content.index(b'"best":"step') + 15 if damage == "header" else len(content) - 3
-        content[at] ^= 1
-        path.write_bytes(content)
-    else:
-        path.write_bytes(content[: len(content) // 2] if damage == "cut" else b"")
     with pytest.raises(CheckpointError) as caught:
         two.load()
     message = str(caught.value)
@@ -80,16 +82,6 @@ def test_names_cannot_leave_the_folder(two: Checkpoints, name: str) -> None:
     refuses(CheckpointError, {"step-000002": two.load})
 
 
-def test_a_folder_without_checkpoints_is_refused(tmp_path) -> None:
-    refuses(
-        CheckpointError,
-        {
-            "got a folder without a complete one": Checkpoints(tmp_path).load,
-            "got no such folder": Checkpoints(tmp_path / "nowhere").load,
-        },
-    )
-
-
 def test_pruning_keeps_the_newest_and_their_best(tmp_path) -> None:
     found = Checkpoints(tmp_path)
     for step in range(1, 6):
@@ -98,20 +90,15 @@ def test_pruning_keeps_the_newest_and_their_best(tmp_path) -> None:
     assert found.names() == ["step-000002", "step-000004", "step-000005"]
     found.prune(1, upto=4)  # those after step 4 belong to another future
     assert found.names() == ["step-000002", "step-000004", "step-000005"]
-
-
-def test_pruning_passes_over_where_a_run_was_stopped(tmp_path) -> None:
-    found = Checkpoints(tmp_path)
-    for step in (10, 20, 23, 30):
+    found.remove()
+    assert not tmp_path.exists()
+    refuses(CheckpointError, {"got no such folder": found.load})
+    tmp_path.mkdir()
+    refuses(CheckpointError, {"got a folder without a complete one": found.load})
+    for step in (10, 20, 23, 30):  # where a run was stopped, at 23, is passed over
         found.save(f"step-{step:06d}", checkpoint(step))
         found.prune(3, upto=step, every=10)
     assert found.names() == ["step-000010", "step-000020", "step-000030"]
-
-
-def test_a_step_saved_again_takes_the_place_of_the_first(two: Checkpoints) -> None:
-    two.save("step-000002", checkpoint(2.5))
-    assert two.load().model["w"].tolist() == checkpoint(2.5).model["w"].tolist()
-    assert two.names() == ["step-000001", "step-000002"]
 
 
 def test_only_leftovers_of_ours_are_cleaned(two: Checkpoints) -> None:
@@ -123,20 +110,15 @@ def test_only_leftovers_of_ours_are_cleaned(two: Checkpoints) -> None:
     assert sorted(path.name for path in two.folder.glob(".*")) == others
 
 
-def test_weights_of_another_model_change_nothing() -> None:
-    model = nn.Linear(2, 3)
-    before = model.weight.clone()
-    for wrong in ({"weight": torch.zeros(3, 2)}, {"weight": torch.zeros(2, 3), "bias": before}):
-        with pytest.raises(CheckpointError, match="a model with other options"):
-            load_weights(model, wrong)
-    assert torch.equal(model.weight, before)
-
-
-def test_tied_weights_are_saved_once_and_stay_tied() -> None:
+def test_weights_of_another_model_change_nothing_and_tied_ones_stay_tied() -> None:
     model = nn.ModuleDict({"a": nn.Linear(2, 2, bias=False)})
     model["b"] = model["a"]
+    before = model["a"].weight.clone()
+    for wrong in ({"a.weight": torch.zeros(3, 2)}, {"a.weight": before, "a.bias": before}):
+        with pytest.raises(CheckpointError, match="a model with other options"):
+            load_weights(model, wrong)
+    assert torch.equal(model["a"].weight, before) and list(weights(model)) == ["a.weight"]
     load_weights(model, {"a.weight": torch.ones(2, 2)})
-    assert list(weights(model)) == ["a.weight"]
     assert torch.equal(model["b"](torch.ones(2)), torch.full((2,), 2.0))
 
 
@@ -265,21 +247,16 @@ def test_an_honest_one_goes_on(folder: Path) -> None:
 
 GONE = object()
 STATES: list[tuple[str, Any, str]] = [
-    ("", None, "null where an object"),
     ("", [], "a list where an object"),
     ("", "{", "no JSON at line 1"),
     ("more", 1, "an unknown more"),
     ("position.step", GONE, "no position.step"),
-    ("position.step", 2.0, "position.step: 2.0 where"),
     ("position.step", -1, "position.step: -1 where a whole number from 0"),
     ("position.batch", 10**9, "position: expected a batch below"),
-    ("position.best", 3, "position.best: 3 where text or null"),
     ("history.records", [[1]], "history.records[0]: a list where a list of 5"),
-    ("history.evaluations", [{"step": 1}], "no history.evaluations[0].scores"),
     ("options.model.width", "16", "width: expected"),
     ("options.colour", {}, "colour: expected"),
     ("threads", 10**6, "threads: 1000000 where"),
-    ("versions", [], "versions: a list where"),
 ]
 
 
@@ -289,13 +266,10 @@ def test_states(folder: Path, place: str, value: Any, told: str) -> None:
         if not place:
             return value if isinstance(value, str) else json.dumps(value)
         *above, last = place.split(".")
-        within = state
-        for key in above:
-            within = within[key]
+        within = reduce(getitem, above, state)
+        within[last] = value
         if value is GONE:
             del within[last]
-        else:
-            within[last] = value
         return state
 
     forge(folder, state=change)
@@ -305,7 +279,11 @@ def test_states(folder: Path, place: str, value: Any, told: str) -> None:
 BIAS, RANDOM = "decoder_norm.bias", "training/random/cpu"
 TENSORS: list[tuple[Callable[[dict[str, Tensor]], dict[str, Tensor]], str]] = [
     (lambda x: {k: v for k, v in x.items() if k != RANDOM}, "random/cpu: expected"),
-    (lambda x: x | {RANDOM: x[RANDOM][:99]}, "random/cpu: expected shape"),
+    (lambda x: x | {RANDOM: x[RANDOM][:99]}, "generator; got shape (99,) of torch.uint8"),
+    (
+        lambda x: x | {RANDOM: x[RANDOM].float()},
+        ".float32. The random state is damaged, or from an",
+    ),
     (lambda x: x | {RANDOM: torch.full_like(x[RANDOM], 255)}, "state of a generator"),
     (lambda x: {k: v for k, v in x.items() if k != f"training/step/{BIAS}"}, "no such tensor"),
     (lambda x: x | {"training/exp_avg/nobody": torch.zeros(2)}, "exp_avg/nobody: expected no"),
@@ -323,22 +301,13 @@ def test_tensors(folder: Path, change: Any, told: str) -> None:
     assert told in refused(folder)
 
 
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        (
-            {"version": "9", "intently": "7.0"},
-            "got version 9, of Intently 7.0. It was written by an",
-        ),
-        ({"format": "other"}, "got another file. It was written by another program, or an"),
-        ({"more": "1"}, "an unknown more"),
-    ],
-)
-def test_metadata(folder: Path, changes: dict[str, str], told: str) -> None:
-    forge(folder, **changes)
-    assert told in refused(folder)
-
-
-def test_a_best_one_elsewhere_is_not_believed(folder: Path) -> None:
-    forge(folder, best="../../elsewhere")
+def test_metadata(folder: Path) -> None:
+    forge(folder, best="../../elsewhere")  # which is not believed
     assert Checkpoints(folder / "checkpoints").best() == NAME
+    for changes, told in (
+        ({"more": "1"}, "an unknown more"),
+        ({"version": "9", "intently": "7.0"}, "got version 9, of Intently 7.0. It was written by "),
+        ({"format": "other"}, "got another file. It was written by another program, or an"),
+    ):
+        forge(folder, **changes)
+        assert told in refused(folder)

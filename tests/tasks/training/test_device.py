@@ -13,15 +13,15 @@ from intently.nn.models.kinds import new_model
 from intently.nn.models.recurrent import ATTENTIONS, RecurrentOptions
 from intently.tasks.corpora import ParallelText
 from intently.tasks.language.runs import fit as fit_language
-from intently.tasks.training import Checkpoints, MachineOptions, TrainingOptions, epoch, train
-from intently.tasks.training import workers as module
+from intently.tasks.training import Checkpoints, TrainingOptions, epoch, train
+from intently.tasks.training.optimiser import TrainedModel, check_bfloat16
+from intently.tasks.training.options import MachineOptions
 from intently.tasks.training.processes import VARIABLES, Processes
-from intently.tasks.training.workers import Worker, check_bfloat16
 from intently.tasks.translation.runs import fit
 
 from ...messages import refused
 
-TEXT = ParallelText(("a b",), ("b a",))
+TEXT, BOOK = ParallelText(("a b",), ("b a",)), "a text\n" * 200
 OPTIONS = tiny.OPTIONS.with_flags(steps=12, dropout=0.0)
 NARROW = OPTIONS.with_flags(precision="bfloat16")
 
@@ -53,7 +53,7 @@ def test_cuda_that_is_not_there_is_refused(monkeypatch, tmp_path: Path) -> None:
         "CUDA. Use device='cpu'."
     )
     refused(lambda: fit(TEXT, options, tmp_path / "run"), ArgumentError, text, whole=True)
-    refused(lambda: language(options, tmp_path / "run"), ArgumentError, text, whole=True)
+    refused(lambda: fit_language(BOOK, options, tmp_path / "run"), ArgumentError, text, whole=True)
     assert not (tmp_path / "run").exists()
     monkeypatch.setattr(torch.version, "cuda", "12.9")
     text = "device: expected one of 'auto', 'cpu', 'cuda'"
@@ -62,15 +62,11 @@ def test_cuda_that_is_not_there_is_refused(monkeypatch, tmp_path: Path) -> None:
         Processes().device("cuda")
 
 
-def language(options: TrainingOptions, out: Path) -> None:
-    fit_language("a text\n" * 200, options, out)
-
-
 def test_a_language_model_is_refused_to_many_processes(monkeypatch, tmp_path: Path) -> None:
     for name, value in zip(VARIABLES, ("0", "2", "first.example", "29500"), strict=True):
         monkeypatch.setenv(name, value)
     refused(
-        lambda: language(TrainingOptions(), tmp_path / "run"),
+        lambda: fit_language(BOOK, TrainingOptions(), tmp_path / "run"),
         ArgumentError,
         "processes: expected one: several cannot train a language model; got 2. "
         "Start the command without torchrun.",
@@ -78,22 +74,9 @@ def test_a_language_model_is_refused_to_many_processes(monkeypatch, tmp_path: Pa
     )
 
 
-def test_a_run_that_goes_on_elsewhere_says_so(tmp_path: Path) -> None:
-    options = tiny.OPTIONS.with_flags(steps=4, save_every=2)
-    tiny.run(tmp_path, options)
-    checkpoints = Checkpoints(tmp_path / "checkpoints")
-    last = checkpoints.load()
-    assert last.state["device"] == "cpu"
-    last.state["device"] = "cuda"
-    checkpoints.save("step-000004", last, None)
-    with pytest.warns(UserWarning, match=r"conditions than it began \(device cuda → cpu\)"):
-        tiny.run(tmp_path, options.with_flags(steps=5), resume=True)
-
-
 @pytest.fixture
 def able(monkeypatch) -> None:
     """PyTorch computes in bfloat16 on any processor; that it is slow there is not tested."""
-    monkeypatch.setattr(module, "check_bfloat16", lambda device: None)
     monkeypatch.setattr("intently.tasks.training.trainer.check_bfloat16", lambda device: None)
 
 
@@ -127,7 +110,7 @@ def test_the_gradients_of_every_model_are_close(kind) -> None:
     [batch, *_] = epoch(tiny.pairs(), 200, seed=1)
     found = []
     for options in (OPTIONS, NARROW):
-        worker = Worker(net, options, Processes())
+        worker = TrainedModel(net, options, Processes())
         net.zero_grad()
         worker.gradients([batch])
         found.append(torch.cat([p.grad.flatten() for p in net.parameters() if p.grad is not None]))
@@ -136,16 +119,14 @@ def test_the_gradients_of_every_model_are_close(kind) -> None:
     assert not torch.equal(*found)
 
 
-@pytest.mark.parametrize("name", ["_is_avx512_bf16_supported", "_is_amx_tile_supported"])
-def test_a_processor_that_has_it_may(monkeypatch, name: str) -> None:
-    for each in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
-        monkeypatch.setattr(torch.cpu, each, lambda each=each: each == name, raising=False)
-    check_bfloat16(torch.device("cpu"))
-
-
 def test_a_machine_without_it_says_what_it_lacks(monkeypatch, tmp_path) -> None:
-    for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
-        monkeypatch.setattr(torch.cpu, name, lambda: False, raising=False)
+    names = "_is_avx512_bf16_supported", "_is_amx_tile_supported"
+    for able in (*names, None):
+        for name in names:
+            has = name == able
+            monkeypatch.setattr(torch.cpu, name, lambda has=has: has, raising=False)
+        if able:
+            check_bfloat16(torch.device("cpu"))
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
     refused(
         lambda: train(tiny.model(), tiny.pairs(), NARROW, tmp_path / "run"),
@@ -155,9 +136,6 @@ def test_a_machine_without_it_says_what_it_lacks(monkeypatch, tmp_path) -> None:
         whole=True,
     )
     assert not (tmp_path / "run").exists()
-    for device, text in (
-        ("cuda", "This GPU does not multiply in bfloat16"),
-        ("mps", "A device of the kind mps does not multiply in bf"),
-    ):
-        with pytest.raises(ArgumentError, match=text):
+    for device, text in (("cuda", "This GPU"), ("mps", "A device of the kind mps")):
+        with pytest.raises(ArgumentError, match=f"{text} does not multiply in bfloat16"):
             check_bfloat16(torch.device(device))

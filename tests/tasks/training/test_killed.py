@@ -13,20 +13,12 @@ from pathlib import Path
 import pytest
 import tiny_run as tiny
 import torch
+from intently.nn.models.weights import load_weights
 
 import intently
 from intently.nn.models.transformer import Transformer
-from intently.tasks.training import (
-    Checkpoints,
-    Evaluated,
-    Evaluating,
-    Event,
-    History,
-    Resumed,
-    Stepped,
-    TrainingOptions,
-    load_weights,
-)
+from intently.tasks.training import Checkpoints, Evaluated, Event, History, Stepped, TrainingOptions
+from intently.tasks.training.progress import Evaluating, Resumed
 
 
 def start(out: Path) -> subprocess.Popen[str]:
@@ -128,12 +120,15 @@ def test_killed_between_any_two_changes_of_the_disk(tmp_path, monkeypatch, short
 
 
 def test_interrupted_and_terminated(tmp_path, unbroken) -> None:
-    """Ctrl-C and SIGTERM leave a checkpoint of the last step, and lose nothing."""
-    for number, at in ((signal.SIGINT, 7), (signal.SIGTERM, 20)):
+    """Ctrl-C, SIGTERM and a closed terminal leave a checkpoint; nothing is lost."""
+    closed = getattr(signal, "SIGHUP", signal.SIGINT)  # of POSIX
+    for number, at in ((signal.SIGINT, 7), (signal.SIGTERM, 20), (closed, 31)):
+        before = signal.getsignal(number)
         stop = tiny.interrupt(Stepped, at, number)
         _, history = tiny.run(tmp_path, progress=stop, resume=True)
         assert history.stopped == "interrupted"
         assert history.checkpoint is not None and history.checkpoint.stem == f"step-{at:06d}"
+        assert signal.getsignal(number) is before
     resumed, _ = tiny.run(tmp_path, resume=True)
     assert tiny.same_weights(unbroken[0], resumed)
 
@@ -162,13 +157,8 @@ def test_killed_while_a_checkpoint_is_replaced(tmp_path, monkeypatch, short, mom
     assert Checkpoints(tmp_path / "checkpoints").names() == names
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [{"optimiser": "muon", "threads": 2, "steps": 6}, {"accumulate": 3, "steps": 9}],
-    ids=["muon and two threads", "accumulation"],
-)
-def test_other_options_resume_too(tmp_path, flags) -> None:
-    options = tiny.OPTIONS.with_flags(**flags)
+def test_other_options_resume_too(tmp_path) -> None:
+    options = tiny.OPTIONS.with_flags(optimiser="muon", threads=2, accumulate=3, steps=6)
     whole = tiny.run(tmp_path / "whole", options)
     tiny.run(tmp_path / "broken", options, progress=tiny.interrupt(Stepped, 4, signal.SIGTERM))
     ends_as(whole, tmp_path / "broken", options)

@@ -1,6 +1,11 @@
-"""The optimiser: what decays, what Muon takes, and a state that goes on to the last bit."""
+"""The learning rate; the optimiser: what decays, what Muon takes, a state that goes on exactly."""
 
 from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -13,8 +18,8 @@ from intently.nn.models.recurrent_steps import CELLS
 from intently.nn.models.transformer import POSITIONS, Transformer, TransformerOptions
 from intently.nn.models.vision import VisionOptions, VisionTransformer
 from intently.nn.options import AdditiveScore, RelativeBias, Sinks
-from intently.tasks.training.optimiser import Optimiser
-from intently.tasks.training.options import OptimiserOptions
+from intently.tasks.training.optimiser import Optimiser, learning_rate
+from intently.tasks.training.options import OptimiserOptions, ScheduleOptions
 
 
 def model(share: str = "output") -> Transformer:
@@ -44,39 +49,26 @@ def test_only_weight_matrices_decay(share: str) -> None:
 
 LEARNED = it.nn.AttentionOptions(bias=RelativeBias(2), score=AdditiveScore(2, 4, 6), sinks=Sinks(2))
 
-MODELS = {
-    **{
-        f"{positions}, {share}": lambda positions=positions, share=share: Transformer(
-            TransformerOptions(12, 12, 8, 2, inner=16, share=share, positions=positions)
-        )
-        for positions in POSITIONS
-        for share in ("output", "all")
-    },
-    **{
-        f"{cell}, {attention}": lambda cell=cell, attention=attention: RecurrentSeq2Seq(
-            RecurrentOptions(12, 12, 8, cell, attention, encoder_layers=2)
-        )
-        for cell in CELLS
-        for attention in ATTENTIONS
-    },
-    "language, learned positions": lambda: LanguageModel(LanguageOptions(12, 8, 2, positions=9)),
-    "language, learned scores": lambda: LanguageModel(
-        LanguageOptions(12, 8, 2, positions=None, attention=LEARNED, tied=False)
-    ),
-    "vision": lambda: VisionTransformer(VisionOptions((4, 4), 2, 3, width=8, heads=2, layers=1)),
-}
+MODELS: list[Callable[[], torch.nn.Module]] = [
+    *(lambda p=p: Transformer(TransformerOptions(12, 12, 8, 2, positions=p)) for p in POSITIONS),
+    *(lambda c=c: RecurrentSeq2Seq(RecurrentOptions(12, 12, 8, c, "additive")) for c in CELLS),
+    *(lambda a=a: RecurrentSeq2Seq(RecurrentOptions(12, 12, 8, "gru", a)) for a in ATTENTIONS),
+    lambda: LanguageModel(LanguageOptions(12, 8, 2, positions=9)),
+    lambda: LanguageModel(LanguageOptions(12, 8, 2, positions=None, attention=LEARNED, tied=False)),
+    lambda: VisionTransformer(VisionOptions((4, 4), 2, 3, width=8, heads=2, layers=1)),
+]
 
 TABLES = ("embedding", "positions", "table", "logits", "energy", "class_token", "norm", "bias")
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_tables_of_no_model_decay(name: str) -> None:
-    net = MODELS[name]()
-    groups = Optimiser(net, OptimiserOptions()).groups
-    shapes = {name: parameter.ndim for name, parameter in net.named_parameters()}
-    tables = [n for n in shapes if any(word in n for word in TABLES)]
-    assert set(groups["matrices"]) == {n for n, axes in shapes.items() if axes == 2} - set(tables)
-    assert groups["matrices"] and set(tables) <= set(groups["others"])
+def test_tables_of_no_model_decay() -> None:
+    for make in MODELS:
+        net = make()
+        groups = Optimiser(net, OptimiserOptions()).groups
+        shapes = {name: parameter.ndim for name, parameter in net.named_parameters()}
+        tables = {n for n in shapes if any(word in n for word in TABLES)}
+        assert set(groups["matrices"]) == {n for n, axes in shapes.items() if axes == 2} - tables
+        assert groups["matrices"] and tables <= set(groups["others"])
 
 
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
@@ -135,3 +127,69 @@ def test_muon_in_float32_where_halves_are_slow(
     same, step = torch.equal(net.weight, theirs), (theirs - weight).abs().max().item()
     assert same == (capability == "AVX512")
     assert (net.weight - theirs).abs().max().item() < 0.02 * step
+
+
+# --- the learning rate ---------------------------------------------------------------------------
+
+
+def test_equal_to_the_paper_up_to_scale() -> None:
+    """Vaswani et al. 2017, equation 3: c^-0.5 · min(step^-0.5, step · warmup^-1.5)."""
+    options = ScheduleOptions(steps=20_000, warmup=4000, learning_rate=512**-0.5 * 4000**-0.5)
+    for step in (1, 100, 3999, 4000, 4001, 20_000):
+        paper = 512**-0.5 * min(step**-0.5, step * 4000**-1.5)
+        assert learning_rate(step, options) == pytest.approx(paper, rel=1e-12)
+
+
+def test_cooldown_falls_to_zero_and_only_at_the_end() -> None:
+    options = ScheduleOptions(steps=1000, warmup=0, schedule="constant", cooldown=0.2)
+    rates = [learning_rate(step, options) / options.learning_rate for step in range(1, 1001)]
+    assert rates[:801] == [1.0] * 801
+    assert all(a > b > 0 for a, b in itertools.pairwise(rates[800:]))
+    assert rates[-1] == pytest.approx(1 / 200)
+
+
+def rates(options: ScheduleOptions) -> list[float]:
+    return [learning_rate(step, options) for step in range(1, options.steps + 1)]
+
+
+def cosine(**options: Any) -> list[float]:
+    return rates(ScheduleOptions(schedule="cosine", learning_rate=0.5, **options))
+
+
+@pytest.mark.parametrize("kind", ["constant", "inverse_sqrt", "cosine"])
+def test_without_warmup_the_first_step_is_the_highest(kind: str) -> None:
+    options = ScheduleOptions(steps=10, warmup=0, schedule=kind)
+    assert rates(options)[0] == max(rates(options)) == options.learning_rate
+
+
+def test_the_cosine_of_the_paper() -> None:
+    """Loshchilov and Hutter 2017, equation 5, with its least rate 0 and one cycle."""
+    rates = cosine(steps=1000, warmup=100)
+    assert rates[:100] == [pytest.approx(0.5 * step / 100) for step in range(1, 101)]
+    for current in (0, 1, 300, 450, 899, 900):
+        paper = 0 + 0.5 * (0.5 - 0) * (1 + math.cos(current / 900 * math.pi))
+        assert rates[99 + current] == pytest.approx(paper, rel=1e-12, abs=1e-18)
+
+
+@pytest.mark.parametrize("warmup", [20, 10, 0, 1])
+def test_a_cosine_with_little_or_no_room(warmup: int) -> None:
+    rates = cosine(steps=10, warmup=warmup)
+    assert all(0 <= rate <= 0.5 for rate in rates)
+    assert (rates[-1] == 0) == (warmup < 10)
+    assert cosine(steps=1, warmup=warmup)[0] > 0
+
+
+def test_a_cooldown_multiplies_the_cosine() -> None:
+    plain, cooled = cosine(steps=100, warmup=10), cosine(steps=100, warmup=10, cooldown=0.2)
+    assert cooled[:81] == plain[:81]
+    for step in range(81, 101):
+        assert cooled[step - 1] == pytest.approx(plain[step - 1] * min(1, (101 - step) / 20))
+
+
+@pytest.mark.parametrize("steps", [1, 5, 2499, 10_000])
+@pytest.mark.parametrize("kind", ["constant", "inverse_sqrt", "cosine"])
+def test_a_short_run_rises_in_a_share_of_its_steps(steps: int, kind: str) -> None:
+    options = ScheduleOptions(steps=steps, schedule=kind)
+    found = rates(options)
+    assert found.index(max(found)) + 1 == max(1, min(500, steps // 5))
+    assert max(found) == pytest.approx(options.learning_rate) or (kind, steps) == ("cosine", 1)

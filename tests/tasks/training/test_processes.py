@@ -115,29 +115,24 @@ def test_the_losses_are_those_of_one_process(tmp_path, folder, name: str) -> Non
         assert_close(tmp_path, folder / name)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_all_stop_where_one_is_asked_to_and_go_on(folder, single, mode: str) -> None:
-    first, second = told(folder, f"stopped, {mode}")
-    assert (first["stopped"], len(first["losses"])) == ("interrupted", STOPPED["step"] + 1)
-    losses = first["losses"] + second["losses"]
-    assert losses == pytest.approx(single[1]["losses"], rel=0, abs=1e-5)
-    assert second["stopped"] == "finished"
-    assert_close(single[0], folder / f"stopped, {mode}")
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_two_go_on_where_one_began(tmp_path, folder, mode: str) -> None:
-    one, [rest] = alone(tmp_path, cooldown=0.0), told(folder, f"begun by one, {mode}")
-    assert rest["losses"] == pytest.approx(one["losses"][5:], rel=0, abs=1e-5)
+def test_all_stop_where_one_is_asked_to_and_go_on(folder, single) -> None:
+    for mode in MODES:
+        first, second = told(folder, f"stopped, {mode}")
+        assert (first["stopped"], len(first["losses"])) == ("interrupted", STOPPED["step"] + 1)
+        losses = first["losses"] + second["losses"]
+        assert losses == pytest.approx(single[1]["losses"], rel=0, abs=1e-5)
+        assert second["stopped"] == "finished"
+        assert_close(single[0], folder / f"stopped, {mode}")
 
 
 @pytest.mark.filterwarnings("ignore:The run resumes under other conditions")
-@pytest.mark.parametrize("mode", MODES)
-def test_one_goes_on_where_two_began(tmp_path, folder, mode: str) -> None:
-    one = alone(tmp_path, steps=16, cooldown=0.0)
-    options = {**MODES[mode], "steps": 16, "cooldown": 0.0}
-    rest = alone(folder / f"begun by one, {mode}", **options)
-    assert rest["losses"] == pytest.approx(one["losses"][12:], rel=0, abs=1e-5)
+def test_two_go_on_where_one_began_and_one_where_two_did(tmp_path, folder) -> None:
+    one = alone(tmp_path, steps=16, cooldown=0.0)["losses"]
+    for mode, options in MODES.items():
+        [rest] = told(folder, f"begun by one, {mode}")
+        assert rest["losses"] == pytest.approx(one[5:12], rel=0, abs=1e-5)
+        rest = alone(folder / f"begun by one, {mode}", **options, steps=16, cooldown=0.0)
+        assert rest["losses"] == pytest.approx(one[12:], rel=0, abs=1e-5)
 
 
 def test_three_go_on_where_two_were_killed(tmp_path, single) -> None:
@@ -162,18 +157,9 @@ def test_dropout_goes_on_to_the_last_bit(folder) -> None:
     a, b = last(folder / "dropout, whole"), last(folder / "dropout, halves")
     torch.testing.assert_close(a, b, rtol=0, atol=0)
 
-
-def test_another_number_of_processes_is_told(folder) -> None:
     options = tiny.OPTIONS.with_flags(**{**BASE, "dropout": 0.2, "steps": 13})
     with pytest.warns(UserWarning, match="processes 2 → 1, which draw other dropout"):
         tiny.run(folder / "dropout, whole", options, resume=True)
-
-
-def test_who_is_here(monkeypatch) -> None:
-    assert current() == Processes()
-    for name, value in zip(module.VARIABLES, ("1", "3", "localhost", "1")):
-        monkeypatch.setenv(name, value)
-    assert (current().rank, current().count, current().first) == (1, 3, False)
 
 
 @pytest.mark.parametrize(
@@ -218,16 +204,17 @@ def test_the_failure_of_the_first_is_told_to_the_others(monkeypatch) -> None:
     with pytest.raises(OSError, match="No space left"):
         Processes(0, 2).from_first(full)
     said = "process 0 failed: OSError: .* No space left: '/connection/gloo'"
-    with (
-        pytest.raises(module.FirstError, match=said),
-        module.naming_the_lost(Processes(1, 2), None),
-    ):
+    with pytest.raises(LostError, match=said), module.naming_the_lost(Processes(1, 2), None):
         Processes(1, 2).from_first(full)
 
 
-def test_alone_nothing_is_waited_for() -> None:
-    with joined() as here:
+def test_who_is_here(monkeypatch) -> None:
+    with joined() as here:  # alone, nothing is waited for
         here.wait()
-        assert here == Processes() and not dist.is_initialized()
+        assert here == current() == Processes() and not dist.is_initialized()
+        assert (here.first, here.total([1.5, 2.0])) == (True, [1.5, 2.0])
         with pytest.raises(ZeroDivisionError):
             here.from_first(lambda: 1 // 0)
+    for name, value in zip(module.VARIABLES, ("1", "3", "localhost", "1")):
+        monkeypatch.setenv(name, value)
+    assert (current().rank, current().count, current().first) == (1, 3, False)

@@ -10,20 +10,9 @@ import pytest
 import tiny_run as tiny
 
 from intently.nn.models.transformer import Transformer
-from intently.tasks.training import (
-    Checkpoints,
-    Evaluated,
-    Evaluating,
-    Event,
-    GivenUp,
-    History,
-    Resumed,
-    Stepped,
-    train,
-)
-from intently.tasks.training.history import Evaluation
+from intently.tasks.training import Checkpoints, Evaluated, Event, History, Stepped, train
 from intently.tasks.training.metrics import without_better
-from intently.tasks.training.progress import Listener
+from intently.tasks.training.progress import Evaluating, Evaluation, GivenUp, Listener, Resumed
 
 OPTIONS = tiny.OPTIONS.with_flags(steps=40, evaluate_every=4, save_every=3, patience=3)
 SCORES = {4: 1.0, 8: 5.0, 12: 4.0, 16: 5.0, 20: 3.0, 24: 9.0}
@@ -55,23 +44,25 @@ def run(
 
 
 def test_evaluations_since_the_best() -> None:
-    def count(*scores: float, name: str = "bleu") -> int:
-        return without_better(name, [Evaluation(i, {name: x}, 0) for i, x in enumerate(scores)])
+    def since(name: str, *scores: dict[str, float]) -> int:
+        return without_better(name, [Evaluation(i, each, 0) for i, each in enumerate(scores)])
 
-    assert count() == count(1.0) == count(1.0, 2.0) == 0
-    assert count(1.0, 1.0) == 1  # as good is not better
-    assert count(3.0, 1.0, 2.0, 3.0) == 3
-    assert count(3.0, 1.0, 2.0, name="loss") == 1
+    def alone(*scores: float, name: str = "bleu") -> int:
+        return since(name, *({name: x} for x in scores))
 
+    def count(*scores: tuple[float, float]) -> int:
+        return since("bleu", *({"bleu": bleu, "loss": loss} for bleu, loss in scores))
 
-def test_an_equal_score_with_a_lower_loss_is_better() -> None:
-    def count(*found: tuple[float, float]) -> int:
-        scores = [{"bleu": bleu, "loss": loss} for bleu, loss in found]
-        return without_better("bleu", [Evaluation(i, each, 0) for i, each in enumerate(scores)])
-
-    assert count((0, 3.0), (0, 2.0), (0, 1.0)) == 0
+    assert alone() == alone(1.0) == alone(1.0, 2.0) == 0
+    assert alone(1.0, 1.0) == 1  # as good is not better
+    assert alone(3.0, 1.0, 2.0, 3.0) == 3
+    assert alone(3.0, 1.0, 2.0, name="loss") == 1
+    assert count((0, 3.0), (0, 2.0), (0, 1.0)) == 0  # an equal score with a lower loss is better
     assert count((0, 3.0), (0, 3.0)) == count((1, 3.0), (0, 2.0)) == 1
     assert count((0, float("nan")), (0, 9.0)) == 0 and count((0, 9.0), (0, float("inf"))) == 1
+    scores = {10: 1.0, 15: 2.0, 20: 1.0, 25: 1.0, 30: 1.0}  # at 15 and 25 a run was stopped
+    found = [Evaluation(step, {"bleu": score}, 0) for step, score in scores.items()]
+    assert without_better("bleu", found, every=10) == 2
 
 
 def test_among_equals_the_lowest_loss_is_kept_and_said(tmp_path: Path) -> None:
@@ -96,20 +87,18 @@ def test_among_equals_the_lowest_loss_is_kept_and_said(tmp_path: Path) -> None:
     }
 
 
-def test_an_evaluation_where_a_run_was_stopped_does_not_count() -> None:
-    scores = {10: 1.0, 15: 2.0, 20: 1.0, 25: 1.0, 30: 1.0}
-    found = [Evaluation(step, {"bleu": score}, 0) for step, score in scores.items()]
-    assert without_better("bleu", found, every=10) == 2
-
-
 def test_it_ends_after_that_many_evaluations_without_a_better_one(tmp_path: Path) -> None:
     events: list[Event] = []
-    _, history = run(tmp_path, tell=events.append)
+    first, history = run(tmp_path, tell=events.append)
     assert history.stopped == "no better"
     assert [e.step for e in history.evaluations] == [4, 8, 12, 16, 20]
     assert history.best is not None and history.best.stem == "step-000008"
     assert history.checkpoint is not None and history.checkpoint.stem == "step-000020"
     assert events[-1] == GivenUp(20, 3, "bleu")
+    events.clear()
+    again, history = run(tmp_path, tell=events.append, resume=True)
+    assert events == [Resumed(20, OPTIONS.schedule.steps), GivenUp(20, 3, "bleu")]
+    assert history.stopped == "no better" and tiny.same_weights(first, again)
 
 
 @pytest.mark.parametrize(
@@ -123,14 +112,6 @@ def test_a_run_that_goes_on_to_the_end(tmp_path: Path, flags, evaluations: int, 
     assert history.best is not None and history.best.stem == best
 
 
-def test_a_run_that_gave_up_does_not_begin_again(tmp_path: Path) -> None:
-    first, _ = run(tmp_path)
-    events: list[Event] = []
-    again, history = run(tmp_path, tell=events.append, resume=True)
-    assert events == [Resumed(20, OPTIONS.schedule.steps), GivenUp(20, 3, "bleu")]
-    assert history.stopped == "no better" and tiny.same_weights(first, again)
-
-
 def test_more_patience_goes_on_as_if_it_had_been_there(tmp_path: Path) -> None:
     patient = OPTIONS.with_flags(patience=4, steps=30, cooldown=0.0)
     run(tmp_path / "cut", patient.with_flags(patience=3))
@@ -141,10 +122,9 @@ def test_more_patience_goes_on_as_if_it_had_been_there(tmp_path: Path) -> None:
     assert [e.scores for e in history.evaluations] == [e.scores for e in expected.evaluations]
 
 
-@pytest.mark.parametrize("at", [13, 19])
-def test_an_interrupted_run_gives_up_at_the_same_step(tmp_path: Path, at: int) -> None:
+def test_an_interrupted_run_gives_up_at_the_same_step(tmp_path: Path) -> None:
     whole, expected = run(tmp_path / "whole")
-    _, cut = run(tmp_path / "cut", tell=tiny.interrupt(Stepped, at))
+    _, cut = run(tmp_path / "cut", tell=tiny.interrupt(Stepped, 13))
     assert cut.stopped == "interrupted"
     resumed, history = run(tmp_path / "cut", resume=True)
     assert history.stopped == "no better"
@@ -162,16 +142,6 @@ def test_from_the_checkpoint_before_an_evaluation_it_counts_the_same(tmp_path: P
 
 
 # --- signals and streams that end a run -----------------------------------------------------------
-
-
-@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="a terminal of POSIX")
-@pytest.mark.parametrize("name", ["SIGHUP", "SIGTERM"])
-def test_a_signal_ends_a_run_with_a_checkpoint(tmp_path: Path, name: str) -> None:
-    before = signal.getsignal(getattr(signal, name))
-    _, history = tiny.run(tmp_path, progress=tiny.interrupt(Stepped, 7, getattr(signal, name)))
-    assert history.stopped == "interrupted"
-    assert history.checkpoint is not None and history.checkpoint.stem == "step-000007"
-    assert signal.getsignal(getattr(signal, name)) is before
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="a terminal of POSIX")

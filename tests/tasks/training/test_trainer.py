@@ -16,14 +16,13 @@ from intently.tasks.training import (
     Evaluated,
     Event,
     Pairs,
-    Saved,
     Stepped,
-    TimeUp,
     TrainingOptions,
     dev_loss,
     epoch,
     train,
 )
+from intently.tasks.training.progress import Saved, TimeUp
 
 PLAIN = {"dropout": 0.0, "weight_decay": 0.0, "clip": 0.5, "steps": 2}
 CONSTANT = {"schedule": "constant", "warmup": 0, "cooldown": 0.0}
@@ -55,24 +54,19 @@ def test_the_history_is_told_and_stored(tmp_path) -> None:
     assert stored == tiny.OPTIONS.with_flags(best_by="chrf")  # no sentence has four words
 
 
-def test_surroundings_stay_as_they_were(tmp_path) -> None:
-    torch.manual_seed(7)
-    expected, threads = torch.rand(3), torch.get_num_threads()
-    torch.manual_seed(7)
-    tiny.run(tmp_path, tiny.OPTIONS.with_flags(steps=2))
-    assert torch.equal(torch.rand(3), expected)
-    assert torch.get_num_threads() == threads
-
-
-def test_validation_leaves_no_trace(tmp_path) -> None:
+def test_validation_and_training_leave_no_trace(tmp_path) -> None:
     def noisy(model) -> dict[str, float]:
         torch.rand(100)
         assert not model.training
         return {"bleu": float(torch.rand(()))}
 
-    options = tiny.OPTIONS.with_flags(steps=10, evaluate_every=2)
-    nets = [tiny.model(), tiny.model()]
+    threads, nets = torch.get_num_threads(), [tiny.model(), tiny.model()]
+    options = tiny.OPTIONS.with_flags(steps=10, evaluate_every=2, threads=threads + 1)
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
     train(nets[0], tiny.pairs(), options, tmp_path / "a", validate=noisy)
+    assert torch.equal(torch.rand(3), expected) and torch.get_num_threads() == threads
     train(nets[1], tiny.pairs(), options, tmp_path / "b")
     assert tiny.same_weights(*nets)
 
@@ -87,15 +81,6 @@ def test_a_validation_that_fails_loses_no_step(tmp_path) -> None:
         train(*given, validate=lambda m: {"loss": 1.0}, resume=True)
 
 
-def test_the_lowest_loss_is_best(tmp_path) -> None:
-    losses = iter([2.0, 1.0, 3.0])
-    options = tiny.OPTIONS.with_flags(steps=6, evaluate_every=2, best_by="loss")
-    history = train(
-        tiny.model(), tiny.pairs(), options, tmp_path, validate=lambda m: {"loss": next(losses)}
-    )
-    assert history.best is not None and history.best.stem == "step-000004"
-
-
 def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good(tmp_path) -> None:
     net = tiny.model()
     poison = tiny.when(Stepped, 8, lambda: net.output_weight.data[5].fill_(float("nan")))
@@ -105,16 +90,6 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good(tmp_path) -> No
         tiny.run(tmp_path, tiny.OPTIONS.with_flags(evaluate_every=100), progress=poison, net=net)
     kept = Checkpoints(tmp_path / "checkpoints").load().model
     assert all(tensor.isfinite().all() for tensor in kept.values())
-
-
-def test_it_stops_in_time(tmp_path) -> None:
-    events: list[Event] = []
-    options = tiny.OPTIONS.with_flags(steps=10**6, seconds=0.2)
-    _, history = tiny.run(tmp_path, options, events.append)
-    assert history.stopped == "time"
-    [steps] = {event.step for event in events if isinstance(event, TimeUp)}
-    assert events[-1] == TimeUp(steps, 10**6)
-    assert history.checkpoint is not None and history.checkpoint.is_file()
 
 
 class Clock:
@@ -138,12 +113,16 @@ def test_the_warm_up_takes_a_fifth_of_the_time_at_most(
     clock = Clock(monkeypatch)
     options = tiny.OPTIONS.with_flags(steps=10_000, seconds=50, warmup=500, cooldown=0.0)
     rates: list[float] = []
+    ends: list[Event] = []
 
     def listen(event: Event) -> None:
         clock.listen(event)
+        ends.extend([event] if isinstance(event, TimeUp) else [])
         rates.extend([event.learning_rate] if isinstance(event, Stepped) else [])
 
-    tiny.run(tmp_path / "whole", options, listen)
+    _, history = tiny.run(tmp_path / "whole", options, listen)
+    assert history.stopped == "time" and ends == [TimeUp(len(rates), 10_000)]
+    assert history.checkpoint is not None and history.checkpoint.is_file()
     peak = options.schedule.learning_rate
     top = rates.index(max(rates))
     assert 0.9 * peak < rates[top] <= peak and top <= 12 and 50 <= len(rates) <= 51
@@ -153,17 +132,11 @@ def test_the_warm_up_takes_a_fifth_of_the_time_at_most(
     tiny.run(tmp_path / "cut", options, lambda event: (listen(event), halt(event)))
     tiny.run(tmp_path / "cut", options, listen, resume=True)
     assert rates == pytest.approx(whole)
-
-
-def test_a_run_with_time_enough_warms_up_by_its_steps(
-    tmp_path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = Clock(monkeypatch)
-    options = tiny.OPTIONS.with_flags(seconds=10_000)
-    _, history = tiny.run(tmp_path / "a", options, clock.listen)
-    _, free = tiny.run(tmp_path / "b")
-    rates = [[record.learning_rate for record in one.records] for one in (history, free)]
-    assert rates[0] == rates[1]
+    free = tiny.OPTIONS.with_flags(steps=15)
+    patient = free.with_flags(seconds=10_000)  # time enough for its steps
+    runs = [tiny.run(tmp_path / "a", patient, clock.listen), tiny.run(tmp_path / "b", free)]
+    a, b = ([at.learning_rate for at in history.records] for _, history in runs)
+    assert a == b
 
 
 def test_a_folder_with_a_run_is_not_overwritten(tmp_path) -> None:
@@ -186,18 +159,26 @@ def test_a_finished_run_resumed_is_still_finished_and_can_be_lengthened(tmp_path
 
 
 def unsaid(**flags) -> TrainingOptions:
-    """The options of the small run without a warm-up."""
+    """The options of the small run without a warm-up and threads."""
     values = tiny.OPTIONS.with_flags(cooldown=0.0, **flags).to_dict()
-    values["schedule"]["warmup"] = None
+    values["schedule"]["warmup"] = values["run"]["threads"] = None
     return TrainingOptions.from_dict(values)
 
 
-def test_a_warm_up_that_is_not_given_is_that_of_the_run_wherever_it_goes_on(tmp_path) -> None:
+def test_what_is_not_given_is_that_of_the_run_wherever_it_goes_on(tmp_path) -> None:
     whole, _ = tiny.run(tmp_path / "whole", unsaid(steps=20).with_flags(warmup=2))
     tiny.run(tmp_path / "run", unsaid(steps=10))
     assert TrainingOptions.from_json(tmp_path / "run" / "options.json").schedule.warmup == 2
-    lengthened, _ = tiny.run(tmp_path / "run", unsaid(steps=20), resume=True)
-    assert tiny.same_weights(whole, lengthened)
+    threads, usual = set(), torch.get_num_threads()
+    torch.set_num_threads(usual + 1)
+    lengthened, _ = tiny.run(
+        tmp_path / "run",
+        unsaid(steps=20),
+        lambda event: threads.add(torch.get_num_threads()),
+        resume=True,
+    )
+    torch.set_num_threads(usual)
+    assert threads == {usual} and tiny.same_weights(whole, lengthened)
     with pytest.raises(ArgumentError, match="warmup: expected 2, with which the run began; got 4"):
         tiny.run(tmp_path / "run", unsaid(steps=20).with_flags(warmup=4), resume=True)
 
@@ -229,29 +210,20 @@ def test_other_options_and_other_data_are_refused(tmp_path) -> None:
         train(tiny.model(), Pairs([[4]], [[4]]), options, tmp_path, resume=True)
 
 
-def test_other_threads_and_versions_are_told(tmp_path, monkeypatch) -> None:
+def test_other_threads_versions_and_devices_are_told(tmp_path, monkeypatch) -> None:
     options = tiny.OPTIONS.with_flags(steps=2)
     tiny.run(tmp_path, options)
-    with pytest.warns(UserWarning, match=r"threads 1 → 2.*may differ in their last bits"):
-        tiny.run(tmp_path, options.with_flags(threads=2), resume=True)
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    last = checkpoints.load()
+    last.state["device"] = "cuda"
+    checkpoints.save("step-000002", last, None)
     monkeypatch.setattr("torch.__version__", "99.0")
-    with pytest.warns(UserWarning, match=r"torch .* → 99\.0"):
-        tiny.run(tmp_path, options, resume=True)
+    said = r"torch .* → 99\.0, threads 1 → 2, device cuda → cpu\): its weights may differ in their"
+    with pytest.warns(UserWarning, match=said):
+        tiny.run(tmp_path, options.with_flags(threads=2), resume=True)
 
 
-def test_the_stored_thread_count_is_taken_over(tmp_path) -> None:
-    tiny.run(tmp_path, tiny.OPTIONS.with_flags(steps=2, threads=1))
-    seen, stored = set(), tiny.OPTIONS.with_flags(steps=3).to_dict()
-    stored["run"]["threads"] = None
-    options = TrainingOptions.from_dict(stored)
-    torch.set_num_threads(2)
-    tiny.run(tmp_path, options, lambda event: seen.add(torch.get_num_threads()), resume=True)
-    torch.set_num_threads(1)
-    assert seen == {1}
-
-
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize(("count", "smoothing"), [(1, 0.0), (3, 0.1)])
 def test_a_step_is_that_of_one_big_batch(tmp_path, count: int, smoothing: float) -> None:
     """Batches of 60 tokens, against cross_entropy, clip_grad_norm_ and AdamW written out."""
     options = tiny.OPTIONS.with_flags(

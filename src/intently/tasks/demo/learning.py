@@ -26,13 +26,13 @@ from intently.tasks.corpora.files import ParallelText
 from intently.tasks.corpora.named import text_of
 from intently.tasks.decoding import SearchOptions
 from intently.tasks.demo import report
-from intently.tasks.recipes.origin import Origin
+from intently.tasks.recipes import Origin
 from intently.tasks.text import Tokenizer
 from intently.tasks.training import Checkpoints, TrainingOptions, display
 from intently.tasks.training.checkpoint import versions
 from intently.tasks.training.optimiser import warmup_of
+from intently.tasks.training.processes import sole_writer
 from intently.tasks.training.progress import Event, Listener, Stepped, clock
-from intently.tasks.training.writer import sole_writer
 from intently.tasks.translation import runs
 from intently.tasks.translation.evaluation import (
     alignment_errors,

@@ -17,48 +17,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from intently.foundation.on_demand import listed, names
-from intently.nn.models.seq2seq import load_weights, weights
 
 if TYPE_CHECKING:
     from intently.tasks.training.batches import Batch, Pairs, epoch
     from intently.tasks.training.checkpoint import Checkpoint, Checkpoints
-    from intently.tasks.training.history import Evaluation, History, Record
     from intently.tasks.training.loss import smoothed_cross_entropy
-    from intently.tasks.training.metrics import DevSet, Score, bleu, chrf, dev_loss, exact_match
-    from intently.tasks.training.options import (
-        ArchitectureOptions,
-        MachineOptions,
-        ModelOptions,
-        OptimiserOptions,
-        RunOptions,
-        ScheduleOptions,
-        TextOptions,
-        TrainingOptions,
-        VariantOptions,
-    )
-    from intently.tasks.training.progress import (
-        Evaluated,
-        Evaluating,
-        Event,
-        GivenUp,
-        Resumed,
-        Saved,
-        Stepped,
-        TimeUp,
-        display,
-    )
+    from intently.tasks.training.metrics import DevSet, bleu, chrf, dev_loss, exact_match
+    from intently.tasks.training.options import TrainingOptions
+    from intently.tasks.training.progress import Evaluated, Event, History, Stepped, display
     from intently.tasks.training.trainer import DivergedError, train
 
 __all__ = [  # noqa: RUF022 - in the order of learning
     "TrainingOptions",
-    "ModelOptions",
-    "TextOptions",
-    "ScheduleOptions",
-    "OptimiserOptions",
-    "RunOptions",
-    "ArchitectureOptions",
-    "VariantOptions",
-    "MachineOptions",
     "Pairs",
     "Batch",
     "epoch",
@@ -67,23 +37,13 @@ __all__ = [  # noqa: RUF022 - in the order of learning
     "display",
     "Event",
     "Stepped",
-    "Evaluating",
     "Evaluated",
-    "Saved",
-    "GivenUp",
-    "Resumed",
-    "TimeUp",
     "History",
-    "Record",
-    "Evaluation",
     "Checkpoint",
     "Checkpoints",
-    "weights",
-    "load_weights",
     "DivergedError",
     "DevSet",
     "dev_loss",
-    "Score",
     "bleu",
     "chrf",
     "exact_match",
@@ -94,17 +54,10 @@ __dir__ = listed(__name__)
 _HOMES = {
     "batches": ("Batch", "Pairs", "epoch"),
     "checkpoint": ("Checkpoint", "Checkpoints"),
-    "history": ("Evaluation", "History", "Record"),
     "loss": ("smoothed_cross_entropy",),
-    "metrics": ("DevSet", "Score", "bleu", "chrf", "dev_loss", "exact_match"),
-    "options": (
-        *("ArchitectureOptions", "MachineOptions", "ModelOptions", "OptimiserOptions"),
-        *("RunOptions", "ScheduleOptions", "TextOptions", "TrainingOptions", "VariantOptions"),
-    ),
-    "progress": (
-        *("Evaluated", "Evaluating", "Event", "GivenUp", "Resumed", "Saved", "Stepped", "TimeUp"),
-        "display",
-    ),
+    "metrics": ("DevSet", "bleu", "chrf", "dev_loss", "exact_match"),
+    "options": ("TrainingOptions",),
+    "progress": ("Evaluated", "Event", "History", "Stepped", "display"),
     "trainer": ("DivergedError", "train"),
 }
 

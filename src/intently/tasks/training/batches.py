@@ -7,7 +7,7 @@ The batches are a pure function of the seed and the epoch, so a position in the 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from itertools import chain
 from typing import ClassVar, NamedTuple, Protocol
@@ -35,42 +35,30 @@ class Batch(NamedTuple):
     target_out: Tensor
     guide: Tensor | None = None
 
+    def map(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        """Return the batch with every tensor changed."""
+        return self._replace(**{n: change(x) for n, x in self._asdict().items() if x is not None})
+
     def to(self, device: torch.device | str) -> Batch:
         """Return the batch on ``device``."""
         return self.map(lambda tensor: tensor.to(device))
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        """Return the batch with every tensor changed.
-
-        >>> Batch(None, None, torch.ones(3, 2), torch.ones(3, 2)).map(lambda x: x[:1]).target_in
-        tensor([[1., 1.]])
-        """
-        return self._replace(**{n: change(x) for n, x in self._asdict().items() if x is not None})
-
 
 class Data(Protocol):
-    """The data of a run: rows, which `epoch` groups into batches."""
+    """The data of a run: rows, which `epoch` groups into batches.
+
+    ``words`` are options that these data call by another name. Each row is trained to write
+    ``lengths`` (n,) target tokens. ``sort_keys`` (n,), the most important last, group rows of
+    similar length. ``fingerprint`` is a checksum of all: a run must resume on the same data.
+    """
 
     words: ClassVar[Mapping[str, str]]
-    """Options that these data call by another name."""
+    lengths: np.ndarray
+    sort_keys: tuple[np.ndarray, ...]
+    fingerprint: str
 
     def __len__(self) -> int:
         """Return the number of rows."""
-        ...
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """The number of target tokens (n,) that each row is trained to write."""
-        ...
-
-    @property
-    def sort_keys(self) -> tuple[np.ndarray, ...]:
-        """Sort keys (n,), the most important last, that group rows of similar length."""
-        ...
-
-    @property
-    def fingerprint(self) -> str:
-        """A checksum of all tokens, because a run must resume on the same data."""
         ...
 
     def batch(self, which: np.ndarray) -> Batch:
@@ -87,18 +75,9 @@ class Sentences:
 
     @classmethod
     def of(cls, sentences: Iterable[Sequence[int]], before: Sequence[int] = ()) -> Sentences:
-        """Return the sentences, each between the tokens ``before`` and EOS.
-
-        >>> Sentences.of([[7, 8], [9]], before=[SOS]).ids.tolist()
-        [1, 7, 8, 2, 1, 9, 2]
-        """
+        """Return the sentences, each between the tokens ``before`` and EOS."""
         arrays = [np.array([*before, *sentence, EOS], np.int32) for sentence in sentences]
-        starts = np.zeros(len(arrays) + 1, np.int64)
-        np.cumsum([len(array) for array in arrays], out=starts[1:])
-        return cls(np.concatenate([np.empty(0, np.int32), *arrays]), starts)
-
-    def __len__(self) -> int:
-        return len(self.starts) - 1
+        return cls(np.concatenate([np.empty(0, np.int32), *arrays]), _starts(arrays))
 
     @property
     def lengths(self) -> np.ndarray:
@@ -135,22 +114,15 @@ class Guides:
 
     @classmethod
     def of(cls, rows: Iterable[Guide]) -> Guides:
-        """Return the guides of rows.
-
-        >>> Guides.of([{(0, 1): 1.0}, {(2, 0): 3.0, (2, 1): 1.0}]).starts.tolist()
-        [0, 1, 3]
-        """
+        """Return the guides of rows; raises `ArgumentError` for positions or parts below 0."""
         lists = [sorted(row.items()) for row in rows]
-        for n, row in enumerate(lists):
-            for place, part in row:
-                if min(place) < 0 or not 0 < part < np.inf:
-                    expected = "positions from 0, and parts that are numbers above 0"
-                    raise build(ArgumentError, f"guides[{n}]", expected, f"{place}: {part}")
-        starts = np.zeros(len(lists) + 1, np.int64)
-        np.cumsum([len(row) for row in lists], out=starts[1:])
-        flat = [entry for row in lists for entry in row]
-        places = np.array([place for place, _ in flat], np.int32).reshape(-1, 2)
-        return cls(places, np.array([part for _, part in flat], np.float32), starts)
+        flat = [(n, place, part) for n, row in enumerate(lists) for place, part in row]
+        for n, place, part in flat:
+            if min(place) < 0 or not 0 < part < np.inf:
+                expected = "positions from 0, and parts that are numbers above 0"
+                raise build(ArgumentError, f"guides[{n}]", expected, f"{place}: {part}")
+        places = np.array([place for _, place, _ in flat], np.int32).reshape(-1, 2)
+        return cls(places, np.array([part for *_, part in flat], np.float32), _starts(lists))
 
     def weights(self, which: np.ndarray, queries: int, keys: int) -> Tensor:
         """Return the weights (b, queries, keys) that are due in the rows ``which`` (b,).
@@ -159,13 +131,18 @@ class Guides:
         tensor([[[0.0000, 0.0000],
                  [0.7500, 0.2500]]])
         """
-        found = np.zeros((len(which), queries, keys), np.float32)
+        weights = np.zeros((len(which), queries, keys), np.float32)
         for row, index in enumerate(which):
-            own = slice(self.starts[index], self.starts[index + 1])
-            query, key = self.places[own].T
-            found[row, query, key] = self.parts[own]
-        total = found.sum(-1, keepdims=True)
-        return torch.from_numpy(found / np.where(total > 0, total, 1.0))
+            some = slice(self.starts[index], self.starts[index + 1])
+            query, key = self.places[some].T
+            weights[row, query, key] = self.parts[some]
+        total = weights.sum(-1, keepdims=True)
+        return torch.from_numpy(weights / np.where(total > 0, total, 1.0))
+
+
+def _starts(rows: Sequence[Sized]) -> np.ndarray:
+    """Return where each row begins in a flat array of all, and the end of the last."""
+    return np.cumsum([0, *map(len, rows)], dtype=np.int64)
 
 
 class Pairs:
@@ -198,77 +175,38 @@ class Pairs:
         if guides is not None and len(guides) != len(sources):
             expected = f"one for each of {len(sources)} pairs"
             raise build(ArgumentError, "guides", expected, len(guides))
-        kept = [
-            row
-            for row, (source, target) in enumerate(zip(sources, targets, strict=True))
-            if 0 < len(source) <= max_length and 0 < len(target) <= max_length
-        ]
-        self.empty = sum(not s or not t for s, t in zip(sources, targets, strict=True))
-        self.too_long = len(sources) - len(kept) - self.empty
+        pairs = list(zip(sources, targets, strict=True))
+        kept = [n for n, (s, t) in enumerate(pairs) if min(len(s), len(t)) > 0]
+        self.empty = len(pairs) - len(kept)
+        kept = [n for n in kept if max(map(len, pairs[n])) <= max_length]
+        self.too_long = len(pairs) - len(kept) - self.empty
         if not kept:
-            got = f"{len(sources)} pairs, {self.too_long} too long, {self.empty} with an empty side"
+            got = f"{len(pairs)} pairs, {self.too_long} too long, {self.empty} with an empty side"
             expected = f"a pair of sentences of 1 to {max_length} tokens"
             raise build(DataError, "sources, targets", expected, got)
         self.sources = Sentences.of(sources[row] for row in kept)
         self.targets = Sentences.of((targets[row] for row in kept), before=[SOS])
         self.guides = None if guides is None else Guides.of(guides[row] for row in kept)
-
-    def __len__(self) -> int:
-        return len(self.sources)
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """The number of target tokens of each pair, EOS included."""
-        return self.targets.lengths - 1
-
-    @property
-    def sort_keys(self) -> tuple[np.ndarray, ...]:
-        """Target length, then source length, alternately ascending and descending.
-
-        So neighbours across a border are also similar.
-        """
-        source, target = self.sources.lengths, self.lengths
-        return np.where(target % 2, source, -source), target
-
-    @property
-    def fingerprint(self) -> str:
-        """A checksum of all tokens and guides."""
+        self.lengths = self.targets.lengths - 1  # EOS included
+        # the source's ascending and descending in turn: neighbours across a border are similar
+        source = self.sources.lengths
+        self.sort_keys = (np.where(self.lengths % 2, source, -source), self.lengths)
         g = self.guides
         more = () if g is None else (g.places, g.parts, g.starts)
-        return fingerprint(self.sources, self.targets, more=more)
+        self.fingerprint = fingerprint(self.sources, self.targets, more=more)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
 
     def batch(self, which: np.ndarray) -> Batch:
         """Return the pairs ``which`` (b,) as a batch."""
         source, lengths = self.sources.padded(which)
         target, _ = self.targets.padded(which)
-        full = bool((lengths == source.shape[1]).all())
-        guide, (s, t) = None, (source.shape[1], target.shape[1] - 1)
+        guide, s, t = None, source.shape[1], target.shape[1] - 1
         if self.guides is not None:  # of queries on either side
             guide = self.guides.weights(which, max(s, t), s)
-        return Batch(
-            source,
-            None if full else lengths,
-            target[:, :-1].contiguous(),
-            target[:, 1:].contiguous(),
-            guide,
-        )
-
-
-class Epoch:
-    """The batches of one epoch, in order: ``epoch[i]`` makes batch i on demand."""
-
-    def __init__(self, data: Data, order: np.ndarray, cuts: np.ndarray) -> None:
-        self._data, self._order, self._cuts = data, order, cuts
-
-    def __len__(self) -> int:
-        return len(self._cuts)
-
-    def __getitem__(self, index: int) -> Batch:
-        start, stop = self._cuts[index]
-        return self._data.batch(self._order[start:stop])
-
-    def __iter__(self) -> Iterator[Batch]:
-        return (self[index] for index in range(len(self)))
+        sides = target[:, :-1].contiguous(), target[:, 1:].contiguous()
+        return Batch(source, None if bool((lengths == s).all()) else lengths, *sides, guide)
 
 
 def fingerprint(*sides: Sentences, more: Iterable[np.ndarray] = ()) -> str:
@@ -277,6 +215,25 @@ def fingerprint(*sides: Sentences, more: Iterable[np.ndarray] = ()) -> str:
     for array in (*chain.from_iterable((side.ids, side.starts) for side in sides), *more):
         digest.update(array.tobytes())
     return digest.hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """The batches of one epoch, in order: ``epoch[i]`` makes batch i on demand."""
+
+    data: Data
+    order: np.ndarray
+    cuts: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.cuts)
+
+    def __getitem__(self, index: int) -> Batch:
+        start, stop = self.cuts[index]
+        return self.data.batch(self.order[start:stop])
+
+    def __iter__(self) -> Iterator[Batch]:
+        return map(self.__getitem__, range(len(self)))
 
 
 def epoch(data: Data, batch_tokens: int, seed: int, number: int = 0) -> Epoch:
@@ -295,18 +252,11 @@ def epoch(data: Data, batch_tokens: int, seed: int, number: int = 0) -> Epoch:
         raise build(ArgumentError, "batch_tokens", "an integer of at least 1", batch_tokens)
     random = np.random.default_rng([seed, number])
     order = np.lexsort((random.permutation(len(data)), *data.sort_keys))
-    cuts = _cuts(data.lengths[order], batch_tokens)
-    return Epoch(data, order, cuts[random.permutation(len(cuts))])
-
-
-def _cuts(lengths: np.ndarray, batch_tokens: int) -> np.ndarray:
-    """Return (start, stop) of each batch of ascending ``lengths``: rows × longest must fit."""
-    cuts, start = [], 0
+    lengths, cuts, start = data.lengths[order], [], 0  # ascending: rows × longest must fit
     while start < len(lengths):
-        stop = start + max(1, batch_tokens // lengths[start])
-        reach = lengths[start:stop]
+        reach = lengths[start : start + max(1, batch_tokens // lengths[start])]
         fits = np.arange(1, len(reach) + 1) * reach <= batch_tokens
         stop = start + max(1, int(fits.sum()))
         cuts.append((start, stop))
         start = stop
-    return np.array(cuts)
+    return Epoch(data, order, np.array(cuts)[random.permutation(len(cuts))])

@@ -8,7 +8,8 @@
 A file holds the weights (``model/…``), the optimiser's and the random state (``training/…``) and,
 in its metadata, the plain state of the run, with checksums of all of it. It is renamed into place
 when it is on the disk, and only then does ``latest`` name it; so a kill leaves the old checkpoint
-or the new one. There is one checkpoint per step, the last written.
+or the new one. There is one checkpoint per step, the last written. A resumed run has the options,
+the data and the random state of its checkpoint.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from __future__ import annotations
 import hashlib
 import platform
 import re
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,27 +32,46 @@ from torch import Tensor
 
 import intently
 from intently.core.kernels.native import instructions
-from intently.errors import ArgumentError, CheckpointError, WriteError, build
+from intently.errors import ArgumentError, CheckpointError, WriteError, build, shape_of
 from intently.foundation.files import SEAL, File, digest, plain, replace_file, unwritten
+from intently.tasks.training.batches import Data
+from intently.tasks.training.options import TrainingOptions
 
-FORMAT, VERSION = "intently-checkpoint", 2
-SUFFIX = ".safetensors"
+FORMAT, VERSION, SUFFIX = "intently-checkpoint", "2", ".safetensors"
 NAME = re.compile(r"step-\d{6,}")
 LEFTOVER = re.compile(rf"\.writing-(latest|{NAME.pattern}{SUFFIX})-[0-9a-f]{{8}}")
 HASH = re.compile("[0-9a-f]{64}")
 METADATA = {
-    **{"format": {FORMAT}, "version": {str(VERSION)}, "intently": str, "best": str, "state": str},
+    **{"format": {FORMAT}, "version": {VERSION}, "intently": str, "best": str, "state": str},
     **{"tensors": HASH, SEAL: HASH},
 }
 """The shape of a checkpoint's metadata; see `files.fault`."""
 
+COUNT = range(2**63)
+STATE = {
+    "position": {
+        **dict.fromkeys(("step", "epoch", "batch", "tokens", "evaluated", "loss_steps"), COUNT),
+        **{"seconds": float, "loss_sum": float, "best": (str, None), "warmed": (COUNT, None)},
+    },
+    "history": {
+        "records": [[COUNT, float, float, COUNT, float]],
+        "evaluations": [{"step": COUNT, "scores": {str: float}, "seconds": float}],
+    },
+    **{"options": {str: {str: object}}, "data": str, "dev": (str, None), "device": str},
+    **{"threads": range(1, 2**10), "processes": range(1, 2**20), "versions": {str: str}},
+}
+"""The shape of the state that the trainer stores in a checkpoint."""
+
+CHANGEABLE = {
+    *("steps", "seconds", "patience", "threads", "device", "parallel"),
+    *("save_every", "evaluate_every", "keep"),
+}
+"""Options that may change when a run resumes."""
+
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint: weights, tensors of the training, and a state of plain values.
-
-    ``source`` is the file it was read from, for messages.
-    """
+    """A checkpoint: weights, tensors of the training, a state of plain values, and its file."""
 
     model: dict[str, Tensor]
     training: dict[str, Tensor]
@@ -81,22 +103,17 @@ class Checkpoints:
         """
         names = self.names()
         if names and not resume:
-            raise build(
-                ArgumentError,
-                "out",
-                "a folder without a run",
-                f"{self.folder.parent} with {names[-1]}",
-                fix="resume it (--resume, in Python resume=True), or choose another folder",
-            )
-        if isinstance(resume, str) and resume not in names:
-            raise self._missing(resume)
+            expected, got = "a folder without a run", f"{self.folder.parent} with {names[-1]}"
+            fix = "resume it (--resume, in Python resume=True), or choose another folder"
+            raise build(ArgumentError, "out", expected, got, fix=fix)
+        if isinstance(resume, str):
+            self._file(resume)
         return bool(names)
 
     def save(self, name: str, checkpoint: Checkpoint, best: str | None = None) -> Path:
-        """Write a checkpoint, make it the latest, and return its file.
+        """Write a checkpoint in place of any of its step, make it the latest, return its file.
 
-        It replaces an earlier checkpoint of the same step. ``best`` is the name of the best
-        checkpoint so far, which may be this one.
+        ``best`` is the name of the best checkpoint so far, which may be this one.
         """
         parts = {"model": checkpoint.model, "training": checkpoint.training}
         tensors = {
@@ -105,11 +122,8 @@ class Checkpoints:
             for key, tensor in named.items()
         }
         metadata = {
-            "format": FORMAT,
-            "version": str(VERSION),
-            "intently": intently.__version__,
-            "best": best or "",
-            "state": plain(checkpoint.state).decode(),
+            **{"format": FORMAT, "version": VERSION, "intently": intently.__version__},
+            **{"best": best or "", "state": plain(checkpoint.state).decode()},
             "tensors": _digest(tensors),
         }
         content = bytes_from_tensors(tensors, {**metadata, SEAL: digest(plain(metadata))})
@@ -129,10 +143,11 @@ class Checkpoints:
             yield
         except WriteError as error:
             last = self.last()
-            told = "No checkpoint is complete yet: begin again when there is room."
+            advice = "No checkpoint is complete yet: begin again when there is room."
             if last is not None:
-                told = f"The last complete checkpoint is {self.path(last)}: continue with --resume."
-            raise WriteError(f"{error} {told}") from error.__cause__
+                path = self.path(last)
+                advice = f"The last complete checkpoint is {path}: continue with --resume."
+            raise WriteError(f"{error} {advice}") from error.__cause__
 
     def load(self, name: str | None = None, state: Any = dict) -> Checkpoint:
         """Return the checkpoint ``name``, by default the latest.
@@ -149,20 +164,15 @@ class Checkpoints:
             if isinstance(error.__cause__, OSError) and not absent:
                 raise
             good = self._newest_good(but=name)
-            advice = (
-                good and f" The newest good checkpoint is {good}: continue with {_resume(good)}."
-            )
-            raise CheckpointError(f"{error}{advice or ''}") from error.__cause__
+            how = good and f" The newest good checkpoint is {good}: continue with {_resume(good)}."
+            raise CheckpointError(f"{error}{how or ''}") from error.__cause__
 
     def latest(self) -> str:
-        """Return the name of the last written checkpoint.
-
-        Raises CheckpointError if there is none.
-        """
+        """Return the name of the last written checkpoint; raises CheckpointError for none."""
         names = self.names()
         if not names:
-            found = "a folder without a complete one" if self.folder.is_dir() else "no such folder"
-            raise build(CheckpointError, str(self.folder), "a folder of checkpoints", found)
+            got = "a folder without a complete one" if self.folder.is_dir() else "no such folder"
+            raise build(CheckpointError, str(self.folder), "a folder of checkpoints", got)
         pointer = File(self.folder / "latest", "the name of a checkpoint")
         if not pointer.exists():  # killed between the first checkpoint and its pointer
             return names[-1]
@@ -220,20 +230,18 @@ class Checkpoints:
                 leftover.unlink()
 
     def _file(self, name: str) -> File:
-        if name not in self.names():
-            raise self._missing(name)
+        names = self.names()
+        if name not in names:
+            expected = f"one of the checkpoints here ({', '.join(names) or 'none'})"
+            raise build(CheckpointError, name, expected, "no such")
         return File(self.path(name), "a checkpoint as it was written")
-
-    def _missing(self, name: str) -> CheckpointError:
-        there = ", ".join(self.names()) or "none"
-        return build(CheckpointError, name, f"one of the checkpoints here ({there})", "no such")
 
     def _metadata(self, name: str, content: bytes | None = None) -> dict[str, str]:
         """Return the metadata of a checkpoint, their checksum checked; read nothing else."""
         file = self._file(name)
         metadata = file.header(content).metadata
         kind, version = metadata.get("format"), metadata.get("version")
-        if (kind, version) != (FORMAT, str(VERSION)):
+        if (kind, version) != (FORMAT, VERSION):
             got = f"version {version}, of Intently {metadata.get('intently')}"
             cause = "it was written by another program, or another version of Intently"
             raise file.refusal(got[:80] if kind == FORMAT else "another file", cause)
@@ -254,27 +262,27 @@ class Checkpoints:
             if part not in parts:
                 raise file.damaged(f"a tensor {key[:80]!r}, which is of neither model nor training")
             parts[part][inner] = tensor
-        found = file.json(state, metadata["state"].encode())
-        return Checkpoint(parts["model"], parts["training"], found, str(file.path))
+        return Checkpoint(
+            **parts, state=file.json(state, metadata["state"].encode()), source=str(file.path)
+        )
 
     def _newest_good(self, but: str | None = None) -> str | None:
         for name in reversed(self.names()):
-            if name != but:
-                try:
-                    self._load(name)
-                except CheckpointError:
-                    continue
-                return name
+            try:
+                if name != but and self._load(name):
+                    return name
+            except CheckpointError:
+                continue
         return None
 
 
 def _digest(tensors: Mapping[str, Tensor]) -> str:
     """Return the SHA-256 of tensors, their names, dtypes and shapes."""
-    found = hashlib.sha256()
+    checksum = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
-        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        found.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
-    return found.hexdigest()
+        checksum.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        checksum.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return checksum.hexdigest()
 
 
 def _resume(name: str) -> str:
@@ -284,28 +292,96 @@ def _resume(name: str) -> str:
 
 def versions() -> dict[str, str]:
     """Return what the last bits of a run depend on: libraries, and the native kernel's vectors."""
-    return {
-        "intently": intently.__version__,
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-        "native": instructions() or "none",
-    }
-
-
-def name_of(step: int) -> str:
-    """Return the name of the checkpoint after ``step`` steps.
-
-    >>> name_of(123)
-    'step-000123'
-    """
-    return f"step-{step:06d}"
+    libraries = {"intently": intently.__version__, "torch": torch.__version__}
+    libraries |= {"numpy": np.__version__, "python": platform.python_version()}
+    return {**libraries, "native": instructions() or "none"}
 
 
 def step_of(name: str) -> int:
-    """Return the step after which a checkpoint was written, from its name or that of its file.
-
-    >>> step_of("step-000200"), step_of("step-000200.safetensors")
-    (200, 200)
-    """
+    """Return the step after which a checkpoint was written, from its name or that of its file."""
     return int(name.removeprefix("step-").removesuffix(SUFFIX))
+
+
+def random_state(device: torch.device) -> dict[str, Tensor]:
+    """Return the states of PyTorch's generators, of the CPU and of ``device``, as uint8 tensors."""
+    state = {"random/cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        state["random/cuda"] = torch.cuda.get_rng_state(device)
+    return state
+
+
+def set_random_state(state: Mapping[str, Tensor], device: torch.device, where: str) -> None:
+    """Restore the states that `random_state` returned; another device's state is ignored.
+
+    Raises CheckpointError, naming ``where`` they are from, if PyTorch cannot use them.
+    """
+    setters: dict[str, Callable[[Any], None]] = {"random/cpu": torch.set_rng_state}
+    if device.type == "cuda" and "random/cuda" in state:  # not where the run began on the CPU
+        setters["random/cuda"] = partial(torch.cuda.set_rng_state, device=device)
+    for name, restore in setters.items():
+        value = state.get(name)
+        try:
+            restore(value)
+        except (RuntimeError, TypeError, AttributeError):
+            got = "nothing" if value is None else f"{shape_of(value)} of {value.dtype}"
+            cause = "the random state is damaged, or from another version of PyTorch"
+            expected = "the state of a generator"
+            raise build(CheckpointError, f"{where}: {name}", expected, got, cause) from None
+
+
+def check_same_run(
+    state: Mapping[str, Any],
+    options: TrainingOptions,
+    data: Data,
+    processes: int = 1,
+    device: str = "cpu",
+    dev: str | None = None,
+    where: str = "the checkpoint",
+) -> None:
+    """Check that options, data and ``dev`` set are those of the checkpoint's ``state``.
+
+    Options in `CHANGEABLE` may differ. Raises ArgumentError for any other difference. Warns if
+    versions, threads, the kind of ``device`` or the number of processes differ: the last bits may
+    then differ from those of an uninterrupted run.
+    """
+    stored = TrainingOptions.from_dict(state["options"], f"options of {where}").to_dict()
+    other = [
+        (data.words.get(name, name), stored[group][name], value)
+        for group, values in options.to_dict().items()
+        for name, value in values.items()
+        if value != stored[group][name] and name not in CHANGEABLE
+    ]
+    if other:
+        names, before, given = zip(*other)
+        expected = f"{', '.join(map(repr, before))}, with which the run began"
+        again = ", ".join(f"{name}={value!r}" for name, value, _ in other)
+        fix = f"Resume with {again}, or start a new run in another folder"
+        got = ", ".join(map(repr, given))
+        raise build(ArgumentError, ", ".join(names), expected, got, fix=fix)
+    if data.fingerprint != state["data"]:
+        expected = f"the data the run began with (checksum {state['data']})"
+        got = f"{len(data)} other pairs ({data.fingerprint})"
+        most = data.words.get("max_length", "max_length")
+        cause = f"the files, the pairs held out (dev), the tokenizers or {most} have changed"
+        raise build(ArgumentError, "data", expected, got, cause)
+    if None not in (dev, state["dev"]) and dev != state["dev"]:
+        expected = f"the dev set the run began with (checksum {state['dev']})"
+        cause = "scores on two dev sets cannot be compared"
+        raise build(ArgumentError, "dev", expected, f"another ({dev})", cause)
+    places = ("threads", "device", "processes")
+    before = {**state["versions"], **{name: state[name] for name in places}}
+    threads = options.run.threads or state["threads"]
+    now = {**versions(), **dict(zip(places, (threads, device, processes), strict=True))}
+    changes = [
+        f"{name} {before.get(name)} → {value}"
+        for name, value in now.items()
+        if value != before.get(name)
+    ]
+    if processes != state["processes"] and options.model.dropout > 0:
+        changes[-1] += ", which draw other dropout"
+    if changes:
+        warnings.warn(
+            f"The run resumes under other conditions than it began ({', '.join(changes)}): "
+            "its weights may differ in their last bits from those of an uninterrupted run.",
+            stacklevel=2,
+        )

@@ -1,8 +1,7 @@
 """Label-smoothed cross entropy, fused with the output projection chunk by chunk.
 
-The logits of a batch, (n, V), are by far the largest tensor in a step of a small translator. If the
-gradient is computed along with the loss, they are needed only once, a few rows at a time, while
-these rows are in the processor's cache.
+The logits of a batch, (n, V), are by far the largest tensor in a step of a small translator. With
+the gradient computed along with the loss, a few rows of them are needed at a time, once.
 
 Links between words can guide one head beside it: the loss of a guided query is the cross entropy of
 its weights W under its guide G, −Σ_s G log W. Source: Chen et al. 2016, "Guided Alignment Training
@@ -18,7 +17,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from intently.errors import ArgumentError, build, shape_of
@@ -43,12 +42,11 @@ def smoothed_cross_entropy(
     weight: Float[Tensor, "v c"],
     targets: Int[Tensor, "*m"],
     smoothing: float = 0.0,
-    ignore: int = PAD,
 ) -> tuple[Tensor, int]:
     """Return the summed loss in nats, and the number of tokens it is summed over.
 
     ``hidden`` (…, c) times ``weight`` (V, c) gives the logits z; ``targets`` (…) int64 are the
-    correct tokens y; targets equal to ``ignore`` do not count. The loss of a token is log Σ_j exp
+    correct tokens y; PAD does not count. The loss of a token is log Σ_j exp
     z_j − (1 − ε) z_y − (ε / V) Σ_j z_j with ε = ``smoothing`` (Szegedy et al. 2016, "Rethinking the
     Inception Architecture", section 7), as in ``torch.nn.functional.cross_entropy(...,
     label_smoothing=ε, reduction="sum")``. First derivatives only; half-precision logits, as within
@@ -60,18 +58,14 @@ def smoothed_cross_entropy(
     (2.7726, 3)
     """
     if hidden.shape[:-1] != targets.shape:
-        raise build(
-            ArgumentError,
-            "targets",
-            f"shape {tuple(hidden.shape[:-1])}, as hidden (…, c)",
-            shape_of(targets),
-        )
+        expected = f"shape {tuple(hidden.shape[:-1])}, as hidden (…, c)"
+        raise build(ArgumentError, "targets", expected, shape_of(targets))
     kind = hidden.device.type
     if torch.is_autocast_enabled(kind):  # the norm before the projection may be in float32
         hidden = hidden.to(torch.get_autocast_dtype(kind))
     rows, flat = hidden.flatten(0, -2), targets.flatten()
     weight = weight.to(hidden.dtype)
-    kept = (flat != ignore).nonzero()[:, 0]
+    kept = (flat != PAD).nonzero()[:, 0]
     if kept.shape[0] < flat.shape[0]:
         rows, flat = rows.index_select(0, kept), flat.index_select(0, kept)
     wanted = torch.is_grad_enabled() and (rows.requires_grad or weight.requires_grad)
@@ -79,11 +73,14 @@ def smoothed_cross_entropy(
     return loss, kept.shape[0]
 
 
-def batch_loss(model: EncoderDecoder, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, int]:
-    """Return the summed loss of a batch of pairs in nats, and its number of target tokens."""
-    assert batch.source is not None
-    memory: Any = model.encode(batch.source, batch.source_lengths)
-    hidden = model.hidden(batch.target_in, memory)
+def batch_loss(model: Any, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, int]:
+    """Return the summed loss of a batch in nats, and its number of target tokens.
+
+    ``model`` is an encoder-decoder, or for a batch without sources a language model.
+    """
+    sided = batch.source is not None
+    memory = (model.encode(batch.source, batch.source_lengths),) if sided else ()
+    hidden = model.hidden(batch.target_in, *memory)
     return smoothed_cross_entropy(hidden, model.output_weight, batch.target_out, smoothing)
 
 
@@ -140,38 +137,32 @@ class _FusedLoss(torch.autograd.Function):
 def guided_loss(head: str, weight: float) -> BatchLoss:
     """Return the loss of a batch whose ``guide`` teaches a head.
 
-    A head is a layer and a number, such as "decoder.0.cross_attention.0".
+    A head is a layer and a number, such as "decoder.0.cross_attention.0". To the summed loss of the
+    target tokens it adds ``weight`` times the cross entropy, in nats, of each guided query.
 
-    To the summed loss of the target tokens it adds ``weight`` times the cross entropy, in nats, of
-    each guided query.
-
-    >>> from intently.nn.models.transformer import Transformer, TransformerOptions
-    >>> model = Transformer(TransformerOptions(8, 8, width=16))
-    >>> ids = torch.tensor([[4, 5, 2]])
-    >>> guide = torch.zeros(1, 3, 3).index_fill(2, torch.tensor([1]), 1.0)
-    >>> batch = Batch(ids, None, ids, ids, guide)
-    >>> free, _ = guided_loss("decoder.0.cross_attention.0", 0.0)(model.eval(), batch, 0.0)
-    >>> loss, _ = guided_loss("decoder.0.cross_attention.0", 1.0)(model, batch, 0.0)
-    >>> 0 < (loss - free).item() < 10
-    True
     """
     layer, _, number = head.rpartition(".")
 
     def loss(model: EncoderDecoder, batch: Batch, smoothing: float) -> tuple[Tensor, int]:
-        def run() -> Tensor:
-            assert batch.source is not None
-            memory: Any = model.encode(batch.source, batch.source_lengths)
-            return model.hidden(batch.target_in, memory)
+        matrices: list[Any] = []
 
-        hidden, found = _watched(dict(model.attention_blocks())[layer], run)
-        total = smoothed_cross_entropy(hidden, model.output_weight, batch.target_out, smoothing)
-        if batch.guide is None or not found:
-            return total
-        logs = torch.cat([_log_weights(matrix, int(number)) for matrix in found], -2)
-        guide = batch.guide[:, : logs.shape[-2]]
-        # where no weight is asked for, the logarithm may be −∞
-        cost = torch.where(guide > 0, guide * logs, 0.0).sum()
-        return total[0] - weight * cost, total[1]
+        def ask(block: Any, given: tuple[Any, ...], options: Mapping[str, Any]) -> None:
+            matrices.append(block.attend(*given, **options))
+
+        block = dict(model.attention_blocks())[layer]
+        handle = block.register_forward_pre_hook(ask, with_kwargs=True)
+        try:
+            total, tokens = batch_loss(model, batch, smoothing)
+        finally:
+            handle.remove()
+        if batch.guide is not None and matrices:
+            # a recurrent model's attention, called for each step, has no axis of heads
+            heads = [m[:, int(number)] if m.ndim > 3 else m for m in matrices]
+            logs = torch.cat([w.scores[...] - w.lse[..., None] for w in heads], -2)  # log W
+            guide = batch.guide[:, : logs.shape[-2]]
+            # where no weight is asked for, the logarithm may be −∞
+            total = total - weight * torch.where(guide > 0, guide * logs, 0.0).sum()
+        return total, tokens
 
     return loss
 
@@ -186,32 +177,12 @@ def guided_head(options: EncoderDecoderOptions, head: str | None) -> str:
     'decoder.2.cross_attention.0'
     """
     cross = list(cross_heads(options))
-    found = f"{cross[max(0, len(cross) - 2)]}.0" if cross else ""
+    layer, number = cross[max(0, len(cross) - 2)] if cross else "", "0"
     if head is not None:
         layer, _, number = head.rpartition(".")
-        found = f"{path_of(layer, options)}.{number}"
+    guided = f"{path_of(layer, options)}.{number}"
     known = [f"{name}.{n}" for name, heads in source_heads(options).items() for n in range(heads)]
-    if found not in known:
+    if guided not in known:
         expected = f"one of {', '.join(known)}" if known else "a model with attention"
         raise build(ArgumentError, "guided", expected, repr(head))
-    return found
-
-
-def _watched(block: nn.Module, run: Callable[[], Tensor]) -> tuple[Tensor, list[Any]]:
-    """Return what ``run`` returns, and the matrix of every call of ``block`` in it."""
-    found: list[Any] = []
-
-    def ask(block: Any, given: tuple[Any, ...], options: Mapping[str, Any]) -> None:
-        found.append(block.attend(*given, **options))
-
-    handle = block.register_forward_pre_hook(ask, with_kwargs=True)
-    try:
-        return run(), found
-    finally:
-        handle.remove()
-
-
-def _log_weights(matrix: Any, head: int) -> Tensor:
-    """Return log W (b, t, s) of one head; a recurrent model's attention has no axis of heads."""
-    one = matrix[:, head] if matrix.ndim > 3 else matrix
-    return one.scores[...] - one.lse[..., None]
+    return guided

@@ -1,12 +1,7 @@
-"""Scores of translations (BLEU and chrF by sacrebleu, exact match), and of a dev set in training.
-
-Every checkpoint holds the history, which shows how long the score has not improved; so a killed and
-resumed run ends at the same step.
-"""
+"""Scores of translations (BLEU and chrF by sacrebleu, exact match), and of a dev set."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
@@ -18,11 +13,12 @@ from typing import Any
 import torch
 
 from intently.errors import ArgumentError, build
+from intently.foundation.files import digest
 from intently.nn.models.kinds import EncoderDecoder
 from intently.tasks.decoding import SearchOptions, search
 from intently.tasks.training.batches import Pairs, epoch
-from intently.tasks.training.history import Evaluation
 from intently.tasks.training.loss import batch_loss
+from intently.tasks.training.progress import Evaluation
 
 Interval = tuple[float, float, float]
 """A number, and the lower and upper end of its interval."""
@@ -44,15 +40,15 @@ UNSPACED = re.compile(
 A_WORD = 5
 """Letters of a word, on average, at most, in these scripts."""
 
+GREEDY, TOKENS = SearchOptions(beam=1), 8192
+"""How a dev set is translated, and target tokens in a batch of it."""
+
 
 @dataclass(frozen=True)
 class Score:
     """A score from 0 to 100, with the signature that others need to compare it.
 
     ``interval`` holds 95 % of the scores of resampled corpora; None without resampling.
-
-    >>> print(Score("BLEU", 36.2, "case:mixed", (34.9, 37.4)))
-    BLEU 36.20 [34.90, 37.40] (case:mixed)
     """
 
     name: str
@@ -83,8 +79,6 @@ def bleu(
     Evaluation"), the same at every call: the signature holds sacrebleu's seed. Raises ArgumentError
     if the two differ in number or are empty.
 
-    >>> bleu(["The cat sat on the mat."], ["The cat sat on the mat."]).value
-    100.0
     >>> bleu(["The Cat sat on it."], ["The cat sat on it."], lowercase=True).value
     100.0
     """
@@ -98,9 +92,6 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
 
     Popović 2015, "chrF: character n-gram F-score for automatic MT evaluation", computed by
     sacrebleu. Raises ArgumentError if the two differ in number or are empty.
-
-    >>> chrf(["Le chat dort."], ["Le chat dort."]).signature.partition("|version")[0]
-    'nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no'
     """
     from sacrebleu.metrics.chrf import CHRF
 
@@ -132,11 +123,7 @@ def suitable(references: Sequence[str]) -> str:
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> float:
-    """Return the share, from 0 to 1, of hypotheses equal to their reference.
-
-    >>> exact_match(["Le chat dort.", "Il boit."], ["Le chat dort.", "Elle boit."])
-    0.5
-    """
+    """Return the share, from 0 to 1, of hypotheses equal to their reference."""
     check_references("hypotheses", hypotheses, references)
     return sum(map(str.__eq__, hypotheses, references)) / len(references)
 
@@ -147,16 +134,15 @@ def _score(
     check_references("hypotheses", hypotheses, references)
     if bootstrap < 0 or bootstrap == 1:  # one resample has no interval
         raise build(ArgumentError, "bootstrap", "0, or at least 2 resamples", bootstrap)
-    found = metric.corpus_score(list(hypotheses), [list(references)], n_bootstrap=bootstrap)
+    result = metric.corpus_score(list(hypotheses), [list(references)], n_bootstrap=bootstrap)
+
+    def percent(score: float) -> float:  # rounding can give 100.00000000000004
+        return min(100.0, max(0.0, score))
+
     interval = None
     if bootstrap:
-        interval = _percent(found._mean - found._ci), _percent(found._mean + found._ci)
-    return Score(name, _percent(found.score), str(metric.get_signature()), interval)
-
-
-def _percent(score: float) -> float:
-    """Return the score clamped to 0 to 100: rounding can give 100.00000000000004."""
-    return min(100.0, max(0.0, score))
+        interval = percent(result._mean - result._ci), percent(result._mean + result._ci)
+    return Score(name, percent(result.score), str(metric.get_signature()), interval)
 
 
 def check_references(name: str, given: Sequence[Any], references: Sequence[str]) -> None:
@@ -169,8 +155,8 @@ def check_references(name: str, given: Sequence[Any], references: Sequence[str])
 def share_interval(right: int, total: int) -> Interval:
     """Return a share with the ends of its 95 % interval.
 
-    Wilson 1927, "Probable Inference, the Law of Succession, and Statistical Inference": the
-    interval stays within 0 and 1, and has a positive width even if none or all are right.
+    Wilson 1927, "Probable Inference, the Law of Succession, and Statistical Inference": it stays
+    within 0 and 1, and has a positive width even if none or all are right.
 
     >>> [round(x, 3) for x in share_interval(0, 100)]
     [0.0, 0.0, 0.037]
@@ -185,9 +171,9 @@ def share_interval(right: int, total: int) -> Interval:
 class DevSet:
     """A dev set, translated at each evaluation: pass it to ``train(validate=…)``.
 
-    ``sources`` (token ids without specials) are translated, by default greedily; ``decode`` turns
-    the ids of an output into a sentence, which is compared with its reference. The loss is measured
-    on ``pairs``, where given.
+    ``sources`` (token ids without specials) are translated greedily; ``decode`` turns the ids of an
+    output into a sentence, which is compared with its reference. The loss is measured on ``pairs``,
+    where given.
 
     >>> from intently.nn.models.transformer import Transformer, TransformerOptions
     >>> dev = DevSet([[4], [5]], ["Il boit.", "Elle dort."], decode=lambda ids: "Il boit.")
@@ -200,8 +186,6 @@ class DevSet:
     references: Sequence[str]
     decode: Callable[[list[int]], str]
     pairs: Pairs | None = None
-    search: SearchOptions = SearchOptions(beam=1)  # noqa: RUF009 - frozen
-    batch_tokens: int = 8192
 
     def __post_init__(self) -> None:
         check_references("sources", self.sources, self.references)
@@ -209,8 +193,8 @@ class DevSet:
     @property
     def fingerprint(self) -> str:
         """A checksum of sources and references: all scores of a run are on one dev set."""
-        told = json.dumps([[list(ids) for ids in self.sources], list(self.references)])
-        return hashlib.sha256(told.encode()).hexdigest()[:16]
+        content = json.dumps([[list(ids) for ids in self.sources], list(self.references)])
+        return digest(content.encode())[:16]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -219,16 +203,12 @@ class DevSet:
 
     @cached_property
     def suitable(self) -> str:
-        """The score that chooses the best checkpoint by default: "bleu", or "chrf" where BLEU
-        cannot see words.
-        """
+        """The score that chooses the best checkpoint by default, see `suitable`."""
         return suitable(self.references)
 
     def __call__(self, model: EncoderDecoder) -> dict[str, float]:
         """Return "bleu", "chrf", "exact" (matches), from 0 to 100, and "loss" where known."""
-        found = search(
-            model, self.sources, self.search, batch_tokens=self.batch_tokens, keep_attention=False
-        )
+        found = search(model, self.sources, GREEDY, batch_tokens=TOKENS, keep_attention=False)
         hypotheses = [self.decode(best.ids) for best, *_ in found]
         scores = {
             "bleu": bleu(hypotheses, self.references).value,
@@ -236,12 +216,12 @@ class DevSet:
             "exact": 100 * exact_match(hypotheses, self.references),
         }
         if self.pairs is not None:
-            scores["loss"] = dev_loss(model, self.pairs, self.batch_tokens)
+            scores["loss"] = dev_loss(model, self.pairs)
         return scores
 
 
 @torch.no_grad()
-def dev_loss(model: EncoderDecoder, pairs: Pairs, batch_tokens: int = 8192) -> float:
+def dev_loss(model: EncoderDecoder, pairs: Pairs) -> float:
     """Return the mean cross entropy, in nats per target token, without label smoothing.
 
     The model stays in its mode.
@@ -254,18 +234,14 @@ def dev_loss(model: EncoderDecoder, pairs: Pairs, batch_tokens: int = 8192) -> f
     """
     device = next(model.parameters()).device
     total, tokens = 0.0, 0
-    for batch in epoch(pairs, batch_tokens, seed=0):
+    for batch in epoch(pairs, TOKENS, seed=0):
         loss, count = batch_loss(model, batch.to(device))
         total, tokens = total + loss.item(), tokens + count
     return total / tokens
 
 
 def best_by(name: str, scores: Mapping[str, float]) -> tuple[float, float]:
-    """Return what chooses the best checkpoint, higher is better: the score, then the loss.
-
-    >>> best_by("bleu", {"bleu": 31.2, "loss": 1.5}), best_by("loss", {"loss": 1.5})
-    ((31.2, -1.5), (-1.5, -1.5))
-    """
+    """Return what chooses the best checkpoint, higher is better: the score, then the loss."""
     if not math.isfinite(scores.get(name, math.nan)):
         got = ", ".join(f"{key}={score}" for key, score in scores.items()) or "none"
         raise build(ArgumentError, "validate", f"a finite score {name!r} (the option best_by)", got)
@@ -275,26 +251,17 @@ def best_by(name: str, scores: Mapping[str, float]) -> tuple[float, float]:
 
 
 def without_better(name: str, evaluations: Sequence[Evaluation], every: int = 1) -> int:
-    """Return the number of evaluations since the best one.
-
-    An equal score is better only with a lower loss.
+    """Return the number of evaluations since the best one, by `best_by`.
 
     Only steps that ``every`` divides count: other steps were evaluated only because a run ended
     there.
-
-    >>> scores = [2.0, 1.5, 1.5, 1.7]
-    >>> without_better("loss", [Evaluation(i, {"loss": x}, 0.0) for i, x in enumerate(scores)])
-    2
     """
     scores = [best_by(name, at.scores) for at in evaluations if at.step % every == 0]
     return len(scores) - 1 - scores.index(max(scores)) if scores else 0
 
 
 def check_patience(patience: int, validated: bool) -> None:
-    """Raise ArgumentError for a patience without a dev set.
-
-    >>> check_patience(3, validated=True)
-    """
+    """Raise ArgumentError for a patience without a dev set."""
     if patience and not validated:
         fix = "give a dev set (in Python dev=… or validate=…), or patience=0"
         raise build(ArgumentError, "patience", "0 without a dev set", patience, fix=fix)

@@ -35,7 +35,7 @@ from intently.tasks.decoding import SearchOptions
 from intently.tasks.text.vocabularies import REMOVED
 
 
-class Rule(NamedTuple):
+class OptionRule(NamedTuple):
     """A rule for a value, in words and as a test; ``choices`` where it is one of some words."""
 
     words: str
@@ -43,24 +43,25 @@ class Rule(NamedTuple):
     choices: tuple[str, ...] = ()
 
 
-def one_of(*values: str) -> Rule:
+def one_of(*values: str) -> OptionRule:
     """Return the rule that a value is one of these words."""
-    return Rule("one of " + ", ".join(map(repr, values)), lambda value: value in values, values)
+    return OptionRule(
+        "one of " + ", ".join(map(repr, values)), lambda value: value in values, values
+    )
 
 
-def whole(low: int, high: int, most: str = "") -> Rule:
+def whole(low: int, high: int, most: str = "") -> OptionRule:
     """Return the rule that a value is an integer in a range; ``most`` writes its upper end."""
-    return Rule(f"an integer from {low} to {most or f'{high:,}'}", lambda n: low <= n <= high)
+    return OptionRule(f"an integer from {low} to {most or f'{high:,}'}", lambda n: low <= n <= high)
 
 
 COUNT, COUNT_FROM_0 = (whole(low, 2**31 - 1, "2**31 - 1") for low in (1, 0))
-LAYERS = whole(1, 1000)
-"""As many as Wang et al. 2022, "DeepNet: Scaling Transformers to 1,000 Layers"."""
+LAYERS = whole(1, 1000)  # Wang et al. 2022, "DeepNet: Scaling Transformers to 1,000 Layers"
 ENTRIES = whole(1, 10**7)
-POSITIVE = Rule("a number above 0", lambda x: x > 0)
-FROM_0 = Rule("a number of at least 0", lambda x: x >= 0)
-SHARE = Rule("a number from 0 up to, but not, 1", lambda x: 0 <= x < 1)
-FRACTION = Rule("a number from 0 to 1", lambda x: 0 <= x <= 1)
+POSITIVE = OptionRule("a number above 0", lambda x: x > 0)
+FROM_0 = OptionRule("a number of at least 0", lambda x: x >= 0)
+SHARE = OptionRule("a number from 0 up to, but not, 1", lambda x: 0 <= x < 1)
+FRACTION = OptionRule("a number from 0 to 1", lambda x: 0 <= x <= 1)
 TOKENIZERS = one_of("subword", "word", "character")
 
 
@@ -71,15 +72,15 @@ class Flag(NamedTuple):
     type: Any
     default: Any
     help: str
-    rule: Rule | None = None
+    rule: OptionRule | None = None
 
 
-def option(default: Any, rule: Rule | None, help: str) -> Any:
+def option(default: Any, rule: OptionRule | None, help: str) -> Any:
     """Return a dataclass field with a default, the rule for its value, and one line of help."""
     return dataclasses.field(default=default, metadata={"rule": rule, "help": help})
 
 
-def check_option(name: str, value: Any, hint: Any, rule: Rule | None) -> Any:
+def check_option(name: str, value: Any, hint: Any, rule: OptionRule | None) -> Any:
     """Return an option's value in its type; raise KindError or ArgumentError with its name."""
     value = _typed(name, value, hint)
     if rule is not None and value is not None and not rule.test(value):
@@ -88,22 +89,12 @@ def check_option(name: str, value: Any, hint: Any, rule: Rule | None) -> Any:
     return value
 
 
-@cache
-def _flags(kind: type, group: str = "") -> dict[str, Flag]:
-    """Return the options of a group by name."""
-    hints = typing.get_type_hints(kind)
-    return {
-        field.name: Flag(group, hints[field.name], field.default, **field.metadata)
-        for field in dataclasses.fields(kind)
-    }
-
-
 def _typed(name: str, value: Any, hint: Any) -> Any:
     """Return ``value`` in the type ``hint``: an int serves as a float, a list as a tuple."""
     inner = typing.get_args(hint)
     if isinstance(hint, types.UnionType):
         return None if value is None else _typed(name, value, inner[0])
-    if typing.get_origin(hint) is tuple:
+    if inner:
         if isinstance(value, list | tuple) and len(value) == len(inner):
             return tuple(_typed(name, v, h) for v, h in zip(value, inner, strict=True))
     elif hint is float:
@@ -116,17 +107,27 @@ def _typed(name: str, value: Any, hint: Any) -> Any:
     raise build(KindError, name, expected, f"{value!r} ({type(value).__name__})")
 
 
-class Group:
+@cache
+def flags_of(kind: type, group: str = "") -> dict[str, Flag]:
+    """Return the options of a group by name."""
+    hints = typing.get_type_hints(kind)
+    return {
+        field.name: Flag(group, hints[field.name], field.default, **field.metadata)
+        for field in dataclasses.fields(kind)
+    }
+
+
+class OptionGroup:
     """A group of options: a dataclass that checks every field against its type and its rule."""
 
     def __post_init__(self) -> None:
-        for name, flag in _flags(type(self)).items():
+        for name, flag in flags_of(type(self)).items():
             value = check_option(name, getattr(self, name), flag.type, flag.rule)
             object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True)
-class ModelOptions(Group):
+class ModelOptions(OptionGroup):
     """The size of the model; options that recurrent models lack are the Transformer's."""
 
     width: int = option(128, COUNT, "model width c")
@@ -142,7 +143,7 @@ class ModelOptions(Group):
 
 
 @dataclass(frozen=True)
-class TextOptions(Group):
+class TextOptions(OptionGroup):
     """Tokenizers and the length of texts."""
 
     source_tokenizer: str = option("subword", TOKENIZERS, "tokenizer of the source")
@@ -161,7 +162,7 @@ class TextOptions(Group):
 
 
 @dataclass(frozen=True)
-class ScheduleOptions(Group):
+class ScheduleOptions(OptionGroup):
     """The length of the training, and the learning rate at each step."""
 
     steps: int = option(10_000, COUNT, "training steps")
@@ -186,7 +187,7 @@ class ScheduleOptions(Group):
 
 
 @dataclass(frozen=True)
-class OptimiserOptions(Group):
+class OptimiserOptions(OptionGroup):
     """The optimiser, its batches and its regularisation."""
 
     optimiser: str = option(
@@ -201,7 +202,7 @@ class OptimiserOptions(Group):
     weight_decay: float = option(0.01, FROM_0, "weight decay; embeddings and norms are exempt")
     betas: tuple[float, float] = option(
         (0.9, 0.98),
-        Rule("two numbers from 0 up to, but not, 1", lambda b: all(0 <= x < 1 for x in b)),
+        OptionRule("two numbers from 0 up to, but not, 1", lambda b: all(0 <= x < 1 for x in b)),
         "decay of the means of gradients and of their squares",
     )
     guide_weight: float = option(
@@ -210,7 +211,7 @@ class OptimiserOptions(Group):
 
 
 @dataclass(frozen=True)
-class RunOptions(Group):
+class RunOptions(OptionGroup):
     """Randomness, threads, evaluations and checkpoints."""
 
     seed: int = option(1, whole(0, 2**64 - 1, "2**64 - 1"), "random seed")
@@ -228,7 +229,7 @@ class RunOptions(Group):
 
 
 @dataclass(frozen=True)
-class ArchitectureOptions(Group):
+class ArchitectureOptions(OptionGroup):
     """The kind of model; all options but the first are for recurrent models."""
 
     model: str = option("transformer", one_of(*KINDS), "kind of model")
@@ -243,7 +244,7 @@ class ArchitectureOptions(Group):
 
 
 @dataclass(frozen=True)
-class VariantOptions(Group):
+class VariantOptions(OptionGroup):
     """Variants of the Transformer, see `intently.nn.models.TransformerOptions`."""
 
     kv_heads: int | None = option(
@@ -259,7 +260,7 @@ class VariantOptions(Group):
 
 
 @dataclass(frozen=True)
-class MachineOptions(Group):
+class MachineOptions(OptionGroup):
     """Hardware: device, precision and processes."""
 
     device: str = option(
@@ -314,13 +315,10 @@ class TrainingOptions:
         self.shape(1, 1)  # checks options against each other
         longest = SearchOptions().limit(self.text.max_length)
         if self.transformer.positions == "learned" and self.transformer.learned_steps < longest:
-            raise build(
-                ArgumentError,
-                "learned_steps",
-                f"at least 2·max_length + 10 = {longest}",
-                self.transformer.learned_steps,
-                "the table of positions ends there, and a search may write as much",
-            )
+            expected = f"at least 2·max_length + 10 = {longest}"
+            cause = "the table of positions ends there, and a search may write as much"
+            got = self.transformer.learned_steps
+            raise build(ArgumentError, "learned_steps", expected, got, cause)
 
     def _shape(self) -> dict[str, Any]:
         """Return the options that may describe a model, by name."""
@@ -329,11 +327,7 @@ class TrainingOptions:
         return {name: value for name, value in values.items() if name != "model"}
 
     def shape(self, source_vocabulary: int, target_vocabulary: int) -> EncoderDecoderOptions:
-        """Return the options of the model for vocabularies of these sizes.
-
-        >>> TrainingOptions().with_flags(model="recurrent", cell="lstm").shape(100, 200).cell
-        'lstm'
-        """
+        """Return the options of the model for vocabularies of these sizes."""
         sizes = {"source_vocabulary": source_vocabulary, "target_vocabulary": target_vocabulary}
         kind = self.architecture.model
         own = {k: v for k, v in self._shape().items() if k in fields_of(KINDS[kind])}
@@ -341,13 +335,11 @@ class TrainingOptions:
 
     @classmethod
     def flags(cls) -> dict[str, Flag]:
-        """Return every option by name: its group, type, default and help.
-
-        >>> TrainingOptions.flags()["warmup"].group
-        'schedule'
-        """
+        """Return every option by name: its group, type, default, help and rule."""
         groups = typing.get_type_hints(cls).items()
-        return {name: flag for group, kind in groups for name, flag in _flags(kind, group).items()}
+        return {
+            name: flag for group, kind in groups for name, flag in flags_of(kind, group).items()
+        }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], where: str = "options") -> TrainingOptions:
@@ -358,9 +350,8 @@ class TrainingOptions:
         """
         kinds = typing.get_type_hints(cls)
         check_names(values, {group: fields_of(kind) for group, kind in kinds.items()}, where)
-        place = where
+        place, groups = where, {}
         try:
-            groups: dict[str, Any] = {}
             for group, entries in values.items():
                 place = f"{where}: [{group}]"
                 groups[group] = kinds[group](**entries)
@@ -400,7 +391,7 @@ class TrainingOptions:
         flags, values, kinds = self.flags(), self.to_dict(), typing.get_type_hints(type(self))
         for name, value in overrides.items():
             if name not in flags:
-                raise _unknown(name, name, flags, "one of the options")
+                raise _unknown(name, name, flags, "options", {})
             if value is not None:
                 values[flags[name].group][name] = value
         return type(self)(**{group: kinds[group](**entries) for group, entries in values.items()})
@@ -420,29 +411,25 @@ def check_names(values: Mapping[str, Any], known: Mapping[str, Iterable[str]], w
     homes = {name: section for section, names in known.items() for name in names}
     for section, entries in values.items():
         if section not in known:
-            raise _unknown(f"{where}: {section}", section, known, "one of the sections", homes)
+            raise _unknown(f"{where}: {section}", section, known, "sections", homes)
         if not isinstance(entries, Mapping):
             raise build(KindError, f"{where}: {section}", "a section of options", repr(entries))
         for name in entries:
             if homes.get(name) != section:
-                argument, valid = f"{where}: [{section}] {name}", known[section]
-                raise _unknown(argument, name, valid, "one of the options", homes)
+                argument = f"{where}: [{section}] {name}"
+                raise _unknown(argument, name, known[section], "options", homes)
 
 
 def _unknown(
-    argument: str,
-    name: str,
-    valid: Iterable[str],
-    what: str,
-    homes: Mapping[str, str] | None = None,
+    argument: str, name: str, valid: Iterable[str], what: str, homes: Mapping[str, str]
 ) -> ArgumentError:
     """Return the error for an unknown name, with the nearest valid name or its section."""
-    homes, fix = homes or {}, None
+    fix = None
     if near := difflib.get_close_matches(name, valid, n=1):
         fix = f"Did you mean {near[0]}?"
     elif name in homes:
         fix = f"the option {name} belongs to the section [{homes[name]}]"
     elif near := difflib.get_close_matches(name, homes, n=1):
         fix = f"Did you mean {near[0]} of [{homes[near[0]]}]?"
-    expected = f"{what} {', '.join(valid)}"
+    expected = f"one of the {what} {', '.join(valid)}"
     return one_line(build(ArgumentError, argument, expected, repr(name), fix=fix))

@@ -1,61 +1,70 @@
-"""Several processes that train one model: ranks, communication, and lost processes.
+"""Who does what in a run: many processes that train one model, and one writer of each folder.
 
 ``torchrun`` starts the processes and sets their ranks in the environment. Only the first, rank 0,
 reads and writes the folder of a run, prints, and scores the dev set; it sends the results to all
-other processes.
+other processes. Signals to end are deferred to the end of the step.
 
-Signals to end are deferred to the end of the step.
+A command locks the folder it writes; readers never wait. Two files in the folder::
+
+    .intently.lock   locked by the system while a command writes, released when its process ends
+    .intently.json   the command that took the lock last, and which files here are Intently's
 """
 
 from __future__ import annotations
 
 import atexit
-import contextlib
+import errno
 import os
+import shlex
 import signal
+import socket
+import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field
-from datetime import timedelta
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from filelock import FileLock, Timeout
 
-from intently.errors import ArgumentError, IntentlyError, build
+from intently.errors import ArgumentError, IntentlyError, build, one_line
+from intently.foundation.files import File, replace_file, sealed
 from intently.tasks.training.checkpoint import Checkpoints
 
 T = TypeVar("T")
 
-TIMEOUT = timedelta(minutes=2)
-"""How long a step waits for a silent process, such as one whose machine is gone."""
-
-PATIENCE = timedelta(hours=24)
-"""How long the others wait while the first scores the dev set or reads and writes files."""
+TIMEOUT, PATIENCE = timedelta(minutes=2), timedelta(hours=24)
+"""How long a step waits for a silent process, such as one whose machine is gone; and how long the
+others wait while the first scores the dev set or reads and writes files."""
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """The variables that torchrun sets and PyTorch needs to connect the processes."""
 
+LOCK, ABOUT = ".intently.lock", ".intently.json"
+
+UNLOCKABLE = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
+"""Errors of file systems that cannot lock, such as some network file systems."""
+
 
 class LostError(IntentlyError, RuntimeError):
-    """A process of the run is gone, or does not answer."""
+    """Another process of the run is gone, does not answer, or failed with a foreign error."""
 
 
-class FirstError(IntentlyError, RuntimeError):
-    """Raised in all other processes if the first one failed with a foreign error."""
+class InUseError(IntentlyError, RuntimeError):
+    """Another command writes to the folder."""
 
 
 @dataclass(frozen=True)
 class Processes:
-    """A process of a run: its ``rank`` in 0 … ``count`` - 1.
-
-    >>> alone = Processes()
-    >>> alone.first, alone.total([1.5, 2.0]), alone.from_first(lambda: "read once")
-    (True, [1.5, 2.0], 'read once')
-    """
+    """A process of a run: its ``rank`` in 0 … ``count`` - 1, and the group that waits long."""
 
     rank: int = 0
     count: int = 1
@@ -72,17 +81,12 @@ class Processes:
         ``kind`` is "cpu", "cuda", or "auto": CUDA if PyTorch finds it, else the CPU. Raises
         `ArgumentError` for "cuda" if PyTorch finds no GPU.
         """
-        found = torch.cuda.is_available()
-        if kind == "cuda" and not found:
+        available = torch.cuda.is_available()
+        if kind == "cuda" and not available:
             why = "a build without CUDA" if torch.version.cuda is None else "no GPU or driver"
-            raise build(
-                ArgumentError,
-                "device",
-                "'cuda' where PyTorch finds a GPU",
-                f"'cuda' and {why}",
-                fix="Use device='cpu'",
-            )
-        if kind == "cpu" or not found:
+            expected, got = "'cuda' where PyTorch finds a GPU", f"'cuda' and {why}"
+            raise build(ArgumentError, "device", expected, got, fix="Use device='cpu'")
+        if kind == "cpu" or not available:
             return torch.device("cpu")
         alone = torch.cuda.current_device() if self.count == 1 else self.rank
         return torch.device("cuda", int(os.environ.get("LOCAL_RANK", alone)))
@@ -103,37 +107,33 @@ class Processes:
     def from_first(self, make: Callable[[], T]) -> T:
         """Return in every process the result of ``make`` in the first; all must call it.
 
-        Its errors are raised in every process, foreign ones as `FirstError`.
+        Its errors are raised in every process, foreign ones as `LostError`.
         """
         if self.count == 1:
             return make()
-        told: list[Any] = [None, None, ""]
+        outcome: list[Any] = [None, None, ""]
         failure = None
         if self.first:
             try:
-                told[0] = make()
+                outcome[0] = make()
             except Exception as error:
-                failure = error
-                ours = isinstance(error, IntentlyError)
+                failure, ours = error, isinstance(error, IntentlyError)
                 name = "" if ours else f"process 0 failed: {type(error).__name__}: "
-                told[1:] = type(error) if ours else FirstError, f"{name}{error}"
-        dist.broadcast_object_list(told, 0, group=self.patient)
+                outcome[1:] = type(error) if ours else LostError, f"{name}{error}"
+        dist.broadcast_object_list(outcome, 0, group=self.patient)
         if failure is not None:
             raise failure
-        if told[1] is not None:
-            raise told[1](told[2])
-        return told[0]
+        result, kind, message = outcome
+        if kind is not None:
+            raise kind(message)
+        return result
 
 
 _JOINED: ContextVar[Processes | None] = ContextVar("joined", default=None)
 
 
 def current() -> Processes:
-    """Return this process among those that torchrun or the caller started, or a single one.
-
-    >>> current()
-    Processes(rank=0, count=1)
-    """
+    """Return this process among those that torchrun or the caller started, or a single one."""
     here = _JOINED.get()
     if here is not None:
         return here
@@ -144,17 +144,13 @@ def current() -> Processes:
     return Processes()
 
 
-@contextlib.contextmanager
+@contextmanager
 def joined(out: Path | None = None) -> Iterator[Processes]:
     """Connect the processes, and wait for all at the end; a nested call does nothing.
 
     A process group that the caller has initialised is used as it is; otherwise one is made, with
     gloo on the CPU and NCCL on CUDA. For a single process, this does nothing. Raises `LostError` if
     another process is gone; the message names the last checkpoint of the run in ``out``.
-
-    >>> with joined() as here:
-    ...     here.count
-    1
     """
     here = current()
     if here.count == 1:
@@ -164,7 +160,13 @@ def joined(out: Path | None = None) -> Iterator[Processes]:
         if _JOINED.get() is not None:
             yield here
             return
-        here = Processes(here.rank, here.count, _patient(here))
+        if not dist.is_initialized():
+            cuda = torch.cuda.is_available() and dist.is_nccl_available()
+            if cuda:
+                torch.cuda.set_device(here.device())
+            dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=TIMEOUT)
+            atexit.register(_leave)
+        here = replace(here, patient=_patient(dist.group.WORLD))
         token = _JOINED.set(here)
         try:
             yield here
@@ -173,37 +175,28 @@ def joined(out: Path | None = None) -> Iterator[Processes]:
             _JOINED.reset(token)
 
 
-_PATIENT: dict[Any, Any] = {}
-"""The patient group of each default group, which lives as long."""
-
-
-def _patient(here: Processes) -> Any:
-    """Return the group with the long timeout, after initialising the default group if needed."""
-    if not dist.is_initialized():
-        cuda = torch.cuda.is_available() and dist.is_nccl_available()
-        if cuda:
-            torch.cuda.set_device(here.device())
-        dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=TIMEOUT)
-        atexit.register(_leave)
-    usual = dist.group.WORLD
-    if usual not in _PATIENT:
-        _PATIENT[usual] = dist.new_group(backend="gloo", timeout=PATIENCE)
-    return _PATIENT[usual]
+@cache
+def _patient(usual: Any) -> Any:
+    """Return the group with the long timeout beside the ``usual`` one; it lives as long."""
+    return dist.new_group(backend="gloo", timeout=PATIENCE)
 
 
 def _leave() -> None:
-    _PATIENT.clear()
+    _patient.cache_clear()
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
-@contextlib.contextmanager
+@contextmanager
 def naming_the_lost(here: Processes, out: Path | None) -> Iterator[None]:
     """Turn the failure of a collective into a `LostError` of one line."""
+    words = ("gloo", "nccl", "connection", "timed out", "broken pipe")
     try:
         yield
     except RuntimeError as error:
-        if isinstance(error, IntentlyError) or not _is_loss(error):
+        # PyTorch has no class of its own for this error
+        lost = isinstance(error, dist.DistError) or any(w in str(error).lower() for w in words)
+        if isinstance(error, IntentlyError) or not lost:
             raise
         if threading.current_thread() is threading.main_thread():
             # torchrun then kills all processes with this signal; the message must be printed first
@@ -211,7 +204,7 @@ def naming_the_lost(here: Processes, out: Path | None) -> Iterator[None]:
         sees = str(error).split("\n")[0].split("] ", 1)[-1].split(". ")[0][:200]
         checkpoints = None if out is None else Checkpoints(out / "checkpoints")
         name = checkpoints and checkpoints.last()
-        last = f"{checkpoints.path(name)}" if checkpoints and name else "none yet"
+        last = checkpoints.path(name) if checkpoints and name else "none yet"
         raise build(
             LostError,
             "processes",
@@ -222,12 +215,6 @@ def naming_the_lost(here: Processes, out: Path | None) -> Iterator[None]:
         ) from error
 
 
-def _is_loss(error: RuntimeError) -> bool:
-    """Whether another process is gone: PyTorch has no class for this error."""
-    words = ("gloo", "nccl", "connection", "timed out", "broken pipe")
-    return isinstance(error, dist.DistError) or any(w in str(error).lower() for w in words)
-
-
 class Interruption:
     """While active, the first signal to end sets ``asked``; a second raises KeyboardInterrupt.
 
@@ -235,16 +222,10 @@ class Interruption:
     process ignores, as ``nohup`` and the background of a shell have it, stay ignored. Within
     :meth:`at_once` the first raises KeyboardInterrupt, too. Signals reach the main thread only; in
     other threads this does nothing.
-
-    >>> with Interruption() as interruption:
-    ...     signal.raise_signal(signal.SIGINT)
-    ...     interruption.asked
-    True
     """
 
     def __init__(self) -> None:
-        self.asked = False
-        self._abrupt = False
+        self.asked = self._abrupt = False
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Interruption:
@@ -259,7 +240,7 @@ class Interruption:
         for kind, handler in self._before.items():
             signal.signal(kind, handler)
 
-    @contextlib.contextmanager
+    @contextmanager
     def at_once(self) -> Iterator[None]:
         """Let the first signal raise KeyboardInterrupt, for work that may be abandoned."""
         self._abrupt = True
@@ -272,3 +253,116 @@ class Interruption:
         again, self.asked = self.asked, True
         if again or self._abrupt:
             raise KeyboardInterrupt
+
+
+@contextmanager
+def sole_writer(out: Path | str, writes: Collection[str]) -> Iterator[Processes]:
+    """Hold the folder ``out`` as its only writer, and yield this of the `joined` processes.
+
+    The folder is made if needed. ``writes`` names the files that the command writes there, and its
+    folders with a trailing ``/``. Existing files of these names must be Intently's: the user's
+    files are never overwritten. A nested call for the same folder already holds it. Of several
+    processes, the first holds the folder for all. A folder to which nothing was written is left
+    unchanged.
+
+    Raises `InUseError` if another command or thread holds the folder, `ArgumentError` if the folder
+    cannot be written to. Warns if the file system cannot lock.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder, sole_writer(folder, ["result.json"]):
+    ...     (Path(folder) / LOCK).exists()
+    True
+    """
+    if str(out) == "":
+        fix = 'write "." for the one you are in'
+        raise build(ArgumentError, "out", "the name of a folder", "''", fix=fix)
+    with joined(Path(out)) as here, ExitStack() as stack:
+        here.from_first(lambda: _hold(Path(out), writes, stack))
+        yield here
+
+
+def _hold(out: Path, writes: Collection[str], stack: ExitStack) -> None:
+    """Make, lock and claim a folder; the ``stack`` releases it, and removes it if it is empty."""
+    _check_place(out, writes)
+    folder = Path(os.path.realpath(out))
+    lock = FileLock(folder / LOCK, is_singleton=True)  # which its thread may take again
+    try:
+        for path in (*reversed(folder.parents), folder):
+            if not path.is_dir():
+                path.mkdir()
+                stack.callback(_remove_empty, path)
+        lock.acquire(timeout=0)
+    except Timeout:
+        holder = "another command"
+        with suppress(ArgumentError):
+            holder = _about(folder).get("holder", holder)
+        expected = "a folder to which no other command writes"
+        fix = "wait for its end, or choose another folder"
+        got = f"{out}, held by {holder}"
+        raise one_line(build(InUseError, "out", expected, got, fix=fix)) from None
+    except (NotImplementedError, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in UNLOCKABLE:
+            got = f"{out} ({error.strerror or error})"
+            expected, fix = "a folder that can be written to", "choose another folder"
+            raise build(ArgumentError, "out", expected, got, fix=fix) from None
+        warnings.warn(
+            f"the file system of {out} cannot lock it ({error}): make sure that no other command "
+            "writes to it",
+            stacklevel=2,
+        )
+    stack.callback(lock.release)
+    if lock.lock_counter < 2:
+        stack.callback(_forget_unwritten, folder)
+    _claim(folder, out, writes)
+
+
+def _check_place(out: Path, writes: Collection[str]) -> None:
+    """Raise if a file has the name of a required folder, or a folder the name of a file."""
+    folders = (out / name for name in writes if name.endswith("/"))
+    for path in (*reversed(out.parents), out, *folders):
+        if path.is_file():
+            expected, got = "a folder, new or of a run", f"the file {path}"
+            raise build(ArgumentError, "out", expected, got, fix="choose another folder")
+    for path in (out / name for name in writes if not name.endswith("/")):
+        if path.is_dir():
+            expected, got = f"a folder in which {path.name} can be a file", f"the folder {path}"
+            raise build(ArgumentError, "out", expected, got, fix="choose another folder")
+
+
+def _claim(folder: Path, out: Path, writes: Collection[str]) -> None:
+    """Record this command and its files, after checking that no file belongs to the user."""
+    unfit, ours = None, set[str]()
+    try:
+        ours.update(_about(folder).get("writes", ()))
+    except ArgumentError as error:
+        unfit = error
+    strange = [name for name in writes if name not in ours and (folder / name).exists()]
+    if strange:
+        expected = f"a folder without {strange[0]}, or one that Intently wrote"
+        cause, fix = "it would be overwritten", "choose another folder"
+        raise unfit or build(ArgumentError, "out", expected, f"{out} with {strange[0]}", cause, fix)
+    command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    since = datetime.now().astimezone().isoformat(" ", "seconds")
+    holder = f"process {os.getpid()} on {socket.gethostname()} since {since}: {command}"
+    replace_file(folder / ABOUT, sealed({"holder": holder, "writes": sorted({*ours, *writes})}))
+
+
+def _about(folder: Path) -> dict[str, Any]:
+    """Return the content of `ABOUT`, {} where there is none; raises `ArgumentError`."""
+    expected = "Intently's record of the files beside it"
+    fix = "delete it where all of these are Intently's, or choose another folder"
+    file = File(folder / ABOUT, expected, ArgumentError, fix)
+    return file.sealed({"writes": [str], "holder": str}) if file.exists() else {}
+
+
+def _forget_unwritten(folder: Path) -> None:
+    """Remove the two files where nothing was written beside them."""
+    with suppress(OSError, ArgumentError):
+        if not any((folder / name).exists() for name in _about(folder).get("writes", ())):
+            (folder / ABOUT).unlink(missing_ok=True)
+            (folder / LOCK).unlink()
+
+
+def _remove_empty(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()

@@ -12,56 +12,41 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from intently.errors import CheckpointError, IntentlyError, build
 from intently.foundation.files import plain, replace_file, sealed
 from intently.nn.models.seq2seq import load_weights, weights
+from intently.tasks.training import checkpoint as files
+from intently.tasks.training import progress as events
 from intently.tasks.training.batches import Batch, Data, Epoch, epoch
-from intently.tasks.training.checkpoint import Checkpoint, Checkpoints, name_of, versions
-from intently.tasks.training.history import Evaluation, History, Position, Record, Stopped
+from intently.tasks.training.checkpoint import Checkpoint, Checkpoints
 from intently.tasks.training.loss import BatchLoss, batch_loss
 from intently.tasks.training.metrics import best_by, check_patience, without_better
-from intently.tasks.training.optimiser import learning_rate, risen, settled
+from intently.tasks.training.optimiser import (
+    TrainedModel,
+    check_bfloat16,
+    learning_rate,
+    risen,
+    settled,
+)
 from intently.tasks.training.options import TrainingOptions
-from intently.tasks.training.processes import Interruption, Processes, joined
-from intently.tasks.training.progress import (
-    Evaluated,
-    Evaluating,
-    Event,
-    GivenUp,
-    Listener,
-    Pace,
-    Resumed,
-    Saved,
-    Stepped,
-    TimeUp,
-)
-from intently.tasks.training.resuming import (
-    STATE,
-    check_random_state,
-    check_same_run,
-    isolated_state,
-    random_state,
-    seed_step,
-    set_random_state,
-)
-from intently.tasks.training.workers import Worker, check_bfloat16
-from intently.tasks.training.writer import sole_writer
+from intently.tasks.training.processes import Interruption, Processes, sole_writer
+from intently.tasks.training.progress import Event, History, Listener, Stopped
 
 RECORDS = 500
 """Points of the loss curve, about."""
 
-BEST = "best.json"
-"""The checkpoint that was kept, by which score, and its dev scores."""
-
-WRITES = ("checkpoints/", "options.json", BEST)
-"""The files and folders that `train` writes into a run's folder."""
+WRITES = ("checkpoints/", "options.json", "best.json")
+"""The files and folders that `train` writes into a run's folder; best.json says which checkpoint
+was kept, by which score, and its dev scores."""
 
 Validate = Callable[[Any], Mapping[str, float]]
 
@@ -105,16 +90,38 @@ def train(
     ``out`` cannot be written to.
     """
     check_patience(options.schedule.patience, validate is not None)
-    with joined(Path(out)) as here, sole_writer(out, WRITES), Interruption() as interruption:
+    with sole_writer(out, WRITES) as here, Interruption() as interruption:
         listener = progress if here.first and progress else lambda event: None
-        run = _Run(model, data, loss, options, Path(out), validate, listener, here, interruption)
-        with isolated_state(run.device):
-            run.begin(resume)
-            return run.loop()
+        run = _Training(
+            model, data, loss, options, Path(out), validate, listener, here, interruption
+        )
+        threads = torch.get_num_threads()
+        try:
+            with run.unchanged_random_state():
+                run.begin(resume)
+                return run.loop()
+        finally:
+            torch.set_num_threads(threads)
+
+
+@dataclass
+class Position:
+    """The position of a run: everything that changes from step to step, tensors aside."""
+
+    step: int = 0
+    epoch: int = 0
+    batch: int = 0  # the next batch of the epoch
+    tokens: int = 0
+    seconds: float = 0.0
+    evaluated: int = 0  # the last step after which the dev set was evaluated
+    loss_sum: float = 0.0  # of the steps since the last record
+    loss_steps: int = 0
+    best: str | None = None  # the name of the best checkpoint
+    warmed: int | None = None  # the step at which `seconds` ended the warm-up
 
 
 @dataclass(eq=False)
-class _Run:
+class _Training:
     """A run in progress."""
 
     model: nn.Module
@@ -129,84 +136,115 @@ class _Run:
 
     def __post_init__(self) -> None:
         self.dev: str | None = getattr(self.validate, "fingerprint", None)
-        self._suitable = getattr(self.validate, "suitable", "bleu")
-        self.unheard: BaseException | None = None
-        """Why nobody can be told any more: standard output is closed, or full."""
+        self.unheard: BaseException | None = None  # standard output is closed, or full
         self.checkpoints = Checkpoints(self.out / "checkpoints")
-        self.asked = self.late = False  # agreed on by all processes, as are the seconds
-        self.passed = 0.0
+        self.asked, self.late, self.passed = False, False, 0.0  # agreed on by all processes
         self.device = next(self.model.parameters()).device
         self.position, self.history, self.saved_at = Position(), History(), (-1, -1)
         self.clock = time.perf_counter()
-        self.record_every = max(1, self.options.schedule.steps // RECORDS)
+
+    @property
+    def best_by(self) -> str:
+        """The score that chooses the best checkpoint."""
+        return self.options.run.best_by or getattr(self.validate, "suitable", "bleu")
+
+    def unchanged_random_state(self) -> AbstractContextManager[None]:
+        """Restore the random states of the CPU and the device at the end."""
+        return torch.random.fork_rng([self.device] if self.device.type == "cuda" else [])
 
     def begin(self, resume: bool | str) -> None:
         """Seed everything, or restore a checkpoint."""
-        found = self.processes.from_first(lambda: self._found(resume))
+
+        def resumed() -> Checkpoint | None:
+            if self.checkpoints.begun(resume):
+                name = resume if isinstance(resume, str) else None
+                return self.checkpoints.load(name, files.STATE)
+            return None
+
+        last = self.processes.from_first(resumed)
         if self.options.machine.precision == "bfloat16":
             check_bfloat16(self.device)
         self.model.train()
         if self.options.run.threads is not None:
             torch.set_num_threads(self.options.run.threads)
-        if found is None:
-            self.options = settled(self.options, score=self._suitable)
+        if last is None:
+            self.options = settled(self.options, score=self.best_by)
             torch.manual_seed(self.options.run.seed)
-            self.worker = Worker(self.model, self.options, self.processes, self.loss)
+            self.worker = TrainedModel(self.model, self.options, self.processes, self.loss)
         else:
-            self._restore(found)
-            self.tell(Resumed(self.position.step, self.options.schedule.steps))
-        self.epoch = self._epoch()
-        if found is not None and self.position.batch >= len(self.epoch):
+            self.restore(last)
+            self.tell(events.Resumed(self.position.step, self.options.schedule.steps))
+        self.epoch = self.batches()
+        if last is not None and self.position.batch >= len(self.epoch):
             expected, got = f"a batch below {len(self.epoch)}", self.position.batch
-            raise build(CheckpointError, f"{found.source}: position", expected, got)
+            raise build(CheckpointError, f"{last.source}: position", expected, got)
         if self.processes.first:
             self.checkpoints.clean()  # only now, because until here the run might be refused
             replace_file(self.out / "options.json", sealed(self.options.to_dict()))
 
-    def _found(self, resume: bool | str) -> Checkpoint | None:
-        """Return the checkpoint to resume from, None for a new run."""
-        if not self.checkpoints.begun(resume):
-            return None
-        return self.checkpoints.load(resume if isinstance(resume, str) else None, STATE)
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Restore a checkpoint, after checking that it belongs to this run."""
+        state, where = checkpoint.state, checkpoint.source
+        before = TrainingOptions.from_dict(state["options"], f"options of {where}")
+        self.options = settled(self.options, before, score=self.best_by)
+        with warnings.catch_warnings():
+            if not self.processes.first:
+                warnings.simplefilter("ignore")
+            count, kind = self.processes.count, self.device.type
+            files.check_same_run(state, self.options, self.data, count, kind, self.dev, where)
+        if self.options.run.threads is None:
+            torch.set_num_threads(state["threads"])
+        training = dict(checkpoint.training)
+        random = {k: training.pop(k) for k in list(training) if k.startswith("random/")}
+        files.set_random_state(random, self.device, where)  # refused before anything changes
+        load_weights(self.model, checkpoint.model, where)
+        self.worker = TrainedModel(self.model, self.options, self.processes, self.loss)
+        files.set_random_state(random, self.device, where)
+        self.position = Position(**state["position"])
+        if training or self.position.step:
+            self.worker.optimiser.load(training, where)
+        self.history = History.from_dict(state["history"])
+        self.saved_at = (self.position.step, self.position.evaluated)
 
     def loop(self) -> History:
         """Evaluate, save and step, each when due, until the end."""
         position, schedule, run = self.position, self.options.schedule, self.options.run
-        patience, pace = schedule.patience, Pace()
-        self._hear()
+        patience, taken, per_step = schedule.patience, 0, (0.0, 0.0)
+        self.hear()
         while True:
             if self.processes.count == 1:  # several processes agree within the step
-                self._hear()
+                self.hear()
             over = position.step >= schedule.steps
             due = position.step % run.evaluate_every == 0
-            best = (over or self.late or due) and self._evaluate()
+            best = (over or self.late or due) and self.evaluate()
             end = "interrupted" if self.asked else "time" if self.late else None
             every = patience and run.evaluate_every
-            worse = every and without_better(self._best_by, self.history.evaluations, every)
+            worse = every and without_better(self.best_by, self.history.evaluations, every)
             end = "no better" if 0 < patience <= worse else end
-            end = "finished" if over and self._evaluated() else end
-            self._tick()
+            end = "finished" if over and self.evaluated() else end
+            self.tick()
             if end or best or (position.step % run.save_every == 0 and position.step > 0):
-                self._save(best)
-            self._tick()
+                self.save(best)
+            self.tick()
             if end:
                 if self.unheard is not None:
                     raise self.unheard
                 if end == "no better":
-                    self.tell(GivenUp(position.step, worse, self._best_by))
+                    self.tell(events.GivenUp(position.step, worse, self.best_by))
                 elif end == "time":
-                    self.tell(TimeUp(position.step, schedule.steps))
-                return self._end(end)
-            rate = self._rate()
-            loss, tokens = self._step(rate)
-            pace.step(tokens, self._tick())
-            self._record(loss, rate, tokens)
-            left = pace.seconds_for(schedule.steps - position.step)
+                    self.tell(events.TimeUp(position.step, schedule.steps))
+                return self.end(end)
+            rate = self.rate()
+            loss, tokens = self.step(rate)
+            taken, now = taken + 1, (tokens, self.tick())
+            recent = max(1 / taken, 0.02)  # means over about the last fifty steps
+            per_step = tuple(x + recent * (y - x) for x, y in zip(per_step, now, strict=True))
+            self.record(loss, rate, tokens)
+            left = per_step[1] * (schedule.steps - position.step)
             if schedule.seconds is not None:
                 left = max(0.0, min(left, schedule.seconds - position.seconds))
-            self.tell(
-                Stepped(position.step, schedule.steps, loss, rate, pace.tokens_per_second, left)
-            )
+            speed = per_step[0] / per_step[1]
+            self.tell(events.Stepped(position.step, schedule.steps, loss, rate, speed, left))
 
     def tell(self, event: Event) -> None:
         """Tell of an event; where that fails, the run ends after this step, as interrupted."""
@@ -216,16 +254,15 @@ class _Run:
             self.listener, self.unheard = lambda event: None, error
             self.interruption.asked = True
 
-    def _tick(self) -> float:
+    def tick(self) -> float:
         """Add the time since the last tick to the run's time, and return it."""
         before, self.clock = self.clock, time.perf_counter()
         self.position.seconds += self.clock - before
         return self.clock - before
 
-    def _hear(self, loss: float = 0.0) -> float:
-        """Return the loss summed over all processes, and agree on whether the run must end.
-
-        It ends if any process received a signal, or if the first process is out of time.
+    def hear(self, loss: float = 0.0) -> float:
+        """Return the loss summed over all processes, and agree on whether the run must end: if any
+        received a signal, or if the first is out of time.
         """
         limit = self.options.schedule.seconds
         seconds = self.position.seconds if self.processes.first else 0.0
@@ -235,7 +272,7 @@ class _Run:
         self.asked, self.late = asked > 0, over > 0
         return total
 
-    def _rate(self) -> float:
+    def rate(self) -> float:
         """Return the learning rate of the next step; the time that is left may end its warm-up."""
         position, schedule = self.position, self.options.schedule
         step, warmup = position.step + 1, schedule.warmup or 0
@@ -248,104 +285,105 @@ class _Run:
             schedule = dataclasses.replace(schedule, warmup=position.warmed)
         return learning_rate(step, schedule)
 
-    def _step(self, rate: float) -> tuple[float, int]:
+    def step(self, rate: float) -> tuple[float, int]:
         """Take one step of the optimiser; return the mean loss of its batches, and their tokens."""
-        position, run = self.position, self.options.run
-        batches = [self._next() for _ in range(self.options.optimiser.accumulate)]
-        if not self.processes.first:
-            seed_step(run.seed, self.processes.rank, position.step)
+        position = self.position
+        batches = [self.next_batch() for _ in range(self.options.optimiser.accumulate)]
+        if not self.processes.first:  # whose random state no checkpoint holds
+            place = [self.options.run.seed, self.processes.rank, position.step]
+            [seed] = np.random.SeedSequence(place).generate_state(1, np.uint64)
+            torch.manual_seed(int(seed))
         loss, tokens = self.worker.gradients(batches)
-        mean = self._hear(loss) / tokens
+        mean = self.hear(loss) / tokens
         norm = self.worker.clip(self.options.optimiser.clip)
         if not (math.isfinite(mean) and math.isfinite(norm)):
-            raise self._diverged(mean, norm, rate)
+            got = f"loss {mean} with gradient norm {norm} at step {position.step + 1}"
+            fix = "Lower learning_rate or raise warmup and start anew"
+            last = self.checkpoints.last()
+            if last is not None:
+                fix += f"; {self.checkpoints.path(last)} holds the last good state"
+            got, cause = f"{got}, learning rate {rate:.2g}", "training diverged"
+            raise build(DivergedError, "loss", "a finite number", got, cause, fix)
         self.worker.optimiser.step(rate)
         position.step += 1
         return mean, tokens
 
-    def _next(self) -> Batch:
+    def next_batch(self) -> Batch:
         """Return the next batch and advance the position."""
         position = self.position
         batch = self.epoch[position.batch]
         position.batch += 1
         if position.batch == len(self.epoch):
             position.epoch, position.batch = position.epoch + 1, 0
-            self.epoch = self._epoch()
+            self.epoch = self.batches()
         return batch
 
-    def _epoch(self) -> Epoch:
-        o = self.options
-        return epoch(self.data, o.optimiser.batch_tokens, o.run.seed, self.position.epoch)
+    def batches(self) -> Epoch:
+        """Return the batches of the epoch."""
+        tokens, seed = self.options.optimiser.batch_tokens, self.options.run.seed
+        return epoch(self.data, tokens, seed, self.position.epoch)
 
-    def _record(self, loss: float, rate: float, tokens: int) -> None:
+    def record(self, loss: float, rate: float, tokens: int) -> None:
         """Add the step to the loss curve."""
         p = self.position
         p.tokens += tokens
         p.loss_sum += loss
         p.loss_steps += 1
-        if p.step % self.record_every == 0:
-            mean = p.loss_sum / p.loss_steps
-            self.history.records.append(Record(p.step, mean, rate, p.tokens, round(p.seconds, 3)))
+        if p.step % max(1, self.options.schedule.steps // RECORDS) == 0:
+            mean, seconds = p.loss_sum / p.loss_steps, round(p.seconds, 3)
+            self.history.records.append(events.Record(p.step, mean, rate, p.tokens, seconds))
             p.loss_sum, p.loss_steps = 0.0, 0
 
-    @property
-    def _best_by(self) -> str:
-        """The score that chooses the best checkpoint."""
-        return self.options.run.best_by or self._suitable
-
-    def _evaluated(self) -> bool:
+    def evaluated(self) -> bool:
         """Whether this step needs no further evaluation."""
         return self.validate is None or self.position.evaluated == self.position.step
 
-    def _evaluate(self) -> bool:
-        """Score the dev set, unless already scored, and return whether the score is the best so
-        far.
+    def evaluate(self) -> bool:
+        """Score the dev set, unless already scored; return whether it is the best score so far.
 
-        The random state stays as it was. An evaluation that fails or is interrupted loses no step.
+        An evaluation that fails or is interrupted loses no step.
         """
         position = self.position
-        if self._evaluated() or self.asked:
+        if self.evaluated() or self.asked:
             return False
         self.worker.gather()
-        state = random_state(self.device)
         self.model.eval()
         try:
-            scores = self.processes.from_first(self._scores)
+            with self.unchanged_random_state():
+                scores = self.processes.from_first(self.scores)
         except Exception:
-            set_random_state(state, self.device)
-            self._save()
+            self.save()
             raise
         finally:
-            set_random_state(state, self.device)
             self.model.train()
-        self._hear()
+        self.hear()
         if scores is None:
             return False
-        name, before = self._best_by, self.history.evaluations
+        name, before = self.best_by, self.history.evaluations
         score = best_by(name, scores)
         position.evaluated = position.step
         best = all(score > best_by(name, at.scores) for at in before)
         seconds = round(position.seconds + time.perf_counter() - self.clock, 3)
-        self.history.evaluations.append(Evaluation(position.step, scores, seconds))
-        self.tell(Evaluated(position.step, scores, best))
+        self.history.evaluations.append(events.Evaluation(position.step, scores, seconds))
+        self.tell(events.Evaluated(position.step, scores, best))
         return best
 
-    def _scores(self) -> dict[str, float] | None:
+    def scores(self) -> dict[str, float] | None:
         """Return the dev scores, None where the evaluation was interrupted."""
         assert self.validate is not None
         try:
             with torch.no_grad(), self.interruption.at_once():
-                self.tell(Evaluating(self.position.step))
+                self.tell(events.Evaluating(self.position.step))
                 scores = dict(self.validate(self.model))
         except KeyboardInterrupt:
             self.interruption.asked = True
             return None
-        best_by(self._best_by, scores)
+        best_by(self.best_by, scores)  # refuses scores without it
         return scores
 
-    def _save(self, best: bool = False) -> None:
+    def save(self, best: bool = False) -> None:
         """Write a checkpoint, unless this state has been written."""
-        position = self.position
+        position, run = self.position, self.options.run
         stamp = (position.step, position.evaluated)
         if self.saved_at == stamp:
             return
@@ -354,7 +392,7 @@ class _Run:
         optimiser = self.worker.state()
         if not self.processes.first:
             return
-        name = name_of(position.step)
+        name = f"step-{position.step:06d}"
         if best:
             position.best = name
         state = {
@@ -366,60 +404,28 @@ class _Run:
             "threads": torch.get_num_threads(),
             "processes": self.processes.count,
             "device": self.device.type,
-            "versions": versions(),
+            "versions": files.versions(),
         }
-        training = {**optimiser, **random_state(self.device)}
+        training = {**optimiser, **files.random_state(self.device)}
         checkpoint = Checkpoint(weights(self.model), training, state)
         path = self.checkpoints.save(name, checkpoint, position.best)
-        run = self.options.run
         self.checkpoints.prune(run.keep, position.step, run.save_every)
-        self.tell(Saved(position.step, path))
+        self.tell(events.Saved(position.step, path))
 
-    def _end(self, stopped: Stopped) -> History:
+    def end(self, stopped: Stopped) -> History:
         """Complete the history."""
         self.worker.gather()
         self.model.eval()
-        found = self.checkpoints
-        latest, best = self.processes.from_first(lambda: (found.latest(), found.best()))
-        self.history.stopped = stopped
-        self.history.checkpoint, self.history.best = found.path(latest), found.path(best)
-        self.history.best_by = self._best_by
+        history, kept = self.history, self.checkpoints
+        latest, best = self.processes.from_first(lambda: (kept.latest(), kept.best()))
+        history.stopped, history.best_by = stopped, self.best_by
+        history.checkpoint, history.best = kept.path(latest), kept.path(best)
         if self.processes.first:
-            at = self.history.best_evaluation
-            told = {"checkpoint": best, "best_by": at and self._best_by, "scores": at and at.scores}
-            replace_file(self.out / BEST, plain(told))
-        return self.history
-
-    def _diverged(self, loss: float, norm: float, rate: float) -> DivergedError:
-        """Return the error for a loss or gradient that is not finite."""
-        step = self.position.step + 1
-        got = f"loss {loss} with gradient norm {norm} at step {step}, learning rate {rate:.2g}"
-        fix = "Lower learning_rate or raise warmup and start anew"
-        last = self.checkpoints.last()
-        if last is not None:
-            fix += f"; {self.checkpoints.path(last)} holds the last good state"
-        return build(DivergedError, "loss", "a finite number", got, "training diverged", fix)
-
-    def _restore(self, checkpoint: Checkpoint) -> None:
-        """Restore a checkpoint, after checking that it belongs to this run."""
-        state, where = checkpoint.state, checkpoint.source
-        before = TrainingOptions.from_dict(state["options"], f"options of {where}")
-        self.options = settled(self.options, before, score=self._suitable)
-        with warnings.catch_warnings():
-            if not self.processes.first:
-                warnings.simplefilter("ignore")
-            count, kind = self.processes.count, self.device.type
-            check_same_run(state, self.options, self.data, count, kind, self.dev, where)
-        if self.options.run.threads is None:
-            torch.set_num_threads(state["threads"])
-        training = dict(checkpoint.training)
-        random = {k: training.pop(k) for k in list(training) if k.startswith("random/")}
-        check_random_state(random, self.device, where)
-        load_weights(self.model, checkpoint.model, where)
-        self.worker = Worker(self.model, self.options, self.processes, self.loss)
-        set_random_state(random, self.device)
-        self.position = Position(**state["position"])
-        if training or self.position.step:
-            self.worker.optimiser.load(training, where)
-        self.history = History.from_dict(state["history"])
-        self.saved_at = (self.position.step, self.position.evaluated)
+            at = history.best_evaluation
+            chosen = {
+                "checkpoint": best,
+                "best_by": at and self.best_by,
+                "scores": at and at.scores,
+            }
+            replace_file(self.out / "best.json", plain(chosen))
+        return history

@@ -18,24 +18,16 @@ import torch
 from intently.errors import ArgumentError, DataError, build
 from intently.foundation.files import replace_file
 from intently.nn.models.kinds import new_model
+from intently.nn.models.seq2seq import load_weights
 from intently.tasks.corpora.files import ParallelText, TextFile, refuse_problems
 from intently.tasks.text import Tokenizer, word_spans, words
 from intently.tasks.text.vocabularies import SMALLEST
-from intently.tasks.training import (
-    Checkpoints,
-    DevSet,
-    History,
-    Pairs,
-    TrainingOptions,
-    load_weights,
-    train,
-)
+from intently.tasks.training import Checkpoints, DevSet, History, Pairs, TrainingOptions, train
 from intently.tasks.training.batches import Guide
 from intently.tasks.training.loss import batch_loss, guided_head, guided_loss
 from intently.tasks.training.metrics import check_patience
-from intently.tasks.training.processes import joined
+from intently.tasks.training.processes import sole_writer
 from intently.tasks.training.progress import Listener
-from intently.tasks.training.writer import sole_writer
 from intently.tasks.translation.evaluation import forced, links
 from intently.tasks.translation.translator import AlignmentHead, Translator
 
@@ -89,7 +81,7 @@ def fit(
     if dev is not None and not len(dev):
         raise build(ArgumentError, "dev", "at least one pair, or None", "an empty text")
     folder = Path(out)
-    with joined(folder) as here, sole_writer(out, WRITES):
+    with sole_writer(out, WRITES) as here:
         checkpoints = Checkpoints(folder / "checkpoints")
         device = here.device(options.machine.device)
 
