@@ -70,6 +70,9 @@ def test_a_run_learns_saves_and_loads(tmp_path: Path) -> None:
     )
     assert one == other and one.startswith("cat dog") and 40 < len(one) <= 47
     assert TextModel.load(tmp_path / "model").options == run.text_model.options
+    ids = torch.arange(20)[None] % 9  # its last token sees the 12 of a window
+    model, other = loaded.model, torch.cat([ids[:, :8] + 1, ids[:, 8:]], 1)
+    torch.testing.assert_close(model(ids)[0, -1], model(other)[0, -1])
 
 
 def test_another_tokenizer(tmp_path: Path) -> None:
