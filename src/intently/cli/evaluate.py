@@ -100,7 +100,8 @@ def _tests(
         return read.tests, False
     if files is None:
         raise _nothing_to_score(f"none, and {model} does not say what it was trained on")
-    gone = [name for name in files.dev or files.sides if not Path(name).exists()]
+    read = files.dev or [name for name in (files.source, files.target) if name]
+    gone = [name for name in read if not Path(name).exists()]
     if gone:
         raise _nothing_to_score(f"none, and the run's own {' and '.join(gone)} is gone")
     text = files.read_dev()

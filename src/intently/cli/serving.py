@@ -67,7 +67,7 @@ def play(
     from intently.show.page.server import Server
     from intently.show.page.writing import destination
     from intently.tasks.play import packed, save_play, whole
-    from intently.tasks.recipes.origin import example
+    from intently.tasks.recipes import example
     from intently.tasks.translation import Translator
 
     if out is not None:

@@ -188,7 +188,7 @@ def _recorded(history: Sequence[Row]) -> list[Panel]:
     rows = history if np.iterable(history) else [history]
     if isinstance(history, str) or not all(isinstance(row, Mapping) for row in rows):
         expected = "series by name, panels of them by name, or the lines of a history"
-        raise build(KindError, "values", expected, f"{type(history).__name__} of other values")
+        raise build(KindError, "values", expected, type(history).__name__)
     for number, row in enumerate(history):
         if row.get("step") is None:
             raise build(ArgumentError, "history", "a step in every line", f"none in line {number}")
