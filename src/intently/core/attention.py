@@ -257,9 +257,9 @@ class Attention(LazyMatrix):
         return self._lse.clone()
 
     @property
-    def scores(self) -> Scores:
+    def scores(self) -> LazyScores:
         """The logits z; index them, ``A.scores[..., rows, cols]``."""
-        return Scores(self)
+        return LazyScores(self)
 
     def _to(self, device: torch.device) -> LazyMatrix:
         self._check_fresh()
@@ -286,7 +286,7 @@ class Attention(LazyMatrix):
                 )
 
 
-class Scores:
+class LazyScores:
     """The logits z of an attention matrix: softcap(scale · score) + bias, −∞ where masked."""
 
     def __init__(self, matrix: Attention) -> None:

@@ -22,9 +22,9 @@ from intently.core.masks.geometry import (
     Integers,
     InTiles,
     JoinedRules,
+    MaskRule,
     OfTensor,
     Picked,
-    Rule,
     Standing,
     as_offset,
     check_broadcast,
@@ -46,7 +46,7 @@ __all__ = ["Bias", "TensorBias", "alibi", "as_bias", "relative_buckets"]
 __dir__ = listed(__name__)
 
 
-class Bias(Rule):
+class Bias(MaskRule):
     """A rule that gives the number added to the score of each query and key."""
 
     shown = ("at", "tile")

@@ -134,7 +134,7 @@ def as_truths(value: Any, argument: str) -> Any:
 MENTIONED = 6
 
 
-class Entry(Protocol):
+class EntryLike(Protocol):
     """One attention of a recording."""
 
     @property
@@ -156,17 +156,17 @@ class Entry(Protocol):
 
 
 @runtime_checkable
-class Recording(Protocol):
+class RecordingLike(Protocol):
     """The interface of a recording of `intently.watch`."""
 
     @property
-    def calls(self) -> Sequence[Entry]: ...
+    def calls(self) -> Sequence[EntryLike]: ...
 
 
 Weights: TypeAlias = LazyMatrix | Numbers
 """A lazy matrix; or weights (…, t, s) as a tensor, an array or nested lists."""
 
-Source: TypeAlias = Weights | Mapping[str, Weights] | Recording
+Source: TypeAlias = Weights | Mapping[str, Weights] | RecordingLike
 """A matrix, matrices by name, or a recording."""
 
 Scale: TypeAlias = Literal["shared", "own"]
@@ -188,7 +188,7 @@ def matrices_of(source: object, argument: str = "matrices") -> tuple[dict[str, L
         found = {"": check(source, argument)}
     elif isinstance(source, Mapping):
         found = {str(name): check(A, f"{argument}[{name!r}]") for name, A in source.items()}
-    elif isinstance(source, Recording):
+    elif isinstance(source, RecordingLike):
         entries = source.calls
         kept = [entry for entry in entries if entry.verified is not False]
         found = {name: entry.matrix() for name, entry in zip(numbered(kept), kept)}
@@ -222,7 +222,7 @@ def one_of(
     UnverifiedError for an entry of a recording that failed verification.
     """
     name, origin = "", "A"
-    if isinstance(source, Mapping | Recording):
+    if isinstance(source, Mapping | RecordingLike):
         name, source, head, origin = _named(source, head)
     elif isinstance(head, str | tuple):
         raise build(
@@ -237,7 +237,7 @@ def one_of(
 
 
 def _named(
-    source: Mapping[str, object] | Recording, head: Choice
+    source: Mapping[str, object] | RecordingLike, head: Choice
 ) -> tuple[str, object, int | None, str]:
     """Return the chosen name, matrix and head, and the expression that gives the matrix."""
     mapped = isinstance(source, Mapping)

@@ -18,12 +18,12 @@ import torch
 
 from intently.core.biases import Bias
 from intently.core.matrix import LazyMatrix
-from intently.show.inputs import Entry, Recording
+from intently.show.inputs import EntryLike, RecordingLike
 from intently.show.labels import visible
 from intently.show.pictures import encoded
 from intently.show.reading import numbers
 from intently.show.style import BELOW, WEIGHTS
-from intently.show.terminal import Table, table_of
+from intently.show.terminal import TextTable, table_of
 
 MOST = 2**24
 """Most weights that are computed for a display; larger matrices are described, not drawn."""
@@ -119,7 +119,7 @@ def bias_html(bias: Bias) -> str:
 
 
 @_safe
-def recording_html(recording: Recording) -> str:
+def recording_html(recording: RecordingLike) -> str:
     """Return the heads of each layer as a row of pictures, and the recording's line."""
     left = MOST
     table = ""
@@ -135,7 +135,7 @@ def recording_html(recording: Recording) -> str:
     return f'<figure style="margin:0.5em 0"><figcaption>{said}</figcaption>{table}</figure>'
 
 
-def _row(entry: Entry, size: int, left: int) -> str:
+def _row(entry: EntryLike, size: int, left: int) -> str:
     """Return an entry as a row of a table; more than ``left`` weights are not drawn."""
     shape = " × ".join(map(str, entry.shape))
     drawn = "it.show.heatmap draws it" if size else "empty"
@@ -194,7 +194,7 @@ def _colours(values: np.ndarray, top: float, signed: bool) -> np.ndarray:
     return found.round().astype(np.uint8)
 
 
-def _table(table: Table) -> str:
+def _table(table: TextTable) -> str:
     """Return the table of a small labelled matrix, each weight on its shade."""
     cell = 'style="padding:2px 6px;text-align:right'
     head = "".join(f'<th {cell}">{escape(name)}</th>' for name in table.columns)

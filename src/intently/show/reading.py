@@ -20,7 +20,7 @@ LEAST = 0.005
 """Least missing weight that a figure mentions."""
 
 
-class Names(NamedTuple):
+class AxisNames(NamedTuple):
     """The names of rows and columns; their numbers where a matrix has no labels."""
 
     rows: tuple[str, ...]
@@ -88,7 +88,7 @@ def measured(reduce: Pooling | None, what: str = "weight") -> str:
     return {"mean": f"mean {what}", "max": f"largest {what}", "sum": f"sum of {what}s"}[reduce]
 
 
-def names(matrix: LazyMatrix) -> Names:
+def names(matrix: LazyMatrix) -> AxisNames:
     """Return the tokens of rows and columns, numbered from 0 if unknown. A row labelled with the
     token that it writes, the next one, belongs to the token before.
     """
@@ -96,13 +96,13 @@ def names(matrix: LazyMatrix) -> Names:
     t, s = matrix.shape[-2:]
     if columns is not None and follows(matrix) == 1:
         rows = columns[s - t :]
-    return Names(
+    return AxisNames(
         tuple(map(str, range(t))) if rows is None else tuple(rows),
         tuple(map(str, range(s))) if columns is None else tuple(columns),
     )
 
 
-def shown_names(matrix: LazyMatrix, clean: Callable[[Sequence[str]], Sequence[str]]) -> Names:
+def shown_names(matrix: LazyMatrix, clean: Callable[[Sequence[str]], Sequence[str]]) -> AxisNames:
     """Return the names of rows and columns, of tokens made visible by ``clean``.
 
     >>> from intently.core.matrix import Dense
@@ -118,7 +118,7 @@ def shown_names(matrix: LazyMatrix, clean: Callable[[Sequence[str]], Sequence[st
     if written is not None and follows(matrix) == 1:
         named = zip(rows, written, clean(written))
         rows = [row_name(own, text if known else "") for own, known, text in named]
-    return Names(tuple(rows), tuple(columns))
+    return AxisNames(tuple(rows), tuple(columns))
 
 
 def outside(values: np.ndarray, rows: Sequence[str]) -> str:

@@ -269,7 +269,7 @@ COMPUTED = 2**20
 """Most weights that are computed unasked."""
 
 
-class Table(NamedTuple):
+class TextTable(NamedTuple):
     """Weights (t, s) with a label for every row and column."""
 
     rows: list[str]
@@ -277,7 +277,7 @@ class Table(NamedTuple):
     weights: np.ndarray
 
 
-def table_of(matrix: LazyMatrix) -> Table | None:
+def table_of(matrix: LazyMatrix) -> TextTable | None:
     """Return the table of a labelled matrix (t, s), None if it is large or has no labels."""
     *lead, t, s = matrix.shape
     if any(n != 1 for n in lead) or not 0 < t <= TABLE or not 0 < s <= TABLE:
@@ -291,7 +291,7 @@ def table_of(matrix: LazyMatrix) -> Table | None:
         [visible(label, LABEL) for label in names or map(str, range(n))]
         for names, n in zip(one.labels, (t, s))
     )
-    return Table(rows, columns, weights)
+    return TextTable(rows, columns, weights)
 
 
 def text_table(matrix: LazyMatrix) -> str:

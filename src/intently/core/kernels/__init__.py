@@ -17,13 +17,13 @@ from intently.core.kernels.flex import Flex
 from intently.core.kernels.native import Native, measuring, quick, unserved
 from intently.core.kernels.operands import differentiated, opaque, recording, wanted_kernel
 from intently.core.kernels.problem import Kernel, Problem
-from intently.core.kernels.tiled import Tiled
+from intently.core.kernels.tiled import TiledKernel
 from intently.core.kernels.torch_fused import TorchFused
 from intently.errors import KernelError, build
 from intently.foundation.checks import check_word
 from intently.foundation.on_demand import listed
 
-_KERNELS: tuple[Kernel, ...] = (Native(), TorchFused(), Flex(), Tiled(), Eager())
+_KERNELS: tuple[Kernel, ...] = (Native(), TorchFused(), Flex(), TiledKernel(), Eager())
 __all__ = [
     "Kernel",
     "Plan",
@@ -123,7 +123,7 @@ def lse(problem: Problem) -> Tensor:
     """log(Σ exp z + exp sink) of each query (…, t), in O(t) memory where the matrix is large."""
     if measures(problem):
         return measuring.by_query(problem, ["lse"])["lse"]
-    kernel, nothing = Tiled(), problem.k[..., :0]
+    kernel, nothing = TiledKernel(), problem.k[..., :0]
     if kernel.refuses(problem, nothing) or kernel.yields(problem, nothing):
         return eager.lse(problem)
     return tiled.product(problem, nothing)[1]

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from intently.core.kernels.problem import Kernel, Problem, four_axes
 from intently.core.masks import FULL, PARTIAL, Geometry, Mask
-from intently.core.masks.geometry import Rule
+from intently.core.masks.geometry import MaskRule
 from intently.core.scores import Dot
 from intently.foundation.values import Value, freeze, thaw
 
@@ -128,7 +128,7 @@ def unserved(p: Problem, v: Tensor) -> str | None:
 def _at_known(value: Value) -> bool:
     """Whether the value and its inner values have the form for single entries (``at``)."""
     inner = all(_at_known(part) for part in value.parts if isinstance(part, Value))
-    return inner and getattr(type(value), "at", Rule.at) is not Rule.at
+    return inner and getattr(type(value), "at", MaskRule.at) is not MaskRule.at
 
 
 def product(p: Problem, v: Tensor, attend: Attend) -> Tensor:

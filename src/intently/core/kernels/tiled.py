@@ -26,7 +26,7 @@ from intently.core.kernels.walk import TILE, RowBlock, walk
 from intently.foundation.values import freeze, thaw
 
 
-class Tiled(Kernel):
+class TiledKernel(Kernel):
     """y = weights @ v in tiles of about half a million weights; O(t) memory."""
 
     name = "tiled"

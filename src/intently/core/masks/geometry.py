@@ -206,7 +206,7 @@ def integers(tensor: Any, name: str) -> Tensor:
     return tensor
 
 
-class Rule(Value):
+class MaskRule(Value):
     """A rule for each query and key: a mask or a bias."""
 
     shown: ClassVar[tuple[str, ...]] = ()
@@ -239,7 +239,7 @@ class Rule(Value):
         raise NotImplementedError
 
 
-class OfTensor(Rule):
+class OfTensor(MaskRule):
     """A rule that is one ``tensor``, which broadcasts to (…, t, s) as NumPy does."""
 
     tensor: Tensor
@@ -263,7 +263,7 @@ class OfTensor(Rule):
         return pick(g, self.tensor, (*lead, i, j)[len(lead) + 2 - self.tensor.ndim :])
 
 
-class InTiles(Rule):
+class InTiles(MaskRule):
     """A rule in tiles, most of which are equal: masks and biases of any regular shape.
 
     A matrix (…, t, s) of blocks, windows or global keys has few tiles that differ. ``index`` (…, R,
@@ -302,10 +302,10 @@ class InTiles(Rule):
         return f"{type(self).__name__}({n} tiles of {r}×{c})"
 
 
-R = TypeVar("R", bound=Rule)
+R = TypeVar("R", bound=MaskRule)
 
 
-class JoinedRules(Rule, Generic[R]):
+class JoinedRules(MaskRule, Generic[R]):
     """Two rules joined into one."""
 
     def __init__(self, left: R, right: R) -> None:
@@ -322,7 +322,7 @@ class JoinedRules(Rule, Generic[R]):
         return type(self)(self.left.part(cut, g), self.right.part(cut, g))
 
 
-class Over(Rule, Generic[R]):
+class Over(MaskRule, Generic[R]):
     """A mask or bias over another one, ``inner``, which is asked about the matrix ``whole(g)``."""
 
     def __init__(self, inner: R, *parts: Any) -> None:

@@ -27,10 +27,10 @@ from intently.core.masks.geometry import (
     Cut,
     Geometry,
     JoinedRules,
+    MaskRule,
     OfTensor,
     Over,
     Picked,
-    Rule,
     check_broadcast,
     copied,
     cut_right,
@@ -40,7 +40,7 @@ from intently.foundation.arrays import Numbers, hidden, plain, valued
 from intently.foundation.field_names import answered
 
 
-class Mask(Rule):
+class Mask(MaskRule):
     """A rule that says which keys each query may attend. True means attend.
 
     A new rule needs ``allow`` (and ``at`` for FlexAttention); everything else is derived, and may

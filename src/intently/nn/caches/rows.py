@@ -13,10 +13,10 @@ from intently.core.masks.geometry import integers
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.arrays import valued
 
-R = TypeVar("R", bound="Rows")
+R = TypeVar("R", bound="CacheRows")
 
 
-class Rows:
+class CacheRows:
     """Base of frozen dataclasses of tensors that have the axis of the batch first."""
 
     def expand(self: R, index: Int[Tensor, " n"]) -> R:
@@ -27,7 +27,7 @@ class Rows:
         return type(self)(**{name: _expanded(x, index) for name, x in vars(self).items()})
 
 
-class Padded(Rows):
+class Padded(CacheRows):
     """States of a batch, some rows of which may be shorter."""
 
     lengths: Tensor | None
@@ -38,8 +38,8 @@ class Padded(Rows):
         return None if self.lengths is None else padding(self.lengths)
 
 
-def _expanded(x: Tensor | Rows | None, index: Tensor) -> Tensor | Rows | None:
-    if isinstance(x, Rows):
+def _expanded(x: Tensor | CacheRows | None, index: Tensor) -> Tensor | CacheRows | None:
+    if isinstance(x, CacheRows):
         return x.expand(index)
     return None if x is None else picked(x, index)
 

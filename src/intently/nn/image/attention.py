@@ -30,7 +30,7 @@ from intently.nn.multi_head import MultiHeadAttention
 from intently.nn.options import AttentionOptions
 from intently.nn.projected import Projections
 from intently.nn.weights.loading import AllOrNothing, copied, copied_norm, filled, tensors
-from intently.nn.weights.reading import Stored, Weight, Weights, read_map, sizes
+from intently.nn.weights.reading import StorageOptions, Weight, Weights, read_map, sizes
 
 
 def as_pixels(image: Float[Tensor, "b c height width"]) -> Float[Tensor, "b t c"]:
@@ -178,7 +178,7 @@ class ImageAttention(AllOrNothing):
         *,
         norm: nn.Module | None = None,
         residual: bool = True,
-        **stored: Unpack[Stored],
+        **stored: Unpack[StorageOptions],
     ) -> ImageAttention:
         """Return a block with copies of the weights of other code.
 

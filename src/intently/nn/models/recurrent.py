@@ -21,7 +21,7 @@ from intently.errors import ArgumentError, build
 from intently.foundation.checks import check_kind, check_word, probability, whole_number
 from intently.foundation.field_names import answered
 from intently.nn.attended import Replay
-from intently.nn.caches.rows import Rows, picked
+from intently.nn.caches.rows import CacheRows, picked
 from intently.nn.linear import Linear, xavier
 from intently.nn.models.recurrent_steps import (
     CELLS,
@@ -98,7 +98,7 @@ class RecurrentOptions:
 
 
 @dataclass(frozen=True)
-class RecurrentMemory(Rows):
+class RecurrentMemory(CacheRows):
     """The encoder's output, read by the decoder.
 
     ``summary`` (b, c) is the encoder's last state, of both directions; ``read`` holds all its

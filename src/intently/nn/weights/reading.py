@@ -172,7 +172,7 @@ def check_layout(layout: str, known: Iterable[str]) -> None:
 LAYOUTS = ("h d", "3 h d", "h 3 d", "list of heads")
 
 
-class Stored(TypedDict, total=False):
+class StorageOptions(TypedDict, total=False):
     """How the weights are stored: the keywords of `MultiHeadAttention.from_weights`."""
 
     layout: Required[str]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from intently.show.diagram.walk import Part
+from intently.show.diagram.walk import DiagramPart
 from intently.show.labels import visible
 from intently.show.layout import Layout, width_of, wrapped
 from intently.show.style import BELOW, FRAME, GRID, INK, QUIET, WEIGHTS
@@ -54,7 +54,7 @@ class Column:
         self._up()
         self.paper.text(self.x, self.y + 6, f"{name} {written}".strip(), ink=QUIET)
 
-    def draw(self, parts: Iterable[Part]) -> None:
+    def draw(self, parts: Iterable[DiagramPart]) -> None:
         """Draw parts one above another."""
         rest = list(parts)
         while rest:
@@ -72,7 +72,7 @@ class Column:
             else:
                 self._box(part)
 
-    def _box(self, part: Part) -> None:
+    def _box(self, part: DiagramPart) -> None:
         self._up()
         middle = self.boxes[part.name] = self.y + box_height(part, WIDE) / 2
         for n, (name, shape) in enumerate(part.reads):
@@ -90,7 +90,7 @@ class Column:
             self.paper.text(self.x + 5, self.y + GAP / 2, shape, ink=QUIET, ha="left")
             self.told, self.at = shape, self.y
 
-    def _residual(self, part: Part, norm: Part | None) -> None:
+    def _residual(self, part: DiagramPart, norm: DiagramPart | None) -> None:
         far = any(inner.kind == "layer" for inner in part.parts)
         aside = self.x + self.side * (-EDGE - 14 if far else ASIDE)
         self._line(5)
@@ -115,7 +115,7 @@ class Column:
         self.paper.arrow((self.x, self.y), (self.x, self.y + length), head=False)
         self.y += length
 
-    def _layer(self, part: Part, times: int) -> None:
+    def _layer(self, part: DiagramPart, times: int) -> None:
         bottom = self.y + GAP
         self._line(GAP + 2)
         self.draw(part.parts)
@@ -130,7 +130,7 @@ class Column:
             middle -= 6
         self.paper.text(edge, middle, name, 8, QUIET, ha)
 
-    def _positions(self, part: Part) -> None:
+    def _positions(self, part: DiagramPart) -> None:
         self._up()
         level, top = self.y + SUM, self.paper.sum(self.x, self.y)
         away = self.x + self.side * 34
@@ -143,7 +143,7 @@ class Column:
         self.y = top
         self._tell(part.gives)
 
-    def _parallel(self, parts: Iterable[Part]) -> None:
+    def _parallel(self, parts: Iterable[DiagramPart]) -> None:
         """Boxes side by side that read the same."""
         parts = list(parts)
         wide = max(NARROW, WIDE / len(parts) - 8)
@@ -159,7 +159,7 @@ class Column:
             self.paper.arrow((x, top), (x, self.y), (self.x, self.y), head=False)
 
 
-def _alike(part: Part, rest: Iterable[Part]) -> Iterable[Part]:
+def _alike(part: DiagramPart, rest: Iterable[DiagramPart]) -> Iterable[DiagramPart]:
     for other in rest:
         if not part.like(other):
             return
@@ -202,7 +202,7 @@ class Paper:
         layout = Layout()
         return cls(layout.blank(0, 0, 1, 1), layout)
 
-    def box(self, part: Part, middle: float, bottom: float, width: float) -> float:
+    def box(self, part: DiagramPart, middle: float, bottom: float, width: float) -> float:
         """Draw a part as a box with its title, notes and parameters; return the box's top."""
         below = _below(part, width - 10)
         height = box_height(part, width)
@@ -301,12 +301,12 @@ class Paper:
         self.reach = [min(low[0], x), min(low[1], y), max(high[0], x), max(high[1], y)]
 
 
-def box_height(part: Part, width: float) -> float:
+def box_height(part: DiagramPart, width: float) -> float:
     """Return the height of the box of a part, in points."""
     return 21 + LINE * len(_below(part, width - 10))
 
 
-def _below(part: Part, room: float) -> list[str]:
+def _below(part: DiagramPart, room: float) -> list[str]:
     """The small lines of a box: its notes and the number of its parameters."""
     tied = (f"tied to the {part.tied.replace('_', ' ')}",) if part.tied else ()
     own = (f"{part.parameters:,}",) if part.parameters else ()

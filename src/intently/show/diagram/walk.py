@@ -44,7 +44,7 @@ SILENT = re.compile("Identity|Dropout|Rotary")
 
 
 @dataclass(frozen=True)
-class Part:
+class DiagramPart:
     """A box, or parts that run one after another, each on what the last one gave.
 
     ``kind`` is one of `KINDS`, "module", "positions", or holds ``parts``: "layer"; "residual",
@@ -61,19 +61,19 @@ class Part:
     notes: tuple[str, ...] = ()
     reads: tuple[tuple[str, str], ...] = ()
     tied: str = ""
-    parts: tuple[Part, ...] = ()
+    parts: tuple[DiagramPart, ...] = ()
 
-    def walk(self) -> Iterator[Part]:
+    def walk(self) -> Iterator[DiagramPart]:
         """Yield this part, then all parts within, in the order in which they run."""
         yield self
         for part in self.parts:
             yield from part.walk()
 
-    def like(self, other: Part) -> bool:
+    def like(self, other: DiagramPart) -> bool:
         """Return whether the two differ in nothing but names."""
         return self._nameless() == other._nameless()
 
-    def _nameless(self) -> Part:
+    def _nameless(self) -> DiagramPart:
         reads = tuple(("", shape) for _, shape in self.reads)
         parts = tuple(part._nameless() for part in self.parts)
         return replace(self, name="", reads=reads, parts=parts)
@@ -102,7 +102,7 @@ class ModuleCall:
         return next((kind for kind, form in KINDS.items() if re.search(form, named)), "module")
 
 
-def columns(model: nn.Module, inputs: Sequence[Any]) -> list[Part]:
+def columns(model: nn.Module, inputs: Sequence[Any]) -> list[DiagramPart]:
     """Return a "stack" for each stream through the model, titled by the input that starts it."""
     root = run(model, inputs) if inputs else declared(model, "")
     return Walk(root).columns()
@@ -184,16 +184,16 @@ class Walk:
         self.origins: dict[tuple[int, int], tuple[str, int]] = {}
         """Where a tensor comes from: the name of an input or module, and the column."""
 
-    def columns(self) -> list[Part]:
+    def columns(self) -> list[DiagramPart]:
         """Return a stack for each column."""
-        found: list[Part] = []
+        found: list[DiagramPart] = []
         streams = self._streams()
         for n, calls in enumerate(streams):
             out = self.root.wrote if n == len(streams) - 1 else None
             parts = self._with_positions(self._parts(calls, calls[0].read, out, n), n)
             parts += self._output(calls[-1], out)
             title, ends = self._reads_input(calls[0]), (parts[0].takes, parts[-1].gives)
-            found.append(Part("stack", title, "", *ends, parts=tuple(parts)))
+            found.append(DiagramPart("stack", title, "", *ends, parts=tuple(parts)))
         return found
 
     def _streams(self) -> list[list[ModuleCall]]:
@@ -252,9 +252,9 @@ class Walk:
 
     def _parts(
         self, calls: Sequence[ModuleCall], given: Tensor | None, out: Tensor | None, column: int
-    ) -> list[Part]:
+    ) -> list[DiagramPart]:
         """Return the parts of calls in a row; those that add what an earlier one read are sums."""
-        parts: list[tuple[int, Part]] = []
+        parts: list[tuple[int, DiagramPart]] = []
         sums = [] if given is None else [(given, 0)]
         for i, call in enumerate(calls):
             made = self._part(call, column)
@@ -263,7 +263,7 @@ class Walk:
             if i and call.kind == "projection" and _same(call, calls[i - 1]):
                 start, before = parts.pop()
                 group = before.parts if before.kind == "parallel" else (before,)
-                made = Part("parallel", "", "", made.takes, made.gives, parts=(*group, made))
+                made = DiagramPart("parallel", "", "", made.takes, made.gives, parts=(*group, made))
                 parts.append((start, made))
             else:
                 parts.append((i, made))
@@ -276,11 +276,11 @@ class Walk:
                 within = tuple(part for n, part in parts if n >= start)
                 parts = [(n, part) for n, part in parts if n < start]
                 ends = within[0].takes, _shape(after)
-                parts.append((start, Part("residual", "Residual", "", *ends, parts=within)))
+                parts.append((start, DiagramPart("residual", "Residual", "", *ends, parts=within)))
             sums.append((after, i + 1))
         return [part for _, part in parts]
 
-    def _part(self, call: ModuleCall, column: int) -> Part:
+    def _part(self, call: ModuleCall, column: int) -> DiagramPart:
         """Return a layer with its parts, or a box."""
         module, kind = call.module, call.kind
         takes, gives = (_shape(x[0]) if x else "" for x in (call.given, call.gave))
@@ -288,12 +288,12 @@ class Walk:
             inner = self._parts(list(self._steps(call)), call.read, call.wrote, column)
             title = re.sub("^(Encoder|Decoder) l", "L", title_of(module))
             own, _ = self._count(module.parameters(recurse=False), call.name)
-            return Part("layer", title, call.name, takes, gives, own, parts=tuple(inner))
+            return DiagramPart("layer", title, call.name, takes, gives, own, parts=tuple(inner))
         name = self._named(call)
         parameters, tied = self._count(module.parameters(), name)
         reads = self._reads(call, column) if kind == "attention" else ()
         title, notes = self._title(call, bool(reads)), tuple(_notes(module, kind))
-        return Part(kind, title, name, takes, gives, parameters, notes, reads, tied)
+        return DiagramPart(kind, title, name, takes, gives, parameters, notes, reads, tied)
 
     def _count(self, parameters: Iterable[Tensor], name: str) -> tuple[int, str]:
         """The parameters that are counted nowhere else, or the module whose weights these are."""
@@ -328,7 +328,7 @@ class Walk:
             return words(name)
         return title_of(call.module)
 
-    def _with_positions(self, parts: list[Part], column: int) -> list[Part]:
+    def _with_positions(self, parts: list[DiagramPart], column: int) -> list[DiagramPart]:
         """Put positions that the model adds itself, without a call, behind the first embedding."""
         if not self.root.gave or not parts or parts[0].kind not in ("embedding", "projection"):
             return parts
@@ -345,10 +345,10 @@ class Walk:
         count = self._count(table, name)[0] if learned else 0
         title = "Learned positions" if learned else "Sinusoidal positions"
         x = parts[1].takes if len(parts) > 1 else parts[0].gives
-        first = Part("positions", title, name, parts[0].gives, x, count)
+        first = DiagramPart("positions", title, name, parts[0].gives, x, count)
         return [parts[0], first, *parts[1:]]
 
-    def _output(self, call: ModuleCall, out: Tensor | None) -> list[Part]:
+    def _output(self, call: ModuleCall, out: Tensor | None) -> list[DiagramPart]:
         """The product with an embedding, which has no module of its own."""
         last = call.wrote
         if out is None or last is None:
@@ -356,7 +356,9 @@ class Walk:
         for name, module in self.modules.items():
             shape = tuple(module.weight.shape) if isinstance(module, nn.Embedding) else ()
             if shape == (out.shape[-1], last.shape[-1]) and out.shape[:-1] == last.shape[:-1]:
-                return [Part("projection", "Output", "", _shape(last), _shape(out), tied=name)]
+                return [
+                    DiagramPart("projection", "Output", "", _shape(last), _shape(out), tied=name)
+                ]
         return []
 
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from intently.errors import KindError, build
 from intently.show.diagram.drawing import EDGE, GAP, WIDE, Column, Paper
-from intently.show.diagram.walk import Part, columns, title_of
+from intently.show.diagram.walk import DiagramPart, columns, title_of
 from intently.show.labels import titled
 from intently.show.layout import destination
 from intently.show.style import LINES, QUIET, style
@@ -55,7 +55,7 @@ def architecture(
         return paper.fitted().finish(heading, notes, path, _described(heading, stacks, total))
 
 
-def _draw(paper: Paper, stacks: Sequence[Part]) -> None:
+def _draw(paper: Paper, stacks: Sequence[DiagramPart]) -> None:
     """The columns from left to right, and what one reads of another between them."""
     apart = 2 * EDGE + 58
     drawn = [Column(paper, n * apart, -1 if stacks[n + 1 :] else 1) for n in range(len(stacks))]
@@ -86,10 +86,10 @@ def _draw(paper: Paper, stacks: Sequence[Part]) -> None:
             column.end("")
 
 
-def _described(heading: str, stacks: Sequence[Part], total: int) -> str:
+def _described(heading: str, stacks: Sequence[DiagramPart], total: int) -> str:
     """The model in words, a line for each part: for readers who do not see the picture."""
 
-    def lines(part: Part, depth: int) -> list[str]:
+    def lines(part: DiagramPart, depth: int) -> list[str]:
         shapes = f": {part.takes} → {part.gives}" if part.takes else ""
         own = f", {part.parameters:,} parameters" if part.parameters else ""
         reads = "".join(f", reads {name} {shape}" for name, shape in part.reads)
@@ -101,7 +101,7 @@ def _described(heading: str, stacks: Sequence[Part], total: int) -> str:
     return "\n".join((f"{heading}, {total:,} parameters", *whole))
 
 
-def _notes(stacks: Sequence[Part], total: int, ran: bool) -> str:
+def _notes(stacks: Sequence[DiagramPart], total: int, ran: bool) -> str:
     folded = any(
         one.kind == "layer" and one.like(other)
         for stack in stacks

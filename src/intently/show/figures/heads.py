@@ -22,7 +22,7 @@ from intently.show.inputs import SCALES, Scale, Source, check, matrices_of, whol
 from intently.show.labels import lines, shown, titled, visible
 from intently.show.layout import LINE, Layout, destination, width_of
 from intently.show.reading import (
-    Names,
+    AxisNames,
     Pooling,
     measured,
     missing,
@@ -67,12 +67,12 @@ class Head(NamedTuple):
         return float(self.values[np.isfinite(self.values)].max(initial=0.0))
 
 
-class Group(NamedTuple):
+class HeadGroup(NamedTuple):
     """The panels of matrices of one kind, which share their words: rows of panels."""
 
     name: str
     shape: tuple[int, int]
-    labels: Names
+    labels: AxisNames
     panels: list[list[Head]]
 
 
@@ -214,7 +214,7 @@ def _group(
     highlight: tuple[str, int] | None,
     reduce: Pooling,
     own: bool,
-) -> Group:
+) -> HeadGroup:
     """Return the panels of matrices, sorted if asked; the widest row says how many stand in one."""
     rows: list[list[Head]] = []
     order: list[float] = []
@@ -241,7 +241,7 @@ def _group(
         rows = [placed[i : i + widest] for i in range(0, len(placed), widest)]
     first = next(iter(members.values()))
     t, s = first.shape[-2:]
-    return Group(kind, (t, s), shown_names(first, partial(shown, limit=14)), rows)
+    return HeadGroup(kind, (t, s), shown_names(first, partial(shown, limit=14)), rows)
 
 
 def _statistic(sort: str | Statistic, matrix: LazyMatrix, name: str) -> np.ndarray:
@@ -276,7 +276,7 @@ def _statistic(sort: str | Statistic, matrix: LazyMatrix, name: str) -> np.ndarr
     return numbers(measures).reshape(-1)
 
 
-def _arranged(groups: Sequence[Group]) -> tuple[int, float]:
+def _arranged(groups: Sequence[HeadGroup]) -> tuple[int, float]:
     """Choose how many groups stand side by side: the widest panels that fit a page, if any do."""
     across = max(len(row) for group in groups for row in group.panels)
     label = 0.1 + max(width_of(group.labels.rows, SIZE) for group in groups)
@@ -293,13 +293,13 @@ def _arranged(groups: Sequence[Group]) -> tuple[int, float]:
     return -best[1] or 1, max(least, best[0])
 
 
-def _height(group: Group) -> float:
+def _height(group: HeadGroup) -> float:
     """Return the height of a panel as a share of its width."""
     t, s = group.shape
     return min(max(t / s, 0.4), 1.5)
 
 
-def _draw(groups: Sequence[Group], ends: tuple[float, float] | None, label: str) -> Layout:
+def _draw(groups: Sequence[HeadGroup], ends: tuple[float, float] | None, label: str) -> Layout:
     from matplotlib.colors import Normalize
 
     norm = Normalize(*ends) if ends else None
@@ -324,7 +324,7 @@ def _draw(groups: Sequence[Group], ends: tuple[float, float] | None, label: str)
 
 
 def _draw_group(
-    layout: Layout, group: Group, corner: tuple[int, int], panel: float, norm: Normalize | None
+    layout: Layout, group: HeadGroup, corner: tuple[int, int], panel: float, norm: Normalize | None
 ) -> None:
     from matplotlib.colors import Normalize
 

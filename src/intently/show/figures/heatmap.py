@@ -43,7 +43,7 @@ Scale = Literal["linear", "log"]
 Sink = Literal["show", "hide"]
 
 
-class Effects(Protocol):
+class EffectsLike(Protocol):
     """A table of `intently.effects`, with columns "layer", "difference" and "head" or "key"."""
 
     @property
@@ -53,7 +53,7 @@ class Effects(Protocol):
         ...
 
 
-Drawn: TypeAlias = Source | Effects
+Drawn: TypeAlias = Source | EffectsLike
 Links: TypeAlias = list[tuple[int, int]]
 
 

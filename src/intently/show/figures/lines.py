@@ -14,7 +14,7 @@ from intently.show.cells import limits
 from intently.show.inputs import Choice, Source, one_of, place
 from intently.show.labels import shown, titled
 from intently.show.layout import LINE, Layout, destination
-from intently.show.reading import Names, at_most, missing, names, outside, shown_names, weights
+from intently.show.reading import AxisNames, at_most, missing, names, outside, shown_names, weights
 from intently.show.style import ACCENT, FRAME, INK, LINES, QUIET, style, weight_map
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def _check_heads(heads: list[LazyMatrix]) -> None:
 
 
 def _draw(
-    values: np.ndarray, labels: Names, sides: tuple[str, str], at: int | None, heads: list[str]
+    values: np.ndarray, labels: AxisNames, sides: tuple[str, str], at: int | None, heads: list[str]
 ) -> Layout:
     """Draw the lines of (n, t, s), the weights of n heads; several heads are named by colour."""
     t, s = values.shape[1:]

@@ -35,7 +35,7 @@ LARGE = 2.3
 GAP = 0.14
 
 
-class Grid(NamedTuple):
+class ImageGrid(NamedTuple):
     """Patches in rows and columns, and the number of tokens before the first patch."""
 
     rows: int
@@ -43,7 +43,7 @@ class Grid(NamedTuple):
     before: int
 
 
-class Layer(NamedTuple):
+class ImageLayer(NamedTuple):
     """The weights of one token on the patches (rows, columns), its name, and its own patch."""
 
     name: str
@@ -140,7 +140,7 @@ def _square(n: int) -> int:
     return side if n - side * side <= 1 else 0
 
 
-def _grid(n: int, grid: tuple[int, int] | None) -> Grid:
+def _grid(n: int, grid: tuple[int, int] | None) -> ImageGrid:
     rows, columns = grid or (_square(n), _square(n))
     if not (rows >= 1 and columns >= 1 and rows * columns <= n):
         raise build(
@@ -153,10 +153,10 @@ def _grid(n: int, grid: tuple[int, int] | None) -> Grid:
             else "the side of the matrix that is the picture has fewer tokens",
             "pass grid=(rows, columns), and looks= if the picture is the other side",
         )
-    return Grid(rows, columns, n - rows * columns)
+    return ImageGrid(rows, columns, n - rows * columns)
 
 
-def _layer(lazy: LazyMatrix, token: Token, looks: str, grid: Grid) -> Layer:
+def _layer(lazy: LazyMatrix, token: Token, looks: str, grid: ImageGrid) -> ImageLayer:
     own = lazy.shape[looks == "from"]
     labels = names(lazy)[looks == "from"]
     inside = own == grid.before + grid.rows * grid.columns
@@ -186,10 +186,10 @@ def _layer(lazy: LazyMatrix, token: Token, looks: str, grid: Grid) -> Layer:
     if lazy.labels[looks == "from"] is not None:
         name = f"‘{visible(labels[at], 16)}’"
     values = looked(lazy, at, looks)[grid.before :]
-    return Layer(name, values.reshape(grid.rows, grid.columns), patch)
+    return ImageLayer(name, values.reshape(grid.rows, grid.columns), patch)
 
 
-def _beside(layers: Sequence[Layer], grid: Grid, looks: str) -> str:
+def _beside(layers: Sequence[ImageLayer], grid: ImageGrid, looks: str) -> str:
     said = f"{grid.rows} × {grid.columns} patches"
     if grid.before and looks == "at":
         rest = [1 - float(layer.values.sum()) for layer in layers]
@@ -201,7 +201,7 @@ def _beside(layers: Sequence[Layer], grid: Grid, looks: str) -> str:
 
 
 def _draw(
-    image: np.ndarray, layers: Sequence[Layer], grid: Grid, smooth: Smoothing, own: bool
+    image: np.ndarray, layers: Sequence[ImageLayer], grid: ImageGrid, smooth: Smoothing, own: bool
 ) -> Layout:
     from matplotlib.colors import Normalize
 
@@ -246,7 +246,7 @@ def _lay(axes: Axes, values: np.ndarray, image: np.ndarray, **options: Any) -> N
     axes.imshow(values, extent=extent, aspect="auto", **{"interpolation": "antialiased", **options})
 
 
-def _frame(axes: Axes, image: np.ndarray, patch: tuple[int, int], grid: Grid) -> None:
+def _frame(axes: Axes, image: np.ndarray, patch: tuple[int, int], grid: ImageGrid) -> None:
     from matplotlib.patches import Rectangle
 
     high, wide = image.shape[0] / grid.rows, image.shape[1] / grid.columns

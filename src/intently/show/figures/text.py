@@ -68,7 +68,7 @@ BLANK, CLOSE, APART, PAD = 0.05, 0.012, 0.03, 0.045
 """Inches before a word, a piece that goes on and a token, and on both sides of a text."""
 
 
-class Word(NamedTuple):
+class PlacedWord(NamedTuple):
     """A token to draw: its text, the gap before it in inches, and its weight or tint, if any."""
 
     text: str
@@ -82,18 +82,18 @@ class Passage(NamedTuple):
     """Words in reading order under a small heading; gaps of a long text are words too."""
 
     name: str
-    words: list[Word]
+    words: list[PlacedWord]
 
 
 @runtime_checkable
-class Tokenizer(Protocol):
+class TokenizerLike(Protocol):
     """The interface of tokenizers, which ours satisfy."""
 
     def encode(self, sentence: str, /) -> list[int]: ...
     def tokens(self, ids: list[int], /) -> list[str]: ...
 
 
-Cutter: TypeAlias = Tokenizer | Callable[[str], Sequence[str]] | Sequence[str]
+Cutter: TypeAlias = TokenizerLike | Callable[[str], Sequence[str]] | Sequence[str]
 """A tokenizer, a function such as ``tokenizer.tokenize``, or the tokens themselves."""
 
 
@@ -170,15 +170,17 @@ def _passages(lazy: LazyMatrix, at: int, looks: Looks, values: np.ndarray) -> li
     return [Passage("", _words(whole, dict(enumerate(values, start)), framed))]
 
 
-def _words(tokens: Sequence[str], weights: dict[int, float], framed: int | None) -> list[Word]:
+def _words(
+    tokens: Sequence[str], weights: dict[int, float], framed: int | None
+) -> list[PlacedWord]:
     written = [
-        Word(visible(token), BLANK if blank else CLOSE, weights.get(n), n == framed)
+        PlacedWord(visible(token), BLANK if blank else CLOSE, weights.get(n), n == framed)
         for n, (token, blank) in enumerate(spaced(tokens))
     ]
     if len(written) <= LARGEST:
         return written
     kept = _kept(len(written), weights, framed)
-    found: list[Word] = []
+    found: list[PlacedWord] = []
     for stays, places in groupby(range(len(written)), kept.__getitem__):
         words = [written[n] for n in places]
         found += words if stays else [_gap(words)]
@@ -201,12 +203,12 @@ def _kept(count: int, weights: dict[int, float], framed: int | None) -> np.ndarr
     return kept
 
 
-def _gap(words: Sequence[Word]) -> Word:
+def _gap(words: Sequence[PlacedWord]) -> PlacedWord:
     """Return what stands for words that are not written: how many they are, and their weight."""
     known = [word.weight for word in words if word.weight is not None]
     held = f", {sum(known):.2g} of the weight" if known else ""
     many = f"{len(words):,} token{'s' * (len(words) > 1)}"
-    return Word(f"[… {many}{held} …]", BLANK)
+    return PlacedWord(f"[… {many}{held} …]", BLANK)
 
 
 def _draw(
@@ -264,7 +266,7 @@ def _scale(axes: Axes, norm: Normalize, room: float) -> None:
 
 
 def _write(
-    axes: Axes, word: Word, box: tuple[float, float, float], norm: Normalize, few: bool
+    axes: Axes, word: PlacedWord, box: tuple[float, float, float], norm: Normalize, few: bool
 ) -> None:
     from matplotlib.patches import FancyBboxPatch
 
@@ -334,13 +336,13 @@ def _tokens(
     passages = []
     for name, tokens in cut.items():
         count = f"{len(tokens)} token{'s' * (len(tokens) > 1)}"
-        words = [Word(visible(x), APART, tint=TINTS[n % 2]) for n, x in enumerate(tokens)]
+        words = [PlacedWord(visible(x), APART, tint=TINTS[n % 2]) for n, x in enumerate(tokens)]
         passages.append(Passage(f"{visible(name, 40)}: {count}", words))
     return _draw(passages, None, heading, "", path)
 
 
 def _cut(sentence: str, cutter: Cutter, name: str) -> list[str]:
-    if isinstance(cutter, Tokenizer):
+    if isinstance(cutter, TokenizerLike):
         found = cutter.tokens(cutter.encode(sentence))
     elif callable(cutter):
         found = cutter(sentence)

@@ -16,7 +16,7 @@ from intently.core.matrix.labelling import as_numbers, attends_itself, crosses, 
 from intently.core.matrix.labelling import side as stack_of
 from intently.errors import ArgumentError, IntentlyError, KindError, build
 from intently.foundation.checks import whole_number
-from intently.show.inputs import Recording
+from intently.show.inputs import RecordingLike
 from intently.show.labels import spaced
 from intently.show.pictures import encoded, read
 
@@ -128,7 +128,7 @@ class Item:
         }
 
 
-Shown: TypeAlias = Recording | Mapping[str, LazyMatrix] | LazyMatrix | Sequence[Item]
+Shown: TypeAlias = RecordingLike | Mapping[str, LazyMatrix] | LazyMatrix | Sequence[Item]
 
 
 def items_of(
@@ -157,7 +157,7 @@ def items_of(
     if isinstance(source, Sequence) and source and all(isinstance(x, Item) for x in source):
         return list(source)
     left_out: list[str] = []
-    if isinstance(source, Recording):
+    if isinstance(source, RecordingLike):
         every = list(_recorded(source, left_out))
     elif isinstance(source, Mapping) and all(isinstance(m, LazyMatrix) for m in source.values()):
         every = [_NamedMatrix(str(key), matrix, str(key)) for key, matrix in source.items()]
@@ -228,7 +228,7 @@ class _NamedMatrix:
         return matrix[row]
 
 
-def _recorded(source: Recording, left_out: list[str]) -> Iterator[_NamedMatrix]:
+def _recorded(source: RecordingLike, left_out: list[str]) -> Iterator[_NamedMatrix]:
     """Yield the matrices of a recording; append the reasons for skipped ones to ``left_out``."""
     for name, call in zip(numbered(source.calls), source.calls):
         if call.verified is False:

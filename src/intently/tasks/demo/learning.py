@@ -43,7 +43,7 @@ from intently.tasks.translation.evaluation import (
     noun_choices,
     telling_choices,
 )
-from intently.tasks.translation.runs import Run, fit
+from intently.tasks.translation.runs import TranslationRun, fit
 from intently.tasks.translation.translator import AlignmentHead, Translator
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ def run(size: Size, out: Path, console: Console, *, resume: bool = False) -> dic
         return result
 
 
-def evaluate(done: Run, size: Size) -> dict[str, Any]:
+def evaluate(done: TranslationRun, size: Size) -> dict[str, Any]:
     """Score a trained translator on every split, choose its alignment head, and look at *it*."""
     translator, last = done.translator, done.history.records[-1]
     splits = {split: sample(split, size.sentences) for split in ("test", "novel", "deeper")}

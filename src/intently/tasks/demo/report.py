@@ -13,7 +13,7 @@ from intently.show.page.items import Text
 from intently.tasks.corpora import SHOWN, Pair
 from intently.tasks.text import words
 from intently.tasks.translation.evaluation import forced
-from intently.tasks.translation.runs import Run
+from intently.tasks.translation.runs import TranslationRun
 from intently.tasks.translation.translator import Translation, Translator
 
 if TYPE_CHECKING:
@@ -50,7 +50,9 @@ def first_look(out: Path, console: Console) -> None:
     )
 
 
-def pictures(done: Run, shown: Sequence[Translation], result: dict[str, Any], out: Path) -> None:
+def pictures(
+    done: TranslationRun, shown: Sequence[Translation], result: dict[str, Any], out: Path
+) -> None:
     """Draw the loss, the alignments, every head, and what *it* looks at."""
     folder = out / "pictures"
     folder.mkdir(parents=True, exist_ok=True)

@@ -45,7 +45,7 @@ GREEDY, TOKENS = SearchOptions(beam=1), 8192
 
 
 @dataclass(frozen=True)
-class Score:
+class Metric:
     """A score from 0 to 100, with the signature that others need to compare it.
 
     ``interval`` holds 95 % of the scores of resampled corpora; None without resampling.
@@ -67,7 +67,7 @@ def bleu(
     *,
     lowercase: bool = False,
     bootstrap: int = 0,
-) -> Score:
+) -> Metric:
     """Return the BLEU of a corpus of plain, detokenised text, one reference each.
 
     Papineni et al. 2002, "BLEU: a Method for Automatic Evaluation of Machine Translation",
@@ -87,7 +87,7 @@ def bleu(
     return _score("BLEU", BLEU(lowercase=lowercase), hypotheses, references, bootstrap)
 
 
-def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Metric:
     """Return the chrF of a corpus, one reference each.
 
     Popović 2015, "chrF: character n-gram F-score for automatic MT evaluation", computed by
@@ -130,7 +130,7 @@ def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> float:
 
 def _score(
     name: str, metric: Any, hypotheses: Sequence[str], references: Sequence[str], bootstrap: int = 0
-) -> Score:
+) -> Metric:
     check_references("hypotheses", hypotheses, references)
     if bootstrap < 0 or bootstrap == 1:  # one resample has no interval
         raise build(ArgumentError, "bootstrap", "0, or at least 2 resamples", bootstrap)
@@ -142,7 +142,7 @@ def _score(
     interval = None
     if bootstrap:
         interval = percent(result._mean - result._ci), percent(result._mean + result._ci)
-    return Score(name, percent(result.score), str(metric.get_signature()), interval)
+    return Metric(name, percent(result.score), str(metric.get_signature()), interval)
 
 
 def check_references(name: str, given: Sequence[Any], references: Sequence[str]) -> None:

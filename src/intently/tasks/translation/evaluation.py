@@ -23,7 +23,7 @@ from intently.tasks.decoding.search import padded
 from intently.tasks.text import EOS, SOS, words
 from intently.tasks.text.words import word_spans
 from intently.tasks.training.metrics import (
-    Score,
+    Metric,
     bleu,
     check_references,
     chrf,
@@ -52,9 +52,9 @@ class Scores:
 
     sentences: int
     exact: float
-    bleu: Score
-    lowercased: Score
-    chrf: Score
+    bleu: Metric
+    lowercased: Metric
+    chrf: Metric
     suitable: str = "bleu"
     pronouns: float | None = None
     because: int = 0

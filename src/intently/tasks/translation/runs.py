@@ -42,7 +42,7 @@ DEV_SENTENCES = 500
 
 
 @dataclass(frozen=True)
-class Run:
+class TranslationRun:
     """The result of `fit`: the translator, the history of its training, and pairs left out."""
 
     translator: Translator
@@ -61,7 +61,7 @@ def fit(
     tokenizers: tuple[Tokenizer, Tokenizer] | None = None,
     progress: Listener | None = None,
     resume: bool | str = False,
-) -> Run:
+) -> TranslationRun:
     """Train a translator on ``text`` and write it to ``out``/model.
 
     ``dev`` chooses the best checkpoint by greedy translations of its first 500 sentences, scored by
@@ -142,7 +142,7 @@ def fit(
                 translator.save(folder / "model")
         model.cpu()
         here.wait()
-    return Run(translator, history, len(pairs), pairs.too_long, folder)
+    return TranslationRun(translator, history, len(pairs), pairs.too_long, folder)
 
 
 def _check_best_by(name: str | None, validate: DevSet, first: bool) -> None:

@@ -22,7 +22,7 @@ from intently.tasks.text import EOS, SOS, Tokenizer, words
 from intently.tasks.text.words import not_text
 
 
-class Side(NamedTuple):
+class WordSide(NamedTuple):
     """One side of a translation: token ids, words, and the positions of each word's tokens."""
 
     ids: Sequence[int] = ()
@@ -30,15 +30,15 @@ class Side(NamedTuple):
     groups: Sequence[Sequence[int]] = ()
 
 
-class Line(NamedTuple):
+class ReadLine(NamedTuple):
     """A line as it was read, its tokens and words, and the warnings about it."""
 
     text: str
-    side: Side
+    side: WordSide
     notes: tuple[str, ...]
 
 
-def read_line(line: str, argument: str, tokenizer: Tokenizer, most: int) -> Line:
+def read_line(line: str, argument: str, tokenizer: Tokenizer, most: int) -> ReadLine:
     """Read a line, cut after ``most`` tokens; ``argument`` names it in an `ArgumentError`."""
     try:
         line.encode()
@@ -57,7 +57,7 @@ def read_line(line: str, argument: str, tokenizer: Tokenizer, most: int) -> Line
     ids = ids[:most]
     groups = [[i for i in group if i < len(ids)] for group in groups]
     kept = [word for word, group in zip(words(text), groups) if group]
-    return Line(text, Side(ids, kept, [group for group in groups if group]), tuple(notes))
+    return ReadLine(text, WordSide(ids, kept, [group for group in groups if group]), tuple(notes))
 
 
 def _cut(tokenizer: Tokenizer, text: str, tokens: int) -> str:
@@ -111,8 +111,8 @@ class States(Mapping[str, Tensor]):
         cls,
         model: EncoderDecoder,
         tokenizers: tuple[Tokenizer, Tokenizer],
-        source: Side,
-        target: Side,
+        source: WordSide,
+        target: WordSide,
     ) -> States:
         """Return the states of a model that reads ``source`` and writes ``target``."""
         if not source.ids:

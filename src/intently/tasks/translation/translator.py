@@ -31,7 +31,7 @@ from intently.tasks.decoding import Hypothesis, SearchOptions, search
 from intently.tasks.decoding.options import checked
 from intently.tasks.text import UNK, Tokenizer, word_spans, words
 from intently.tasks.translation import model_folder
-from intently.tasks.translation.states import Line, Side, States, read_line
+from intently.tasks.translation.states import ReadLine, States, WordSide, read_line
 
 KIND = "intently translator"
 ABOUT, TOKENIZERS = "translator.json", ("source.json", "target.json")
@@ -84,7 +84,7 @@ class Translation:
     score: float
     hypothesis: Hypothesis
     translator: Translator
-    sides: tuple[Side, Side] = (Side(), Side())
+    sides: tuple[WordSide, WordSide] = (WordSide(), WordSide())
     notes: tuple[str, ...] = ()
     alternatives: tuple[Translation, ...] = ()
     read: str = ""
@@ -336,7 +336,7 @@ class Translator:
             done += len(batch)
             del read, full, found, batch  # free their memory before the next search
 
-    def _read(self, lines: Sequence[str], name: str, done: int, stacklevel: int) -> list[Line]:
+    def _read(self, lines: Sequence[str], name: str, done: int, stacklevel: int) -> list[ReadLine]:
         """Return lines ``done``, … of an argument as they are read, and warn of each note."""
         tokenizer = self.target_tokenizer if name == "output" else self.source_tokenizer
         found = [
@@ -348,18 +348,18 @@ class Translator:
                 warnings.warn(f"line {i}: {note}", TranslationWarning, stacklevel=stacklevel)
         return found
 
-    def _translation(self, given: str, line: Line, hypothesis: Hypothesis) -> Translation:
+    def _translation(self, given: str, line: ReadLine, hypothesis: Hypothesis) -> Translation:
         tokenizer, y = self.target_tokenizer, hypothesis.ids
         if UNK in y:
             text, groups = self._copied(line, hypothesis)
         else:
             text, groups = tokenizer.decode(y), tokenizer.group_ids(y)
-        sides = line.side, Side(y, words(text), groups)
+        sides = line.side, WordSide(y, words(text), groups)
         return Translation(
             given, text, hypothesis.score, hypothesis, self, sides, line.notes, read=line.text
         )
 
-    def _copied(self, line: Line, hypothesis: Hypothesis) -> tuple[str, list[list[int]]]:
+    def _copied(self, line: ReadLine, hypothesis: Hypothesis) -> tuple[str, list[list[int]]]:
         """Return the text, each unknown token replaced by its aligned source word, and the groups.
 
         A space is added before the word if the source has one, or after a letter. Source: Luong et
