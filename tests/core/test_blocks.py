@@ -13,7 +13,7 @@ from torch import Tensor
 
 import intently as it
 from intently.core.masks import EMPTY, FULL, PARTIAL, Geometry, indexed
-from intently.core.masks.closed_forms import MOST
+from intently.core.masks.block_states import MOST
 from intently.core.masks.mask import Mask, seen_exactly
 from intently.foundation.values import freeze, thaw
 

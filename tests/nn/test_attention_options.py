@@ -158,7 +158,7 @@ def test_values_move_with_the_layer() -> None:
     }
 )
 def test_the_table_of_angles_is_rotarys_formula(layout: Any, dtype: Any, offset: Any) -> None:
-    from intently.nn.projected import turned
+    from intently.nn.projected_attention import turned
 
     rotary = it.Rotary(8, layout=layout, width=6, scaling=YaRN(4.0, 16), base=500.0)
     heads = torch.randn(2, 5, 3, 8).to(dtype)

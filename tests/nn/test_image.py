@@ -13,7 +13,7 @@ import intently as it
 from intently.errors import ArgumentError
 from intently.nn.image.attention import ChannelNorm, ImageAttention, SpatialTransformer, group_norm
 from intently.nn.options import AttentionOptions
-from intently.nn.projected import Projections
+from intently.nn.projected_attention import Projections
 
 from ..combinations import pairs
 from ..tensors import renamed

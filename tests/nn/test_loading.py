@@ -28,7 +28,7 @@ from intently.interop.torch import KeyValueAttention
 from intently.nn.models.language import LanguageModel, LanguageOptions
 from intently.nn.models.transformer import Transformer, TransformerOptions
 from intently.nn.models.vision import VisionOptions, VisionTransformer
-from intently.nn.weights.loading import AllOrNothing
+from intently.nn.weights.copying import AllOrNothing
 
 from ..tensors import drawn
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from intently.core.positions import Rotary
-from intently.nn.projected import AngleTable
+from intently.nn.projected_attention import AngleTable
 
 
 class Interrupted(AngleTable):

@@ -15,9 +15,9 @@ from intently.core.masks import Mask
 from intently.core.matrix import LazyMatrix
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.nn import DecoderLayer, EncoderLayer, MultiHeadAttention
-from intently.nn.attended import attended, attention_blocks
 from intently.nn.models.transformer import DecoderCache
-from intently.nn.weights.loading import AllOrNothing
+from intently.nn.replay import attended, attention_blocks
+from intently.nn.weights.copying import AllOrNothing
 
 
 class _Stack(AllOrNothing):

@@ -33,7 +33,7 @@ from intently.core.attention import attend, attention
 from intently.errors import ArgumentError, CheckpointError, KindError, build
 from intently.foundation.checks import whole_number
 from intently.foundation.on_demand import listed, require
-from intently.interop.foreign import check_kind, check_options, rows, transfer
+from intently.interop.transfer import check_kind, check_options, rows, transfer
 from intently.nn import AttentionOptions, MultiHeadAttention, Projections
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from intently.core.masks.mask import OverMask
 from intently.errors import ArgumentError, build, shape_of
 from intently.foundation.on_demand import listed
 from intently.interop.blocks import Decoder, Encoder, EncoderDecoder
-from intently.interop.foreign import (
+from intently.interop.transfer import (
     Rows,
     assemble,
     check_hooks,
@@ -57,7 +57,7 @@ from intently.nn import (
     MultiHeadAttention,
     Projections,
 )
-from intently.nn.weights.loading import AllOrNothing
+from intently.nn.weights.copying import AllOrNothing
 
 __all__ = ["dump", "load", "mask"]
 

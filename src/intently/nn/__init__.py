@@ -9,7 +9,7 @@ from intently.nn.image.attention import ChannelNorm, ImageAttention, SpatialTran
 from intently.nn.image.convolution import ConvolutionAsAttention, convolution_as_attention
 from intently.nn.multi_head import AttentionHead, MultiHeadAttention
 from intently.nn.options import AdditiveScore, AttentionOptions, GeneralScore, RelativeBias, Sinks
-from intently.nn.projected import Projections
+from intently.nn.projected_attention import Projections
 from intently.nn.recurrent import AdditiveAttention, AttentionalVector, LuongAttention, Remembered
 
 __all__ = [

@@ -23,7 +23,7 @@ from intently.nn.caches.window import WindowCache
 from intently.nn.checks import check_steps, check_tokens, forgiving
 from intently.nn.feed_forward import FeedForward
 from intently.nn.multi_head import MultiHeadAttention
-from intently.nn.weights.loading import AllOrNothing, copied, copied_norm
+from intently.nn.weights.copying import AllOrNothing, copied, copied_norm
 
 Norm = Literal["pre", "post"]
 Caches = tuple[KeyValueCache | WindowCache | None, FixedCache | None]

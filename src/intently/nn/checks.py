@@ -16,7 +16,7 @@ from intently.nn.caches.key_value import AsBefore, FixedCache, KeyValueCache
 from intently.nn.caches.window import WindowCache
 
 if TYPE_CHECKING:
-    from intently.nn.projected import Projected
+    from intently.nn.projected_attention import Projected
 
 Cache = KeyValueCache | WindowCache | FixedCache
 CACHES = (KeyValueCache, WindowCache, FixedCache)

@@ -15,7 +15,7 @@ from intently.foundation.checks import probability, whole_number
 from intently.foundation.field_names import answered
 from intently.nn.checks import check_dtype
 from intently.nn.linear import Linear, xavier
-from intently.nn.weights.loading import AllOrNothing, Map, filled, tensors
+from intently.nn.weights.copying import AllOrNothing, Map, filled, tensors
 from intently.nn.weights.reading import (
     Weight,
     check_layout,

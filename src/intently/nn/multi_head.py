@@ -10,8 +10,8 @@ from intently.foundation.checks import divisor, whole_number
 from intently.foundation.field_names import answered
 from intently.nn.linear import linear
 from intently.nn.options import AttentionOptions
-from intently.nn.projected import Projected, Projections
-from intently.nn.weights.loading import filled
+from intently.nn.projected_attention import Projected, Projections
+from intently.nn.weights.copying import filled
 from intently.nn.weights.reading import Weights, read, with_out
 
 

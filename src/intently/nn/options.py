@@ -21,7 +21,7 @@ from intently.errors import ArgumentError, KindError, build
 from intently.foundation.checks import check_kind
 from intently.foundation.field_names import answered
 from intently.foundation.values import Value
-from intently.nn.weights.loading import AllOrNothing
+from intently.nn.weights.copying import AllOrNothing
 
 MODULE = "an nn.Module whose call returns it"
 

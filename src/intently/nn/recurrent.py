@@ -25,7 +25,7 @@ from intently.nn.caches.rows import Padded, row_lengths
 from intently.nn.checks import check_dtype
 from intently.nn.linear import Linear, xavier
 from intently.nn.weights import reading
-from intently.nn.weights.loading import AllOrNothing, Map, filled, tensors
+from intently.nn.weights.copying import AllOrNothing, Map, filled, tensors
 from intently.nn.weights.reading import Weight
 
 FLOATS = "a floating-point tensor (b, {}, width)"

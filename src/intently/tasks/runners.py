@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from intently.errors import ArgumentError, DataError, KernelError, build
-from intently.interop.foreign import HERE, kind_of, loaded, quiet, reading
+from intently.interop.transfer import HERE, kind_of, loaded, quiet, reading
 from intently.observe import Recording, watch
 from intently.show.labels import visible
 from intently.show.page import Picture

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 import intently as it
 from intently.core.positions import DynamicNTK
 from intently.nn import AttentionOptions, MultiHeadAttention, RelativeBias, SpatialTransformer
-from intently.nn.attended import attended
 from intently.nn.models import Transformer, TransformerOptions
 from intently.nn.models.language import LanguageModel, LanguageOptions
 from intently.nn.models.recurrent import RecurrentOptions, RecurrentSeq2Seq
 from intently.nn.models.vision import VisionOptions, VisionTransformer
+from intently.nn.replay import attended
 
 from ...combinations import each
 from ...tensors import drawn as fill

@@ -17,7 +17,7 @@ from intently.nn.feed_forward import FeedForward, GatedFeedForward
 from intently.nn.models.language import LanguageCache, LanguageModel, LanguageOptions
 from intently.nn.models.seq2seq import mlp
 from intently.nn.options import AttentionOptions
-from intently.nn.projected import Projections
+from intently.nn.projected_attention import Projections
 
 from ...combinations import each
 from ...messages import raises

@@ -15,7 +15,7 @@ import torch
 import intently as it
 from intently.core.positions import DynamicNTK
 from intently.nn import AttentionOptions, MultiHeadAttention, RelativeBias
-from intently.nn.attended import attended
+from intently.nn.replay import attended
 from intently.tasks.decoding import Hypothesis, SearchOptions, search
 from intently.tasks.decoding.hypothesis import SearchTrace
 

@@ -23,8 +23,8 @@ tensor([[1, 0, 0],
 In a notebook a mask shows itself as a picture.
 """
 
+from intently.core.masks.block_states import EMPTY, FULL, PARTIAL
 from intently.core.masks.by_position import causal, dilated, grid, is_plain_causal, window
-from intently.core.masks.closed_forms import EMPTY, FULL, PARTIAL
 from intently.core.masks.geometry import Geometry, check_broadcast, indexed
 from intently.core.masks.mask import Mask, allowed, as_mask
 from intently.core.masks.ragged import padding, prefix, segments

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from intently.core.masks.closed_forms import FULL, Queries, Rows, edges, image_edges, states
+from intently.core.masks.block_states import FULL, Queries, Rows, edges, image_edges, states
 from intently.core.masks.geometry import (
     Geometry,
     Integers,

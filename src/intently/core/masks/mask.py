@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from intently.core.masks.closed_forms import (
+from intently.core.masks.block_states import (
     FULL,
     Rows,
     any_of,

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from intently.core.masks.closed_forms import Queries, Rows, any_of, edges, states, unless_all
+from intently.core.masks.block_states import Queries, Rows, any_of, edges, states, unless_all
 from intently.core.masks.geometry import (
     Cut,
     Geometry,

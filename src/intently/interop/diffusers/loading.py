@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from intently.errors import ArgumentError, build
 from intently.interop.blocks import ResidualAttention
 from intently.interop.diffusers.processor import PLAIN, WITH_QK_NORM, scale_of
-from intently.interop.foreign import (
+from intently.interop.transfer import (
     Rows,
     assemble,
     check_kind,

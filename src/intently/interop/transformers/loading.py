@@ -25,7 +25,7 @@ from intently.core.positions.scaling import DynamicNTK, Llama3, Scaling, YaRN
 from intently.core.positions.scaling import Linear as LinearScaling
 from intently.errors import DataError, KindError, build
 from intently.interop.blocks import Decoder, Embeddings, Encoder, TextModel, TextToText
-from intently.interop.foreign import (
+from intently.interop.transfer import (
     as_it_is,
     check_options,
     kind_of,

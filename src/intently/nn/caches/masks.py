@@ -10,7 +10,7 @@ from torch import Tensor
 
 from intently.core.biases import Bias
 from intently.core.masks import Geometry, Mask, allowed
-from intently.core.masks.closed_forms import unless_all
+from intently.core.masks.block_states import unless_all
 from intently.core.masks.geometry import Cut, Over, R, cut_left, pick
 from intently.core.masks.mask import OverMask
 from intently.core.masks.ragged import Padding

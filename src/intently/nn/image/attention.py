@@ -21,15 +21,15 @@ from intently.errors import ArgumentError, build, shape_of
 from intently.foundation.arrays import check_floats
 from intently.foundation.checks import whole_number
 from intently.foundation.field_names import answered
-from intently.nn.attended import attended, attention_blocks
 from intently.nn.blocks import DecoderLayer, EncoderLayer, made_norm
 from intently.nn.checks import check_dtype, check_steps, forgiving
 from intently.nn.feed_forward import GatedFeedForward
 from intently.nn.linear import Linear
 from intently.nn.multi_head import MultiHeadAttention
 from intently.nn.options import AttentionOptions
-from intently.nn.projected import Projections
-from intently.nn.weights.loading import AllOrNothing, copied, copied_norm, filled, tensors
+from intently.nn.projected_attention import Projections
+from intently.nn.replay import attended, attention_blocks
+from intently.nn.weights.copying import AllOrNothing, copied, copied_norm, filled, tensors
 from intently.nn.weights.reading import StorageOptions, Weight, Weights, read_map, sizes
 
 

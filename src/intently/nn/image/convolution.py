@@ -19,13 +19,13 @@ from torch import Tensor, nn
 
 from intently.core.attention import Attention, attend
 from intently.core.masks import Geometry, Mask
-from intently.core.masks.closed_forms import Edges, edges, image_edges, states, unless_all
+from intently.core.masks.block_states import Edges, edges, image_edges, states, unless_all
 from intently.core.masks.geometry import pick
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.arrays import check_floats
 from intently.foundation.checks import check_kind
 from intently.nn.checks import check_dtype, forgiving
-from intently.nn.weights.loading import AllOrNothing
+from intently.nn.weights.copying import AllOrNothing
 
 Axis = tuple[int, int, int, int, int, int]
 """One axis of an image: input, output and kernel size, stride, padding before, dilation."""

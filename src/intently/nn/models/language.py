@@ -23,7 +23,6 @@ from intently.core.positions import Learned, Rotary
 from intently.errors import ArgumentError, KindError, build
 from intently.foundation.checks import divisor, whole_number
 from intently.foundation.field_names import answered
-from intently.nn.attended import attended, attention_blocks
 from intently.nn.blocks import EncoderLayer
 from intently.nn.caches.key_value import AsBefore, KeyValueCache
 from intently.nn.caches.window import WindowCache
@@ -39,8 +38,9 @@ from intently.nn.models.seq2seq import (
 )
 from intently.nn.multi_head import MultiHeadAttention
 from intently.nn.options import AttentionOptions
-from intently.nn.projected import Projections
-from intently.nn.weights.loading import AllOrNothing
+from intently.nn.projected_attention import Projections
+from intently.nn.replay import attended, attention_blocks
+from intently.nn.weights.copying import AllOrNothing
 
 
 @answered

@@ -20,7 +20,6 @@ from intently.core.attention import Attention, attend
 from intently.errors import ArgumentError, build
 from intently.foundation.checks import check_kind, check_word, probability, whole_number
 from intently.foundation.field_names import answered
-from intently.nn.attended import Replay
 from intently.nn.caches.rows import CacheRows, picked
 from intently.nn.linear import Linear, xavier
 from intently.nn.models.recurrent_steps import (
@@ -46,6 +45,7 @@ from intently.nn.models.seq2seq import (
 )
 from intently.nn.models.transformer import SHARES
 from intently.nn.recurrent import AdditiveAttention, LuongAttention, Remembered
+from intently.nn.replay import Replay
 
 ATTENTIONS = ("none", "additive", "dot", "general", "concat")
 

@@ -20,8 +20,8 @@ from intently.nn.caches.rows import row_lengths
 from intently.nn.feed_forward import FeedForward
 from intently.nn.linear import linear
 from intently.nn.options import AttentionOptions
-from intently.nn.projected import Projections
-from intently.nn.weights.loading import AllOrNothing
+from intently.nn.projected_attention import Projections
+from intently.nn.weights.copying import AllOrNothing
 
 Side = Literal["source", "target"]
 States = dict[str, Tensor]

@@ -21,7 +21,6 @@ from intently.core.positions import Rotary, sinusoidal
 from intently.errors import ArgumentError, build
 from intently.foundation.checks import check_word, divisor, probability, whole_number
 from intently.foundation.field_names import answered
-from intently.nn.attended import Replay, attended, attention_blocks
 from intently.nn.blocks import DecoderLayer, EncoderLayer
 from intently.nn.caches.key_value import AsBefore, FixedCache, KeyValueCache
 from intently.nn.caches.rows import Padded
@@ -42,6 +41,7 @@ from intently.nn.models.seq2seq import (
 )
 from intently.nn.multi_head import MultiHeadAttention
 from intently.nn.options import AttentionOptions
+from intently.nn.replay import Replay, attended, attention_blocks
 
 SHARES = ("output", "all")
 POSITIONS = ("sinusoidal", "learned", "rotary")

@@ -18,14 +18,14 @@ from intently.errors import ArgumentError, build, shape_of
 from intently.foundation.arrays import check_floats
 from intently.foundation.checks import divisor, whole_number
 from intently.foundation.field_names import answered
-from intently.nn.attended import attended, attention_blocks
 from intently.nn.blocks import EncoderLayer
 from intently.nn.checks import check_dtype
 from intently.nn.models.seq2seq import FOURFOLD, Factory, States, check_options, kept
 from intently.nn.multi_head import MultiHeadAttention
 from intently.nn.options import AttentionOptions
-from intently.nn.projected import Projections
-from intently.nn.weights.loading import AllOrNothing
+from intently.nn.projected_attention import Projections
+from intently.nn.replay import attended, attention_blocks
+from intently.nn.weights.copying import AllOrNothing
 
 
 @answered

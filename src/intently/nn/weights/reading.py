@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.checks import check_kind, check_word, divisor, whole_number
 from intently.nn.options import AttentionOptions
-from intently.nn.projected import Projections
-from intently.nn.weights.loading import Map, same_kind
+from intently.nn.projected_attention import Projections
+from intently.nn.weights.copying import Map, same_kind
 
 Linear: TypeAlias = nn.Linear | nn.Conv1d | nn.Conv2d
 """A linear map, which image models also write as a convolution of single pixels."""

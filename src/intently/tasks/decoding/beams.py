@@ -26,8 +26,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from intently.errors import ArgumentError, build
-from intently.nn.attended import Replay
-from intently.nn.models import stepping
+from intently.nn.models import fast_step
+from intently.nn.replay import Replay
 from intently.tasks.decoding.hypothesis import Hypothesis, SearchTrace
 from intently.tasks.decoding.options import EOS, PAD, SOS, SearchOptions
 
@@ -69,7 +69,7 @@ def decode_batch(
     sizes = torch.tensor(lengths, device=source.device) if padded else None
     read = model.new_encoder_cache() if keep_attention else None
     memory, cache = model.encode(source, sizes, read), model.new_cache(keep_queries=keep_attention)
-    step = stepping.SearchStep(model, memory, cache) if stepping.serves(model) else None
+    step = fast_step.SearchStep(model, memory, cache) if fast_step.serves(model) else None
     cross_keys: dict[str, Tensor] = {}
     beams = Beams([options.limit(n - 1) for n in lengths], options, source.device)
     while True:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from intently.core.matrix import LazyMatrix
 from intently.errors import ArgumentError, build
-from intently.nn.attended import Replay
+from intently.nn.replay import Replay
 
 
 @dataclass(frozen=True)

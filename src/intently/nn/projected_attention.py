@@ -29,7 +29,7 @@ from intently.nn.caches.key_value import FixedCache
 from intently.nn.checks import Cache, check_call, forgiving
 from intently.nn.linear import linear
 from intently.nn.options import AttentionOptions
-from intently.nn.weights.loading import AllOrNothing, restore, wrong_shapes
+from intently.nn.weights.copying import AllOrNothing, restore, wrong_shapes
 
 
 @answered

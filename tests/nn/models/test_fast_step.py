@@ -12,7 +12,7 @@ from torch import nn
 
 import intently as it
 from intently.nn import AttentionOptions, MultiHeadAttention
-from intently.nn.models import Transformer, stepping
+from intently.nn.models import Transformer, fast_step
 from intently.tasks.decoding import Hypothesis, SearchOptions, search
 
 from .plain_transformer import VARIANTS, drawn
@@ -35,7 +35,7 @@ def found(model: Transformer, beam: int) -> list[Hypothesis]:
 
 def taken(model: Transformer) -> bool:
     with torch.no_grad():
-        return stepping.serves(model)
+        return fast_step.serves(model)
 
 
 @pytest.mark.parametrize("beam", [1, 3])
@@ -47,7 +47,7 @@ def test_they_are_those_of_decode_bit_for_bit(
     model = model_of(variant, dtype, width=32)  # so that 1/√d is no power of 2
     assert taken(model)
     own = found(model, beam)
-    monkeypatch.setattr(stepping, "serves", lambda model: False)
+    monkeypatch.setattr(fast_step, "serves", lambda model: False)
     for h, other in zip(own, found(model, beam), strict=True):
         assert h == other
         assert list(h.attention) == list(other.attention)
@@ -62,7 +62,7 @@ def test_the_cross_attention_may_have_other_heads() -> None:
     assert taken(model)
     memory = model.encode(torch.tensor([[5, 6, 2], [7, 2, 0]]), torch.tensor([3, 2]))
     cache, other = model.new_cache(), model.new_cache()
-    step = stepping.SearchStep(model, memory, cache)
+    step = fast_step.SearchStep(model, memory, cache)
     for tokens in torch.tensor([[1, 1], [4, 5], [6, 7]]):
         assert torch.equal(
             step(tokens, memory), model.decode(tokens[:, None], memory, other)[:, -1]
@@ -121,8 +121,8 @@ def test_what_acts_on_all_calls_acts_on_those_of_a_search(
     model = model_of()
     with torch.no_grad():
         with within():
-            assert not stepping.serves(model)
-        assert stepping.serves(model)
+            assert not fast_step.serves(model)
+        assert fast_step.serves(model)
 
 
 def test_a_class_of_ones_own_is_asked_itself() -> None:

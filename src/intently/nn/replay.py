@@ -16,7 +16,7 @@ from intently.core.matrix import LazyMatrix, stack_rows
 from intently.core.positions import Rotary
 from intently.foundation.values import Value
 from intently.nn.caches.masks import standing
-from intently.nn.projected import Projected, by_length
+from intently.nn.projected_attention import Projected, by_length
 
 
 def attended(

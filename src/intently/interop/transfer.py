@@ -28,7 +28,7 @@ from intently.errors import (
 from intently.foundation.files import File
 from intently.foundation.on_demand import require
 from intently.nn import DecoderLayer, EncoderLayer, MultiHeadAttention
-from intently.nn.weights.loading import M, Map, elsewhere
+from intently.nn.weights.copying import M, Map, elsewhere
 
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 

@@ -25,7 +25,7 @@ from intently.nn.feed_forward import FeedForward, GatedFeedForward
 from intently.nn.linear import Linear, linear
 from intently.nn.models.transformer import DecoderCache, Memory, Transformer
 from intently.nn.multi_head import MultiHeadAttention
-from intently.nn.projected import turned
+from intently.nn.projected_attention import turned
 
 PARTS = {
     *(Transformer, EncoderLayer, DecoderLayer, MultiHeadAttention, FeedForward, GatedFeedForward),
