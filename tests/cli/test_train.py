@@ -21,8 +21,9 @@ from intently.tasks.corpora import Corpus
 from intently.tasks.language.text_model import language_flags
 from intently.tasks.recipes import Origin, recipe, recipe_text, recipes
 from intently.tasks.training import Stepped, TrainingOptions, progress
+from intently.tasks.training.folder_lock import sole_writer
 from intently.tasks.training.options import Flag
-from intently.tasks.training.processes import Processes, sole_writer
+from intently.tasks.training.processes import Processes
 from intently.tasks.translation.runs import WRITES
 from intently.tasks.translation.translator import Translator
 

@@ -24,7 +24,7 @@ from intently.tasks.corpora.files import read_parallel
 from intently.tasks.recipes import Files, Origin, keeping
 from intently.tasks.training import TrainingOptions, display
 from intently.tasks.training.checkpoint import Checkpoints
-from intently.tasks.training.processes import sole_writer
+from intently.tasks.training.folder_lock import sole_writer
 from intently.tasks.training.progress import counted
 from intently.tasks.translation.runs import DEV_SENTENCES, WRITES, fit, links_of, read_links
 from intently.tasks.translation.translator import Translator

@@ -34,7 +34,7 @@ from intently.tasks.recipes import Files, Origin
 from intently.tasks.text import KINDS, Tokenizer
 from intently.tasks.training import Checkpoints, TrainingOptions
 from intently.tasks.training.checkpoint import STATE, Checkpoint
-from intently.tasks.training.processes import ABOUT, sole_writer
+from intently.tasks.training.folder_lock import ABOUT, sole_writer
 from intently.tasks.translation.translator import Translator
 
 from .hostile import TEXTS, archives, forged, mutants, outcome, packed, parts

@@ -13,7 +13,7 @@ from intently.errors import ArgumentError
 from intently.tasks import demo
 from intently.tasks.language.runs import WRITES as LANGUAGE
 from intently.tasks.training import Checkpoint, Checkpoints
-from intently.tasks.training.processes import sole_writer
+from intently.tasks.training.folder_lock import sole_writer
 from intently.tasks.translation.runs import WRITES
 
 from ...command_line import Command, refused

@@ -13,7 +13,7 @@ from intently.errors import ArgumentError, DataError
 from intently.tasks.corpora.files import ParallelText
 from intently.tasks.text import Tokenizer
 from intently.tasks.training import Checkpoints, Event, Stepped, TrainingOptions
-from intently.tasks.training.processes import ABOUT, sole_writer
+from intently.tasks.training.folder_lock import ABOUT, sole_writer
 from intently.tasks.training.progress import Listener
 from intently.tasks.translation.runs import WRITES, fit
 from intently.tasks.translation.translator import Translator

@@ -30,8 +30,8 @@ from intently.tasks.recipes import Origin
 from intently.tasks.text import Tokenizer
 from intently.tasks.training import Checkpoints, TrainingOptions, display
 from intently.tasks.training.checkpoint import versions
+from intently.tasks.training.folder_lock import sole_writer
 from intently.tasks.training.optimiser import warmup_of
-from intently.tasks.training.processes import sole_writer
 from intently.tasks.training.progress import Event, Listener, Stepped, clock
 from intently.tasks.translation import runs
 from intently.tasks.translation.evaluation import (

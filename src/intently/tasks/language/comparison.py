@@ -23,9 +23,9 @@ from intently.foundation.files import replace_file
 from intently.show.figures.curves import curves
 from intently.tasks.language.runs import LanguageRun
 from intently.tasks.training.checkpoint import versions
+from intently.tasks.training.folder_lock import sole_writer
 from intently.tasks.training.metrics import CONFIDENT, Interval
 from intently.tasks.training.options import ScheduleOptions
-from intently.tasks.training.processes import sole_writer
 from intently.tasks.training.progress import History
 
 WRITES = ("context.json", "context.png")

@@ -31,9 +31,10 @@ from intently.tasks.language.text_model import TextModel, Variant, new_model
 from intently.tasks.text import Tokenizer
 from intently.tasks.training import Checkpoints, History, TrainingOptions, train
 from intently.tasks.training.batches import Batch, Sentences, fingerprint
+from intently.tasks.training.folder_lock import sole_writer
 from intently.tasks.training.loss import batch_loss
 from intently.tasks.training.optimiser import settled
-from intently.tasks.training.processes import current, sole_writer
+from intently.tasks.training.processes import current
 from intently.tasks.training.progress import Listener
 
 TOKENIZER, VARIANT = models.TOKENIZER, "variant.json"

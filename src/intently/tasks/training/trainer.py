@@ -28,6 +28,7 @@ from intently.tasks.training import checkpoint as files
 from intently.tasks.training import progress as events
 from intently.tasks.training.batches import Batch, Data, Epoch, epoch
 from intently.tasks.training.checkpoint import Checkpoint, Checkpoints
+from intently.tasks.training.folder_lock import sole_writer
 from intently.tasks.training.loss import BatchLoss, batch_loss
 from intently.tasks.training.metrics import best_by, check_patience, without_better
 from intently.tasks.training.optimiser import (
@@ -38,7 +39,7 @@ from intently.tasks.training.optimiser import (
     settled,
 )
 from intently.tasks.training.options import TrainingOptions
-from intently.tasks.training.processes import Interruption, Processes, sole_writer
+from intently.tasks.training.processes import Interruption, Processes
 from intently.tasks.training.progress import Event, History, Listener, Stopped
 
 RECORDS = 500

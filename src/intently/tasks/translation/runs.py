@@ -24,9 +24,9 @@ from intently.tasks.text import Tokenizer, word_spans, words
 from intently.tasks.text.vocabularies import SMALLEST
 from intently.tasks.training import Checkpoints, DevSet, History, Pairs, TrainingOptions, train
 from intently.tasks.training.batches import Guide
+from intently.tasks.training.folder_lock import sole_writer
 from intently.tasks.training.loss import batch_loss, guided_head, guided_loss
 from intently.tasks.training.metrics import check_patience
-from intently.tasks.training.processes import sole_writer
 from intently.tasks.training.progress import Listener
 from intently.tasks.translation.evaluation import forced, links
 from intently.tasks.translation.translator import AlignmentHead, Translator

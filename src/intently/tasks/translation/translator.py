@@ -31,7 +31,8 @@ from intently.tasks.decoding import Hypothesis, SearchOptions, search
 from intently.tasks.decoding.options import checked
 from intently.tasks.text import UNK, Tokenizer, word_spans, words
 from intently.tasks.translation import model_folder
-from intently.tasks.translation.states import ReadLine, States, WordSide, read_line
+from intently.tasks.translation.lines import ReadLine, WordSide, read_line
+from intently.tasks.translation.states import States
 
 KIND = "intently translator"
 ABOUT, TOKENIZERS = "translator.json", ("source.json", "target.json")

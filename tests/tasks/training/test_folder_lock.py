@@ -20,7 +20,7 @@ import tiny_run as tiny
 import intently as package
 from intently.errors import ArgumentError, WriteError
 from intently.tasks.training import Checkpoints, Stepped
-from intently.tasks.training.processes import ABOUT, LOCK, InUseError, sole_writer
+from intently.tasks.training.folder_lock import ABOUT, LOCK, InUseError, sole_writer
 
 WRITES = ("result.json", "model/")
 
