@@ -92,7 +92,7 @@ def test_buckets_sums_and_tensors_are_drawn_as_they_add():
         (torch.randn(9, 9), ()),
     ):
         drawn = panels(show.bias(bias, 9))
-        value = bias if isinstance(bias, it.Bias) else it.core.biases.bias.as_bias(bias)
+        value = bias if isinstance(bias, it.Bias) else it.core.biases.as_bias(bias)
         g = Geometry(lead, 9, 9, torch.device("cpu"))
         expected = value.tile(g, rows, rows).expand(*lead, 9, 9).reshape(-1, 9, 9)
         assert len(drawn) == len(expected)
