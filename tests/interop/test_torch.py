@@ -355,3 +355,15 @@ def test_hooks_are_not_lost_by_other_loaders() -> None:
             call(module)
         handle.remove()
         call(module)
+
+
+@pytest.mark.parametrize("buffered", [True, False])
+def test_a_bias_outside_the_state_dict_is_not_lost(buffered: bool) -> None:
+    theirs = nn.MultiheadAttention(8, 2, batch_first=True)
+    bias = theirs.in_proj_bias.detach()
+    del theirs.in_proj_bias
+    if buffered:
+        theirs.register_buffer("in_proj_bias", bias, persistent=False)
+    else:
+        theirs.in_proj_bias = bias
+    refused(lambda: load(theirs), CheckpointError, "foreign: expected biases in its")

@@ -197,6 +197,12 @@ def test_values_are_printed_in_few_cells_only():
     assert not heatmap(Dense(weights(13, 12))).axes[0].texts
 
 
+@pytest.mark.parametrize(("top", "count"), [(1.0, 4), (3e-4, 0), (1e38, 0)])
+def test_numbers_that_no_cell_can_hold_are_left_to_the_colour_bar(top, count):
+    figure = heatmap([[top, 0.5 * top], [-top, 0.2 * top]])
+    assert len(figure.axes[0].texts) == count
+
+
 @pytest.mark.parametrize(
     ("values", "top"),
     [(torch.eye(3), 1), (torch.full((3, 20), 0.05), 0.05), (torch.full((3, 3), 7.0), 10)],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -98,6 +100,12 @@ def test_buckets_sums_and_tensors_are_drawn_as_they_add():
         assert len(drawn) == len(expected)
         for axes, head in zip(drawn, expected):
             np.testing.assert_allclose(shaded(axes), head, rtol=1e-6)
+
+
+def test_what_is_no_number_is_not_called_masked():
+    table = torch.tensor([[0.0, -math.inf], [math.nan, math.inf]])
+    notes = " ".join("\n".join(written(show.bias(table))).split())
+    assert "hatched, too: 2 of the numbers shown are NaN or +∞" in notes
 
 
 def test_what_cannot_be_attended_is_hatched():

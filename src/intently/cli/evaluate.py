@@ -150,8 +150,8 @@ def described(scores: Scores) -> str:
     """Return scores as lines, each with its 95 % interval and signature, if any.
 
     >>> from intently.tasks.translation.evaluation import Scores
-    >>> from intently.tasks.training.metrics import Score
-    >>> one = Score("BLEU", 30.0, "case:lc")
+    >>> from intently.tasks.training.metrics import Metric
+    >>> one = Metric("BLEU", 30.0, "case:lc")
     >>> print(described(Scores(8, 0.25, one, one, one)).splitlines()[0])
     exact match 25.0% [7.1%, 59.1%]
     """

@@ -63,9 +63,20 @@ def listed(names: Iterable[str]) -> str:
 
 
 def tensors_of(module: nn.Module, argument: str = "foreign") -> dict[str, Tensor]:
-    """Return the parameters and the saved buffers of a PyTorch module without hooks."""
+    """Return the parameters and the saved buffers of a PyTorch module without hooks.
+
+    Raises `CheckpointError` if a bias would be lost because no ``state_dict`` holds it.
+    """
     check_hooks(module, argument)
-    return module.state_dict(keep_vars=True)
+    state = module.state_dict(keep_vars=True)
+    for path, part in module.named_modules():
+        for name, x in {**vars(part), **part._buffers}.items():
+            full = f"{path}.{name}" if path else name
+            if name.endswith("bias") and isinstance(x, Tensor) and full not in state:
+                expected, got = "biases in its state_dict", f"{full}, a tensor outside it"
+                fix = f"make it a parameter: nn.Parameter({name})"
+                raise build(CheckpointError, argument, expected, got, fix=fix)
+    return state
 
 
 def check_options(source: str, *options: tuple[str, object, object, str]) -> None:

@@ -126,8 +126,14 @@ def name_steps(
 def write_numbers(
     axes: Axes, values: np.ndarray, size: float, norm: Normalize, colours: Colormap
 ) -> None:
-    """Write its number into every finite cell, in an ink that reads on its shade."""
-    places = 2 if np.abs(values[np.isfinite(values)]).max(initial=0.0) < 10 else 0
+    """Write its number into every finite cell, in an ink that reads on its shade.
+
+    Numbers too small or too large for a cell are left to the colour bar.
+    """
+    top = np.abs(values[np.isfinite(values)]).max(initial=0.0)
+    if top and not 0.05 <= top < 1e5:
+        return
+    places = 2 if top < 10 else 0
     faces: Any = colours(norm(values))
     look: dict[str, Any] = {"ha": "center", "va": "center_baseline", "zorder": 3}
     for (i, j), value in np.ndenumerate(values):

@@ -107,7 +107,7 @@ def shown_names(matrix: LazyMatrix, clean: Callable[[Sequence[str]], Sequence[st
 
     >>> from intently.core.matrix import Dense
     >>> shown_names(Dense(torch.eye(2), labels=(("cat", ""), ("the", "cat"))), tuple)
-    Names(rows=('the (writes cat)', 'cat'), columns=('the', 'cat'))
+    AxisNames(rows=('the (writes cat)', 'cat'), columns=('the', 'cat'))
     """
     known, written = matrix.labels, matrix.labels[0]
     found = names(matrix)

@@ -127,6 +127,8 @@ def bias(
         notes.append(f"one in {-(-t // CELLS)} × {-(-s // CELLS)} of {t} × {s} numbers")
     if any(np.isneginf(panel).any() for panel in panels):
         notes.append("hatched: −∞, cannot be attended to")
+    if odd := sum(int((np.isnan(panel) | np.isposinf(panel)).sum()) for panel in panels):
+        notes.append(f"hatched, too: {odd} of the numbers shown are NaN or +∞")
     every = np.concatenate([panel[np.isfinite(panel)] for panel in panels])
     top = float(np.abs(every).max(initial=0.0)) or 1.0
     said = title or repr(given if isinstance(given, Bias) else shown)

@@ -222,7 +222,8 @@ def table(result: dict[str, Any], console: Console) -> None:
     from rich.table import Table
 
     def tell(text: str, indent: int = 0) -> None:
-        console.print(Padding(text, (0, 0, 0, indent)), highlight=False)
+        padded = Padding(text, (0, 0, 0, indent), expand=False)
+        console.print(padded, highlight=False, soft_wrap=False)  # wraps in files, too
 
     mark = {True: "[green]✓[/]", False: "[red]✗[/]"}
     layer, head = result["it"]["head"]
