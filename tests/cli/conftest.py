@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from intently.tasks.language.settings import language_options
 
 from intently.nn.models.kinds import new_model as new_translator
 from intently.tasks.corpora import Corpus
-from intently.tasks.language.text_model import TextModel, Variant, new_model
+from intently.tasks.language.text_model import TextModel, Variant, language_options, new_model
 from intently.tasks.text import Tokenizer
 from intently.tasks.training import TrainingOptions
 from intently.tasks.translation.translator import Translator

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import tiny_run as tiny
 import torch
-from intently.nn.models.weights import load_weights
 
 import intently
+from intently.nn.models.seq2seq import load_weights
 from intently.nn.models.transformer import Transformer
 from intently.tasks.training import Checkpoints, Evaluated, Event, History, Stepped, TrainingOptions
 from intently.tasks.training.progress import Evaluating, Resumed

@@ -44,14 +44,14 @@ def test_memory_is_that_of_the_machine_or_of_its_container(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "CONTAINER", tmp_path)
-    machine = memory.available()
+    machine = process.available()
     assert machine is None or machine > 0
     (tmp_path / "memory.current").write_text("4000\n")
     (tmp_path / "memory.stat").write_text("anon 7\ninactive_file 1500\n\n")
     (tmp_path / "memory.max").write_text("5000\n")
-    assert memory.available() == 2500
+    assert process.available() == 2500
     (tmp_path / "memory.max").write_text("max\n")
-    other = memory.available()
+    other = process.available()
     assert other is None or other > 2500
 
 
@@ -62,4 +62,4 @@ def test_the_peak_is_in_bytes_on_every_system(platform: str, unit: int | None, m
     monkeypatch.setattr(resource, "getrusage", lambda _: SimpleNamespace(ru_maxrss=2000))
     if unit is None:
         monkeypatch.setitem(sys.modules, "resource", None)
-    assert memory.peak() == (None if unit is None else 2000 * unit)
+    assert process.peak() == (None if unit is None else 2000 * unit)

@@ -62,5 +62,3 @@ def test_guides_stay_with_their_pairs() -> None:
     )
     first, last = text.split_off(1)
     assert (first.guides, last.guides) == ([{(0, 1): 1.0}, {}], [{(0, 0): 2.0}])
-    kept = text.without_longer_than(1, [2, 1, 1], [1, 1, 1])
-    assert kept.guides == [{}, {(0, 0): 2.0}]

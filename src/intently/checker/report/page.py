@@ -56,11 +56,11 @@ def parts(report: Report) -> Iterator[str]:
 
 def _style() -> str:
     """The style sheet: that of the recordings' page, dark where the system is."""
-    css = source("style.css")
+    css = source("colours.css")
     dark = re.findall(r'\[data-theme="dark"\]\)? (\{.*?\n\})', css, re.DOTALL)
     rules = "".join(f"{name} {rule}\n" for name, rule in zip(("html", ".intently"), dark))
     night = f"@media screen and (prefers-color-scheme: dark) {{\n{rules}}}\n"
-    return css + night + source("examined.css")
+    return css + night + source("style.css") + source("examined.css")
 
 
 def _finding(x: Finding) -> Iterator[str]:
