@@ -171,6 +171,9 @@ test_what_are_no_series_or_places_is_refused = refusals(
         KindError: {
             r"values: expected series by name.* or the lines of": lambda: curves("x"),
             r"values: expected series by name.*; got list": lambda: curves([1, 2]),
+            r"values: expected series by name, or panels of them; got both": lambda: curves(
+                {"a": [1], "b": {"c": [1]}}
+            ),
             r"values\['a'\]: expected the numbers of a series; got int": lambda: curves({"a": 5}),
         },
         ArgumentError: {

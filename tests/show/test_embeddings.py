@@ -162,9 +162,15 @@ test_what_does_not_fit_is_named = refusals(
             ),
         },
         KindError: {
+            r"neighbours: expected words or positions; got 1.5": lambda: embeddings(
+                plane(), WORDS, neighbours=1.5
+            ),
+            r"words: expected a list of strings; got \[1, 2": lambda: embeddings(
+                plane(), [1, 2, 3, 4, 5, 6]
+            ),
             r"vectors: expected a tensor, an array or .*got dict": lambda: embeddings(
                 {"a": [1.0]}, ["a"]
-            )
+            ),
         },
     }
 )

@@ -32,7 +32,8 @@ from torch import Tensor, nn
 from intently.core.attention import Attention, attend
 from intently.core.masks import Geometry, Mask, allowed, as_mask
 from intently.core.masks.mask import OverMask
-from intently.errors import ArgumentError, build, shape_of
+from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.foundation.checks import whole_number
 from intently.foundation.on_demand import listed
 from intently.interop.blocks import Decoder, Encoder, EncoderDecoder
 from intently.interop.transfer import (
@@ -80,6 +81,11 @@ def mask(
     █ █ ·
     █ █ █
     """
+    if heads is not None:
+        whole_number(heads, "heads", 1)
+    for name, theirs in (("attn_mask", attn_mask), ("key_padding_mask", key_padding_mask)):
+        if theirs is not None and not isinstance(theirs, Tensor):
+            raise build(KindError, name, "a tensor", type(theirs).__name__)
     rule: Mask | None = None
     if attn_mask is not None:
         if attn_mask.ndim == 3 and heads is not None and len(attn_mask) % heads == 0:

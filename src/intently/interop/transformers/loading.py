@@ -9,6 +9,7 @@ Qwen3); Devlin et al. 2019, "BERT", section 3; Junczys-Dowmunt et al. 2018, "Mar
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -76,6 +77,8 @@ def load(source: str | Path | nn.Module) -> Model:
     >>> model.attentions(torch.tensor([[1, 2, 3]]))["stack.layers.0.self_attention"].shape
     (1, 2, 3, 3)
     """
+    if not isinstance(source, nn.Module | str | os.PathLike):
+        raise build(KindError, "source", "a transformers model, or its folder", repr(source))
     model = source if isinstance(source, nn.Module) else _from_folder(Path(source))
     family, headed = _family_of(model)
     pooled = any("pooler" in path.split(".") for path, _ in model.named_modules())

@@ -132,6 +132,8 @@ def _read(
     """Return the panels, and the names of the places; None if they are numbers."""
     nested = any(isinstance(series, Mapping) for series in values.values())
     given: Mapping[str, Mapping[str, Line]] = values if nested else {"": values}
+    if nested and not all(isinstance(series, Mapping) for series in values.values()):
+        raise build(KindError, "values", "series by name, or panels of them", "both")
     if not any(given.values()):
         raise build(ArgumentError, "values", "at least one series", "none")
     lines_of = {

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
-from intently.errors import ArgumentError, build, shape_of
+from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.arrays import Numbers
 from intently.foundation.tokens import bare
 from intently.show.inputs import as_numbers, place
@@ -89,6 +89,12 @@ def embeddings(
     4
     """
     path = destination(save)
+    for one in (words, contexts or ()):
+        if isinstance(one, str) or not all(isinstance(word, str) for word in one):
+            name = "words" if one is words else "contexts"
+            raise build(KindError, name, "a list of strings", repr(one)[:60])
+    if not isinstance(neighbours, str | int | Sequence):
+        raise build(KindError, "neighbours", "words or positions", repr(neighbours))
     first = _checked(vectors, "vectors", words)
     second = None if after is None else _checked(after, "after", words)
     if second is not None and second.shape != first.shape:

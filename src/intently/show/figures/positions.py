@@ -128,7 +128,7 @@ def _readable(curves: np.ndarray, wanted: Sequence[int]) -> np.ndarray:
 def _chosen(given: Sequence[int] | None, count: int, name: str, readable: np.ndarray) -> list[int]:
     if given is None:
         return readable.tolist()
-    chosen = list(map(int, given))
+    chosen = list(map(int, [given] if isinstance(given, int) else given))
     if not 1 <= len(chosen) <= MOST:
         raise build(ArgumentError, name, f"1 to {MOST} curves", f"{len(chosen)}")
     outside = [n for n in chosen if not 0 <= n < count]
