@@ -90,9 +90,7 @@ def save_language_model(folder: str | Path, text: str, positions: Any = "rotary"
     options = language_options(text * 50, width=16, heads=2, layers=2, window=16)
     tokenizer, variant = Tokenizer.train([text], "character"), Variant(positions=positions)
     model = new_model(options, tokenizer.size, variant).eval()
-    made = TextModel(model, tokenizer, options, variant)
-    made.save(folder)
-    return made
+    return TextModel.load(TextModel(model, tokenizer, options, variant).save(folder))
 
 
 def save_recurrent(folder: str | Path, attention: str) -> None:

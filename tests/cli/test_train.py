@@ -399,7 +399,7 @@ def test_only_the_first_of_many_processes_speaks(
     intently: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     second = contextlib.nullcontext(Processes(rank=1, count=1))
-    monkeypatch.setattr("intently.cli.train.joined", lambda out: second)
+    monkeypatch.setattr("intently.cli.train.sole_writer", lambda out, writes: second)
     outcome = intently("train", "--recipe", RECIPE, "--out", "run", *TINY)
     assert outcome.status == 0 and outcome.out == ""
     assert not Path("run/scores.json").exists()
