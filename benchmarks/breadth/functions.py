@@ -37,11 +37,6 @@ def scores(q: Tensor, k: Tensor) -> Tensor:
     return q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
 
 
-def shares(e: Tensor, more: float = 0) -> Tensor:
-    """Each row divided by its sum, and a number more."""
-    return e / (e.sum(-1, keepdim=True) + more)
-
-
 def written_out(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Exp and sum, without a softmax that could be heard of."""
     e = scores(q, k).exp()
@@ -65,7 +60,9 @@ FUNCTIONS: dict[str, Function] = {
     "mask_multiplied": lambda q, k, v: (  # as in the first GPT
         (scores(q, k) * past(q) + -1e4 * (1 - past(q).to(q.dtype))).softmax(-1) @ v
     ),
-    "masked_after": lambda q, k, v: shares(scores(q, k).softmax(-1) * past(q)) @ v,
+    "masked_after": lambda q, k, v: (
+        (e := scores(q, k).softmax(-1) * past(q)) / e.sum(-1, keepdim=True) @ v
+    ),
     "top_keys": lambda q, k, v: (
         (
             scores(q, k).where(
@@ -114,20 +111,22 @@ FUNCTIONS: dict[str, Function] = {
         torch.exp(scores(q, k) - torch.logsumexp(scores(q, k), -1, keepdim=True)) @ v
     ),
     "exp_normalised": lambda q, k, v: F.normalize(scores(q, k).exp(), p=1.0, dim=-1) @ v,
-    "exp_and_sum": lambda q, k, v: shares(torch.exp(scores(q, k))) @ v,
+    "exp_and_sum": lambda q, k, v: (e := torch.exp(scores(q, k))) / e.sum(-1, keepdim=True) @ v,
     "exp_with_epsilon": lambda q, k, v: einsum(
-        "bhij,bhjd->bhid", shares(scores(q, k).exp() * past(q), 1e-9), v
+        "bhij,bhjd->bhid", (e := scores(q, k).exp() * past(q)) / (e.sum(-1, keepdim=True) + 1e-9), v
     ),
-    "softmax_one": lambda q, k, v: shares(scores(q, k).exp(), 1) @ v,
+    "softmax_one": lambda q, k, v: (e := scores(q, k).exp()) / (e.sum(-1, keepdim=True) + 1) @ v,
     "powers_of_two_divided": lambda q, k, v: (
-        shares(torch.exp2(scores(q, k) * 1.4426950408889634)) @ v
+        (e := torch.exp2(scores(q, k) * 1.4426950408889634)) / e.sum(-1, keepdim=True) @ v
     ),
     # heads
     "grouped": lambda q, k, v: (
         scores(q, k[:, ::2].repeat_interleave(2, dim=1)).softmax(-1)
         @ v[:, ::2].repeat_interleave(2, dim=1)
     ),
-    "over_queries": lambda q, k, v: shares(scores(q, k).softmax(-2) + 1e-8) @ v,  # slots
+    "over_queries": lambda q, k, v: (  # slots
+        (e := scores(q, k).softmax(-2) + 1e-8) / e.sum(-1, keepdim=True) @ v
+    ),
     "talking_heads": lambda q, k, v: einsum("bhts,hg->bgts", scores(q, k).softmax(-1), MIXED) @ v,
     "talking_before": lambda q, k, v: einsum("bhts,hg->bgts", scores(q, k), MIXED).softmax(-1) @ v,
     "talking_both": lambda q, k, v: (  # by a convolution, as in CaiT
