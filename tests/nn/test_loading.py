@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -152,7 +153,7 @@ def test_a_foreign_tensor(model: Any) -> None:
     refused(model, state, 'Unexpected key(s) in state_dict: "lora.weight", "zero"')
 
 
-OPTIONS = [(place, assign, strict) for place in (0, -1) for assign in (0, 1) for strict in (0, 1)]
+OPTIONS = [*itertools.product((0, -1), (False, True), (False, True))]
 
 
 @pytest.mark.parametrize(
