@@ -61,6 +61,16 @@ def test_it_is_dark_where_the_system_is_and_fits_a_phone(examined: Path, opened:
     assert page.evaluate(ground) == "rgb(255, 255, 255)"
 
 
+def test_paper_keeps_the_shading(examined: Path, opened: Opened) -> None:
+    page = opened(examined, color_scheme="dark")
+    page.emulate_media(media="print")
+    cell = page.locator("td.w7").first
+    style = (
+        "td => { const s = getComputedStyle(td); return [s.printColorAdjust, s.backgroundColor]; }"
+    )
+    assert cell.evaluate(style) == ["exact", "rgb(8, 48, 107)"]
+
+
 def test_what_is_right_has_a_page_too(tmp_path: Path, opened: Opened) -> None:
     right = torch.nn.functional.scaled_dot_product_attention
     report = check(lambda q, k, v: right(q, k, v), mask=None)

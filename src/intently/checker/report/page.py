@@ -60,7 +60,7 @@ def _style() -> str:
     dark = re.findall(r'\[data-theme="dark"\]\)? (\{.*?\n\})', css, re.DOTALL)
     rules = "".join(f"{name} {rule}\n" for name, rule in zip(("html", ".intently"), dark))
     night = f"@media screen and (prefers-color-scheme: dark) {{\n{rules}}}\n"
-    return css + night + source("style.css") + source("examined.css")
+    return css + night + "".join(map(source, ("style.css", "narrow.css", "examined.css")))
 
 
 def _finding(x: Finding) -> Iterator[str]:
@@ -92,8 +92,8 @@ def _example(x: Example, finding: Finding) -> Iterator[str]:
 
 def _cell(weight: float, top: float, tells: bool) -> str:
     """A weight in one of the eight shades of the page; ``top`` has the darkest."""
-    shade = f"w{round(7 * min(max(weight / top, 0.0), 1.0))}" if weight == weight else "none"
-    return f'<td class="{shade}{" tells" * tells}">{weight + 0.0:.3f}</td>'
+    shade = round(7 * min(max(weight / top, 0.0), 1.0))
+    return f'<td class="w{shade}{" tells" * tells}">{weight + 0.0:.3f}</td>'
 
 
 def _property(p: Property) -> str:
