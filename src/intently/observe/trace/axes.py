@@ -1,0 +1,151 @@
+"""Where an axis comes from: which axis of which argument an operation carried on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from intently.observe.trace.graph import Line, Node, Piece, View
+
+PRODUCTS = {
+    **dict.fromkeys(("mm", "bmm", "mv", "dot", "_sparse_mm", "_int_mm"), 0),
+    **dict.fromkeys(("addmm", "baddbmm", "addmv", "addbmm"), 1),
+}
+"""Products, and which of their arguments is the left factor."""
+
+SUMS = frozenset(
+    (
+        *("sum", "nansum", "mean", "amax", "amin", "max", "min", "logsumexp", "prod", "any", "all"),
+        *("linalg_vector_norm", "norm", "var", "std", "argmax", "argmin", "median", "aminmax"),
+    )
+)
+"""Operations that make one entry of all along some axes."""
+
+ALONG = frozenset(
+    (
+        *("_softmax", "_log_softmax", "_safe_softmax", "_sparse_softmax", "cumsum", "logcumsumexp"),
+        *("sort", "topk", "gather", "flip", "roll", "constant_pad_nd", "native_layer_norm"),
+        *("index_select", "cumprod", "cummax", "scatter", "scatter_add", "index_add", "index_fill"),
+        *("_native_batch_norm_legit", "native_batch_norm", "native_group_norm", "unfold_copy"),
+        *("_native_batch_norm_legit_no_training", "_fused_rms_norm", "slice_scatter"),
+        *("scatter_reduce", "repeat_interleave", "_cdist_forward", "masked_scatter"),
+    )
+)
+"""Operations that keep the axes of their first argument, and work along some of them."""
+
+
+def back(node: Node, pieces: Sequence[Piece]) -> Iterator[tuple[int, View, Line]]:
+    """The arguments in which parts of a node's axes go on, and as which lines."""
+    for i, x, axes in _aligned(node):
+        line = node.into(pieces, x, axes)
+        if line:
+            yield i, x, line
+
+
+def _aligned(node: Node) -> Iterator[tuple[int, View, Sequence[int] | None]]:
+    """The arguments whose axes are those of the result, and which for which; None: from the last."""
+    n, name, given = len(node.size), node.name, node.args
+    if node.entrywise:
+        yield from ((i, x, None) for i, x in node.views())
+    elif name in PRODUCTS:
+        yield from _factors(node, PRODUCTS[name])
+    elif name in SUMS and given and isinstance(given[0], View):
+        x = given[0]
+        gone = reduced(node)
+        kept = [i for i in range(len(x.size)) if i not in gone]
+        same = n == len(x.size)
+        yield 0, x, [-1 if i in gone else i for i in range(n)] if same else kept[:n]
+    elif name == "cat":
+        yield from ((i, x, None) for i, x in node.views())
+    elif name == "stack":
+        at = _axis(given[1] if len(given) > 1 else 0, n)
+        axes = [-1 if i == at else i - (i > at) for i in range(n)]
+        yield from ((i, x, axes) for i, x in node.views())
+    elif name in ("index", "_unsafe_index") and isinstance(given[0], View):
+        yield from _indexed(node, given[0], given[1])
+    elif name == "embedding":
+        table, ids = given[:2]
+        yield 0, table, [*[-1] * (n - 1), 1]
+        yield 1, ids, [*range(n - 1), -1]
+    elif name in ("convolution", "_convolution", "mkldnn_convolution"):
+        yield 0, given[0], [0, -1, *range(2, n)]
+        yield 1, given[1], [-1, 0, *[-1] * (n - 2)]
+    elif name == "module":
+        own = node.kwargs["own"] % n
+        yield from ((0, x, [-1 if i == own else i for i in range(n)]) for _, x in node.views())
+    elif name in ALONG or (given and isinstance(given[0], View) and given[0].size == node.size):
+        if isinstance(given[0], View):
+            yield 0, given[0], None
+
+
+def _factors(node: Node, first: int) -> Iterator[tuple[int, View, Sequence[int]]]:
+    """The factors of a product, and its sum with another tensor."""
+    n, name = len(node.size), node.name
+    a, b = node.args[first : first + 2]
+    if name == "addbmm":
+        rows, columns = [1, -1], [-1, 2]
+    elif name in ("mv", "addmv"):
+        rows, columns = [0], [-1]
+    else:
+        rows = [*range(n - 2), n - 2, -1]
+        columns = [*range(n - 2), -1, n - 1]
+    for i, x, axes in ((first, a, rows), (first + 1, b, columns)):
+        if isinstance(x, View) and n:
+            yield i, x, axes
+    if first and isinstance(node.args[0], View) and n == len(node.args[0].size):
+        yield 0, node.args[0], range(n)
+
+
+def _indexed(node: Node, x: View, places: Any) -> Iterator[tuple[int, View, Sequence[int]]]:
+    """A tensor indexed by one other, along one axis."""
+    given = [(i, y) for i, y in enumerate(places) if isinstance(y, View)]
+    if len(given) == 1:
+        at, index = given[0]
+        more = len(index.size)
+        axes = [*range(at), *[at if more == 1 else -1] * more, *range(at + 1, len(x.size))]
+        yield 0, x, axes
+
+
+def reduced(node: Node) -> frozenset[int]:
+    """The axes of its argument of which a sum or a maximum makes one."""
+    x = node.args[0]
+    n = len(x.size)
+    names = [a.name for a in node.func._schema.arguments]
+    given = dict(zip(names, node.args)) | node.kwargs
+    axes = given.get("dim", given.get("axis"))
+    if axes is None or axes == []:
+        return frozenset(range(n))
+    return frozenset(_axis(i, n) for i in ([axes] if isinstance(axes, int) else axes))
+
+
+def along(node: Node) -> int:
+    """The axis along which a softmax works."""
+    axis = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", -1)
+    return _axis(axis, len(node.size))
+
+
+def _axis(axis: int, n: int) -> int:
+    return axis % n if n else 0
+
+
+def made_by_parameters(view: View, line: Line, most: int = 64) -> bool:
+    """Whether the entries of an axis each have parameters of their own: heads, channels, experts."""
+    left = [(view, line)]
+    for _ in range(most):
+        if not left:
+            break
+        v, line = left.pop()
+        node = v.settled().node
+        if not node.data:
+            return True
+        found = node.pieces(line)
+        if not found:
+            continue
+        if node.name == "module" and any(i == node.kwargs["own"] % len(node.size) for i, _, _ in found):
+            return True
+        steps = list(back(node, found))
+        carried = [(x, x_line) for _, x, x_line in steps if x.node.data]
+        if steps and not carried:
+            return True
+        left += carried
+    return False

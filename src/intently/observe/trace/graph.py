@@ -1,0 +1,179 @@
+"""What operations did to tensors: nodes for what was written, views for what was read.
+
+A view is the steps it takes through the memory of a node, so that PyTorch's views need no rule of
+their own: an axis is a `Line` of steps, and following it back to the axes of the operation that
+wrote the memory is arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+Line: TypeAlias = tuple[tuple[int, int], ...]
+"""An axis as steps through a memory: (stride, count), the innermost first; empty if of size 1."""
+
+Piece: TypeAlias = tuple[int, int, int]
+"""A part of an axis of a node: (axis, step, count)."""
+
+COPIES = frozenset(
+    ("clone", "_to_copy", "copy", "alias", "detach", "lift_fresh", "nan_to_num", "native_dropout")
+)
+"""Operations that keep each entry where it is and, but for dropout, what it is."""
+
+ENTRYWISE = frozenset(
+    ("masked_fill", "where", "lerp", "threshold", "softplus", "clamp_min", "leaky_relu", "fill")
+)
+"""Operations entry by entry that are not tagged so."""
+
+CONSTANT = ("zeros", "ones", "full", "empty", "new_", "scalar_tensor", "arange", "tril_indices")
+RANDOM = ("rand", "normal", "bernoulli", "uniform", "exponential")
+"""How the names of operations begin whose result does not depend on their arguments."""
+
+
+class View(NamedTuple):
+    """A tensor as steps through the memory that a node wrote."""
+
+    node: Node
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+    @staticmethod
+    def of(node: Node, x: Tensor) -> View:
+        """The view that a tensor is of the memory of its node."""
+        return View(node, tuple(x.shape), x.stride(), x.storage_offset())
+
+    def line(self, *axes: int) -> Line:
+        """Some axes as one, the innermost first."""
+        return tuple((self.stride[i], self.size[i]) for i in axes if self.size[i] != 1)
+
+    def span(self) -> tuple[int, int]:
+        """The first and the last place in memory."""
+        return self.offset, self.offset + sum((n - 1) * s for n, s in zip(self.size, self.stride))
+
+    def settled(self) -> View:
+        """The same view, of the node that wrote this part of the memory last."""
+        view = self
+        while view.node.before is not None and not view.node.wrote(view):
+            view = view._replace(node=view.node.before)
+        return view
+
+
+class Node:
+    """An operation, what it read, and where it wrote.
+
+    ``before`` is what had been in a memory of which the operation wrote a part. ``data`` says that
+    its numbers depend on what the model was given, ``tensors`` are arguments that are kept, by
+    their place, with their versions, and ``result`` the result, while somebody needs it.
+    """
+
+    __slots__ = (
+        *("name", "func", "args", "kwargs", "size", "stride", "offset", "dtype"),
+        *("before", "data", "tensors", "result"),
+    )
+
+    def __init__(
+        self,
+        name: str,
+        x: Tensor,
+        data: bool,
+        func: Any = None,
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+        before: Node | None = None,
+    ) -> None:
+        self.name, self.func, self.args, self.kwargs = name, func, args, kwargs or {}
+        self.size, self.stride, self.offset = tuple(x.shape), x.stride(), x.storage_offset()
+        self.dtype, self.data, self.before = x.dtype, data, before
+        self.tensors: dict[int, tuple[Tensor, int]] = {}
+        self.result: Tensor | None = None
+
+    def __repr__(self) -> str:
+        return f"<{self.name} {self.size}>"
+
+    @property
+    def view(self) -> View:
+        """The whole result."""
+        return View(self, self.size, self.stride, self.offset)
+
+    @property
+    def entrywise(self) -> bool:
+        """Whether each entry of the result is made of the entries in the same place."""
+        if self.name in ENTRYWISE or self.name in COPIES:
+            return True
+        return self.func is not None and torch.Tag.pointwise in self.func.tags
+
+    def wrote(self, view: View) -> bool:
+        """Whether a view lies within what the operation wrote."""
+        (low, high), (first, last) = view.span(), self.view.span()
+        return first <= low and high <= last
+
+    def views(self) -> Iterator[tuple[int, View]]:
+        """The arguments that are tensors, and their places; those in lists have their list's."""
+        for i, x in enumerate(self.args):
+            if isinstance(x, View):
+                yield i, x
+            elif isinstance(x, list):
+                yield from ((i, y) for y in x if isinstance(y, View))
+
+    def sources(self) -> Iterator[tuple[int, View]]:
+        """The arguments that depend on data."""
+        return ((i, x) for i, x in self.views() if x.node.data)
+
+    def keep(self, i: int, x: Tensor) -> None:
+        """Keep an argument."""
+        self.tensors[i] = x, -1 if x.is_inference() else x._version
+
+    def kept(self, i: int) -> Tensor | None:
+        """An argument that was kept, unless it was overwritten since."""
+        x, version = self.tensors.get(i, (None, -1))
+        return None if x is None or (version >= 0 and x._version != version) else x
+
+    def pieces(self, line: Line) -> tuple[Piece, ...] | None:
+        """The parts of axes along which a line moves, the innermost first; None if several at once."""
+        axes = [i for i, n in enumerate(self.size) if n > 1 and self.stride[i]]
+        axes.sort(key=lambda i: self.stride[i], reverse=True)
+        found: list[Piece] = []
+        for stride, count in line:
+            while count > 1 and stride:
+                axis = next((i for i in axes if self.stride[i] <= stride), None)
+                if axis is None or stride % self.stride[axis]:
+                    return None
+                step = stride // self.stride[axis]
+                room = -(-self.size[axis] // step)
+                if count <= room:
+                    found.append((axis, step, count))
+                    break
+                if room < 2 or self.size[axis] % step or count % room:
+                    return None
+                found.append((axis, step, room))
+                stride, count = self.stride[axis] * self.size[axis], count // room
+        return tuple(found)
+
+    def into(self, pieces: Sequence[Piece], x: View, axes: Sequence[int] | None = None) -> Line | None:
+        """Pieces of the result's axes in an argument; None where it has none of them.
+
+        ``axes`` gives the argument's axis for each of the result, -1 for none; without it they are
+        aligned at the last. Axes along which the argument is repeated are left out.
+        """
+        line: list[tuple[int, int]] = []
+        for axis, step, count in pieces:
+            at = axis - len(self.size) + len(x.size) if axes is None else axes[axis]
+            if at >= 0 and x.size[at] > 1 and x.stride[at]:
+                if step * (count - 1) >= x.size[at]:
+                    return None
+                line.append((x.stride[at] * step, count))
+        return tuple(line)
+
+
+@cache
+def kind(func: Any) -> tuple[str, bool]:
+    """The name of an operation, and whether it changes an argument."""
+    changes = func._schema.is_mutable
+    name = func._schema.name.rpartition("::")[2]
+    return name.rstrip("_") if changes else name, changes

@@ -1,0 +1,101 @@
+"""Values that met exponentials before these were divided by their sum: one block of keys, or many.
+
+Followed back from a division, the result is a sum of products, each with a factor for every row:
+what its weights were multiplied by afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from intently.observe.trace.graph import Node, View
+from intently.observe.trace.sites import Contraction, Normal, Site, laid_out, mixes, whole
+
+DEPTH = 256
+"""Operations at most between the products and the division."""
+
+
+def divided(node: Node, out: Tensor, waiting: Mapping[Node, Contraction]) -> list[Site]:
+    """The sites whose weights a quotient makes whole: blocks of the keys of one attention."""
+    args = list(node.sources())
+    for i, x in args[:1] if node.name == "div" else args:
+        others = [y for j, y in args if j != i]
+        if not any(map(mixes, others)) or not _holds(x, waiting):
+            continue
+        terms = _terms(node.view, torch.ones_like(out, dtype=torch.float64), out, waiting, DEPTH)
+        for side in (0, 1):
+            sites = [_site(waiting[term.product], side, term, node) for term in terms]
+            if len({site.weights.shape[:-1] for site in sites}) == 1 and whole(
+                torch.cat([site.weights for site in sites], -1)
+            ):
+                return sites
+    return []
+
+
+class Term(NamedTuple):
+    """A product in a sum, in its own axes: its factor, and the sum itself."""
+
+    product: Node
+    factor: Tensor
+    whole: Tensor
+
+
+def _site(contraction: Contraction, side: int, term: Term, by: Node) -> Site:
+    """A product as a site, each row of its weights times a factor, and the sum as its output."""
+    site = laid_out(contraction, side, Normal(by, False))
+    factor = laid_out(replace(contraction, result=term.factor), side, None).output[..., :1]
+    whole = laid_out(replace(contraction, result=term.whole), side, None).output
+    return replace(site, node=by, weights=(site.weights * factor).to(site.weights.dtype), output=whole)
+
+
+def _holds(view: View, waiting: Mapping[Node, Contraction]) -> bool:
+    """Whether a tensor is made, entry by entry, of a product that waits."""
+    left, seen = [view], set[Node]()
+    while left and len(seen) < DEPTH:
+        node = left.pop().settled().node
+        if node in waiting:
+            return True
+        if node not in seen and node.entrywise:
+            left += [x for _, x in node.sources()]
+        seen.add(node)
+    return False
+
+
+def _terms(
+    view: View, factor: Tensor, out: Tensor, waiting: Mapping[Node, Contraction], depth: int
+) -> list[Term]:
+    """The products of which a tensor is a sum."""
+    view = view.settled()
+    node, factor, out = view.node, _within(view, factor), _within(view, out)
+    if node in waiting:
+        return [Term(node, factor, out)]
+    found: list[Term] = []
+    if not depth or not node.entrywise:
+        return found
+    for i, x in node.sources():
+        if not _holds(x, waiting) or tuple(x.size) != node.size:
+            continue
+        share = factor
+        if node.name in ("mul", "div"):
+            other = node.kept(1 - i) if isinstance(node.args[1 - i], View) else node.args[1 - i]
+            if other is None or (node.name == "div" and i == 1):
+                return []
+            share = share * other if node.name == "mul" else share / other
+        elif node.name == "sub" and i == 1:
+            share = -share
+        found += _terms(x, share, out, waiting, depth - 1)
+    return found
+
+
+def _within(view: View, x: Tensor) -> Tensor:
+    """What a view holds in the axes of its node, 0 where the view has no entry."""
+    node = view.node
+    room = 1 + sum((n - 1) * step for n, step in zip(node.size, node.stride) if n)
+    flat = x.new_zeros(room)
+    flat.as_strided(view.size, view.stride, view.offset - node.offset).copy_(x)
+    return flat.as_strided(node.size, node.stride)
