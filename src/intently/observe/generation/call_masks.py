@@ -43,6 +43,9 @@ def joined_how(pieces: Sequence[Piece]) -> AttentionSpec:
     hows = [piece.how.get() for piece in pieces]
     if len(pieces) == 1:
         return hows[0]
+    if pieces[-1].given:
+        tiles = [how.weights.tensor for how in hows if how.weights is not None]
+        return replace(hows[-1], weights=TensorBias(_written(pieces, tiles)))
     mask = _plain(pieces, hows)
     if mask is None:
         whole = _whole(pieces)
@@ -62,6 +65,8 @@ def looked_at(how: AttentionSpec, g: Geometry) -> Tensor:
     The plain formula spreads such rows (of padding) over all keys if the lowest number of a dtype
     stands for −∞.
     """
+    if how.weights is not None:
+        return how.weights.tensor != 0
     piece = Piece(g.t, 0, KeptSpec(how), g)
     added = _added(piece, how)
     seen = _allowed(piece, how) & (added > torch.finfo(added.dtype).min / 2)
@@ -77,7 +82,8 @@ def first_part(how: AttentionSpec, g: Geometry, t: int, s: int) -> tuple[Attenti
     if bias is not None and (type(bias) is TensorBias or g.s - s != g.t - t):
         rows, columns = (torch.arange(n, device=g.device) for n in (t, s))
         bias = as_bias(bias.tile(g, rows, columns))
-    return simplified(replace(how, mask=mask, bias=bias), part), part
+    weights = None if how.weights is None else TensorBias(how.weights.tensor[..., :t, :s])
+    return simplified(replace(how, mask=mask, bias=bias, weights=weights), part), part
 
 
 def trimmed(how: AttentionSpec, k: Tensor, g: Geometry) -> tuple[AttentionSpec, Tensor, Geometry]:
@@ -87,7 +93,7 @@ def trimmed(how: AttentionSpec, k: Tensor, g: Geometry) -> tuple[AttentionSpec, 
     than a cache lets them, because the last keys are not their own. Queries of padding that see
     nothing, which the plain formula spreads over all columns, are spread over the remaining ones.
     """
-    if g.s <= g.t or (how.mask is None and how.bias is None) or bool(k[..., -1:, :].any()):
+    if g.s <= g.t or (how.mask is how.bias is how.weights is None) or bool(k[..., -1:, :].any()):
         return how, k, g
     looks = looked_at(how, g).reshape(-1, g.t, g.s).any(0)
     columns = looks.any(0).nonzero()
@@ -191,8 +197,9 @@ def may_join(one: AttentionSpec, other: AttentionSpec, given: bool) -> bool:
 
     Scale and softcap leave queries of zero what they are, those of weights that are ``given``.
     """
-    names = ("score", "sinks") if given else ("score", "scale", "softcap", "sinks")
-    return all(_alike(getattr(one, name), getattr(other, name)) for name in names)
+    names = ("score", "scale", "softcap", "sinks")
+    same = all(_alike(getattr(one, name), getattr(other, name)) for name in names)
+    return same and (one.weights is None) == (other.weights is None)
 
 
 def _alike(a: object, b: object) -> bool:

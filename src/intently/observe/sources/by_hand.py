@@ -1,16 +1,9 @@
-"""Attention written by hand, as matmul, softmax and matmul.
+"""Attention written by hand: when the trace is on.
 
-A dispatch mode sees every operation of PyTorch. It follows products to their softmax, in one
-operation or in several (exp and a division, log_softmax and exp), and the weights to the product
-with the values; it sees a fused operator whole if the call bypassed
-`F.scaled_dot_product_attention`. It remembers each softmax until its weights meet values, and
-reports the first operation that it cannot follow. Scores that are no product of queries and keys,
-or went out of sight on their way, leave the weights themselves: those are kept instead.
-
-The mode costs some ten microseconds an operation, so it is on only within the modules whose code
-makes weights by hand, or the functions in which alone they do, and off again within the layers that
-they call. A softmax that nobody expected turns it on until its module returns, with the weights as
-they are, and from then on for all modules of that class. ``deep=True`` follows the whole model.
+It costs some ten microseconds an operation, so it is on only within the modules whose code makes
+weights by hand, or the functions in which alone they do, and off again within the layers that they
+call. A softmax that nobody expected turns it on until its module returns, with the weights as they
+are, and from then on for all modules of that class. ``deep=True`` follows the whole model.
 
 The results are the same, except where PyTorch picks another kernel under a dispatch mode, as under
 any.
@@ -21,7 +14,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from functools import wraps
 from itertools import chain
 from typing import Any
@@ -36,49 +28,41 @@ from torch.utils._python_dispatch import (
     _push_mode,
 )
 
-from intently.observe.sources.followed import Lost, Scores
-from intently.observe.sources.following import BY_HAND, Follow
-from intently.observe.sources.gathered import Gathered
 from intently.observe.sources.regraded import Regraded
-from intently.observe.sources.steps import NO_PRODUCT, axes_of_ones
+from intently.observe.trace.calls import BY_HAND
+from intently.observe.trace.follow import Trace
 from intently.observe.watching.call import traced
 from intently.observe.watching.helpers import Helper, helpers
 from intently.observe.watching.listener import Changing, Listener
 from intently.observe.watching.patches import Function, Target, is_replaced
-from intently.observe.watching.revealed import gathers, own_kinds, writes_attention
+from intently.observe.watching.revealed import own_kinds, writes_attention
 from intently.observe.watching.scope import current, running, tell
 from intently.observe.watching.searched import Searched
 from intently.observe.watching.unseen import Softmax
 
 
 class mode:  # noqa: N801 - used as a function: `with by_hand.mode():`
-    """Sees hand-written attention while entered; whoever turned the mode on turns it off.
-
-    ``gathered`` follows the blocks of the module that runs within, if its code gathers some.
-    """
-
-    def __init__(self, gathered: Gathered | None = None) -> None:
-        self._gathered = gathered
+    """Sees hand-written attention while entered; whoever turned the mode on turns it off."""
 
     def __enter__(self) -> None:
         self._thread = threading.get_ident()
         self._turned_on = not _is_on()
         _here.count += 1
-        self._before, _here.mode.gathered = _here.mode.gathered, self._gathered
         edited = any(isinstance(x, Changing) for x in current())
-        self._regraded = Regraded(BY_HAND, _here.mode.waiting) if edited else nullcontext()
+        self._regraded = Regraded(BY_HAND, _here.trace.waiting) if edited else nullcontext()
         self._regraded.__enter__()
         if self._turned_on:
-            _here.mode.__enter__()
+            _here.trace.__enter__()
 
     def __exit__(self, *error: Any) -> None:
         if threading.get_ident() != self._thread:  # the stack of another thread is out of reach
             return
         _here.count -= 1
         self._regraded.__exit__(*error)
-        _here.mode.gathered = self._before
         if self._turned_on and not _here.whole and _is_on():
             _leave()
+        if not _here.count and not _here.whole:
+            _here.trace.forget()
 
 
 class whole_model:  # noqa: N801 - as `mode`
@@ -88,19 +72,22 @@ class whole_model:  # noqa: N801 - as `mode`
         self._thread = threading.get_ident()
         _here.whole += 1
         if not _is_on():
-            _here.mode.__enter__()
+            _here.trace.__enter__()
 
     def __exit__(self, *error: object) -> None:
         if threading.get_ident() != self._thread:
             return
         _here.whole -= 1
-        _here.mode.mixtures.ended(None)
         if not _here.whole and _is_on():
             _leave()
+            _here.trace.forget()
 
 
 class _paused:  # noqa: N801 - as `mode`
-    """Nothing is followed within."""
+    """Nothing is followed within; what the module makes of its arguments is noted."""
+
+    def __init__(self, module: nn.Module, given: Iterable[Any]) -> None:
+        self._module, self._given = module, given
 
     def __enter__(self) -> None:
         self._was_on = _is_on()
@@ -109,7 +96,7 @@ class _paused:  # noqa: N801 - as `mode`
 
     def __exit__(self, *error: object) -> None:
         if self._was_on and not _is_on():
-            _here.mode.__enter__()
+            _here.trace.__enter__()
 
 
 def targets(searched: Searched) -> list[Target]:
@@ -135,10 +122,10 @@ def _followed(original: Function) -> Function:
 
 
 class _Here(threading.local):
-    """The mode of a thread, and how many modules and whole models are followed."""
+    """The trace of a thread, and how many modules and whole models are followed."""
 
     def __init__(self) -> None:
-        self.mode, self.count, self.whole = Follow(), 0, 0
+        self.trace, self.count, self.whole = Trace(), 0, 0
         self.late: dict[nn.Module, mode] = {}
 
 
@@ -157,20 +144,19 @@ def around(
     if why is not None:
         if attends_by_hand(module):
             tell(listeners, BY_HAND, module, lambda: why)
-        return _paused()
+        return _paused(module, ())
     if isinstance(module, torch.jit.ScriptModule):  # which no dispatch mode can follow
-        return _paused()
+        return _paused(module, ())
     if module not in plain:
         if not attends_by_hand(module):
             plain.add(module)
         elif not _in_helpers(module) and any(x.wants(module) for x in listeners):
-            gathered = Gathered(module, listeners) if gathers(module) else None
-            return None if _here.whole and gathered is _here.mode.gathered else mode(gathered)
+            return None if _here.whole else mode()
     if _here.whole:
         return None
     if not _here.count or not _holds(module):
         return None
-    return None if _here.mode.holds_weights(given) else _paused()
+    return None if _here.trace.holds_weights(given) else _paused(module, given)
 
 
 def _holds(module: nn.Module) -> bool:
@@ -202,18 +188,37 @@ def _read(module: nn.Module) -> tuple[Helper, ...]:
 
 
 def _in_helpers(module: nn.Module) -> bool:
-    """Whether functions are followed in which alone a module attends, none of them its own.
-
-    While the blocks of another module are gathered, all of it is followed, apart from these.
-    """
+    """Whether functions are followed in which alone a module attends, none of them its own."""
     _, known = _known_helpers.get(module, (None, ()))
-    if not known or type(module) in _caught or _here.mode.gathered is not None:
+    if not known or type(module) in _caught:
         return False
     own = vars(module)
     return all(x.name not in own and is_replaced(x.owner, x.name) and x.stands() for x in known)
 
 
-def follow_from(module: nn.Module, weights: Tensor, softmax: Softmax) -> None:
+def ended(module: nn.Module, given: Sequence[Any], result: Any) -> None:
+    """The forward of a module ended with a result; None if it raised."""
+    if _here.count or _here.whole:
+        _here.trace.made(module, given, result)
+    late = _here.late.pop(module, None)
+    if late is not None:
+        late.__exit__(None, None, None)
+
+
+def told(weights: Tensor, axis: int) -> None:
+    """Hear of a softmax that somebody called by name; follow its weights if nobody does yet."""
+    if _is_on() or traced():
+        return
+    softmax = Softmax(tuple(weights.shape))
+    for listener in current():
+        module = listener.softmax(weights, softmax)
+        if module is not None and listener.wants(module):
+            softmax.module = module
+            _follow_from(module, weights, axis, softmax)
+            return
+
+
+def _follow_from(module: nn.Module, weights: Tensor, axis: int, softmax: Softmax) -> None:
     """Follow weights that a softmax made unexpectedly, until the forward of ``module`` ends."""
     _caught.add(type(module))
     for listener in current():
@@ -223,51 +228,7 @@ def follow_from(module: nn.Module, weights: Tensor, softmax: Softmax) -> None:
     late = mode()
     late.__enter__()
     _here.late[module] = late
-    try:
-        given = Scores.given(weights, *(axes_of_ones(weights) or (-1,)))
-    except Lost as lost:
-        softmax.why = lost.why
-    else:
-        _here.mode.keep(weights, replace(given, softmax=softmax, why=NO_PRODUCT))
-
-
-def ended(module: nn.Module, result: Any) -> None:
-    """The forward of a module ended with a result; None if it raised."""
-    followed = _here.mode
-    if not (_here.late or followed.lost or followed.mixtures.waiting or followed.gathered):
-        return
-    late = _here.late.pop(module, None)
-    if late is not None:
-        late.__exit__(None, None, None)
-    if _here.mode.mixtures.waiting:
-        _here.mode.mixtures.ended(module)
-    gathered = _here.mode.gathered
-    gathered = gathered if gathered is not None and gathered.module is module else None
-    mine = [x for x in _here.mode.lost if x[0].module is module]
-    if mine:
-        _here.mode.lost = [x for x in _here.mode.lost if x[0].module is not module]
-    for softmax, weights, make in mine:
-        if softmax.sure and not softmax.met:
-            softmax.met = True
-            if gathered is None:
-                tell(current(), BY_HAND, module, make)
-            else:
-                gathered.hold(weights, make)
-    if gathered is not None:
-        gathered.tell(result)
-
-
-def told(weights: Tensor) -> None:
-    """Hear of a softmax that somebody called by name; follow its weights if nobody does yet."""
-    if _is_on() or traced():
-        return
-    softmax = Softmax(tuple(weights.shape))
-    for listener in current():
-        module = listener.softmax(weights, softmax)
-        if module is not None and listener.wants(module):
-            softmax.module = module
-            follow_from(module, weights, softmax)
-            return
+    _here.trace.begins(weights, axis, softmax)
 
 
 _known: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
@@ -279,13 +240,13 @@ _caught: WeakSet[type[nn.Module]] = WeakSet()
 
 
 def _is_on() -> bool:
-    return _here.mode in _get_current_dispatch_mode_stack()
+    return _here.trace in _get_current_dispatch_mode_stack()
 
 
 def _leave() -> None:
     above: list[Any] = []  # modes that were entered since, and stay
-    while _get_current_dispatch_mode() is not _here.mode:
+    while _get_current_dispatch_mode() is not _here.trace:
         above.append(_pop_mode())
-    _here.mode.__exit__(None, None, None)
+    _here.trace.__exit__(None, None, None)
     for other in reversed(above):
         _push_mode(other)

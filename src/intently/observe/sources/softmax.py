@@ -37,7 +37,7 @@ def targets(searched: Searched) -> list[Target]:
 def _wrap(original: Function) -> Function:
     def softmax(*args: Any, **kwargs: Any) -> Any:
         """See the original; whoever watches is told the result."""
-        return _told(as_without(original, args, kwargs))
+        return _told(as_without(original, args, kwargs), args, kwargs)
 
     if original is FUNCTION:
         softmax.__qualname__ = softmax.__name__  # pickle finds it below
@@ -45,10 +45,11 @@ def _wrap(original: Function) -> Function:
     return softmax
 
 
-def _told(weights: Any) -> Any:
-    if current() and isinstance(weights, Tensor):
+def _told(weights: Any, args: Any, kwargs: Any) -> Any:
+    axis = kwargs.get("dim", args[1] if len(args) > 1 else None)
+    if current() and isinstance(weights, Tensor) and isinstance(axis, int):
         with torch._C.DisableTorchFunction():
-            by_hand.told(weights)
+            by_hand.told(weights, axis)
     return weights
 
 

@@ -311,7 +311,7 @@ class Store:
 
         changed = {
             field: value.replaced(change) if isinstance(value, Value) else change(value)
-            for field in ("score", "mask", "bias", "scale", "sinks")
+            for field in ("score", "mask", "bias", "scale", "sinks", "weights")
             if isinstance(value := getattr(how, field), (Value, Tensor))
         }
         return KeptSpec(replace(how, **changed) if changed else how, tuple(tensors))

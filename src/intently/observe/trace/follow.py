@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import cache
+from collections.abc import Iterable, Sequence
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -12,16 +12,26 @@ from torch._ops import HigherOrderOperator
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from intently.observe.sources.flex import operator_call
+from intently.observe.sources.functional import how_of
+from intently.observe.sources.regraded import Waiting
 from intently.observe.trace.axes import PRODUCTS
+from intently.observe.trace.calls import BY_HAND, call_of
 from intently.observe.trace.graph import CONSTANT, RANDOM, Node, View, kind
 from intently.observe.trace.sites import SOFTMAX, Contraction, Site, found
 from intently.observe.trace.sums import divided
+from intently.observe.watching.call import Call, traced
+from intently.observe.watching.inputs import storage_of
+from intently.observe.watching.listener import Changing
+from intently.observe.watching.scope import around, current, tell
+from intently.observe.watching.unseen import Softmax
 
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+VERSIONS = torch._C.DispatchKey.ADInplaceOrView
 BACKENDS = ("CPU", "CUDA", "MPS", "XPU")
+FUSED = "_scaled_dot_product_"
 RECENT = 6
 """Operations whose arguments are kept although they are as large as their results."""
-
 
 WAITING = 64
 """Products at most that wait for a division."""
@@ -31,14 +41,22 @@ class Trace(TorchDispatchMode):
     """Records what operations do to tensors, and tells the sites that it finds."""
 
     supports_higher_order_operators = True
+    waits_inside = True
 
-    def __init__(self, tell: Callable[[Site], None], fixed: Callable[[Tensor], bool]) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._tell, self._fixed = tell, fixed
+        self.waiting: list[Waiting] = []
+        """Calls that edits change where gradients flow, until their function returns."""
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget everything that was recorded."""
         self._memory: dict[int, tuple[StorageWeakRef, Node]] = {}
         self._recent: list[Node] = []
-        self._waiting: dict[Node, Contraction] = {}
-        self.failed: list[str] = []
+        self._products: dict[Node, Contraction] = {}
+        self._softmaxes: dict[Node, Softmax] = {}
+        self._met: set[Node] = set()
+        self._room = 256
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -49,31 +67,47 @@ class Trace(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if isinstance(func, HigherOrderOperator):
+        if not current() or traced():
             return func(*args, **kwargs)
-        if _composite(func):
-            with self:
+        if isinstance(func, HigherOrderOperator):
+            return _higher(func, args, kwargs)
+        if _composite(func) and not any(isinstance(x, Tensor) and x.is_nested for x in args):
+            with self:  # comes here whole in inference mode
                 return func._op_dk(COMPOSITE, *args, **kwargs)
+        name, changes = kind(func)
+        if "backward" in name:
+            return func(*args, **kwargs)
         try:
             given: Any = [self._viewed(x) for x in args]
-        except Exception as error:
-            self.failed.append(f"{func}: {error}")
-            given = None
+        except Exception:  # whatever a model computes with
+            return func(*args, **kwargs)
         result = func(*args, **kwargs)
-        if given is not None:
-            try:
-                self._record(func, args, given, kwargs, result)
-            except Exception as error:
-                import traceback; traceback.print_exc()
-                self.failed.append(f"{func}: {type(error).__name__}: {error}")
+        if name.startswith(FUSED):
+            with _Counted():
+                tell(current(), BY_HAND, None, partial(_fused_call, func, args, kwargs, result[0]))
+            return result
+        if name in ("mm", "addmm", "clone", "_to_copy", "mul", "div", "add"):
+            at = 1 if name == "addmm" else 0
+            for listener in current():
+                listener.running.makes(args[at], result)
+        try:
+            with _Counted():
+                self._record(func, name, changes, args, given, kwargs, result)
+        except Exception as error:  # the model goes on, whatever it computes with
+            self.failed = f"{type(error).__name__} in aten.{name}: {error}"
+            if DEBUG:
+                import traceback
+
+                traceback.print_exc()
         return result
 
-    def _record(self, func: Any, args: Any, given: Any, kwargs: Any, result: Any) -> None:
-        name, changes = kind(func)
+    def _record(
+        self, func: Any, name: str, changes: bool, args: Any, given: Any, kwargs: Any, result: Any
+    ) -> None:
         outs = result if isinstance(result, (tuple, list)) else (result,)
         outs = args[:1] if changes and "out" not in kwargs else outs
         for x in outs:
-            storage = _storage(x)
+            storage = storage_of(x) if isinstance(x, Tensor) else None
             if storage is None:
                 continue
             alive, before = self._memory.get(storage._cdata, (None, None))
@@ -84,22 +118,30 @@ class Trace(TorchDispatchMode):
                 v.node.data for v in _views([*given, *map(self._viewed, kwargs.values())])
             )
             node = Node(name, x, data, func, given, kwargs, before if known else None)
-            self._memory[storage._cdata] = StorageWeakRef(storage), node
+            self._note(storage, node)
             if data:
                 self._keep(node, args, x)
                 self._look(node, args, x)
 
+    def _note(self, storage: Any, node: Node) -> None:
+        if len(self._memory) >= self._room:
+            self._memory = {k: p for k, p in self._memory.items() if not p[0].expired()}
+            self._room = 2 * len(self._memory) + 256
+        self._memory[storage._cdata] = StorageWeakRef(storage), node
+
     def _keep(self, node: Node, args: Any, out: Tensor) -> None:
         """Keep the arguments that a site may need: factors, and what is added or multiplied."""
         large = node.name in PRODUCTS
+        if node.name in SOFTMAX:
+            softmax = self._softmaxes[node] = Softmax(node.size)
+            for listener in current():
+                softmax.module = listener.softmax(out, softmax) or softmax.module
         if not large and not node.entrywise:
             return
         for i, x in enumerate(args):
             if isinstance(x, Tensor):
                 node.keep(i, x)
                 large |= x.numel() >= out.numel()
-        if node.name in SOFTMAX:
-            node.result = out
         if large and node.name not in PRODUCTS:
             self._recent.append(node)
             if len(self._recent) > RECENT:
@@ -108,9 +150,10 @@ class Trace(TorchDispatchMode):
                 old.tensors = {i: p for i, p in old.tensors.items() if p[0].numel() < size}
 
     def _look(self, node: Node, args: Any, out: Tensor) -> None:
-        if node.name in ("div", "mul") and self._waiting and out.is_floating_point():
-            for site in divided(node, out, self._waiting):
-                self._tell(site)
+        if node.name in ("div", "mul"):
+            if self._products and out.is_floating_point():
+                for site in divided(node, out, self._products):
+                    self._found(site)
             return
         contraction = None
         if node.name in PRODUCTS:
@@ -121,37 +164,86 @@ class Trace(TorchDispatchMode):
             return
         site = found(contraction)
         if site is not None:
-            self._tell(site)
+            self._found(site)
         elif node.name in PRODUCTS and all(x.node.data for x in contraction.views):
-            self._waiting[node] = contraction
-            if len(self._waiting) > WAITING:
-                del self._waiting[next(iter(self._waiting))]
+            self._products[node] = contraction
+            if len(self._products) > WAITING:
+                del self._products[next(iter(self._products))]
 
-    def made(self, module: nn.Module, given: Iterable[Any], result: Any) -> None:
+    def _found(self, site: Site) -> None:
+        """Tell a site, unless its weights met other values before."""
+        node = site.normal.node if site.normal is not None else site.node
+        site.node.tensors.clear()
+        softmax = self._softmaxes.get(node)
+        if softmax is not None:
+            softmax.met = True
+        if node in self._met:
+            return
+        self._met.add(node)
+        whose = softmax.module if softmax is not None else None
+        whose = whose if whose in around() else None
+        listeners = current()
+        make = partial(call_of, site)
+        if site.weights.requires_grad and any(isinstance(x, Changing) for x in listeners):
+            self.waiting.append((whose, make))
+        else:
+            tell(listeners, BY_HAND, whose, make)
+
+    def holds_weights(self, given: Iterable[Any]) -> bool:
+        """Whether weights are among the arguments of a module."""
+        views = (self._viewed(x) for x in given if isinstance(x, Tensor))
+        return any(isinstance(v, View) and v.node.name in SOFTMAX for v in views)
+
+    def begins(self, weights: Tensor, axis: int, softmax: Softmax) -> None:
+        """Follow weights that a softmax made while nothing was recorded."""
+        storage = storage_of(weights)
+        if storage is not None:
+            node = Node("_softmax", weights, True, None, [None, axis % weights.ndim])
+            self._softmaxes[node] = softmax
+            self._note(storage, node)
+
+    def made(self, module: nn.Module, given: Sequence[Any], result: Any) -> None:
         """Hear what a module made while nothing was recorded."""
         first = next((self._viewed(x) for x in given if isinstance(x, Tensor)), None)
         own = 1 if isinstance(module, nn.modules.conv._ConvNd) else -1
         for x in result if isinstance(result, (tuple, list)) else (result,):
-            storage = _storage(x)
-            if storage is not None and isinstance(first, View) and first.node.data:
+            storage = storage_of(x) if isinstance(x, Tensor) else None
+            if storage is None or not isinstance(first, View) or not first.node.data:
+                continue
+            alive, _ = self._memory.get(storage._cdata, (None, None))
+            if alive is None or alive.expired():
                 same = len(first.size) == x.ndim
                 node = Node("module", x, True, None, [first] if same else [], {"own": own})
-                self._memory[storage._cdata] = StorageWeakRef(storage), node
+                self._note(storage, node)
 
     def _viewed(self, x: Any) -> Any:
         """A tensor as a view of the node that wrote it; other arguments as they are."""
         if isinstance(x, (list, tuple)):
             return [self._viewed(y) for y in x]
-        storage = _storage(x)
+        storage = storage_of(x) if isinstance(x, Tensor) else None
         if storage is None:
             return x
         alive, node = self._memory.get(storage._cdata, (None, None))
         if node is None or alive is None or alive.expired():
             base = x._base if x._is_view() and x._base is not None else x
-            data = x.ndim > 0 and not self._fixed(base)
-            node = Node("given", base, data)
-            self._memory[storage._cdata] = StorageWeakRef(storage), node
+            node = Node("given", base, x.ndim > 0 and not _fixed(base))
+            self._note(storage, node)
         return View.of(node, x)
+
+
+DEBUG = False
+
+
+def _fixed(x: Tensor) -> bool:
+    """Whether a tensor is a parameter or a buffer of a running module."""
+    if isinstance(x, nn.Parameter):
+        return True
+    at = x.untyped_storage()._cdata
+    return any(
+        y is not None and (y is x or y.untyped_storage()._cdata == at)
+        for module in around()
+        for y in (*module._buffers.values(), *module._parameters.values())
+    )
 
 
 def _views(given: Iterable[Any]) -> Iterable[View]:
@@ -162,21 +254,48 @@ def _views(given: Iterable[Any]) -> Iterable[View]:
             yield from _views(x)
 
 
-def _storage(x: Any) -> Any:
-    if not isinstance(x, Tensor):
-        return None
-    try:
-        return x.untyped_storage()
-    except (NotImplementedError, RuntimeError):  # of vmap, sparse and the like
-        return None
+class _Counted:
+    """Views that are made within share the version of their tensor, as outside of a mode."""
+
+    def __enter__(self) -> None:
+        self._was = torch._C._dispatch_tls_is_dispatch_key_excluded(VERSIONS)
+        torch._C._dispatch_tls_set_dispatch_key_excluded(VERSIONS, False)
+
+    def __exit__(self, *error: object) -> None:
+        torch._C._dispatch_tls_set_dispatch_key_excluded(VERSIONS, self._was)
 
 
 @cache
 def _composite(func: Any) -> bool:
-    """Whether an operation is made of others, and comes here whole, as in inference mode."""
+    """Whether an operation is made of others, and comes here whole, as in inference mode.
+
+    If a backend has a kernel of its own, as for `silu_backward`, the operation is no composite.
+    """
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     return (
         func.namespace != "prim"
         and has(func.name(), COMPOSITE)
         and not any(has(func.name(), key) for key in BACKENDS)
     )
+
+
+def _fused_call(func: Any, args: Any, kwargs: Any, y: Tensor) -> Call:
+    """The call of a fused operator that bypassed PyTorch's function."""
+    names = [argument.name for argument in func._schema.arguments]
+    given = dict(zip(names, args)) | kwargs
+    q, k, v = args[:3]
+    mask = given.get("attn_mask", given.get("attn_bias"))
+    how = how_of(
+        q, k, mask, given.get("dropout_p", 0.0), given.get("is_causal", False), given.get("scale")
+    )
+    return Call(q, k, v, y, how, BY_HAND)
+
+
+def _higher(func: HigherOrderOperator, args: Any, kwargs: Any) -> Any:
+    """Run an operator that takes functions; only FlexAttention can be read."""
+    result, name = func(*args, **kwargs), func.name()
+    if name == "flex_attention":
+        tell(current(), BY_HAND, None, partial(operator_call, *args, **kwargs, y=result[0]))
+    elif not name.endswith("backward"):
+        tell(current(), BY_HAND, None, lambda: f"the operator {name} ran, in which nothing is seen")
+    return result

@@ -11,16 +11,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from intently.core.attention import Attention, attend
-from intently.core.biases import Bias
+from intently.core.biases import Bias, TensorBias
 from intently.core.kernels.operands import in_autocast, transformed
 from intently.core.masks import Mask
-from intently.core.matrix import LazyMatrix
+from intently.core.matrix import Dense, LazyMatrix
 from intently.core.scores import Score
 
 
 @dataclass(frozen=True)
 class AttentionSpec:
-    """All arguments of `intently.attend` beside q and k; True in a mask means attend."""
+    """All arguments of `intently.attend` beside q and k, or the ``weights`` themselves.
+
+    True in a mask means attend.
+    """
 
     score: Score | None = None
     mask: Mask | None = None
@@ -29,10 +32,14 @@ class AttentionSpec:
     softcap: float | None = None
     sinks: Tensor | None = None
     dropout: float = 0.0
+    weights: TensorBias | None = None
 
-    def attend(self, q: Tensor, k: Tensor) -> Attention:
+    def attend(self, q: Tensor, k: Tensor) -> Attention | Dense:
         """The weights of queries (b, h, t, d) and keys (b, g, s, d), lazily."""
-        return attend(q, k, **vars(self))
+        if self.weights is not None:
+            return Dense(self.weights.tensor)
+        given = {name: x for name, x in vars(self).items() if name != "weights"}
+        return attend(q, k, **given)
 
 
 @dataclass(frozen=True)

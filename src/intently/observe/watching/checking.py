@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from intently.core.attention import Attention
+from intently.core.matrix import Dense
 from intently.observe.watching.call import After, Call, InPieces, operand
 from intently.observe.watching.half_precision import Finished, Outcome, Product, compare
 from intently.observe.watching.near_misses import Logits
@@ -34,7 +35,7 @@ class Verdict:
     rows: int = 0
 
 
-def check(call: Call, matrix: Attention, turn: int, stored: torch.dtype | None = None) -> Verdict:
+def check(call: Call, matrix: Attention | Dense, turn: int, stored: torch.dtype | None = None) -> Verdict:
     """Compare some rows of ``matrix`` @ v with the output of the call.
 
     They agree if they differ by at most 1e-4 of the largest entry of each head, and in half
@@ -50,6 +51,8 @@ def check(call: Call, matrix: Attention, turn: int, stored: torch.dtype | None =
         return Verdict(None, "nothing to compare: there are no weights, or no values")
     if isinstance(call.real, InPieces):
         return _same_pieces(call.real, matrix) or Verdict(None, UNSEEN)
+    if isinstance(matrix, Dense):
+        return _same_product(call, matrix, sample(matrix.shape[-2], turn, HALF_ROWS))
     t, cells = matrix.shape[-2], math.prod(matrix.shape) // matrix.shape[-2]
     dtype, most = _coarsest(call, matrix, stored), max(HALF_ROWS, CELLS // cells)
     counts, compared = (HALF_ROWS, MORE, most), _compared_in_half
@@ -66,6 +69,24 @@ def check(call: Call, matrix: Attention, turn: int, stored: torch.dtype | None =
             rows = sample(t, turn, min(count, most)).to(matrix.device)
             found = replace(compared(call, matrix, rows, dtype), rows=len(rows))
     return found
+
+
+def _same_product(call: Call, matrix: Dense, rows: Tensor) -> Verdict:
+    """Whether weights that are kept themselves give the output, but for rounding."""
+    if not isinstance(call.y, Tensor):
+        return Verdict(None, UNSEEN)
+    rows = rows.to(matrix.device)
+    columns = call.columns or slice(None)
+    w, v = matrix.tile(rows)[..., columns].double(), operand(call.v).detach().double()
+    y = call.y.detach().index_select(-2, rows).double()
+    v = v[..., : w.shape[-1], :]
+    off, size = (w @ v - y).abs(), w.abs() @ v.abs()
+    eps = torch.finfo(call.y.dtype).eps
+    same = (off <= RELATIVE * _largest(y) + 4 * eps * size) | (y.isnan() & (w @ v).isnan())
+    if bool(same.all()):
+        return Verdict(True, rows=len(rows))
+    worst = float((off / _largest(y).clamp_min(1e-30)).nan_to_num(torch.inf).amax())
+    return Verdict(False, f"A[rows] @ v differs from what came out by {worst:.1g} of its largest entry")
 
 
 def untold(why: str | None) -> bool:

@@ -96,7 +96,7 @@ def _named(original: Function) -> Function:
                 try:
                     result = original(self, *args, **kwargs)
                 finally:
-                    by_hand.ended(self, result)
+                    by_hand.ended(self, (*args, *kwargs.values()), result)
                 return result
         finally:
             for listener in listeners:

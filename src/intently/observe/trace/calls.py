@@ -1,0 +1,70 @@
+"""A site as the call that watches keep and edits change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial, reduce
+from operator import add, and_
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from intently.core.biases import TensorBias, as_bias
+from intently.core.masks import allowed
+from intently.core.matrix import LazyMatrix
+from intently.observe.trace.scores import Scores, scores
+from intently.observe.trace.sites import Site
+from intently.observe.watching.call import AttentionSpec, Call
+
+BY_HAND = "by hand"
+"""The name of this source."""
+
+NO_PRODUCT = "the scores of its softmax are no product of queries and keys"
+CHANGED = "{} changed its weights before they met the values"
+OTHER = "{} makes them a whole"
+
+
+def call_of(site: Site) -> Call:
+    """The call of a site: its queries and keys where they give the weights, else the weights."""
+    y = site.output
+    put = partial(_put_in, y) if _shares(y, site.contraction.result) else None
+    given = scores(site)
+    if given is None:
+        return weights_kept(site, why(site), put)
+    how = AttentionSpec(
+        mask=allowed(reduce(and_, given.masks)) if given.masks else None,
+        bias=reduce(add, map(as_bias, given.biases)) if given.biases else None,
+        scale=given.scale,
+    )
+    return Call(
+        given.q, given.k, site.values, y, how, BY_HAND, real=site.weights, put=put,
+        as_weights=lambda reason: weights_kept(site, reason, put),
+    )
+
+
+def why(site: Site) -> str:
+    """Why the weights are kept, and not the queries and keys."""
+    normal = site.normal
+    assert normal is not None
+    if normal.changes:
+        return CHANGED.format(" and ".join(f"aten.{name}" for name in normal.changes))
+    return NO_PRODUCT if normal.node.name.endswith("softmax") else OTHER.format(f"aten.{normal.node.name}")
+
+
+def weights_kept(site: Site, reason: str, put: Any) -> Call:
+    """The call that keeps the weights themselves."""
+    w = site.weights.detach()
+    q, k = w.new_zeros(()).expand(*w.shape[:-1], 0), w.new_zeros(()).expand(*w.shape[:-2], w.shape[-1], 0)
+    how = AttentionSpec(weights=TensorBias(w))
+    return Call(q, k, site.values, site.output, how, BY_HAND, real=w, as_it_is=reason, put=put)
+
+
+def _shares(y: Tensor, out: Tensor) -> bool:
+    return y.untyped_storage().data_ptr() == out.untyped_storage().data_ptr()
+
+
+def _put_in(y: Tensor, edited: Tensor, matrix: LazyMatrix) -> None:
+    """Overwrite what a product returned."""
+    with torch.no_grad():
+        y.copy_(edited)
