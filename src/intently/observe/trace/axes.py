@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from intently.observe.trace.graph import Line, Node, Piece, View
+from intently.observe.trace.graph import Line, Node, Piece, View, moves
 
 PRODUCTS = {
     **dict.fromkeys(("mm", "bmm", "mv", "dot", "_sparse_mm", "_int_mm"), 0),
@@ -37,7 +37,7 @@ ALONG = frozenset(
 def back(node: Node, pieces: Sequence[Piece]) -> Iterator[tuple[int, View, Line]]:
     """The arguments in which parts of a node's axes go on, and as which lines."""
     for i, x, axes in _aligned(node):
-        line = node.into(pieces, x, axes)
+        line = moves(node.into(pieces, x, axes))
         if line:
             yield i, x, line
 

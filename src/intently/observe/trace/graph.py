@@ -156,19 +156,24 @@ class Node:
         return tuple(found)
 
     def into(self, pieces: Sequence[Piece], x: View, axes: Sequence[int] | None = None) -> Line | None:
-        """Pieces of the result's axes in an argument; None where it has none of them.
+        """Pieces of the result's axes as steps in an argument, 0 where it is the same along them.
 
         ``axes`` gives the argument's axis for each of the result, -1 for none; without it they are
-        aligned at the last. Axes along which the argument is repeated are left out.
+        aligned at the last. None if the argument has a part of a piece only.
         """
         line: list[tuple[int, int]] = []
         for axis, step, count in pieces:
             at = axis - len(self.size) + len(x.size) if axes is None else axes[axis]
-            if at >= 0 and x.size[at] > 1 and x.stride[at]:
-                if step * (count - 1) >= x.size[at]:
-                    return None
-                line.append((x.stride[at] * step, count))
+            inside = at >= 0 and x.size[at] > 1
+            if inside and step * (count - 1) >= x.size[at]:
+                return None
+            line.append((x.stride[at] * step if inside else 0, count))
         return tuple(line)
+
+
+def moves(line: Line | None) -> Line:
+    """The steps of a line that are not 0."""
+    return tuple((stride, count) for stride, count in line or () if stride)
 
 
 @cache

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from intently.core.matrix.labelling import HIDDEN
-from intently.observe.trace.axes import PRODUCTS, along
-from intently.observe.trace.graph import COPIES, Line, Node, View
-from intently.observe.trace.sites import SOFTMAX, Axis, Site, is_dropout
+from intently.observe.trace.axes import PRODUCTS
+from intently.observe.trace.graph import COPIES, Line, Node, View, moves
+from intently.observe.trace.sites import SOFTMAX, Site, is_dropout
 
-STEPS = 24
+STEPS = 32
 """Operations at most between the weights and the product."""
 
 
@@ -32,210 +32,200 @@ class Scores:
     masks: list[Tensor] = field(default_factory=list)
 
 
-class _Back:
-    """A walk from weights to their scores, with the parts of their axes as lines in each tensor."""
+def scores(site: Site) -> Scores | None:
+    """The queries and keys of weights; None if it takes more than one product and one softmax."""
+    if site.normal is None:
+        return None
+    walk = _Walk(site)
+    for _ in range(STEPS):
+        node = walk.view.settled().node
+        if node.before is not None and not (node.entrywise and node.wrote(walk.view)):
+            return None
+        if node.name in PRODUCTS:
+            return walk.product(node) if walk.whole else None
+        if not walk.over(node):
+            return None
+    return None
+
+
+class _Walk:
+    """A walk from weights to the product, with each axis as lines in every tensor on the way.
+
+    ``groups`` are the axes batch, heads, queries and keys, each made of one line or several.
+    ``whole`` says that it came by what makes the weights a whole.
+    """
 
     def __init__(self, site: Site) -> None:
-        self.groups = site.groups
+        assert site.normal is not None
+        self.normal = site.normal.node
         self.view = site.contraction.views[site.side]
-        self.lines: list[list[Line]] = [
-            [((a.steps[site.side], a.count),) for a in group] for group in self.groups
+        self.groups: list[list[Line]] = [
+            [((axis.steps[site.side], axis.count),) for axis in group] for group in site.groups
         ]
-        self.scale, self.biases, self.masks = 1.0, list[tuple[Tensor, float]](), list[Tensor]()
+        self.whole, self.exponential = False, False
+        self.scale = 1.0
+        self.biases = list[tuple[Tensor, float]]()
+        self.masks = list[Tensor]()
 
-    def into(self, node: Node, x: View) -> bool:
-        """Go on in an argument that has all axes of the result; say whether that is possible."""
-        found = self.lines_in(node, x)
-        if found is None or any(not line for group in found for line in group):
+    def over(self, node: Node) -> bool:
+        """Go back over an operation; say whether that was possible."""
+        name, views = node.name, dict(node.views())
+        if 0 not in views and name != "where":
             return False
-        self.view, self.lines = x, found
+        if name in COPIES or is_dropout(node):
+            return self._into(node, 0)
+        if not self.whole:
+            if node is self.normal and name in SOFTMAX:
+                self.whole = True
+            elif name == "exp":
+                self.whole = self.exponential = True
+            elif node is not self.normal or name not in ("div", "mul"):
+                return False
+            return self._into(node, 0)
+        if name == "_log_softmax" and node is self.normal:
+            return self._into(node, 0)
+        if name in ("mul", "div"):
+            factor = node.args[1]
+            if 1 in views:
+                other = node.kept(1)
+                factor = float(other) if other is not None and other.numel() == 1 else None
+            if factor is None or factor == 0:
+                return False
+            self.scale *= factor if name == "mul" else 1 / factor
+            return self._into(node, 0)
+        if name in ("add", "sub") and len(views) == 2:
+            main = int(not self._leads(node, 0))
+            alpha = node.kwargs.get("alpha", 1)
+            sign, own = (-alpha, 1) if name == "sub" else (alpha, 1)
+            if main == 1 and (name == "sub" or own != alpha):
+                return False
+            return self._added(node, main, sign) and self._into(node, main)
+        if name == "masked_fill" and 1 in views:
+            return self._hidden(node, 1, node.args[2], 2, False) and self._into(node, 0)
+        if name == "where":
+            for main, fill in ((1, 2), (2, 1)):
+                if main in views and self._leads(node, main):
+                    value = node.args[fill]
+                    return self._hidden(node, 0, value, fill, main == 1) and self._into(node, main)
+        return False
+
+    def product(self, node: Node) -> Scores | None:
+        """The queries and keys of the product that gives the scores."""
+        first, n = PRODUCTS[node.name], len(node.size)
+        a, b = node.kept(first), node.kept(first + 1)
+        if a is None or b is None or node.name not in ("mm", "bmm", "addmm", "baddbmm"):
+            return None
+        if first:
+            beta = node.kwargs.get("beta", 1)
+            if beta and not self._added(node, 1, beta):
+                return None
+            self.scale *= node.kwargs.get("alpha", 1)
+        lead, rows, columns = range(n - 2), n - 2, n - 1
+        left = {i: a.stride(i) for i in lead} | {rows: a.stride(-2)}
+        right = {i: b.stride(i) for i in lead} | {columns: b.stride(-1)}
+        inner = a.stride(-1), b.stride(-2)
+        for q, k, of_q, of_k, steps in (
+            (a, b, left, right, inner),
+            (b, a, right, left, inner[::-1]),
+        ):
+            queries = self._factor(node, q, of_q, -2, steps[0], a.shape[-1])
+            keys = self._factor(node, k, of_k, -1, steps[1], a.shape[-1])
+            if queries is not None and keys is not None:
+                biases = [x if s == 1 else x * s for x, s in self.biases]
+                return Scores(queries, keys, self.scale, biases, self.masks)
+        return None
+
+    def _into(self, node: Node, i: int) -> bool:
+        """Go on in an argument that has all axes of the result."""
+        lines = self._lines(node, node.args[i])
+        if lines is None or any(step == 0 for group in lines for line in group for step, _ in line):
+            return False
+        self.view, self.groups = node.args[i], lines
         return True
 
-    def lines_in(self, node: Node, x: View) -> list[list[Line]] | None:
-        """The lines of all axes in an argument that is aligned at the last axis."""
-        out: list[list[Line]] = []
-        for group in self.lines:
-            out.append([])
+    def _lines(self, node: Node, x: View) -> list[list[Line]] | None:
+        """The axes in an argument that is aligned with the result at the last axis."""
+        found: list[list[Line]] = []
+        for group in self.groups:
+            found.append([])
             for line in group:
                 pieces = node.pieces(line)
                 there = None if pieces is None else node.into(pieces, x)
-                if there is None or len(there) > 1:
+                if there is None:
                     return None
-                out[-1].append(there)
-        return out
+                found[-1].append(there)
+        return found
 
-    def other(self, node: Node, i: int) -> Tensor | None:
-        """An argument beside the scores, as (*b, h, t, s) with 1 where it is constant."""
-        x, view = node.kept(i), node.args[i]
-        lines = self.lines_in(node, view)
-        return None if x is None or lines is None else placed(x, lines, self.groups)
-
-
-def placed(x: Tensor, lines: Sequence[Sequence[Line]], groups: Sequence[Sequence[Axis]]) -> Tensor:
-    """A tensor with its axes in the order of the lines; an axis that it has not is of size 1."""
-    sizes, steps, joined = list[int](), list[int](), list[int]()
-    for group, axes in zip(lines, groups):
-        some = any(group)
-        total = 1
-        for line, axis in zip(group, axes):
-            step = line[0][0] if line else 0
-            count = axis.count if some else 1
-            sizes.append(count)
-            steps.append(step)
-            total *= count
-        joined.append(total)
-    return x.as_strided(sizes, steps, x.storage_offset()).reshape(joined)
-
-
-def scores(site: Site) -> Scores | None:
-    """The queries and keys of weights, None where more than one product and one softmax made them."""
-    normal = site.normal
-    if normal is None or any(name != "native_dropout" for name in normal.changes if name != "mul"):
-        return None
-    walk = _Back(site)
-    whole = False
-    for _ in range(STEPS):
-        node = walk.view.settled().node
-        if node.before is not None and not node.entrywise:
-            return None
-        if node.name in PRODUCTS:
-            return _product(walk, node) if whole else None
-        step = _step(walk, node)
-        if step is None:
-            return None
-        whole |= step
-    return None
-
-
-def _step(walk: _Back, node: Node) -> bool | None:
-    """Go back over an operation; True if it is the softmax, None if it does not fit."""
-    views = dict(node.views())
-    first = views.get(0)
-    if first is None or not walk.lines:
-        return None
-    name = node.name
-    if name in SOFTMAX:
-        return True if walk.into(node, first) else None
-    if name in COPIES or (is_dropout(node) and first.node.data):
-        return False if walk.into(node, first) else None
-    if name in ("mul", "div") and len(views) == 1 and isinstance(node.args[1], (int, float)):
-        walk.scale *= node.args[1] if name == "mul" else 1 / node.args[1]
-        return False if walk.into(node, first) else None
-    if name in ("mul", "div") and len(views) == 2 and not views[1].size:
-        other = node.kept(1)
-        if other is None:
-            return None
-        walk.scale *= float(other) if name == "mul" else 1 / float(other)
-        return False if walk.into(node, first) else None
-    if name in ("add", "sub") and len(views) == 2:
-        main = 0 if _leads(walk, node, views[0]) else 1
-        sign = node.kwargs.get("alpha", 1) * (-1 if name == "sub" else 1)
-        if main == 1 and sign != 1:
-            return None
-        return _added(walk, node, main, sign)
-    if name == "masked_fill" and 1 in views:
-        value = node.args[2] if isinstance(node.args[2], (int, float)) else node.kept(2)
-        return _hidden(walk, node, 0, 1, value, False)
-    if name == "where" and len(views) >= 2:
-        for main, fill, keep in ((1, 2, True), (2, 1, False)):
-            if main in views and _leads(walk, node, views[main]):
-                value = node.args[fill] if isinstance(node.args[fill], (int, float)) else node.kept(fill)
-                return _hidden(walk, node, main, 0, value, keep)
-    return None
-
-
-def _leads(walk: _Back, node: Node, x: View) -> bool:
-    """Whether an argument has all axes of the scores, and comes from a product."""
-    lines = walk.lines_in(node, x)
-    if lines is None or any(not line for group in lines for line in group):
-        return False
-    for _ in range(STEPS):
-        at = x.settled().node
-        if at.name in PRODUCTS:
-            return all(v.node.data for i, v in at.views() if i >= PRODUCTS[at.name])
-        nexts = [v for _, v in at.sources()]
-        if not at.entrywise or not nexts:
+    def _leads(self, node: Node, i: int) -> bool:
+        """Whether an argument has all axes of the scores, and comes from a product."""
+        x = node.args[i]
+        lines = self._lines(node, x)
+        if lines is None or any(step == 0 for group in lines for line in group for step, _ in line):
             return False
-        x = nexts[0]
-    return False
+        for _ in range(STEPS):
+            at = x.settled().node
+            if at.name in PRODUCTS:
+                return all(v.node.data for j, v in at.views() if j >= PRODUCTS[at.name])
+            x = next((v for _, v in at.sources()), None)
+            if x is None or not at.entrywise:
+                return False
+        return False
 
+    def _other(self, node: Node, i: int) -> Tensor | None:
+        """An argument beside the scores, as (*b, h, t, s) with 1 where it is the same."""
+        x, view = node.kept(i), node.args[i]
+        lines = self._lines(node, view) if isinstance(view, View) else None
+        return None if x is None or lines is None else placed(x, lines)
 
-def _added(walk: _Back, node: Node, main: int, sign: float) -> bool | None:
-    other = walk.other(node, 1 - main)
-    if other is None:
-        return None
-    if other.shape[-1] != 1 or walk.groups[-1] == []:  # else it is the same for all keys
-        walk.biases.append((other, sign * walk.scale))
-    return False if walk.into(node, node.args[main]) else None
+    def _added(self, node: Node, main: int, sign: float) -> bool:
+        other = self._other(node, 1 - main)
+        if other is None:
+            return False
+        if other.shape[-1] > 1 or not self.groups[-1]:  # else it is the same for all keys
+            self.biases.append((other, sign * self.scale))
+        return True
 
+    def _hidden(self, node: Node, mask: int, value: Any, at: int, keep: bool) -> bool:
+        if isinstance(value, View):
+            x = node.kept(at)
+            value = float(x) if x is not None and x.numel() == 1 else None
+        shown = self._other(node, mask)
+        if value is None or shown is None or value * math.copysign(1, self.scale) > HIDDEN:
+            return False
+        self.masks.append(shown if keep else ~shown)
+        return True
 
-def _hidden(
-    walk: _Back, node: Node, main: int, mask: int, value: Any, keep: bool
-) -> bool | None:
-    if isinstance(value, Tensor):
-        value = float(value) if value.numel() == 1 else None
-    shown = walk.other(node, mask)
-    if value is None or shown is None or value > HIDDEN:
-        return None
-    walk.masks.append(shown if keep else ~shown)
-    return False if walk.into(node, node.args[main]) else None
-
-
-def _product(walk: _Back, node: Node) -> Scores | None:
-    """The queries and keys of a product that gives the scores."""
-    first = PRODUCTS[node.name]
-    if node.name not in ("mm", "bmm", "baddbmm", "addmm"):
-        return None
-    a, b = node.kept(first), node.kept(first + 1)
-    if a is None or b is None:
-        return None
-    n = len(node.size)
-    if first:
-        alpha, beta = node.kwargs.get("alpha", 1), node.kwargs.get("beta", 1)
-        if beta:
-            other = walk.other(node, 0)
-            if other is None:
-                return None
-            walk.biases.append((other, beta * walk.scale))
-        walk.scale *= alpha
-    for q, k, turned in ((a, b, False), (b, a, True)):
-        rows = n - 1 if turned else n - 2
-        q_steps = {**{i: q.stride(i) for i in range(n - 2)}, rows: q.stride(-1 if turned else -2)}
-        k_steps = {**{i: k.stride(i) for i in range(n - 2)}, 2 * n - 3 - rows: k.stride(-2 if turned else -1)}
-        made = [_factor(walk, node, x, steps, queries) for x, steps, queries in ((q, q_steps, True), (k, k_steps, False))]
-        if all(x is not None for x in made):
-            d = (q.stride(-2), k.stride(-1)) if turned else (q.stride(-1), k.stride(-2))
-            width = q.shape[-2 if turned else -1]
-            return Scores(*(_wide(x, y, step, width) for x, y, step in zip((q, k), made, d)),  # type: ignore[arg-type]
-                          walk.scale, [x * s if s != 1 else x for x, s in walk.biases], walk.masks)
-    return None
-
-
-def _factor(walk: _Back, node: Node, x: Tensor, steps: dict[int, int], queries: bool) -> Any:
-    """The sizes and steps of the axes (*b, h, t) or (*b, h, s) in a factor; None if it has others."""
-    sizes, strides, joined = list[int](), list[int](), list[int]()
-    own, foreign = (-2, -1) if queries else (-1, -2)
-    for at, (group, axes) in enumerate(zip(walk.lines, walk.groups), -len(walk.groups)):
-        total = 1
-        for line, axis in zip(group, axes):
-            pieces = node.pieces(line)
-            if pieces is None or len(pieces) != 1:
-                return None
-            place, step, count = pieces[0]
-            if at == foreign:
-                if place in steps:
+    def _factor(
+        self, node: Node, x: Tensor, steps: Mapping[int, int], own: int, inner: int, width: int
+    ) -> Tensor | None:
+        """The queries or keys (*b, h, n, d) in a factor; None if it has another axis or lacks its own."""
+        sizes, strides, joined = list[int](), list[int](), list[int]()
+        for at, group in enumerate(self.groups, -len(self.groups)):
+            some = list[tuple[int, int]]()
+            for line in group:
+                pieces = node.pieces(line)
+                if pieces is None:
                     return None
-                continue
-            if place not in steps:
+                some += [(steps.get(axis, 0) * step, n) for axis, step, n in reversed(pieces)]
+            if at in (-2, -1) and any(bool(step) != (at == own) for step, _ in some):
                 return None
-            sizes.append(count)
-            strides.append(steps[place] * step)
-            total *= count
-        if at != foreign:
-            joined.append(total)
-    return sizes, strides, joined
+            if at in (-2, -1) and at != own:
+                continue
+            sizes += [n for _, n in some]
+            strides += [step for step, _ in some]
+            joined.append(math.prod(n for _, n in some))
+        y = x.as_strided([*sizes, width], [*strides, inner], x.storage_offset())
+        return y.reshape(*joined, width)
 
 
-def _wide(x: Tensor, made: Any, step: int, width: int) -> Tensor:
-    sizes, strides, joined = made
-    return x.as_strided([*sizes, width], [*strides, step], x.storage_offset()).reshape(*joined, width)
+def placed(x: Tensor, groups: Sequence[Sequence[Line]]) -> Tensor:
+    """A tensor with its axes in the order of their lines, of size 1 where it is the same."""
+    sizes, steps, joined = list[int](), list[int](), list[int]()
+    for group in groups:
+        some = [part for line in group for part in reversed(line)]
+        if not any(moves(line) for line in group):
+            some = [(0, 1)]
+        sizes += [n for _, n in some]
+        steps += [step for step, _ in some]
+        joined.append(math.prod(n for _, n in some))
+    return x.as_strided(sizes, steps, x.storage_offset()).reshape(joined)

@@ -11,17 +11,17 @@ import torch
 from torch import Tensor
 
 from intently.observe.trace.axes import PRODUCTS, SUMS, along, back, made_by_parameters, reduced
-from intently.observe.trace.graph import Line, Node, View
+from intently.observe.trace.graph import Line, Node, View, moves
 
 SOFTMAX = frozenset(("_softmax", "_safe_softmax", "_sparse_softmax"))
-TOTALS = frozenset(("sum", "nansum", "index_add", "scatter_add", "scatter_reduce", "bmm", "mm", "mv"))
+TOTALS = frozenset(("sum", "nansum", "index_add", "scatter_add", "scatter_reduce"))
 """Operations that may add up what a quotient then divides by their result."""
 
 STEPS = 96
 """Operations at most that are followed back from a product."""
 
 SLACK = 0.02
-"""How far above 1 a sum of weights may be, by rounding or an epsilon."""
+"""How far from 1 a sum of weights may be, by rounding or an epsilon."""
 
 
 class Axis(NamedTuple):
@@ -197,7 +197,7 @@ def _whole(node: Node, found: Sequence[Any]) -> bool | None:
     It may, if an argument that is constant along the axis is made of many entries.
     """
     args = list(node.sources())
-    mains = [x for _, x in args if not found or node.into(found, x)]
+    mains = [x for _, x in args if not found or moves(node.into(found, x))]
     if not mains:
         return False
     if node.name in ("div", "mul") and len(args) > 1 and _adds_up(args, mains[0]):
@@ -238,13 +238,14 @@ def mixes(view: View) -> bool:
 
 
 def whole(weights: Tensor) -> bool:
-    """Whether weights (…, s) are shares: none below 0, and no row above 1 in sum."""
+    """Whether weights (…, s) are shares: none below 0, and each row 1 in sum, or empty."""
     if not weights.numel():
         return False
     w = weights.detach()
     w = w if w.dtype is torch.float64 else w.float()
     sums = w.sum(-1)
-    return bool((w >= -1e-6).all() & (sums <= 1 + SLACK).all() & (sums > 0).any())
+    one = (sums - 1).abs() <= SLACK
+    return bool((w >= -1e-6).all() & (one | (sums == 0)).all() & one.any())
 
 
 # --- sites ----------------------------------------------------------------------------------------
@@ -326,10 +327,10 @@ def _parts(contraction: Contraction, side: int) -> Iterator[Axis]:
 
 def _is_heads(contraction: Contraction, side: int, axis: Axis) -> bool:
     """Whether an axis of the weights and the output is made by parameters."""
-    for i in (1 - side, side):
-        if axis.steps[i]:
-            return made_by_parameters(contraction.views[i], ((axis.steps[i], axis.count),))
-    return False
+    return any(
+        axis.steps[i] and made_by_parameters(contraction.views[i], ((axis.steps[i], axis.count),))
+        for i in (1 - side, side)
+    )
 
 
 def _taken(x: Tensor, which: int, axes: Sequence[Sequence[Axis]]) -> Tensor:
