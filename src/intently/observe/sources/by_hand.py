@@ -199,6 +199,7 @@ def _in_helpers(module: nn.Module) -> bool:
 def ended(module: nn.Module, given: Sequence[Any], result: Any) -> None:
     """The forward of a module ended with a result; None if it raised."""
     if _here.count or _here.whole:
+        _here.trace.flush(ended=True)
         _here.trace.made(module, given, result)
     late = _here.late.pop(module, None)
     if late is not None:

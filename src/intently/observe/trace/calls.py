@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial, reduce
 from operator import add, and_
 from typing import Any
@@ -13,7 +14,7 @@ from torch import Tensor
 from intently.core.biases import TensorBias, as_bias
 from intently.core.masks import allowed
 from intently.core.matrix import LazyMatrix
-from intently.observe.trace.scores import Scores, scores
+from intently.observe.trace.scores import before_dropout, scores
 from intently.observe.trace.sites import Site
 from intently.observe.watching.call import AttentionSpec, Call
 
@@ -30,8 +31,11 @@ def call_of(site: Site) -> Call:
     y = site.output
     put = partial(_put_in, y) if _shares(y, site.contraction.result) else None
     given = scores(site)
+    whole = before_dropout(site)
+    met = None if whole is None else site.weights
+    site = site if whole is None else replace(site, weights=whole.expand(site.weights.shape))
     if given is None:
-        return weights_kept(site, why(site), put)
+        return replace(weights_kept(site, why(site), put), met=met)
     how = AttentionSpec(
         mask=allowed(reduce(and_, given.masks)) if given.masks else None,
         bias=reduce(add, map(as_bias, given.biases)) if given.biases else None,
@@ -39,7 +43,7 @@ def call_of(site: Site) -> Call:
     )
     return Call(
         given.q, given.k, site.values, y, how, BY_HAND, real=site.weights, put=put,
-        as_weights=lambda reason: weights_kept(site, reason, put),
+        as_weights=lambda reason: replace(weights_kept(site, reason, put), met=met), met=met,
     )
 
 
@@ -47,8 +51,9 @@ def why(site: Site) -> str:
     """Why the weights are kept, and not the queries and keys."""
     normal = site.normal
     assert normal is not None
-    if normal.changes:
-        return CHANGED.format(" and ".join(f"aten.{name}" for name in normal.changes))
+    changes = [name for name in normal.changes if name != "native_dropout"]
+    if changes:
+        return CHANGED.format(" and ".join(f"aten.{name}" for name in changes))
     return NO_PRODUCT if normal.node.name.endswith("softmax") else OTHER.format(f"aten.{normal.node.name}")
 
 

@@ -18,7 +18,7 @@ from intently.observe.sources.regraded import Waiting
 from intently.observe.trace.axes import PRODUCTS
 from intently.observe.trace.calls import BY_HAND, call_of
 from intently.observe.trace.graph import CONSTANT, RANDOM, Node, View, kind
-from intently.observe.trace.sites import SOFTMAX, Contraction, Site, found
+from intently.observe.trace.sites import SOFTMAX, Contraction, Site, found, together
 from intently.observe.trace.sums import divided
 from intently.observe.watching.call import Call, traced
 from intently.observe.watching.inputs import storage_of
@@ -56,6 +56,8 @@ class Trace(TorchDispatchMode):
         self._products: dict[Node, Contraction] = {}
         self._softmaxes: dict[Node, Softmax] = {}
         self._met: set[Node] = set()
+        self._held: list[tuple[nn.Module | None, Site]] = []
+        self._sums: list[tuple[nn.Module | None, set[Node], Site]] = []
         self._room = 256
 
     @classmethod
@@ -81,6 +83,8 @@ class Trace(TorchDispatchMode):
             given: Any = [self._viewed(x) for x in args]
         except Exception:  # whatever a model computes with
             return func(*args, **kwargs)
+        if changes and self._held and any(map(self._holds, args)):
+            self.flush()
         result = func(*args, **kwargs)
         if name.startswith(FUSED):
             with _Counted():
@@ -152,8 +156,12 @@ class Trace(TorchDispatchMode):
     def _look(self, node: Node, args: Any, out: Tensor) -> None:
         if node.name in ("div", "mul"):
             if self._products and out.is_floating_point():
-                for site in divided(node, out, self._products):
-                    self._found(site)
+                self._summed(divided(node, out, self._products))
+            if node.name == "div" or not (contraction := Contraction.of_one_key(node, out)):
+                return
+            site = found(contraction)
+            if site is not None:
+                self._found(site)
             return
         contraction = None
         if node.name in PRODUCTS:
@@ -165,29 +173,65 @@ class Trace(TorchDispatchMode):
         site = found(contraction)
         if site is not None:
             self._found(site)
-        elif node.name in PRODUCTS and all(x.node.data for x in contraction.views):
+            return
+        self.flush()
+        if node.name in PRODUCTS and all(x.node.data for x in contraction.views):
             self._products[node] = contraction
             if len(self._products) > WAITING:
                 del self._products[next(iter(self._products))]
 
     def _found(self, site: Site) -> None:
-        """Tell a site, unless its weights met other values before."""
-        node = site.normal.node if site.normal is not None else site.node
+        """Hold a site until it is clear which other values its weights meet; edits cannot wait."""
+        assert site.normal is not None
+        node = site.normal.node
         site.node.tensors.clear()
         softmax = self._softmaxes.get(node)
         if softmax is not None:
             softmax.met = True
-        if node in self._met:
-            return
-        self._met.add(node)
         whose = softmax.module if softmax is not None else None
-        whose = whose if whose in around() else None
-        listeners = current()
-        make = partial(call_of, site)
+        running = around()
+        whose = whose if whose in running else next(iter(running[-1:]), None)
+        if any(isinstance(x, Changing) for x in current()):
+            if node not in self._met:
+                self._met.add(node)
+                self._tell(whose, site)
+            return
+        if self._held and self._held[0][1].normal.node is not node:  # type: ignore[union-attr]
+            self.flush()
+        self._held.append((whose, site))
+
+    def _summed(self, sites: tuple[set[Node], Site] | None) -> None:
+        """Hold the sum of products that a division makes whole, until the module ends."""
+        if sites is not None:
+            products, site = sites
+            self._sums = [x for x in self._sums if not x[1] <= products]
+            self._sums.append((next(iter(around()[-1:]), None), *sites))
+
+    def _holds(self, x: Any) -> bool:
+        storage = storage_of(x) if isinstance(x, Tensor) else None
+        return storage is not None and any(
+            y.untyped_storage()._cdata == storage._cdata
+            for _, site in self._held
+            for y in (site.weights, site.values, site.output)
+        )
+
+    def flush(self, ended: bool = False) -> None:
+        """Tell the sites that were held; those of sums if their module ended."""
+        held, self._held = self._held, []
+        if held:
+            with _Counted():
+                self._tell(held[0][0], together([site for _, site in held]))
+        if ended and self._sums:
+            sums, self._sums = self._sums, []
+            for module, _, site in sums:
+                self._tell(module, site)
+
+    def _tell(self, module: nn.Module | None, site: Site) -> None:
+        listeners, make = current(), partial(call_of, site)
         if site.weights.requires_grad and any(isinstance(x, Changing) for x in listeners):
-            self.waiting.append((whose, make))
+            self.waiting.append((module, make))
         else:
-            tell(listeners, BY_HAND, whose, make)
+            tell(listeners, BY_HAND, module, make)
 
     def holds_weights(self, given: Iterable[Any]) -> bool:
         """Whether weights are among the arguments of a module."""

@@ -48,6 +48,20 @@ def scores(site: Site) -> Scores | None:
     return None
 
 
+def before_dropout(site: Site) -> Tensor | None:
+    """The weights (*b, h, t, s) as they were before some were dropped; None if none were."""
+    if site.normal is None or site.normal.dropped is None:
+        return None
+    walk, (node, i) = _Walk(site), site.normal.dropped
+    for _ in range(STEPS):
+        here = walk.view.settled().node
+        if here is node:
+            return walk._other(node, i)
+        if here.name not in COPIES or not walk._into(here, 0):
+            return None
+    return None
+
+
 class _Walk:
     """A walk from weights to the product, with each axis as lines in every tensor on the way.
 

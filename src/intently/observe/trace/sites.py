@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from intently.observe.trace.axes import PRODUCTS, SUMS, along, back, made_by_parameters, reduced
-from intently.observe.trace.graph import Line, Node, View, moves
+from intently.observe.trace.graph import COPIES, Line, Node, View, moves
 
 SOFTMAX = frozenset(("_softmax", "_safe_softmax", "_sparse_softmax"))
 TOTALS = frozenset(("sum", "nansum", "index_add", "scatter_add", "scatter_reduce"))
@@ -85,6 +85,31 @@ class Contraction:
             for i in range(n)
         ]
         return Contraction(node, (a, b), (x, y), result, axes)
+
+
+    @staticmethod
+    def of_one_key(node: Node, result: Tensor) -> Contraction | None:
+        """That of weights of a single key, of which there is no sum to take."""
+        x, y = node.args[:2]
+        a, b = node.kept(0), node.kept(1)
+        if a is None or b is None or not (isinstance(x, View) and isinstance(y, View)):
+            return None
+        if not any(map(_of_one, (x, y))):
+            return None
+        wide = [t.expand(node.size) for t in (a, b)]
+        axes = [
+            Axis(n, (wide[0].stride(i), wide[1].stride(i), result.stride(i)))
+            for i, n in enumerate(node.size)
+        ]
+        return Contraction(node, (a, b), (x, y), result, [*axes, Axis(1, (0, 0, 0))])
+
+
+def _of_one(view: View) -> bool:
+    """Whether a tensor is a softmax over an axis of size 1."""
+    node = view.settled().node
+    while node.name in COPIES and (nexts := [x for _, x in node.views()]):
+        node = nexts[0].settled().node
+    return node.name in SOFTMAX and node.size[along(node)] == 1
 
 
 @dataclass
@@ -164,7 +189,7 @@ def _onward(node: Node, found: Sequence[Any]) -> Iterator[tuple[int, View, Line]
 def _after(so_far: Normal, node: Node, i: int) -> Normal:
     """With an operation between the normaliser and the values."""
     if is_dropout(node):
-        return Normal(so_far.node, False, so_far.changes, (node, i))
+        return Normal(so_far.node, False, so_far.changes, so_far.dropped or (node, i))
     same = node.name in ("clone", "_to_copy", "copy", "alias", "detach", "lift_fresh")
     changes = so_far.changes if same else (node.name, *so_far.changes)
     return Normal(so_far.node, False, changes, so_far.dropped)
@@ -271,6 +296,41 @@ def found(contraction: Contraction) -> Site | None:
         if best is None or far < best[0]:
             best = far, site
     return best[1] if best else None
+
+
+def together(sites: Sequence[Site]) -> Site:
+    """The site of weights that met values in several products: of some of their keys, or of all."""
+    first, parts = sites[0], dict[int, Site]()
+    for site in sites:
+        parts.setdefault(_start(site), site)
+    some = [parts[at] for at in sorted(parts)]
+    alike = {(x.weights.shape[:-1], x.values.shape[-1]) for x in some}
+    if len(some) == 1 or len(alike) > 1:
+        return first
+    widths = [x.values.shape[:-2] for x in some]
+    if len(set(widths)) > 1:
+        return first
+    weights, values = (torch.cat([getattr(x, name) for x in some], axis) for name, axis in (("weights", -1), ("values", -2)))
+    output = sum(x.output for x in some)
+    assert isinstance(output, Tensor) and first.normal is not None
+    changes = (*first.normal.changes, "slice")
+    return replace(first, weights=weights, values=values, output=output, normal=replace(first.normal, changes=changes))
+
+
+def _start(site: Site) -> int:
+    """The first key of a site among those of the operation that makes its weights a whole."""
+    assert site.normal is not None
+    view, by = site.contraction.views[site.side], site.normal.node
+    for _ in range(STEPS):
+        node = view.settled().node
+        if node is by and by.name in SOFTMAX:
+            axis = along(by)
+            step = by.stride[axis]
+            return (view.offset - by.offset) % max(1, step * by.size[axis]) // max(1, step)
+        if node.name not in COPIES or view.offset != node.offset:
+            return 0
+        view = node.args[0]
+    return 0
 
 
 def laid_out(contraction: Contraction, side: int, normal: Normal | None) -> Site:

@@ -20,8 +20,10 @@ DEPTH = 256
 """Operations at most between the products and the division."""
 
 
-def divided(node: Node, out: Tensor, waiting: Mapping[Node, Contraction]) -> list[Site]:
-    """The sites whose weights a quotient makes whole: blocks of the keys of one attention."""
+def divided(
+    node: Node, out: Tensor, waiting: Mapping[Node, Contraction]
+) -> tuple[set[Node], Site] | None:
+    """The site whose weights a quotient makes whole, of one product or of many, and these."""
     args = list(node.sources())
     for i, x in args[:1] if node.name == "div" else args:
         others = [y for j, y in args if j != i]
@@ -30,11 +32,15 @@ def divided(node: Node, out: Tensor, waiting: Mapping[Node, Contraction]) -> lis
         terms = _terms(node.view, torch.ones_like(out, dtype=torch.float64), out, waiting, DEPTH)
         for side in (0, 1):
             sites = [_site(waiting[term.product], side, term, node) for term in terms]
-            if len({site.weights.shape[:-1] for site in sites}) == 1 and whole(
-                torch.cat([site.weights for site in sites], -1)
-            ):
-                return sites
-    return []
+            shapes = {(x.weights.shape[:-1], x.values.shape[:-2]) for x in sites}
+            if len(shapes) != 1:
+                continue
+            weights = torch.cat([x.weights for x in sites], -1)
+            if whole(weights):
+                values = torch.cat([x.values for x in sites], -2)
+                made = replace(sites[0], weights=weights, values=values, output=sites[0].output.clone())
+                return {term.product for term in terms}, made
+    return None
 
 
 class Term(NamedTuple):

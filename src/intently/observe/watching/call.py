@@ -111,7 +111,7 @@ class Call:
 
     Attention by hand: y is None where the product was not seen, and ``then`` why. If v holds the
     values of some keys only, ``columns`` says which. ``real`` are the weights (b, h, t, s) that
-    ran; ``as_weights`` of a reason makes a call that keeps them, ``as_it_is`` is that reason, and
+    ran, and ``met`` those that dropout left of them; ``as_weights`` of a reason makes a call that keeps them, ``as_it_is`` is that reason, and
     ``keys`` are its keys as far as they are known.
     """
 
@@ -128,6 +128,7 @@ class Call:
     then: str | None = None
     shut: str | None = None
     real: Tensor | InPieces | None = None
+    met: Tensor | None = None
     as_weights: Callable[[str], Call] | None = None
     handed: Tensor | None = None
     put: Callable[[Tensor, LazyMatrix], Any] | None = None

@@ -45,6 +45,8 @@ def check(call: Call, matrix: Attention | Dense, turn: int, stored: torch.dtype 
     those of all near misses. More rows are compared before that is said. Rows that may attend to
     nothing are left out.
     """
+    if call.met is not None and isinstance(call.real, Tensor):
+        return _same_dropped(call, matrix, call.real, call.met, sample(matrix.shape[-2], turn))
     if call.how.dropout:
         return Verdict(None, f"dropout={call.how.dropout} changed what came out")
     if 0 in (*matrix.shape, *(() if call.y is None else call.v.shape)):
@@ -68,6 +70,20 @@ def check(call: Call, matrix: Attention | Dense, turn: int, stored: torch.dtype 
         if found.verified is None and found.rows < min(count, most, t):
             rows = sample(t, turn, min(count, most)).to(matrix.device)
             found = replace(compared(call, matrix, rows, dtype), rows=len(rows))
+    return found
+
+
+def _same_dropped(
+    call: Call, matrix: Attention | Dense, real: Tensor, met: Tensor, rows: Tensor
+) -> Verdict:
+    """The same where weights were dropped: of those that ran, and with what dropout left."""
+    left = Dense(met)
+    found = _same_product(replace(call, met=None), left, rows)
+    rows = rows.to(matrix.device)
+    tile, ran = matrix.tile(rows).double(), real.detach().index_select(-2, rows).double()
+    margin = (RELATIVE + 4 * torch.finfo(real.dtype).eps) * ran.amax(-1, keepdim=True)
+    if found.verified and not bool(((tile - ran).abs() <= margin).all()):
+        return Verdict(False, "the weights before dropout are others")
     return found
 
 
