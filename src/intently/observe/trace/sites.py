@@ -12,6 +12,7 @@ from torch import Tensor
 
 from intently.observe.trace.axes import PRODUCTS, SUMS, along, back, made_by_parameters, reduced
 from intently.observe.trace.graph import COPIES, Line, Node, View, moves
+from intently.observe.trace.places import MOVES, places
 
 SOFTMAX = frozenset(("_softmax", "_safe_softmax", "_sparse_softmax"))
 TOTALS = frozenset(("sum", "nansum", "index_add", "scatter_add", "scatter_reduce"))
@@ -286,7 +287,7 @@ def found(contraction: Contraction) -> Site | None:
         w, v, o = (lambda x: x.steps[side]), (lambda x: x.steps[1 - side]), (lambda x: x.steps[2])
         keys = [x for x in contraction.axes if w(x) and not o(x) and (v(x) or x.count == 1)]
         line = tuple((w(x), x.count) for x in reversed(keys) if x.count != 1)
-        normal = normaliser(view, line)
+        normal = normaliser(view, line) or _moved(contraction, side)
         if normal is None:
             continue
         site = laid_out(contraction, side, normal)
@@ -331,6 +332,41 @@ def _start(site: Site) -> int:
             return 0
         view = node.args[0]
     return 0
+
+
+def _moved(contraction: Contraction, side: int) -> Normal | None:
+    """The softmax whose rows are the rows of weights that were laid out anew, by their places."""
+    view, x = contraction.views[side], contraction.factors[side]
+    left, seen = [(view, ())], set[Node]()
+    while left and len(seen) < STEPS:
+        at, names = left.pop(0)
+        node = at.settled().node
+        if node in seen:
+            continue
+        seen.add(node)
+        if node.name in SOFTMAX:
+            try:
+                found = places(view, node)
+            except Exception:  # an operation that takes no whole numbers
+                return None
+            laid = torch.empty_strided(x.shape, x.stride(), dtype=torch.int64).copy_(found)
+            swapped = list(contraction.factors)
+            swapped[side] = laid
+            own = replace(contraction, factors=(swapped[0], swapped[1]))
+            rows = laid_out(own, side, None).weights
+            axis = along(node)
+            step, size = node.stride[axis], node.size[axis]
+            number = rows - step * (rows // step % size)
+            low = torch.where(rows < 0, torch.iinfo(torch.int64).max, number).amin(-1, keepdim=True)
+            if bool(((number == low) | (rows < 0)).all()) and bool((rows >= 0).any()):
+                return Normal(node, True, names)
+            return None
+        more = node.name in (*MOVES, "copy") or node.entrywise
+        before = [] if node.before is None else [at._replace(node=node.before)]
+        if more or before:
+            nexts = [v for _, v in node.sources()] if more else []
+            left += [(v, (node.name, *names)) for v in (*nexts, *before)]
+    return None
 
 
 def laid_out(contraction: Contraction, side: int, normal: Normal | None) -> Site:

@@ -1,0 +1,106 @@
+"""Where each entry of a tensor comes from: its place in what an earlier operation wrote.
+
+The operations that move numbers are done once more, on their places. That follows what no axis
+does: diagonals, windows that overlap, indices, buffers written piece by piece.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from intently.observe.trace.graph import Node, View
+
+NOWHERE = -1
+"""The place of a constant, such as padding, and of what was computed."""
+
+MOVES = frozenset(
+    (
+        *("cat", "stack", "clone", "gather", "index", "index_select", "constant_pad_nd", "repeat"),
+        *("roll", "flip", "_to_copy", "take", "slice_scatter", "select_scatter", "copy", "unfold"),
+        *("unfold_copy", "im2col", "_unsafe_index", "as_strided_scatter", "alias", "detach"),
+    )
+)
+"""Operations that move numbers."""
+
+STEPS = 200
+"""Operations at most that are done again."""
+
+
+def places(view: View, of: Node) -> Tensor:
+    """For each entry of a view (…) its place in the memory of ``of``, or `NOWHERE`."""
+    return _Places(of).of(view)
+
+
+class _Places:
+    def __init__(self, of: Node) -> None:
+        self._known = {of: torch.arange(_room(of))}
+
+    def of(self, view: View) -> Tensor:
+        """The places of the entries of a view."""
+        node = view.node
+        return self._flat(node).as_strided(view.size, view.stride, view.offset - _first(node))
+
+    def _flat(self, node: Node) -> Tensor:
+        """The places of all entries of a memory."""
+        known = self._known.get(node)
+        if known is not None:
+            return known
+        if len(self._known) > STEPS:
+            raise ValueError("more operations than are followed")
+        before = node.before
+        if before is None:
+            flat = torch.full((_room(node),), NOWHERE)
+        else:
+            old = self._flat(before)
+            flat = torch.full((max(len(old), _room(node) + node.offset - _first(before)),), NOWHERE)
+            flat[: len(old)] = old
+        made = self._made(node)
+        if made is not None:
+            flat.as_strided(node.size, node.stride, node.offset - _first(node)).copy_(made)
+        self._known[node] = flat
+        return flat
+
+    def _made(self, node: Node) -> Tensor | None:
+        """The places of the result of an operation."""
+        name = node.name
+        if name == "copy":
+            source = node.args[1]
+            return self.of(source).expand(node.size) if isinstance(source, View) else None
+        if name in MOVES and node.func is not None:
+            args = [self._given(x) for x in node.args]
+            if name == "constant_pad_nd":
+                args[2:] = [NOWHERE]
+            if name == "_to_copy":
+                return args[0]
+            if name in ("gather", "index", "index_select", "take", "_unsafe_index"):
+                return None if any(isinstance(x, View) for x in node.args[1:]) else None
+            made = node.func(*args, **node.kwargs)
+            return made if isinstance(made, Tensor) else None
+        if node.entrywise:
+            for _, x in node.sources():
+                found = self.of(x)
+                if bool((found != NOWHERE).any()):
+                    return found.expand(node.size)
+        return None
+
+    def _given(self, x: Any) -> Any:
+        if isinstance(x, View):
+            return self.of(x)
+        return [self._given(y) for y in x] if isinstance(x, list) else x
+
+
+def _first(node: Node) -> int:
+    """The first place of a memory that is known."""
+    first = node.offset
+    while node.before is not None:
+        node = node.before
+        first = min(first, node.offset)
+    return first
+
+
+def _room(node: Node) -> int:
+    """How much memory a node's result spans."""
+    return 1 + sum((n - 1) * step for n, step in zip(node.size, node.stride)) if all(node.size) else 0
