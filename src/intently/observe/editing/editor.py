@@ -72,8 +72,8 @@ class Editor(Changing):
         if name is not None:
             raise build(KernelError, name, "a call that edits can change", f"{source}: {why}")
 
-    def apart(self, module: nn.Module, why: str) -> None:
-        """Blocks that do not become one matrix are refused when their weights meet values."""
+    def mixed(self, module: nn.Module | None, what: str) -> None:
+        """Edits change attention only."""
 
     def compiled(self) -> None:
         """Compiled code attends unseen; edits that matched nothing say so at the end."""

@@ -128,6 +128,59 @@ def _axis(axis: int, n: int) -> int:
     return axis % n if n else 0
 
 
+def origin(view: View, line: Line, most: int = 64) -> str:
+    """What the entries of an axis are: "rows" of one tensor, or each of its own.
+
+    "parameters" of its own, as classes and experts have, "parts" of a model that made each, or
+    "copies" of one.
+    """
+    for _ in range(most):
+        node = view.settled().node
+        if not node.data:
+            return "parameters"
+        found = node.pieces(line)
+        if not found:
+            return "copies" if found == () else "rows"
+        axes = {axis for axis, _, _ in found}
+        if node.name == "module":
+            if node.kwargs["own"] % len(node.size) in axes:
+                return "parameters"
+        elif node.name in PRODUCTS and all(x.node.data for i, x in node.views() if i >= PRODUCTS[node.name]):
+            return "rows"
+        elif node.name in ("stack", "cat") and len(axes) == 1 and _joined_along(node) in axes:
+            makers = {_maker(x) for _, x in node.views()}
+            single = node.name == "stack" or all(x.size[_joined_along(node)] == 1 for _, x in node.views())
+            return "parts" if single and len(makers) > 1 else "rows"
+        steps = list(back(node, found))
+        carried = [(x, there) for _, x, there in steps if x.node.data]
+        if not carried:
+            if steps:
+                return "parameters"
+            return "copies" if node.entrywise else "rows"
+        view, line = carried[0]
+    return "rows"
+
+
+def _joined_along(node: Node) -> int:
+    return _axis(node.args[1] if len(node.args) > 1 else 0, len(node.size))
+
+
+def _maker(view: View, most: int = 32) -> object:
+    """The part of a model, or its parameter, that made a tensor last."""
+    for _ in range(most):
+        node = view.settled().node
+        if node.name == "module":
+            return node.kwargs["module"]
+        if node.name in PRODUCTS or node.name == "convolution":
+            fixed = [x.settled().node for _, x in node.views() if not x.node.data]
+            if fixed:
+                return fixed[-1]
+        view = next((x for _, x in node.sources()), None)  # type: ignore[assignment]
+        if view is None:
+            return node
+    return None
+
+
 def made_by_parameters(view: View, line: Line, most: int = 64) -> bool:
     """Whether the entries of an axis each have parameters of their own: heads, channels, experts."""
     left = [(view, line)]

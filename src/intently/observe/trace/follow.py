@@ -19,7 +19,7 @@ from intently.observe.trace.axes import PRODUCTS
 from intently.observe.trace.calls import BY_HAND, call_of
 from intently.observe.trace.graph import CONSTANT, RANDOM, Node, View, kind
 from intently.observe.trace.sites import SOFTMAX, Contraction, Site, found, together
-from intently.observe.trace.sums import divided
+from intently.observe.trace.sums import divided, factored
 from intently.observe.watching.call import Call, traced
 from intently.observe.watching.inputs import storage_of
 from intently.observe.watching.listener import Changing
@@ -168,6 +168,8 @@ class Trace(TorchDispatchMode):
             contraction = Contraction.of_product(node, args, out)
         elif node.name == "sum":
             contraction = Contraction.of_sum(node, out)
+        elif node.name in ("index_add", "scatter_add", "scatter_reduce"):
+            contraction = Contraction.of_segments(node, args, out)
         if contraction is None:
             return
         site = found(contraction)
@@ -175,6 +177,9 @@ class Trace(TorchDispatchMode):
             self._found(site)
             return
         self.flush()
+        site = factored(contraction, self._products)
+        if site is not None:
+            self._summed(({node}, site))
         if node.name in PRODUCTS and all(x.node.data for x in contraction.views):
             self._products[node] = contraction
             if len(self._products) > WAITING:
@@ -191,6 +196,10 @@ class Trace(TorchDispatchMode):
         whose = softmax.module if softmax is not None else None
         running = around()
         whose = whose if whose in running else next(iter(running[-1:]), None)
+        if site.mixing:
+            for listener in current():
+                listener.mixed(whose, site.mixing)
+            return
         if any(isinstance(x, Changing) for x in current()):
             if node not in self._met:
                 self._met.add(node)
@@ -257,7 +266,7 @@ class Trace(TorchDispatchMode):
             alive, _ = self._memory.get(storage._cdata, (None, None))
             if alive is None or alive.expired():
                 same = len(first.size) == x.ndim
-                node = Node("module", x, True, None, [first] if same else [], {"own": own})
+                node = Node("module", x, True, None, [first] if same else [], {"own": own, "module": module})
                 self._note(storage, node)
 
     def _viewed(self, x: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from intently.observe.trace.axes import PRODUCTS, SUMS, along, back, made_by_parameters, reduced
+from intently.observe.trace.axes import PRODUCTS, along, back, made_by_parameters, origin, reduced
 from intently.observe.trace.graph import COPIES, Line, Node, View, moves
 from intently.observe.trace.places import MOVES, places
 
@@ -41,6 +41,8 @@ class Contraction:
     views: tuple[View, View]
     result: Tensor
     axes: list[Axis]
+    rows: tuple[Axis, Tensor] | None = None
+    """The rows of the result to which entries are added, and to which of them each."""
 
     @staticmethod
     def of_product(node: Node, args: Sequence[Any], result: Tensor) -> Contraction | None:
@@ -87,6 +89,31 @@ class Contraction:
         ]
         return Contraction(node, (a, b), (x, y), result, axes)
 
+
+    @staticmethod
+    def of_segments(node: Node, args: Sequence[Any], result: Tensor) -> Contraction | None:
+        """That of products entry by entry, each added to a row of the result."""
+        axis, index, added = args[1], args[2], node.args[3]
+        if not isinstance(added, View) or not isinstance(axis, int):
+            return None
+        mul = added.settled().node
+        if mul.name != "mul" or tuple(added.size) != mul.size or result.ndim != len(mul.size):
+            return None
+        (x, y), (a, b) = mul.args[:2], (mul.kept(0), mul.kept(1))
+        if a is None or b is None or not (isinstance(x, View) and isinstance(y, View)):
+            return None
+        axis %= result.ndim
+        for i in range(index.ndim - 1, -1, -1):
+            if index.ndim > 1 and i != axis:
+                index = index.select(i, 0)
+        wide = [t.expand(mul.size) for t in (a, b)]
+        steps = [0 if i == axis else s for i, s in enumerate(result.stride())]
+        axes = [
+            Axis(n, (wide[0].stride(i), wide[1].stride(i), steps[i]))
+            for i, n in enumerate(mul.size)
+        ]
+        rows = Axis(result.shape[axis], (0, 0, result.stride(axis))), index
+        return Contraction(node, (a, b), (x, y), result, axes, rows)
 
     @staticmethod
     def of_one_key(node: Node, result: Tensor) -> Contraction | None:
@@ -143,6 +170,7 @@ class Site:
     side: int
     contraction: Contraction
     groups: list[list[Axis]] = field(default_factory=list)
+    mixing: str | None = None
 
 
 # --- the normaliser -------------------------------------------------------------------------------
@@ -293,6 +321,7 @@ def found(contraction: Contraction) -> Site | None:
         site = laid_out(contraction, side, normal)
         if not normal.sure and not whole(site.weights):
             continue
+        site.mixing = _mixing(contraction, side, keys)
         far = len(normal.changes)
         if best is None or far < best[0]:
             best = far, site
@@ -369,6 +398,15 @@ def _moved(contraction: Contraction, side: int) -> Normal | None:
     return None
 
 
+def _mixing(contraction: Contraction, side: int, keys: Sequence[Axis]) -> str | None:
+    """What the keys are, if each is a part of the model and no row of a tensor."""
+    made = [
+        origin(contraction.views[i], tuple((x.steps[i], x.count) for x in reversed(keys)))
+        for i in (side, 1 - side)
+    ]
+    return made[1] if made[0] != "rows" and made[1] != "rows" and any(x.count > 1 for x in keys) else None
+
+
 def laid_out(contraction: Contraction, side: int, normal: Normal | None) -> Site:
     """A contraction with its axes in the order batch, heads, queries, keys, width."""
     batch: list[Axis] = []
@@ -398,6 +436,11 @@ def laid_out(contraction: Contraction, side: int, normal: Normal | None) -> Site
         _taken(x, i, [*((a,) for a in batch), heads, *last])
         for x, i, last in zip(tensors, which, ((rows, keys), (keys, width), (rows, width)))
     )
+    if contraction.rows is not None:
+        row, index = contraction.rows
+        at = torch.arange(row.count, device=index.device)
+        weights = weights * (index == at[:, None])
+        output = _taken(tensors[2], 2, [*((a,) for a in batch), heads, [row], width])
     groups = [*([a] for a in batch), heads, rows, keys]
     return Site(contraction.node, weights, values, output, normal, side, contraction, groups)
 

@@ -40,6 +40,34 @@ def divided(
                 values = torch.cat([x.values for x in sites], -2)
                 made = replace(sites[0], weights=weights, values=values, output=sites[0].output.clone())
                 return {term.product for term in terms}, made
+        for term in terms[:1] if len(terms) == 1 else ():
+            site = factored(waiting[term.product], waiting, term, node)
+            if site is not None:
+                return {term.product}, site
+    return None
+
+
+def factored(
+    contraction: Contraction,
+    waiting: Mapping[Node, Contraction],
+    term: Term | None = None,
+    by: Node | None = None,
+) -> Site | None:
+    """The site of weights that are never made: features of queries times features of keys."""
+    for side in (0, 1):
+        inner = waiting.get(contraction.views[1 - side].settled().node)
+        for inner_side in (0, 1) if inner is not None else ():
+            assert inner is not None
+            by = by or contraction.node
+            outer = laid_out(contraction, side, Normal(by, False)) if term is None else _site(contraction, side, term, by)
+            keys = laid_out(inner, inner_side, None)
+            left, right = outer.weights, keys.weights
+            if left.shape[:-2] != right.shape[:-2] or left.shape[-1] != right.shape[-2]:
+                continue
+            if whole(left[..., :2, :] @ right) and outer.values.shape[-1] == keys.values.shape[-1]:
+                weights = left @ right
+                made = replace(outer, weights=weights, values=keys.values, output=outer.output.clone())
+                return made if whole(weights) else None
     return None
 
 

@@ -43,8 +43,8 @@ class Listener(ABC):
         del args, kwargs
 
     @abstractmethod
-    def apart(self, module: nn.Module, why: str) -> None:
-        """Hear that the blocks of a module do not become one matrix, and why."""
+    def mixed(self, module: nn.Module | None, what: str) -> None:
+        """Hear that a module mixes parts of a model, and does not attend to rows."""
 
     @abstractmethod
     def compiled(self) -> None:

@@ -37,7 +37,12 @@ COMPILED = "Code compiled by torch.compile ran meanwhile; what it attended to co
 THEN = "{}: the weights are those of the softmax; afterwards, {}."
 OTHERS = "its queries and keys give others"
 EMPTY = "places of a static cache get weight that hold no key yet"
-APART = "{}: its blocks are kept one by one, because {}."
+MIXING = "{}: mixing, not attention: it weighs {}."
+MIXED = {
+    "parameters": "what has parameters of its own, such as experts, classes or channels",
+    "parts": "what separate parts of the model made, such as layers or experts",
+    "copies": "copies of one tensor, such as streams",
+}
 HIDDEN = "rounding hides whether its queries and keys give them"
 AS_IT_IS = "{}: the weights themselves are kept, t · s numbers, because {}."
 EDITED = "{}: these are the weights after {}."
@@ -108,11 +113,11 @@ class Recorder(Listener):
         if name is not None:
             self.recording.covered.unseen[name] = f"{source}: {why}"
 
-    def apart(self, module: nn.Module, why: str) -> None:
-        """Note that the blocks of a module do not become one matrix, and why."""
+    def mixed(self, module: nn.Module | None, what: str) -> None:
+        """Note that a module mixes parts of the model, and does not attend."""
         name = None if in_backward() else self._named(module)
         if name is not None:
-            self.recording.covered.note(APART.format(name, why))
+            self.recording.covered.note(MIXING.format(name, MIXED[what]))
 
     def compiled(self) -> None:
         """Note that code compiled by torch.compile begins to run: its attention is not seen."""

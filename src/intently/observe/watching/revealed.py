@@ -22,12 +22,20 @@ PRODUCTS = frozenset(
 )
 """Functions that mix values with their weights."""
 
+SCATTERS = frozenset(
+    ("index_add", "index_add_", "scatter_add", "scatter_add_", "scatter_reduce", "segment_reduce")
+)
+"""Functions that add up rows by an index."""
+
 CHOICES = frozenset(("topk", "argmax", "multinomial", "argsort", "one_hot", "gather", "scatter"))
 """Functions that select from probabilities, as routers and samplers do."""
 
 POWERS = frozenset(("exp", "exp_", "exp2", "exp2_"))
 SUMS = frozenset(("sum", "logsumexp", "norm", "normalize"))
 QUOTIENTS = frozenset(("/", "div", "div_", "reciprocal", "normalize"))
+
+SELECTS = frozenset(("sort", "topk")), frozenset(("cumsum",))
+"""Functions that sparsemax and entmax take, in this order."""
 
 FORMULAS: dict[str, tuple[Set[str], ...]] = {
     "softmax": (),
@@ -198,9 +206,9 @@ def _writes(codes: list[CodeType], softmax: bool) -> bool:
     every = set().union(*names)
     if any(map(calls_operator, names)):
         return True
-    if not every & PRODUCTS and not pools(every):
+    if not every & (PRODUCTS | SCATTERS) and not pools(every):
         return False
-    return softmax or any(_makes_weights(code) is not None for code in codes)
+    return softmax or any(_makes_weights(code) is not None or _shares(code) for code in codes)
 
 
 def gathers(module: nn.Module) -> bool:
@@ -246,6 +254,17 @@ def _makes_weights(code: CodeType, *then: Set[str]) -> str | None:
             if all(after & need for need in (*FORMULAS[word.text], *then)):
                 return word.text
     return None
+
+
+@lru_cache(4096)
+def _shares(code: CodeType) -> bool:
+    """Whether code divides by a sum, or takes shares of a sorted tensor."""
+    found = words(code)
+    for first, then in ((SUMS, QUOTIENTS), (SCATTERS, QUOTIENTS), SELECTS):
+        at = next((x for x in found if x.text in first), None)
+        if at is not None and any(x.text in then and x.offset > at.offset for x in found):
+            return True
+    return False
 
 
 def only_calls_its_parts(module: nn.Module) -> bool:
