@@ -145,11 +145,15 @@ def origin(view: View, line: Line, most: int = 64) -> str:
         if node.name == "module":
             if node.kwargs["own"] % len(node.size) in axes:
                 return "parameters"
-        elif node.name in PRODUCTS and all(x.node.data for i, x in node.views() if i >= PRODUCTS[node.name]):
+        elif node.name in PRODUCTS and all(
+            x.node.data for i, x in node.views() if i >= PRODUCTS[node.name]
+        ):
             return "rows"
         elif node.name in ("stack", "cat") and len(axes) == 1 and _joined_along(node) in axes:
             makers = {_maker(x) for _, x in node.views()}
-            single = node.name == "stack" or all(x.size[_joined_along(node)] == 1 for _, x in node.views())
+            single = node.name == "stack" or all(
+                x.size[_joined_along(node)] == 1 for _, x in node.views()
+            )
             return "parts" if single and len(makers) > 1 else "rows"
         steps = list(back(node, found))
         carried = [(x, there) for _, x, there in steps if x.node.data]
@@ -194,7 +198,9 @@ def made_by_parameters(view: View, line: Line, most: int = 64) -> bool:
         found = node.pieces(line)
         if not found:
             continue
-        if node.name == "module" and any(i == node.kwargs["own"] % len(node.size) for i, _, _ in found):
+        if node.name == "module" and any(
+            i == node.kwargs["own"] % len(node.size) for i, _, _ in found
+        ):
             return True
         steps = list(back(node, found))
         carried = [(x, x_line) for _, x, x_line in steps if x.node.data]

@@ -14,6 +14,7 @@ from torch import Tensor
 from intently.core.biases import TensorBias, as_bias
 from intently.core.masks import allowed
 from intently.core.matrix import LazyMatrix
+from intently.observe.trace.blocks import Placed, in_place
 from intently.observe.trace.scores import before_dropout, scores
 from intently.observe.trace.sites import Site
 from intently.observe.watching.call import AttentionSpec, Call
@@ -22,6 +23,7 @@ BY_HAND = "by hand"
 """The name of this source."""
 
 NO_PRODUCT = "the scores of its softmax are no product of queries and keys"
+IN_BLOCKS = "it attends in blocks"
 CHANGED = "{} changed its weights before they met the values"
 OTHER = "{} makes them a whole"
 
@@ -32,6 +34,9 @@ def call_of(site: Site) -> Call:
     put = partial(_put_in, y) if _shares(y, site.contraction.result) else None
     given = scores(site)
     whole = before_dropout(site)
+    placed = in_place(site, given)
+    if placed is not None:
+        return blocks_kept(placed)
     met = None if whole is None else site.weights
     site = site if whole is None else replace(site, weights=whole.expand(site.weights.shape))
     if given is None:
@@ -42,9 +47,26 @@ def call_of(site: Site) -> Call:
         scale=given.scale,
     )
     return Call(
-        given.q, given.k, site.values, y, how, BY_HAND, real=site.weights, put=put,
-        as_weights=lambda reason: replace(weights_kept(site, reason, put), met=met), met=met,
+        given.q,
+        given.k,
+        site.values,
+        y,
+        how,
+        BY_HAND,
+        real=site.weights,
+        put=put,
+        as_weights=lambda reason: replace(weights_kept(site, reason, put), met=met),
+        met=met,
     )
+
+
+def blocks_kept(placed: Placed) -> Call:
+    """The call that keeps the weights of blocks, each in its place."""
+    w = placed.weights
+    none = w.weights.new_zeros(()).expand(*w.weights.shape[:-3], w.t, 0)
+    keys = w.weights.new_zeros(()).expand(*w.weights.shape[:-3], w.s, 0)
+    how = AttentionSpec(weights=w.replaced(Tensor.detach))
+    return Call(none, keys, placed.values, placed.output, how, BY_HAND, as_it_is=IN_BLOCKS)
 
 
 def why(site: Site) -> str:
@@ -54,13 +76,20 @@ def why(site: Site) -> str:
     changes = [name for name in normal.changes if name != "native_dropout"]
     if changes:
         return CHANGED.format(" and ".join(f"aten.{name}" for name in changes))
-    return NO_PRODUCT if normal.node.name.endswith("softmax") else OTHER.format(f"aten.{normal.node.name}")
+    return (
+        NO_PRODUCT
+        if normal.node.name.endswith("softmax")
+        else OTHER.format(f"aten.{normal.node.name}")
+    )
 
 
 def weights_kept(site: Site, reason: str, put: Any) -> Call:
     """The call that keeps the weights themselves."""
     w = site.weights.detach()
-    q, k = w.new_zeros(()).expand(*w.shape[:-1], 0), w.new_zeros(()).expand(*w.shape[:-2], w.shape[-1], 0)
+    q, k = (
+        w.new_zeros(()).expand(*w.shape[:-1], 0),
+        w.new_zeros(()).expand(*w.shape[:-2], w.shape[-1], 0),
+    )
     how = AttentionSpec(weights=TensorBias(w))
     return Call(q, k, site.values, site.output, how, BY_HAND, real=w, as_it_is=reason, put=put)
 

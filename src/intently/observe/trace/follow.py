@@ -266,7 +266,9 @@ class Trace(TorchDispatchMode):
             alive, _ = self._memory.get(storage._cdata, (None, None))
             if alive is None or alive.expired():
                 same = len(first.size) == x.ndim
-                node = Node("module", x, True, None, [first] if same else [], {"own": own, "module": module})
+                node = Node(
+                    "module", x, True, None, [first] if same else [], {"own": own, "module": module}
+                )
                 self._note(storage, node)
 
     def _viewed(self, x: Any) -> Any:
@@ -279,6 +281,7 @@ class Trace(TorchDispatchMode):
         alive, node = self._memory.get(storage._cdata, (None, None))
         if node is None or alive is None or alive.expired():
             base = x._base if x._is_view() and x._base is not None else x
+            base = base if base.numel() > x.numel() else x
             node = Node("given", base, x.ndim > 0 and not _fixed(base))
             self._note(storage, node)
         return View.of(node, x)

@@ -155,7 +155,9 @@ class Node:
                 stride, count = self.stride[axis] * self.size[axis], count // room
         return tuple(found)
 
-    def into(self, pieces: Sequence[Piece], x: View, axes: Sequence[int] | None = None) -> Line | None:
+    def into(
+        self, pieces: Sequence[Piece], x: View, axes: Sequence[int] | None = None
+    ) -> Line | None:
         """Pieces of the result's axes as steps in an argument, 0 where it is the same along them.
 
         ``axes`` gives the argument's axis for each of the result, -1 for none; without it they are

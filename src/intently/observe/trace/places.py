@@ -103,4 +103,6 @@ def _first(node: Node) -> int:
 
 def _room(node: Node) -> int:
     """How much memory a node's result spans."""
-    return 1 + sum((n - 1) * step for n, step in zip(node.size, node.stride)) if all(node.size) else 0
+    return (
+        1 + sum((n - 1) * step for n, step in zip(node.size, node.stride)) if all(node.size) else 0
+    )

@@ -30,6 +30,8 @@ class Scores:
     scale: float = 1.0
     biases: list[Tensor] = field(default_factory=list)
     masks: list[Tensor] = field(default_factory=list)
+    asked: View | None = None
+    groups: list[list[tuple[int, int]]] = field(default_factory=list)
 
 
 def scores(site: Site) -> Scores | None:
@@ -146,7 +148,9 @@ class _Walk:
             keys = self._factor(node, k, of_k, -1, steps[1], a.shape[-1])
             if queries is not None and keys is not None:
                 biases = [x if s == 1 else x * s for x, s in self.biases]
-                return Scores(queries, keys, self.scale, biases, self.masks)
+                asked = node.args[first if q is a else first + 1]
+                parts = self._parts(node, of_q)
+                return Scores(queries, keys, self.scale, biases, self.masks, asked, parts)
         return None
 
     def _into(self, node: Node, i: int) -> bool:
@@ -208,6 +212,17 @@ class _Walk:
             return False
         self.masks.append(shown if keep else ~shown)
         return True
+
+    def _parts(self, node: Node, steps: Mapping[int, int]) -> list[list[tuple[int, int]]]:
+        """The axes batch, heads and queries in the queries, as steps and sizes."""
+        return [
+            [
+                (steps.get(axis, 0) * step, n)
+                for line in group
+                for axis, step, n in reversed(node.pieces(line) or ())
+            ]
+            for group in self.groups[:-1]
+        ]
 
     def _factor(
         self, node: Node, x: Tensor, steps: Mapping[int, int], own: int, inner: int, width: int

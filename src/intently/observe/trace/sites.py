@@ -18,6 +18,9 @@ SOFTMAX = frozenset(("_softmax", "_safe_softmax", "_sparse_softmax"))
 TOTALS = frozenset(("sum", "nansum", "index_add", "scatter_add", "scatter_reduce"))
 """Operations that may add up what a quotient then divides by their result."""
 
+DEEP = 12
+"""Operations through which an axis is followed to see what it was joined of."""
+
 STEPS = 96
 """Operations at most that are followed back from a product."""
 
@@ -80,15 +83,19 @@ class Contraction:
         if a is None or b is None or not (isinstance(x, View) and isinstance(y, View)):
             return None
         gone, n = reduced(node), len(summed.size)
-        kept = iter(result.stride() if result.ndim < n else
-                    [s for i, s in enumerate(result.stride()) if i not in gone])
+        kept = iter(
+            result.stride()
+            if result.ndim < n
+            else [s for i, s in enumerate(result.stride()) if i not in gone]
+        )
         wide = [t.expand(mul.size) for t in (a, b)]
         axes = [
-            Axis(mul.size[i], (wide[0].stride(i), wide[1].stride(i), 0 if i in gone else next(kept)))
+            Axis(
+                mul.size[i], (wide[0].stride(i), wide[1].stride(i), 0 if i in gone else next(kept))
+            )
             for i in range(n)
         ]
         return Contraction(node, (a, b), (x, y), result, axes)
-
 
     @staticmethod
     def of_segments(node: Node, args: Sequence[Any], result: Tensor) -> Contraction | None:
@@ -272,7 +279,12 @@ def _adds_up(args: Sequence[tuple[int, View]], top: View) -> bool:
         if node.name in TOTALS or node.name == "linalg_vector_norm":
             if any(x.settled().node is one for _, x in node.views()):
                 return node.name != "linalg_vector_norm" or node.args[1] == 1
-        elif node.entrywise or node.name in ("gather", "index_select", "index", "repeat_interleave"):
+        elif node.entrywise or node.name in (
+            "gather",
+            "index_select",
+            "index",
+            "repeat_interleave",
+        ):
             left += [x for _, x in node.sources() if node is not one]
     return False
 
@@ -340,11 +352,20 @@ def together(sites: Sequence[Site]) -> Site:
     widths = [x.values.shape[:-2] for x in some]
     if len(set(widths)) > 1:
         return first
-    weights, values = (torch.cat([getattr(x, name) for x in some], axis) for name, axis in (("weights", -1), ("values", -2)))
+    weights, values = (
+        torch.cat([getattr(x, name) for x in some], axis)
+        for name, axis in (("weights", -1), ("values", -2))
+    )
     output = sum(x.output for x in some)
     assert isinstance(output, Tensor) and first.normal is not None
     changes = (*first.normal.changes, "slice")
-    return replace(first, weights=weights, values=values, output=output, normal=replace(first.normal, changes=changes))
+    return replace(
+        first,
+        weights=weights,
+        values=values,
+        output=output,
+        normal=replace(first.normal, changes=changes),
+    )
 
 
 def _start(site: Site) -> int:
@@ -404,7 +425,11 @@ def _mixing(contraction: Contraction, side: int, keys: Sequence[Axis]) -> str | 
         origin(contraction.views[i], tuple((x.steps[i], x.count) for x in reversed(keys)))
         for i in (side, 1 - side)
     ]
-    return made[1] if made[0] != "rows" and made[1] != "rows" and any(x.count > 1 for x in keys) else None
+    return (
+        made[1]
+        if made[0] != "rows" and made[1] != "rows" and any(x.count > 1 for x in keys)
+        else None
+    )
 
 
 def laid_out(contraction: Contraction, side: int, normal: Normal | None) -> Site:
@@ -452,16 +477,29 @@ def _parts(contraction: Contraction, side: int) -> Iterator[Axis]:
             continue
         best: Sequence[int] = (axis.count,)
         for i in (0, 1):
-            view = contraction.views[i].settled()
             if axis.steps[i]:
-                pieces = view.node.pieces(((axis.steps[i], axis.count),))
-                if pieces and len(pieces) > len(best):
-                    best = [count for _, _, count in pieces]
+                line = ((axis.steps[i], axis.count),)
+                own = finest(contraction.views[i], line, 1 if i == side or not axis.steps[2] else DEEP)
+                best = own if len(own) > len(best) else best
         inner, split = 1, []
         for count in best:
             split.append(Axis(count, tuple(s * inner for s in axis.steps)))  # type: ignore[arg-type]
             inner *= count
         yield from reversed(split)
+
+
+def finest(view: View, line: Line, steps: int) -> list[int]:
+    """The sizes of the axes that were joined into one, the innermost first."""
+    node = view.settled().node
+    pieces = node.pieces(line)
+    if not steps or not pieces or math.prod(n for _, _, n in pieces) != math.prod(n for _, n in line):
+        return [n for _, n in line]
+    found: list[int] = []
+    for piece in pieces:
+        carried = ((x, there) for _, x, there in back(node, [piece]) if x.node.data)
+        x, there = next(((x, y) for x, y in carried if len(y) == 1), (None, ()))
+        found += [piece[2]] if x is None else finest(x, there, steps - 1)
+    return found
 
 
 def _is_heads(contraction: Contraction, side: int, axis: Axis) -> bool:

@@ -38,7 +38,9 @@ def divided(
             weights = torch.cat([x.weights for x in sites], -1)
             if whole(weights):
                 values = torch.cat([x.values for x in sites], -2)
-                made = replace(sites[0], weights=weights, values=values, output=sites[0].output.clone())
+                made = replace(
+                    sites[0], weights=weights, values=values, output=sites[0].output.clone()
+                )
                 return {term.product for term in terms}, made
         for term in terms[:1] if len(terms) == 1 else ():
             site = factored(waiting[term.product], waiting, term, node)
@@ -59,14 +61,20 @@ def factored(
         for inner_side in (0, 1) if inner is not None else ():
             assert inner is not None
             by = by or contraction.node
-            outer = laid_out(contraction, side, Normal(by, False)) if term is None else _site(contraction, side, term, by)
+            outer = (
+                laid_out(contraction, side, Normal(by, False))
+                if term is None
+                else _site(contraction, side, term, by)
+            )
             keys = laid_out(inner, inner_side, None)
             left, right = outer.weights, keys.weights
             if left.shape[:-2] != right.shape[:-2] or left.shape[-1] != right.shape[-2]:
                 continue
             if whole(left[..., :2, :] @ right) and outer.values.shape[-1] == keys.values.shape[-1]:
                 weights = left @ right
-                made = replace(outer, weights=weights, values=keys.values, output=outer.output.clone())
+                made = replace(
+                    outer, weights=weights, values=keys.values, output=outer.output.clone()
+                )
                 return made if whole(weights) else None
     return None
 
@@ -84,7 +92,9 @@ def _site(contraction: Contraction, side: int, term: Term, by: Node) -> Site:
     site = laid_out(contraction, side, Normal(by, False))
     factor = laid_out(replace(contraction, result=term.factor), side, None).output[..., :1]
     whole = laid_out(replace(contraction, result=term.whole), side, None).output
-    return replace(site, node=by, weights=(site.weights * factor).to(site.weights.dtype), output=whole)
+    return replace(
+        site, node=by, weights=(site.weights * factor).to(site.weights.dtype), output=whole
+    )
 
 
 def _holds(view: View, waiting: Mapping[Node, Contraction]) -> bool:

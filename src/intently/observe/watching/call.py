@@ -16,6 +16,7 @@ from intently.core.kernels.operands import in_autocast, transformed
 from intently.core.masks import Mask
 from intently.core.matrix import Dense, LazyMatrix
 from intently.core.scores import Score
+from intently.observe.recording.blocks import Given, InBlocks
 
 
 @dataclass(frozen=True)
@@ -32,10 +33,12 @@ class AttentionSpec:
     softcap: float | None = None
     sinks: Tensor | None = None
     dropout: float = 0.0
-    weights: TensorBias | None = None
+    weights: TensorBias | InBlocks | None = None
 
-    def attend(self, q: Tensor, k: Tensor) -> Attention | Dense:
+    def attend(self, q: Tensor, k: Tensor) -> Attention | Dense | Given:
         """The weights of queries (b, h, t, d) and keys (b, g, s, d), lazily."""
+        if isinstance(self.weights, InBlocks):
+            return Given(self.weights)
         if self.weights is not None:
             return Dense(self.weights.tensor)
         given = {name: x for name, x in vars(self).items() if name != "weights"}

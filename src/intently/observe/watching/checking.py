@@ -11,6 +11,7 @@ from torch import Tensor
 
 from intently.core.attention import Attention
 from intently.core.matrix import Dense
+from intently.observe.recording.blocks import Given
 from intently.observe.watching.call import After, Call, InPieces, operand
 from intently.observe.watching.half_precision import Finished, Outcome, Product, compare
 from intently.observe.watching.near_misses import Logits
@@ -35,7 +36,9 @@ class Verdict:
     rows: int = 0
 
 
-def check(call: Call, matrix: Attention | Dense, turn: int, stored: torch.dtype | None = None) -> Verdict:
+def check(
+    call: Call, matrix: Attention | Dense, turn: int, stored: torch.dtype | None = None
+) -> Verdict:
     """Compare some rows of ``matrix`` @ v with the output of the call.
 
     They agree if they differ by at most 1e-4 of the largest entry of each head, and in half
@@ -53,7 +56,7 @@ def check(call: Call, matrix: Attention | Dense, turn: int, stored: torch.dtype 
         return Verdict(None, "nothing to compare: there are no weights, or no values")
     if isinstance(call.real, InPieces):
         return _same_pieces(call.real, matrix) or Verdict(None, UNSEEN)
-    if isinstance(matrix, Dense):
+    if isinstance(matrix, (Dense, Given)):
         return _same_product(call, matrix, sample(matrix.shape[-2], turn, HALF_ROWS))
     t, cells = matrix.shape[-2], math.prod(matrix.shape) // matrix.shape[-2]
     dtype, most = _coarsest(call, matrix, stored), max(HALF_ROWS, CELLS // cells)
@@ -87,7 +90,7 @@ def _same_dropped(
     return found
 
 
-def _same_product(call: Call, matrix: Dense, rows: Tensor) -> Verdict:
+def _same_product(call: Call, matrix: Dense | Given, rows: Tensor) -> Verdict:
     """Whether weights that are kept themselves give the output, but for rounding."""
     if not isinstance(call.y, Tensor):
         return Verdict(None, UNSEEN)
@@ -102,7 +105,9 @@ def _same_product(call: Call, matrix: Dense, rows: Tensor) -> Verdict:
     if bool(same.all()):
         return Verdict(True, rows=len(rows))
     worst = float((off / _largest(y).clamp_min(1e-30)).nan_to_num(torch.inf).amax())
-    return Verdict(False, f"A[rows] @ v differs from what came out by {worst:.1g} of its largest entry")
+    return Verdict(
+        False, f"A[rows] @ v differs from what came out by {worst:.1g} of its largest entry"
+    )
 
 
 def untold(why: str | None) -> bool:

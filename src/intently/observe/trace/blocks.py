@@ -1,0 +1,164 @@
+"""Attention in blocks: which queries and keys of the text its rows and columns are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from intently.observe.recording.blocks import InBlocks
+from intently.observe.trace.axes import PRODUCTS
+from intently.observe.trace.graph import Node, View
+from intently.observe.trace.places import MOVES, NOWHERE, places
+from intently.observe.trace.scores import Scores
+from intently.observe.trace.sites import Site
+
+STEPS = 64
+
+
+class Located(NamedTuple):
+    """The positions (*b, n) of rows among ``size``; -1 for padding."""
+
+    at: Tensor
+    size: int
+
+
+class Placed(NamedTuple):
+    """A site as one matrix over the text: weights in blocks, values (*b, h, s, e) and output."""
+
+    weights: InBlocks
+    values: Tensor
+    output: Tensor
+
+
+def in_place(site: Site, scores: Scores | None) -> Placed | None:
+    """The site with its blocks in their places; None if all queries share their keys."""
+    side = site.side
+    groups = [[(x.steps[1 - side], x.count) for x in group] for group in site.groups]
+    keys = located(site.contraction.views[1 - side], [*groups[:-2], groups[-1]])
+    if keys is None:
+        return None
+    queries = None if scores is None else located(scores.asked, scores.groups)
+    lead = range(len(site.groups) - 3)
+    apart = [i for i in lead if _differs(keys.at, i) or (queries is not None and _differs(queries.at, i))]
+    if not apart or site.contraction.rows is not None:
+        return None
+    same = [i for i in lead if i not in apart]
+    if queries is None or queries.at.shape[:-1] != keys.at.shape[:-1]:
+        n = math.prod(site.weights.shape[i] for i in apart)
+        queries = Located(torch.arange(n * site.weights.shape[-2]).view(n, -1), n * site.weights.shape[-2])
+        rows: Tensor | None = queries.at
+    else:
+        rows = _shared(queries.at, apart, same)
+    columns = _shared(keys.at, apart, same)
+    if rows is None or columns is None:
+        return None
+
+    def ordered(x: Tensor) -> Tensor:
+        """(*b, h, n, …) of a tensor (*b, h, …) whose blocks are among its leading axes."""
+        wide = x.expand(*site.weights.shape[: len(lead)], *x.shape[len(lead) :])
+        front = len(lead)
+        wide = wide.permute(*same, front, *apart, front + 1, front + 2)
+        return wide.flatten(len(same) + 1, len(same) + len(apart))
+
+    weights = InBlocks(ordered(site.weights), rows, columns, queries.size, keys.size)
+    values = _laid(ordered(site.values), columns, keys.size)
+    return Placed(weights, values, _laid(ordered(site.output), rows, queries.size))
+
+
+def located(view: View, groups: Sequence[Sequence[tuple[int, int]]]) -> Located | None:
+    """The positions of the last of some axes in the tensor that its rows come from.
+
+    ``groups`` are the axes batch, heads and rows of a view, as steps and sizes.
+    """
+    batch, last = groups[:-2], groups[-1]
+    some = [part for group in (*batch, last) for part in group]
+    node = _root(view)
+    part = View(view.node, tuple(n for _, n in some), tuple(s for s, _ in some), view.offset)
+    try:
+        found = places(part, node).reshape([math.prod(n for _, n in x) for x in (*batch, last)])
+        for _ in range(STEPS):
+            step = _before(node)
+            if step is None:
+                break
+            before, own = step
+            root = _root(before)
+            there = places(_without(before, own), root)
+            found = torch.where(found < 0, NOWHERE, there.flatten()[_number(found, node, own)])
+            node = root
+    except Exception:  # an operation that takes no whole numbers
+        return None
+    real, at, size = found != NOWHERE, torch.zeros_like(found), 1
+    if not bool(real.any()):
+        return None
+    for axis in reversed(range(len(node.size))):
+        step = node.stride[axis]
+        if node.size[axis] == 1 or not step:
+            continue
+        here = found // step % node.size[axis]
+        low, high = torch.where(real, here, node.size[axis]), torch.where(real, here, -1)
+        if bool((high.amax(-1) > low.amin(-1)).any()):
+            at, size = at + here * size, size * node.size[axis]
+    return Located(torch.where(real, at, NOWHERE), size)
+
+
+def _before(node: Node) -> tuple[View, int] | None:
+    """What a projection was given, and the axis that it makes; None for anything else."""
+    if node.name == "module" and node.args:
+        return node.args[0], node.kwargs["own"] % len(node.size)
+    if node.name in ("mm", "addmm") and len(node.size) == 2:
+        x, w = node.args[PRODUCTS[node.name] :][:2]
+        if x.node.data and not w.node.data:
+            return x, 1
+    return None
+
+
+def _without(view: View, axis: int) -> View:
+    """The first part of a view along an axis."""
+    size, stride = list(view.size), list(view.stride)
+    del size[axis], stride[axis]
+    return View(view.node, tuple(size), tuple(stride), view.offset)
+
+
+def _number(found: Tensor, node: Node, own: int) -> Tensor:
+    """Places in a node's memory as numbers of its entries without the axis ``own``."""
+    number, size = torch.zeros_like(found), 1
+    for axis in reversed([i for i in range(len(node.size)) if i != own]):
+        if node.size[axis] > 1:
+            number = number + found.clamp_min(0) // node.stride[axis] % node.size[axis] * size
+        size *= node.size[axis]
+    return number
+
+
+def _root(view: View) -> Node:
+    """The operation that computed the rows of a tensor, which were only moved since."""
+    node = view.settled().node
+    for _ in range(STEPS):
+        moved = node.name in MOVES or node.entrywise
+        nexts = [x for _, x in node.sources()] if moved else []
+        if not nexts:
+            break
+        node = nexts[0].settled().node
+    return node
+
+
+def _differs(at: Tensor, axis: int) -> bool:
+    """Whether positions differ along an axis."""
+    return bool((at.amax(axis) != at.amin(axis)).any())
+
+
+def _shared(at: Tensor, apart: Sequence[int], same: Sequence[int]) -> Tensor | None:
+    """The positions (n, rows) that all rows of the batch share; None if they differ."""
+    at = at.permute(*same, *apart, at.ndim - 1).reshape(-1, *(at.shape[i] for i in apart), at.shape[-1])
+    first = at[0]
+    return first.reshape(-1, at.shape[-1]) if bool((at == first).all()) else None
+
+
+def _laid(x: Tensor, at: Tensor, size: int) -> Tensor:
+    """Rows (…, n, u, e) in their places among ``size``; those that come twice are the same."""
+    out = x.new_zeros(*x.shape[:-3], size + 1, x.shape[-1])
+    out[..., at.flatten().clamp_min(-1) % (size + 1), :] = x.flatten(-3, -2)
+    return out[..., :size, :]
