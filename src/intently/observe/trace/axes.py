@@ -136,6 +136,8 @@ def origin(view: View, line: Line, most: int = 64) -> str:
     """
     for _ in range(most):
         node = view.settled().node
+        if node is not view.node:  # written in pieces
+            return "rows"
         if not node.data:
             return "parameters"
         found = node.pieces(line)
@@ -193,6 +195,8 @@ def made_by_parameters(view: View, line: Line, most: int = 64) -> bool:
             break
         v, line = left.pop()
         node = v.settled().node
+        if node is not v.node:  # written in pieces
+            continue
         if not node.data:
             return True
         found = node.pieces(line)

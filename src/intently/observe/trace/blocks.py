@@ -46,7 +46,8 @@ def in_place(site: Site, scores: Scores | None) -> Placed | None:
     apart = [i for i in lead if _differs(keys.at, i) or (queries is not None and _differs(queries.at, i))]
     if not apart or site.contraction.rows is not None:
         return None
-    same = [i for i in lead if i not in apart]
+    assert site.normal is not None
+    by, same = site.normal.node, [i for i in lead if i not in apart]
     if queries is None or queries.at.shape[:-1] != keys.at.shape[:-1]:
         n = math.prod(site.weights.shape[i] for i in apart)
         queries = Located(torch.arange(n * site.weights.shape[-2]).view(n, -1), n * site.weights.shape[-2])
@@ -62,7 +63,8 @@ def in_place(site: Site, scores: Scores | None) -> Placed | None:
         wide = x.expand(*site.weights.shape[: len(lead)], *x.shape[len(lead) :])
         front = len(lead)
         wide = wide.permute(*same, front, *apart, front + 1, front + 2)
-        return wide.flatten(len(same) + 1, len(same) + len(apart))
+        made = wide.flatten(len(same) + 1, len(same) + len(apart))
+        return made if same or len(by.size) <= 3 else made[None]  # a batch of one
 
     weights = InBlocks(ordered(site.weights), rows, columns, queries.size, keys.size)
     values = _laid(ordered(site.values), columns, keys.size)

@@ -455,6 +455,8 @@ def laid_out(contraction: Contraction, side: int, normal: Normal | None) -> Site
     if len(more) < len(rows):  # queries of several heads that share their values
         heads += more
         rows = [axis for axis in rows if axis not in more]
+    if not batch and normal is not None and len(normal.node.size) > 3:
+        batch = [Axis(1, (0, 0, 0))]
     tensors = contraction.factors[side], contraction.factors[1 - side], contraction.result
     which = side, 1 - side, 2
     weights, values, output = (
