@@ -20,7 +20,6 @@ from intently.core.masks.geometry import (
     Cut,
     Geometry,
     Integers,
-    InTiles,
     JoinedRules,
     MaskRule,
     OfTensor,
@@ -387,13 +386,3 @@ def _floats(x: Tensor | Sequence[float], name: str) -> Tensor:
     if not x.is_floating_point():
         raise build(KindError, name, "a floating-point tensor", f"dtype {x.dtype}")
     return x
-
-
-class TiledBias(InTiles, Bias):
-    """A bias made of ``tiles`` (n, r, c); ``index`` (…, R, C) says which stands where."""
-
-    def tile(
-        self, g: Geometry, rows: Tensor, cols: Tensor, dtype: torch.dtype | None = None
-    ) -> Tensor:
-        block = self.entries(rows, cols)
-        return block if dtype is None else block.to(dtype)

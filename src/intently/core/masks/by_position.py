@@ -5,11 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from intently.core.masks.block_states import FULL, Queries, Rows, edges, image_edges, states
+from intently.core.masks.block_states import Queries, Rows, edges, image_edges, states
 from intently.core.masks.geometry import (
     Geometry,
     Integers,
-    InTiles,
     Standing,
     as_offset,
     lengths_may_change,
@@ -265,21 +264,3 @@ def grid(height: int, width: int, radius: int) -> Mask:
     """
     sides = whole_number(height, "height", 1), whole_number(width, "width", 1)
     return _ImageGrid(*sides, whole_number(radius, "radius", 0))
-
-
-class Tiled(InTiles, Mask):
-    """A mask made of boolean ``tiles`` (n, r, c); ``index`` (…, R, C) says which stands where."""
-
-    def allow(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
-        return self.entries(rows, cols)
-
-    def blocks(self, g: Geometry, rows: int, cols: int) -> Tensor:
-        if (rows, cols) != tuple(self.tiles.shape[-2:]):
-            return super().blocks(g, rows, cols)
-        found = self.tiles.any((-2, -1)).int() + self.tiles.all((-2, -1)).int()
-        states = found[self.index.long()].flatten(0, -3)
-        least, most = states.amin(0), states.amax(0)
-        return torch.where(least == FULL, least, most.clamp_max(FULL - 1)).to(torch.int8)
-
-    def lead(self) -> tuple[int, ...]:
-        return tuple(self.index.shape[:-2])

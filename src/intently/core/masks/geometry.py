@@ -263,45 +263,6 @@ class OfTensor(MaskRule):
         return pick(g, self.tensor, (*lead, i, j)[len(lead) + 2 - self.tensor.ndim :])
 
 
-class InTiles(MaskRule):
-    """A rule in tiles, most of which are equal: masks and biases of any regular shape.
-
-    A matrix (…, t, s) of blocks, windows or global keys has few tiles that differ. ``index`` (…, R,
-    C) says which of the ``tiles`` (n, r, c) stands where; the first tile stands for nothing.
-    """
-
-    def __init__(self, index: Tensor, tiles: Tensor) -> None:
-        super().__init__(index, tiles)
-        self.index, self.tiles = index, tiles
-
-    def entries(self, rows: Tensor, cols: Tensor) -> Tensor:
-        """The entries (…, len(rows), len(cols)) of some rows and columns."""
-        r, c = self.tiles.shape[-2:]
-        which = self.index[..., (rows // r)[:, None], cols // c].long()
-        return self.tiles[which, (rows % r)[:, None], cols % c]
-
-    def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
-        r, c = self.tiles.shape[-2:]
-        place = (*lead, i // r, j // c)
-        which = pick(g, self.index, place[len(place) - self.index.ndim :]).long()
-        return self.tiles.to(g.device)[which, i % r, j % c]
-
-    def check(self, g: Geometry) -> None:
-        """Raise `ArgumentError` if the tiles do not cover the matrix ``g``."""
-        r, c = self.tiles.shape[-2:]
-        shape, want = tuple(self.index.shape), (*g.lead, -(-g.t // r), -(-g.s // c))
-        if not broadcasts(shape, want) or shape[-2:] != want[-2:]:
-            expected = f"tiles that cover (…, t, s) = {g.shape}, index {want}"
-            raise build(ArgumentError, "tiles", expected, shape_of(self.index))
-
-    def part(self, cut: Cut, g: Geometry) -> Any:
-        return type(self)(cut_right(self.index, cut), self.tiles)
-
-    def __repr__(self) -> str:
-        n, r, c = self.tiles.shape
-        return f"{type(self).__name__}({n} tiles of {r}×{c})"
-
-
 R = TypeVar("R", bound=MaskRule)
 
 

@@ -19,11 +19,13 @@ import torch
 from torch import Tensor
 
 import intently
-from intently.core.biases import Bias
+from intently.core.biases import Bias, TensorBias
 from intently.core.masks import Geometry, Mask
+from intently.core.matrix import LazyMatrix
 from intently.core.scores import Score
 from intently.errors import ArgumentError, IntentlyError, KindError, build, shape_of
 from intently.nn.recurrent import Energies
+from intently.observe.recording.blocks import InBlocks
 from intently.observe.recording.coverage import printable
 from intently.observe.recording.labels import Tokens, is_rows, sides
 from intently.observe.recording.recording import Entry, Recording, Whole
@@ -142,6 +144,7 @@ class _Sheet:
                 raise build(ArgumentError, "name", expected, repr(text), fault)
         at = f"{entry.name}/{entry.index}"
         matrix, how = entry.attention(), entry.rows.how()
+        q, k = entry.rows.operands()
         kept = {"values": entry.values, "gradient": entry.gradient}
         return {
             "name": entry.name,
@@ -153,9 +156,9 @@ class _Sheet:
             "steps": entry.steps,
             "across": entry.across,
             "tokens": _told(entry.tokens),
-            "q": self._own(f"{at}/q", matrix.q, lambda: entry.rows.operands()[0]),
-            "k": self._own(f"{at}/k", matrix.k, lambda: entry.rows.operands()[1]),
-            "how": self._how(how, matrix.problem.geometry, entry.name),
+            "q": self._own(f"{at}/q", q, lambda: entry.rows.operands()[0]),
+            "k": self._own(f"{at}/k", k, lambda: entry.rows.operands()[1]),
+            "how": self._how(how, _geometry(matrix), entry.name),
             **{
                 part: self._own(f"{at}/{part}", x.get(), x.get)
                 for part, x in kept.items()
@@ -166,7 +169,8 @@ class _Sheet:
     def _how(self, how: AttentionSpec, g: Geometry, name: str) -> dict[str, Any]:
         values = {
             part: None if x is None else value_json.form(x, g, self._once)
-            for part, x in (("score", how.score), ("mask", how.mask), ("bias", how.bias))
+            for part, x in vars(how).items()
+            if part in ("score", "mask", "bias", "weights")
         }
         if values["score"] is None and how.score is not None:
             got, why = type(how.score).__name__, f"a file cannot say what {name!r} computes"
@@ -189,6 +193,10 @@ class _Sheet:
             known = self._shared[identity(x)] = f"shared/{len(self._shared)}"
             self.planned[known] = Planned(tuple(x.shape), x.dtype, lambda: x)
         return {"tensor": known}
+
+
+def _geometry(matrix: LazyMatrix) -> Geometry:
+    return Geometry(matrix.shape[:-2], *matrix.shape[-2:], matrix.device)
 
 
 def _told(tokens: Tokens | None) -> list[Any] | dict[str, Any] | None:
@@ -239,7 +247,8 @@ def _entry(form: dict[str, Any], file: Mapped, counts: dict[str, int]) -> Entry:
         _check(found, how)
     except (IntentlyError, UnreadableError) as error:
         raise UnreadableError(f"{name!r}, call {index}: {error}") from None
-    values = [value for value in (how.mask, how.bias, how.score) if value is not None]
+    rules = how.mask, how.bias, how.score, how.weights
+    values = [value for value in rules if value is not None]
     spec = KeptSpec(how, tuple(InFile(file, x) for value in values for x in value.tensors()))
     kept = {part: InFile(file, x) for part, x in found.items()}
     rows = Whole(kept["q"], kept["k"], spec)
@@ -274,6 +283,7 @@ def _how(form: dict[str, Any], file: Mapped) -> AttentionSpec:
         form.get("softcap"),
         tensor("sinks"),
         form["dropout"],
+        value("weights", Bias),
     )
 
 
@@ -283,11 +293,21 @@ def _check(parts: Mapping[str, Tensor], how: AttentionSpec) -> None:
     for name, x in (("q", q), ("k", k)):
         if not x.is_floating_point():  # `attend` would take them for a learner's
             raise UnreadableError(f"{name}: expected a floating-point tensor; got dtype {x.dtype}")
+    if how.weights is not None and not isinstance(how.weights, TensorBias | InBlocks):
+        raise UnreadableError("weights that are no tensor and not in blocks")
     matrix = how.attend(q, k)
+    if how.weights is not None and matrix.shape != (*q.shape[:-1], k.shape[-2]):
+        raise UnreadableError(
+            f"weights {matrix.shape} for q of {shape_of(q)} and k of {shape_of(k)}"
+        )
     *lead, t, s = matrix.shape
     if math.prod(lead) > max(math.prod(q.shape[:-2]), math.prod(k.shape[:-2])):
         raise UnreadableError(f"q of {shape_of(q)} and k of {shape_of(k)}, which do not fit")
-    if not (q.numel() and k.numel()) and t * s * max(1, math.prod(lead)) > HOLLOW:
+    if (
+        how.weights is None
+        and not (q.numel() and k.numel())
+        and t * s * max(1, math.prod(lead)) > HOLLOW
+    ):
         raise UnreadableError(f"weights {tuple(matrix.shape)} of queries and keys without entries")
     energy = how.score.parts[0] if isinstance(how.score, Energies) else None
     if energy is not None and (q.ndim, energy.shape) != (3, q.shape[-1:]):

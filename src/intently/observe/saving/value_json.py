@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from intently.core import masks
-from intently.core.biases import Bias, TensorBias, TiledBias, alibi, relative_buckets
+from intently.core.biases import Bias, TensorBias, alibi, relative_buckets
 from intently.core.masks import Geometry, Mask
-from intently.core.masks.by_position import Tiled
 from intently.core.masks.geometry import integers
 from intently.core.masks.mask import Allowed
 from intently.core.masks.ragged import Padding, RealKeys
@@ -27,6 +26,7 @@ from intently.foundation.checks import whole_number
 from intently.foundation.values import Value
 from intently.nn.caches.masks import KeptBias, KeptMask, SideBySide, Written
 from intently.nn.recurrent import Energies
+from intently.observe.recording.blocks import InBlocks
 
 LARGEST = 2**48
 """The largest whole number of a mask or bias: positions stay far from the limits of int64."""
@@ -79,22 +79,17 @@ def _segments(*ids: Any) -> Mask:
     return masks.segments(*ids)
 
 
-def _tiled(kind: Callable[..., Value]) -> Callable[..., Value]:
-    """A maker of a rule in tiles, each of which has to be there."""
-
-    def make(index: Any, tiles: Any) -> Value:
-        if not isinstance(index, Tensor) or not isinstance(tiles, Tensor):
-            raise UnreadableError("tiles without tensors")
-        index = integers(index, "index")
-        if tiles.ndim != 3 or index.ndim < 2 or 0 in (*tiles.shape, index.numel()):
-            raise UnreadableError("tiles that are no tensors (n, r, c) and (…, R, C)")
-        if (tiles.dtype is torch.bool) != (kind is Tiled):
-            raise UnreadableError(f"tiles of {tiles.dtype}")
-        if int(index.amin()) < 0 or int(index.amax()) >= len(tiles):
-            raise UnreadableError("the number of a tile that is not there")
-        return kind(index, tiles)
-
-    return make
+def _in_blocks(weights: Any, rows: Any, columns: Any, t: Any, s: Any) -> Bias:
+    t, s = whole_number(t, "t", 0), whole_number(s, "s", 0)
+    if not isinstance(weights, Tensor) or weights.ndim < 3 or not weights.is_floating_point():
+        raise UnreadableError("blocks without weights (…, n, u, w)")
+    for at, size, most in ((rows, weights.shape[-2], t), (columns, weights.shape[-1], s)):
+        places = integers(at, "places") if isinstance(at, Tensor) else None
+        if places is None or places.shape != (weights.shape[-3], size):
+            raise UnreadableError("blocks without the places of their rows and columns")
+        if places.numel() and not -1 <= int(places.amin()) <= int(places.amax()) < most:
+            raise UnreadableError("a place that is not in the matrix")
+    return InBlocks(weights, rows, columns, t, s)
 
 
 def _side_by_side(inner: Any, beams: Any) -> Mask:
@@ -136,7 +131,6 @@ _KINDS: dict[str, _Kind] = {
     "segments": (type(masks.segments(torch.ones(1, dtype=torch.long))), _segments),
     "grid": (type(masks.grid(1, 1, 0)), masks.grid),
     "allowed": (Allowed, masks.allowed),
-    "tiled": (Tiled, _tiled(Tiled)),
     "both": (_BOTH, _pair(_BOTH, Mask)),
     "either": (_EITHER, _pair(_EITHER, Mask)),
     "not": (_NOT, lambda mask: ~_a(Mask, mask)),
@@ -146,7 +140,7 @@ _KINDS: dict[str, _Kind] = {
     "alibi": (type(alibi()), alibi),
     "buckets": (type(relative_buckets(torch.zeros(4, 1), max_distance=9)), _buckets),
     "given": (TensorBias, TensorBias),
-    "tiled bias": (TiledBias, _tiled(TiledBias)),
+    "in blocks": (InBlocks, _in_blocks),
     "sum": (_SUM, _pair(_SUM, Bias)),
     "kept bias": (KeptBias, _kept(KeptBias, Bias)),
     "dot": (Dot, lambda: Dot()),

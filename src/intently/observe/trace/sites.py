@@ -481,7 +481,9 @@ def _parts(contraction: Contraction, side: int) -> Iterator[Axis]:
         for i in (0, 1):
             if axis.steps[i]:
                 line = ((axis.steps[i], axis.count),)
-                own = finest(contraction.views[i], line, 1 if i == side or not axis.steps[2] else DEEP)
+                own = finest(
+                    contraction.views[i], line, 1 if i == side or not axis.steps[2] else DEEP
+                )
                 best = own if len(own) > len(best) else best
         inner, split = 1, []
         for count in best:
@@ -494,7 +496,11 @@ def finest(view: View, line: Line, steps: int) -> list[int]:
     """The sizes of the axes that were joined into one, the innermost first."""
     node = view.settled().node
     pieces = node.pieces(line)
-    if not steps or not pieces or math.prod(n for _, _, n in pieces) != math.prod(n for _, n in line):
+    if (
+        not steps
+        or not pieces
+        or math.prod(n for _, _, n in pieces) != math.prod(n for _, n in line)
+    ):
         return [n for _, n in line]
     found: list[int] = []
     for piece in pieces:

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from intently.core.attention import Attention, attend
-from intently.core.biases import TiledBias
 from intently.core.kernels.operands import transformed, usual
 from intently.core.masks import Geometry
 from intently.errors import StaleError
@@ -46,7 +45,6 @@ MIXED = {
 HIDDEN = "rounding hides whether its queries and keys give them"
 AS_IT_IS = "{}: the weights themselves are kept, t · s numbers, because {}."
 EDITED = "{}: these are the weights after {}."
-IN_TILES = "{}: the weights themselves are kept, in tiles, because {}."
 
 
 class Recorder(Listener):
@@ -165,8 +163,7 @@ class Recorder(Listener):
             if why is not None:
                 call, found = call.as_weights(why), None
                 step = self._normalised(call)
-        as_it_is = IN_TILES if isinstance(call.how.bias, TiledBias) else AS_IT_IS
-        for text, why in ((as_it_is, call.as_it_is), (THEN, call.then)):
+        for text, why in ((AS_IT_IS, call.as_it_is), (THEN, call.then)):
             if why is not None:
                 self.recording.covered.note(text.format(name, why))
         if call.edited is not None:
