@@ -43,7 +43,7 @@ def back(node: Node, pieces: Sequence[Piece]) -> Iterator[tuple[int, View, Line]
 
 
 def _aligned(node: Node) -> Iterator[tuple[int, View, Sequence[int] | None]]:
-    """The arguments whose axes are those of the result, and which for which; None: from the last."""
+    """The arguments whose axes are those of the result, and how; None: from the last."""
     n, name, given = len(node.size), node.name, node.args
     if node.entrywise:
         yield from ((i, x, None) for i, x in node.views())
@@ -73,9 +73,8 @@ def _aligned(node: Node) -> Iterator[tuple[int, View, Sequence[int] | None]]:
     elif name == "module":
         own = node.kwargs["own"] % n
         yield from ((0, x, [-1 if i == own else i for i in range(n)]) for _, x in node.views())
-    elif name in ALONG or (given and isinstance(given[0], View) and given[0].size == node.size):
-        if isinstance(given[0], View):
-            yield 0, given[0], None
+    elif given and isinstance(given[0], View) and (name in ALONG or given[0].size == node.size):
+        yield 0, given[0], None
 
 
 def _factors(node: Node, first: int) -> Iterator[tuple[int, View, Sequence[int]]]:
@@ -188,7 +187,7 @@ def _maker(view: View, most: int = 32) -> object:
 
 
 def made_by_parameters(view: View, line: Line, most: int = 64) -> bool:
-    """Whether the entries of an axis each have parameters of their own: heads, channels, experts."""
+    """Whether each entry of an axis has parameters of its own: heads, channels, experts."""
     left = [(view, line)]
     for _ in range(most):
         if not left:

@@ -43,18 +43,15 @@ def in_place(site: Site, scores: Scores | None) -> Placed | None:
         return None
     queries = None if scores is None else located(scores.asked, scores.groups)
     lead = range(len(site.groups) - 3)
-    apart = [
-        i for i in lead if _differs(keys.at, i) or (queries is not None and _differs(queries.at, i))
-    ]
+    both = [keys.at] if queries is None else [keys.at, queries.at]
+    apart = [i for i in lead if any(_differs(at, i) for at in both)]
     if not apart or site.contraction.rows is not None:
         return None
     assert site.normal is not None
     by, same = site.normal.node, [i for i in lead if i not in apart]
     if queries is None or queries.at.shape[:-1] != keys.at.shape[:-1]:
-        n = math.prod(site.weights.shape[i] for i in apart)
-        queries = Located(
-            torch.arange(n * site.weights.shape[-2]).view(n, -1), n * site.weights.shape[-2]
-        )
+        n = math.prod(site.weights.shape[i] for i in (*apart, site.weights.ndim - 2))
+        queries = Located(torch.arange(n).view(-1, site.weights.shape[-2]), n)
         rows: Tensor | None = queries.at
     else:
         rows = _shared(queries.at, apart, same)
@@ -158,10 +155,8 @@ def _differs(at: Tensor, axis: int) -> bool:
 
 def _shared(at: Tensor, apart: Sequence[int], same: Sequence[int]) -> Tensor | None:
     """The positions (n, rows) that all rows of the batch share; None if they differ."""
-    at = at.permute(*same, *apart, at.ndim - 1).reshape(
-        -1, *(at.shape[i] for i in apart), at.shape[-1]
-    )
-    first = at[0]
+    at = at.permute(*same, *apart, at.ndim - 1)
+    first = at[(0,) * len(same)]
     return first.reshape(-1, at.shape[-1]) if bool((at == first).all()) else None
 
 

@@ -17,8 +17,9 @@ from intently.observe.sources.functional import how_of
 from intently.observe.sources.regraded import Waiting
 from intently.observe.trace.axes import PRODUCTS
 from intently.observe.trace.calls import BY_HAND, call_of
-from intently.observe.trace.graph import CONSTANT, RANDOM, Node, View, kind
-from intently.observe.trace.sites import SOFTMAX, Contraction, Site, found, together
+from intently.observe.trace.contraction import Contraction
+from intently.observe.trace.graph import CONSTANT, RANDOM, SOFTMAX, Node, View, kind
+from intently.observe.trace.sites import Site, found, together
 from intently.observe.trace.sums import divided, factored
 from intently.observe.watching.call import Call, traced
 from intently.observe.watching.inputs import storage_of
@@ -212,8 +213,7 @@ class Trace(TorchDispatchMode):
     def _summed(self, sites: tuple[set[Node], Site] | None) -> None:
         """Hold the sum of products that a division makes whole, until the module ends."""
         if sites is not None:
-            products, site = sites
-            self._sums = [x for x in self._sums if not x[1] <= products]
+            self._sums = [x for x in self._sums if not x[1] <= sites[0]]
             self._sums.append((next(iter(around()[-1:]), None), *sites))
 
     def _holds(self, x: Any) -> bool:

@@ -30,6 +30,8 @@ ENTRYWISE = frozenset(
 )
 """Operations entry by entry that are not tagged so."""
 
+SOFTMAX = frozenset(("_softmax", "_safe_softmax", "_sparse_softmax"))
+
 CONSTANT = ("zeros", "ones", "full", "empty", "new_", "scalar_tensor", "arange", "tril_indices")
 RANDOM = ("rand", "normal", "bernoulli", "uniform", "exponential")
 """How the names of operations begin whose result does not depend on their arguments."""
@@ -135,7 +137,7 @@ class Node:
         return None if x is None or (version >= 0 and x._version != version) else x
 
     def pieces(self, line: Line) -> tuple[Piece, ...] | None:
-        """The parts of axes along which a line moves, the innermost first; None if several at once."""
+        """The parts of axes along which a line moves, the innermost first; None for a diagonal."""
         axes = [i for i, n in enumerate(self.size) if n > 1 and self.stride[i]]
         axes.sort(key=lambda i: self.stride[i], reverse=True)
         found: list[Piece] = []

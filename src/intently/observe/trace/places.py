@@ -75,8 +75,6 @@ class _Places:
                 args[2:] = [NOWHERE]
             if name == "_to_copy":
                 return args[0]
-            if name in ("gather", "index", "index_select", "take", "_unsafe_index"):
-                return None if any(isinstance(x, View) for x in node.args[1:]) else None
             made = node.func(*args, **node.kwargs)
             return made if isinstance(made, Tensor) else None
         if node.entrywise:

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from intently.core.matrix.labelling import HIDDEN
 from intently.observe.trace.axes import PRODUCTS
-from intently.observe.trace.graph import COPIES, Line, Node, View, moves
-from intently.observe.trace.sites import SOFTMAX, Site, is_dropout
+from intently.observe.trace.graph import COPIES, SOFTMAX, Line, Node, View, moves
+from intently.observe.trace.normaliser import is_dropout
+from intently.observe.trace.sites import Site
 
 STEPS = 32
 """Operations at most between the weights and the product."""
@@ -227,7 +228,7 @@ class _Walk:
     def _factor(
         self, node: Node, x: Tensor, steps: Mapping[int, int], own: int, inner: int, width: int
     ) -> Tensor | None:
-        """The queries or keys (*b, h, n, d) in a factor; None if it has another axis or lacks its own."""
+        """The queries or keys (*b, h, n, d) in a factor; None if its axes are others."""
         sizes, strides, joined = list[int](), list[int](), list[int]()
         for at, group in enumerate(self.groups, -len(self.groups)):
             some = list[tuple[int, int]]()

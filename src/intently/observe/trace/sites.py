@@ -5,159 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from intently.observe.trace.axes import PRODUCTS, along, back, made_by_parameters, origin, reduced
-from intently.observe.trace.graph import COPIES, Line, Node, View, moves
+from intently.observe.trace.axes import along, back, made_by_parameters, origin
+from intently.observe.trace.contraction import Axis, Contraction
+from intently.observe.trace.graph import COPIES, SOFTMAX, Line, Node, View
+from intently.observe.trace.normaliser import STEPS, Normal, normaliser, whole
 from intently.observe.trace.places import MOVES, places
-
-SOFTMAX = frozenset(("_softmax", "_safe_softmax", "_sparse_softmax"))
-TOTALS = frozenset(("sum", "nansum", "index_add", "scatter_add", "scatter_reduce"))
-"""Operations that may add up what a quotient then divides by their result."""
 
 DEEP = 12
 """Operations through which an axis is followed to see what it was joined of."""
-
-STEPS = 96
-"""Operations at most that are followed back from a product."""
-
-SLACK = 0.02
-"""How far from 1 a sum of weights may be, by rounding or an epsilon."""
-
-
-class Axis(NamedTuple):
-    """An axis of a contraction: its size, and its step in both factors and the result; 0 for none."""
-
-    count: int
-    steps: tuple[int, int, int]
-
-
-@dataclass
-class Contraction:
-    """A sum of products: the two factors, the result, and the axes that they share."""
-
-    node: Node
-    factors: tuple[Tensor, Tensor]
-    views: tuple[View, View]
-    result: Tensor
-    axes: list[Axis]
-    rows: tuple[Axis, Tensor] | None = None
-    """The rows of the result to which entries are added, and to which of them each."""
-
-    @staticmethod
-    def of_product(node: Node, args: Sequence[Any], result: Tensor) -> Contraction | None:
-        """That of a matrix product."""
-        first = PRODUCTS[node.name]
-        (a, b), (x, y) = args[first : first + 2], node.args[first : first + 2]
-        if not (isinstance(x, View) and isinstance(y, View)):
-            return None
-        sa, sb, so = a.stride(), b.stride(), result.stride()
-        name = node.name
-        if name in ("mv", "addmv"):
-            axes = [Axis(a.shape[0], (sa[0], 0, so[0])), Axis(a.shape[1], (sa[1], sb[0], 0))]
-        elif name == "dot":
-            axes = [Axis(a.shape[0], (sa[0], sb[0], 0))]
-        else:
-            rows = Axis(a.shape[-2], (sa[-2], 0, so[-2]))
-            inner = Axis(a.shape[-1], (sa[-1], sb[-2], 0))
-            columns = Axis(b.shape[-1], (0, sb[-1], so[-1]))
-            axes = [rows, inner, columns]
-            if a.ndim == 3:
-                axes.insert(0, Axis(a.shape[0], (sa[0], sb[0], 0 if name == "addbmm" else so[0])))
-        return Contraction(node, (a, b), (x, y), result, axes)
-
-    @staticmethod
-    def of_sum(node: Node, result: Tensor) -> Contraction | None:
-        """That of products entry by entry and a sum along some axes."""
-        summed = node.args[0] if node.args else None
-        if not isinstance(summed, View):
-            return None
-        mul = summed.settled().node
-        if mul.name != "mul" or tuple(summed.size) != mul.size:
-            return None
-        x, y = mul.args[:2]
-        a, b = mul.kept(0), mul.kept(1)
-        if a is None or b is None or not (isinstance(x, View) and isinstance(y, View)):
-            return None
-        gone, n = reduced(node), len(summed.size)
-        kept = iter(
-            result.stride()
-            if result.ndim < n
-            else [s for i, s in enumerate(result.stride()) if i not in gone]
-        )
-        wide = [t.expand(mul.size) for t in (a, b)]
-        axes = [
-            Axis(
-                mul.size[i], (wide[0].stride(i), wide[1].stride(i), 0 if i in gone else next(kept))
-            )
-            for i in range(n)
-        ]
-        return Contraction(node, (a, b), (x, y), result, axes)
-
-    @staticmethod
-    def of_segments(node: Node, args: Sequence[Any], result: Tensor) -> Contraction | None:
-        """That of products entry by entry, each added to a row of the result."""
-        axis, index, added = args[1], args[2], node.args[3]
-        if not isinstance(added, View) or not isinstance(axis, int):
-            return None
-        mul = added.settled().node
-        if mul.name != "mul" or tuple(added.size) != mul.size or result.ndim != len(mul.size):
-            return None
-        (x, y), (a, b) = mul.args[:2], (mul.kept(0), mul.kept(1))
-        if a is None or b is None or not (isinstance(x, View) and isinstance(y, View)):
-            return None
-        axis %= result.ndim
-        for i in range(index.ndim - 1, -1, -1):
-            if index.ndim > 1 and i != axis:
-                index = index.select(i, 0)
-        wide = [t.expand(mul.size) for t in (a, b)]
-        steps = [0 if i == axis else s for i, s in enumerate(result.stride())]
-        axes = [
-            Axis(n, (wide[0].stride(i), wide[1].stride(i), steps[i]))
-            for i, n in enumerate(mul.size)
-        ]
-        rows = Axis(result.shape[axis], (0, 0, result.stride(axis))), index
-        return Contraction(node, (a, b), (x, y), result, axes, rows)
-
-    @staticmethod
-    def of_one_key(node: Node, result: Tensor) -> Contraction | None:
-        """That of weights of a single key, of which there is no sum to take."""
-        x, y = node.args[:2]
-        a, b = node.kept(0), node.kept(1)
-        if a is None or b is None or not (isinstance(x, View) and isinstance(y, View)):
-            return None
-        if not any(map(_of_one, (x, y))):
-            return None
-        wide = [t.expand(node.size) for t in (a, b)]
-        axes = [
-            Axis(n, (wide[0].stride(i), wide[1].stride(i), result.stride(i)))
-            for i, n in enumerate(node.size)
-        ]
-        return Contraction(node, (a, b), (x, y), result, [*axes, Axis(1, (0, 0, 0))])
-
-
-def _of_one(view: View) -> bool:
-    """Whether a tensor is a softmax over an axis of size 1."""
-    node = view.settled().node
-    while node.name in COPIES and (nexts := [x for _, x in node.views()]):
-        node = nexts[0].settled().node
-    return node.name in SOFTMAX and node.size[along(node)] == 1
-
-
-@dataclass
-class Normal:
-    """What made weights a whole along their keys, and what became of them until they met values.
-
-    ``sure`` says that it does so whatever the numbers are; else they have to be looked at.
-    """
-
-    node: Node
-    sure: bool
-    changes: tuple[str, ...] = ()
-    dropped: tuple[Node, int] | None = None
 
 
 @dataclass
@@ -180,143 +39,6 @@ class Site:
     mixing: str | None = None
 
 
-# --- the normaliser -------------------------------------------------------------------------------
-
-
-def normaliser(view: View, line: Line) -> Normal | None:
-    """The last operation that made weights a whole along an axis."""
-    left: list[tuple[View, Line, Normal]] = [(view, line, Normal(view.node, False))]
-    seen: set[tuple[Node, Line]] = set()
-    maybe: Normal | None = None
-    for _ in range(STEPS):
-        if not left:
-            break
-        view, line, so_far = left.pop(0)
-        node = view.settled().node
-        if (node, line) in seen or not node.dtype.is_floating_point:
-            continue
-        seen.add((node, line))
-        found = node.pieces(line)
-        if found is None:
-            continue
-        axes = {axis for axis, _, _ in found}
-        if node.name in SOFTMAX and axes <= {along(node)} and (axes or node.size[along(node)] == 1):
-            return Normal(node, True, so_far.changes, so_far.dropped)
-        if node.entrywise:
-            kind = _whole(node, found)
-            if kind:
-                return Normal(node, True, so_far.changes, so_far.dropped)
-            if kind is None and maybe is None:
-                maybe = Normal(node, False, so_far.changes, so_far.dropped)
-        elif node.name == "_log_softmax" and axes <= {along(node)} and maybe is None:
-            maybe = Normal(node, False, so_far.changes, so_far.dropped)
-        for i, x, x_line in _onward(node, found):
-            left.append((x, x_line, _after(so_far, node, i)))
-    return maybe
-
-
-def _onward(node: Node, found: Sequence[Any]) -> Iterator[tuple[int, View, Line]]:
-    if found:
-        yield from ((i, x, line) for i, x, line in back(node, found) if x.node.data)
-    elif node.entrywise:  # an axis of size 1 is in all of them
-        yield from ((i, x, ()) for i, x in node.sources())
-
-
-def _after(so_far: Normal, node: Node, i: int) -> Normal:
-    """With an operation between the normaliser and the values."""
-    if is_dropout(node):
-        return Normal(so_far.node, False, so_far.changes, so_far.dropped or (node, i))
-    same = node.name in ("clone", "_to_copy", "copy", "alias", "detach", "lift_fresh")
-    changes = so_far.changes if same else (node.name, *so_far.changes)
-    return Normal(so_far.node, False, changes, so_far.dropped)
-
-
-def is_dropout(node: Node) -> bool:
-    """Whether an operation drops entries at random and scales the others."""
-    if node.name == "native_dropout":
-        return True
-    if node.name not in ("mul", "div"):
-        return False
-    return any(not x.node.data and _random(x) for _, x in node.views())
-
-
-def _random(view: View) -> bool:
-    node = view.settled().node
-    for _ in range(6):
-        if node.name.startswith(("bernoulli", "rand", "uniform", "native_dropout")):
-            return True
-        nexts = [x for _, x in node.views()] if node.entrywise else []
-        if not nexts:
-            return False
-        node = nexts[0].settled().node
-    return False
-
-
-def _whole(node: Node, found: Sequence[Any]) -> bool | None:
-    """True if an operation divides by the sum along an axis; None if it may make it a whole.
-
-    It may, if an argument that is constant along the axis is made of many entries.
-    """
-    args = list(node.sources())
-    mains = [x for _, x in args if not found or moves(node.into(found, x))]
-    if not mains:
-        return False
-    if node.name in ("div", "mul") and len(args) > 1 and _adds_up(args, mains[0]):
-        return True
-    others = [x for _, x in args if not any(x is y for y in mains)]
-    return None if any(mixes(x) for x in others) else False
-
-
-def _adds_up(args: Sequence[tuple[int, View]], top: View) -> bool:
-    """Whether another argument is the sum of the first: exactly, or with something added."""
-    one = top.settled().node
-    left, seen = [x for _, x in args], set[Node]()
-    while left and len(seen) < STEPS:
-        node = left.pop().settled().node
-        if node in seen:
-            continue
-        seen.add(node)
-        if node.name in TOTALS or node.name == "linalg_vector_norm":
-            if any(x.settled().node is one for _, x in node.views()):
-                return node.name != "linalg_vector_norm" or node.args[1] == 1
-        elif node.entrywise or node.name in (
-            "gather",
-            "index_select",
-            "index",
-            "repeat_interleave",
-        ):
-            left += [x for _, x in node.sources() if node is not one]
-    return False
-
-
-def mixes(view: View) -> bool:
-    """Whether a tensor is made by an operation that mixes entries."""
-    left, seen = [view], set[Node]()
-    while left and len(seen) < STEPS:
-        node = left.pop().settled().node
-        if node in seen:
-            continue
-        seen.add(node)
-        if node.func is not None and not node.entrywise:
-            return True
-        left += [x for _, x in node.sources()]
-    return False
-
-
-def whole(weights: Tensor) -> bool:
-    """Whether weights (…, s) are shares: none below 0, and each row 1 in sum, or empty."""
-    if not weights.numel():
-        return False
-    w = weights.detach()
-    w = w if w.dtype is torch.float64 else w.float()
-    sums = w.sum(-1)
-    one = (sums - 1).abs() <= SLACK
-    return bool((w >= -1e-6).all() & (one | (sums == 0)).all() & one.any())
-
-
-# --- sites ----------------------------------------------------------------------------------------
-
-
 def found(contraction: Contraction) -> Site | None:
     """The site of a contraction, if one factor is weights that are normalised along the keys."""
     best: tuple[int, Site] | None = None
@@ -324,9 +46,8 @@ def found(contraction: Contraction) -> Site | None:
         view, values = contraction.views[side], contraction.views[1 - side]
         if not view.node.data or not values.node.data:
             continue
-        w, v, o = (lambda x: x.steps[side]), (lambda x: x.steps[1 - side]), (lambda x: x.steps[2])
-        keys = [x for x in contraction.axes if w(x) and not o(x) and (v(x) or x.count == 1)]
-        line = tuple((w(x), x.count) for x in reversed(keys) if x.count != 1)
+        keys = [x for x in contraction.axes if x.count > 1 and x.steps[2] == 0 and all(x.steps[:2])]
+        line = tuple((x.steps[side], x.count) for x in reversed(keys))
         normal = normaliser(view, line) or _moved(contraction, side)
         if normal is None:
             continue
@@ -481,9 +202,8 @@ def _parts(contraction: Contraction, side: int) -> Iterator[Axis]:
         for i in (0, 1):
             if axis.steps[i]:
                 line = ((axis.steps[i], axis.count),)
-                own = finest(
-                    contraction.views[i], line, 1 if i == side or not axis.steps[2] else DEEP
-                )
+                shared = i != side and axis.steps[2]
+                own = finest(contraction.views[i], line, DEEP if shared else 1)
                 best = own if len(own) > len(best) else best
         inner, split = 1, []
         for count in best:

@@ -114,8 +114,8 @@ class Call:
 
     Attention by hand: y is None where the product was not seen, and ``then`` why. If v holds the
     values of some keys only, ``columns`` says which. ``real`` are the weights (b, h, t, s) that
-    ran, and ``met`` those that dropout left of them; ``as_weights`` of a reason makes a call that keeps them, ``as_it_is`` is that reason, and
-    ``keys`` are its keys as far as they are known.
+    ran, and ``met`` those that dropout left of them; ``as_weights`` of a reason makes a call that
+    keeps them, ``as_it_is`` is that reason, and ``keys`` are its keys as far as they are known.
     """
 
     q: Tensor | Projected

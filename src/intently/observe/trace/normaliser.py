@@ -1,0 +1,166 @@
+"""What made weights a whole along their keys, and what became of them until they met values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from intently.observe.trace.axes import along, back
+from intently.observe.trace.graph import SOFTMAX, Line, Node, View, moves
+
+TOTALS = frozenset(("sum", "nansum", "index_add", "scatter_add", "scatter_reduce"))
+"""Operations that may add up what a quotient then divides by their result."""
+
+STEPS = 96
+"""Operations at most that are followed back from a product."""
+
+SLACK = 0.02
+"""How far from 1 a sum of weights may be, by rounding or an epsilon."""
+
+
+@dataclass
+class Normal:
+    """What made weights a whole along their keys, and what became of them until they met values.
+
+    ``sure`` says that it does so whatever the numbers are; else they have to be looked at.
+    """
+
+    node: Node
+    sure: bool
+    changes: tuple[str, ...] = ()
+    dropped: tuple[Node, int] | None = None
+
+
+def normaliser(view: View, line: Line) -> Normal | None:
+    """The last operation that made weights a whole along an axis."""
+    left: list[tuple[View, Line, Normal]] = [(view, line, Normal(view.node, False))]
+    seen: set[tuple[Node, Line]] = set()
+    maybe: Normal | None = None
+    for _ in range(STEPS):
+        if not left:
+            break
+        view, line, so_far = left.pop(0)
+        node = view.settled().node
+        if (node, line) in seen or not node.dtype.is_floating_point:
+            continue
+        seen.add((node, line))
+        found = node.pieces(line)
+        if found is None:
+            continue
+        axes = {axis for axis, _, _ in found}
+        if node.name in SOFTMAX and axes <= {along(node)} and (axes or node.size[along(node)] == 1):
+            return Normal(node, True, so_far.changes, so_far.dropped)
+        if node.entrywise:
+            kind = _whole(node, found)
+            if kind:
+                return Normal(node, True, so_far.changes, so_far.dropped)
+            if kind is None and maybe is None:
+                maybe = Normal(node, False, so_far.changes, so_far.dropped)
+        elif node.name == "_log_softmax" and axes <= {along(node)} and maybe is None:
+            maybe = Normal(node, False, so_far.changes, so_far.dropped)
+        for i, x, x_line in _onward(node, found):
+            left.append((x, x_line, _after(so_far, node, i)))
+    return maybe
+
+
+def _onward(node: Node, found: Sequence[Any]) -> Iterator[tuple[int, View, Line]]:
+    if found:
+        yield from ((i, x, line) for i, x, line in back(node, found) if x.node.data)
+    elif node.entrywise:  # an axis of size 1 is in all of them
+        yield from ((i, x, ()) for i, x in node.sources())
+
+
+def _after(so_far: Normal, node: Node, i: int) -> Normal:
+    """With an operation between the normaliser and the values."""
+    if is_dropout(node):
+        return Normal(so_far.node, False, so_far.changes, so_far.dropped or (node, i))
+    same = node.name in ("clone", "_to_copy", "copy", "alias", "detach", "lift_fresh")
+    changes = so_far.changes if same else (node.name, *so_far.changes)
+    return Normal(so_far.node, False, changes, so_far.dropped)
+
+
+def is_dropout(node: Node) -> bool:
+    """Whether an operation drops entries at random and scales the others."""
+    if node.name == "native_dropout":
+        return True
+    if node.name not in ("mul", "div"):
+        return False
+    return any(not x.node.data and _random(x) for _, x in node.views())
+
+
+def _random(view: View) -> bool:
+    node = view.settled().node
+    for _ in range(6):
+        if node.name.startswith(("bernoulli", "rand", "uniform", "native_dropout")):
+            return True
+        nexts = [x for _, x in node.views()] if node.entrywise else []
+        if not nexts:
+            return False
+        node = nexts[0].settled().node
+    return False
+
+
+def _whole(node: Node, found: Sequence[Any]) -> bool | None:
+    """True if an operation divides by the sum along an axis; None if it may make it a whole.
+
+    It may, if an argument that is constant along the axis is made of many entries.
+    """
+    args = list(node.sources())
+    mains = [x for _, x in args if not found or moves(node.into(found, x))]
+    if not mains:
+        return False
+    if node.name in ("div", "mul") and len(args) > 1 and _adds_up(args, mains[0]):
+        return True
+    others = [x for _, x in args if not any(x is y for y in mains)]
+    return None if any(mixes(x) for x in others) else False
+
+
+def _adds_up(args: Sequence[tuple[int, View]], top: View) -> bool:
+    """Whether another argument is the sum of the first: exactly, or with something added."""
+    one = top.settled().node
+    left, seen = [x for _, x in args], set[Node]()
+    while left and len(seen) < STEPS:
+        node = left.pop().settled().node
+        if node in seen:
+            continue
+        seen.add(node)
+        if node.name in TOTALS or node.name == "linalg_vector_norm":
+            if any(x.settled().node is one for _, x in node.views()):
+                return node.name != "linalg_vector_norm" or node.args[1] == 1
+        elif node.entrywise or node.name in (
+            "gather",
+            "index_select",
+            "index",
+            "repeat_interleave",
+        ):
+            left += [x for _, x in node.sources() if node is not one]
+    return False
+
+
+def mixes(view: View) -> bool:
+    """Whether a tensor is made by an operation that mixes entries."""
+    left, seen = [view], set[Node]()
+    while left and len(seen) < STEPS:
+        node = left.pop().settled().node
+        if node in seen:
+            continue
+        seen.add(node)
+        if node.func is not None and not node.entrywise:
+            return True
+        left += [x for _, x in node.sources()]
+    return False
+
+
+def whole(weights: Tensor) -> bool:
+    """Whether weights (…, s) are shares: none below 0, and each row 1 in sum, or empty."""
+    if not weights.numel():
+        return False
+    w = weights.detach()
+    w = w if w.dtype is torch.float64 else w.float()
+    sums = w.sum(-1)
+    one = (sums - 1).abs() <= SLACK
+    return bool((w >= -1e-6).all() & (one | (sums == 0)).all() & one.any())
