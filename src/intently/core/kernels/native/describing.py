@@ -22,7 +22,7 @@ from torch.autograd import forward_ad
 
 from intently.core.biases import Bias, ByDistance, Sum, TensorBias
 from intently.core.kernels.eager import Dropping
-from intently.core.kernels.operands import wanted_kernel
+from intently.core.kernels.operands import usual, wanted_kernel
 from intently.core.kernels.problem import Problem
 from intently.core.kernels.torch_fused import once
 from intently.core.masks import Geometry, Mask, is_plain_causal
@@ -380,6 +380,8 @@ def _with_gradients(
 
 def _masked(q: Tensor, k: Tensor, v: Tensor, y: Tensor, scale: float, mask: Mask) -> bool:
     """Write y for a mask, and return whether it could."""
+    if not (usual(q) and usual(k) and usual(v)):  # sparse, say
+        return False
     (b, h, t, d), (_, g, s, e) = q.shape, v.shape
     if k.shape != (b, g, s, d) or v.shape[0] != b or not y.numel() * k.numel() or h % g:
         return False
