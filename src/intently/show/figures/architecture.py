@@ -83,7 +83,7 @@ def _draw(paper: Paper, stacks: Sequence[DiagramPart]) -> None:
                 paper.text(label, top + 7, f"memory {shape}", ink=LINES[0], ha="right")
             last = name
         if stack.parts[-1].name not in read:
-            column.end("")
+            column.end()
 
 
 def _described(heading: str, stacks: Sequence[DiagramPart], total: int) -> str:
