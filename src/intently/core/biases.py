@@ -392,6 +392,8 @@ def _floats(x: Tensor | Sequence[float], name: str) -> Tensor:
 class TiledBias(InTiles, Bias):
     """A bias made of ``tiles`` (n, r, c); ``index`` (…, R, C) says which stands where."""
 
+    argument, word = "bias", "tiled bias "
+
     def tile(
         self, g: Geometry, rows: Tensor, cols: Tensor, dtype: torch.dtype | None = None
     ) -> Tensor:

@@ -1,4 +1,4 @@
-"""The geometry of a matrix, and checks that the tensors of masks fit it."""
+"""What masks and biases share: the matrix they are asked about, and the base classes of rules."""
 
 from __future__ import annotations
 
@@ -145,6 +145,11 @@ def check_device(
         raise build(KindError, name, expected, got, fix=fix)
 
 
+def two_axes(x: Tensor) -> Tensor:
+    """The tensor with at least two axes."""
+    return x.reshape((1,) * max(0, 2 - x.ndim) + tuple(x.shape))
+
+
 def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
     """Whether a tensor of one shape can be expanded to the other."""
     return len(shape) <= len(to) and all(a in (1, b) for a, b in zip(shape[::-1], to[::-1]))
@@ -246,8 +251,7 @@ class OfTensor(MaskRule):
 
     def laid(self, g: Geometry) -> Tensor:
         """The tensor with at least two axes, broadcastable to (…, t, s)."""
-        x = self.tensor
-        return x.reshape((1,) * max(0, 2 - x.ndim) + tuple(x.shape))
+        return two_axes(self.tensor)
 
     def entries(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
         """Some rows and columns of it, first those that leave less."""
@@ -269,6 +273,11 @@ class InTiles(MaskRule):
     A matrix (…, t, s) of blocks, windows or global keys has few tiles that differ. ``index`` (…, R,
     C) says which of the ``tiles`` (n, r, c) stands where; the first tile stands for nothing.
     """
+
+    argument: ClassVar[str]
+    """The argument of `attend` that takes it."""
+    word: ClassVar[str]
+    """What its ``repr`` begins with."""
 
     def __init__(self, index: Tensor, tiles: Tensor) -> None:
         super().__init__(index, tiles)
@@ -292,14 +301,14 @@ class InTiles(MaskRule):
         shape, want = tuple(self.index.shape), (*g.lead, -(-g.t // r), -(-g.s // c))
         if not broadcasts(shape, want) or shape[-2:] != want[-2:]:
             expected = f"tiles that cover (…, t, s) = {g.shape}, index {want}"
-            raise build(ArgumentError, "tiles", expected, shape_of(self.index))
+            raise build(ArgumentError, self.argument, expected, shape_of(self.index))
 
     def part(self, cut: Cut, g: Geometry) -> Any:
         return type(self)(cut_right(self.index, cut), self.tiles)
 
     def __repr__(self) -> str:
         n, r, c = self.tiles.shape
-        return f"{type(self).__name__}({n} tiles of {r}×{c})"
+        return f"{self.word}({n} tiles of {r}×{c})"
 
 
 R = TypeVar("R", bound=MaskRule)

@@ -1,4 +1,4 @@
-"""Masks of the first keys: prefixes and padding."""
+"""Masks by numbers of each row of a batch: prefixes, padding and segments."""
 
 from __future__ import annotations
 
