@@ -15,7 +15,7 @@ from intently.errors import ArgumentError, KindError
 from intently.nn.caches.key_value import FixedCache, KeyValueCache
 from intently.nn.feed_forward import FeedForward, GatedFeedForward
 from intently.nn.models.language import LanguageCache, LanguageModel, LanguageOptions
-from intently.nn.models.seq2seq import mlp
+from intently.nn.models.shared import mlp
 from intently.nn.options import AttentionOptions
 from intently.nn.projected_attention import Projections
 

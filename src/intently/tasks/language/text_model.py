@@ -26,7 +26,7 @@ from intently.errors import ArgumentError, DataError, IntentlyError, KindError
 from intently.foundation.files import File
 from intently.nn.caches.window import WindowCache
 from intently.nn.models.language import LanguageModel, LanguageOptions
-from intently.nn.models.seq2seq import mlp, weights
+from intently.nn.models.shared import mlp, weights
 from intently.nn.options import AttentionOptions
 from intently.tasks.decoding.sampling import sample
 from intently.tasks.text import SOS, Tokenizer

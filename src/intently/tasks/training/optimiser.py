@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from intently.errors import ArgumentError, build
-from intently.nn.models.seq2seq import check_alike, load_weights, weights
+from intently.nn.models.shared import check_alike, load_weights, weights
 from intently.tasks.text import PAD
 from intently.tasks.training.batches import Batch
 from intently.tasks.training.loss import BatchLoss, batch_loss

@@ -23,7 +23,7 @@ from torch import nn
 
 from intently.errors import CheckpointError, IntentlyError, build
 from intently.foundation.files import plain, replace_file, sealed
-from intently.nn.models.seq2seq import load_weights, weights
+from intently.nn.models.shared import load_weights, weights
 from intently.tasks.training import checkpoint as files
 from intently.tasks.training import progress as events
 from intently.tasks.training.batches import Batch, Data, Epoch, epoch
