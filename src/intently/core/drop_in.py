@@ -84,15 +84,8 @@ def scaled_dot_product_attention(
         left = causal() if square else causal(offset=0)
         mask = left if mask is None else left & mask
     every = dropout_p == 1
-    y = attention(
-        query,
-        key,
-        value,
-        mask=mask,
-        bias=bias,
-        scale=None if scale is None else float(scale),
-        dropout=0.0 if every else dropout_p,
-    )
+    scale, rate = None if scale is None else float(scale), 0.0 if every else dropout_p
+    y = attention(query, key, value, mask=mask, bias=bias, scale=scale, dropout=rate)
     y = F.dropout(y, 1.0) if every else y
     return y[0] if flat else y
 

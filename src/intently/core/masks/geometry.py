@@ -275,9 +275,8 @@ class InTiles(MaskRule):
     """
 
     argument: ClassVar[str]
-    """The argument of `attend` that takes it."""
     word: ClassVar[str]
-    """What its ``repr`` begins with."""
+    """The argument of `attend` that takes it, and the beginning of its ``repr``."""
 
     def __init__(self, index: Tensor, tiles: Tensor) -> None:
         super().__init__(index, tiles)
