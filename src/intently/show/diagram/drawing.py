@@ -201,7 +201,9 @@ class Paper:
         fill = FILLS.get(part.kind, GRID)
         self.rectangle(middle - width / 2, bottom, width, height, fill)
         step = LINE * len(below)
-        self.text(middle, bottom + height / 2 + step / 2, visible(part.title, 60), TITLE)
+        shorter = (visible(part.title, n) for n in range(60, 0, -1))
+        title = next(x for x in shorter if 72 * width_of([x], TITLE) < width - 8)
+        self.text(middle, bottom + height / 2 + step / 2, title, TITLE)
         for n, line in enumerate(below):
             y = bottom + height / 2 + step / 2 - TITLE / 2 - LINE * (n + 0.62)
             self.text(middle, y, line, SMALL)

@@ -46,13 +46,13 @@ def architecture(
     if not isinstance(model, nn.Module):
         raise build(KindError, "model", "a torch.nn.Module", type(model).__name__)
     stacks = columns(model, inputs)
-    with style():
-        heading = titled(title) or title_of(model)
+    heading = titled(title) or title_of(model)
+    total = sum(p.numel() for p in model.parameters())
+    said = _described(heading, stacks, total)
+    with style(said.split("\n")):
         paper = Paper.new()
         _draw(paper, stacks)
-        total = sum(p.numel() for p in model.parameters())
-        notes = _notes(stacks, total, bool(inputs))
-        return paper.fitted().finish(heading, notes, path, _described(heading, stacks, total))
+        return paper.fitted().finish(heading, _notes(stacks, total, bool(inputs)), path, said)
 
 
 def _draw(paper: Paper, stacks: Sequence[DiagramPart]) -> None:

@@ -67,8 +67,10 @@ def mask(
     np.float64(10.0)
     """
     path = destination(save)
-    shown = as_mask(as_truths(mask, "mask"))
-    t, s = _sizes(shown.size() or (shown.extent(), shown.extent()), t, s, words)
+    given = as_truths(mask, "mask")
+    shown = as_mask(given)
+    steps = 1 if isinstance(given, Tensor) else shown.extent()
+    t, s = _sizes(shown.size() or (steps, steps), t, s, words)
     g = Geometry(shown.lead(), t, s, torch.device("cpu"))
     moved = shown.replaced(lambda x: x.cpu())
     moved.check(g)
