@@ -299,12 +299,11 @@ class _Training:
         norm = self.worker.clip(self.options.optimiser.clip)
         if not (math.isfinite(mean) and math.isfinite(norm)):
             got = f"loss {mean} with gradient norm {norm} at step {position.step + 1}"
+            got += f", learning rate {rate:.2g}"
             fix = "Lower learning_rate or raise warmup and start anew"
-            last = self.checkpoints.last()
-            if last is not None:
+            if (last := self.checkpoints.last()) is not None:
                 fix += f"; {self.checkpoints.path(last)} holds the last good state"
-            got, cause = f"{got}, learning rate {rate:.2g}", "training diverged"
-            raise build(DivergedError, "loss", "a finite number", got, cause, fix)
+            raise build(DivergedError, "loss", "a finite number", got, "training diverged", fix)
         self.worker.optimiser.step(rate)
         position.step += 1
         return mean, tokens
