@@ -28,7 +28,7 @@ from intently.tasks.training import checkpoint as files
 from intently.tasks.training import progress as events
 from intently.tasks.training.batches import Batch, Data, Epoch, epoch
 from intently.tasks.training.checkpoint import Checkpoint, Checkpoints
-from intently.tasks.training.folder_lock import sole_writer
+from intently.tasks.training.folder_lock import check_held, sole_writer
 from intently.tasks.training.loss import BatchLoss, batch_loss
 from intently.tasks.training.metrics import best_by, check_patience, without_better
 from intently.tasks.training.optimiser import (
@@ -87,8 +87,8 @@ def train(
     Raises ArgumentError if ``out`` holds a run and ``resume`` is not given, or if the options or
     the data are not those of the run; InUseError if another command writes to ``out``;
     CheckpointError if a checkpoint cannot be used; DivergedError if the loss is not finite, with
-    the last good checkpoint in place; LostError if another process is gone; WriteError if
-    ``out`` cannot be written to.
+    the last good checkpoint in place; LostError if another process is gone; LostFolderError if
+    ``out`` was deleted, moved or replaced; WriteError if it cannot be written to.
     """
     check_patience(options.schedule.patience, validate is not None)
     with sole_writer(out, WRITES) as here, Interruption() as interruption:
@@ -180,6 +180,7 @@ class _Training:
             expected, got = f"a batch below {len(self.epoch)}", self.position.batch
             raise build(CheckpointError, f"{last.source}: position", expected, got)
         if self.processes.first:
+            check_held(self.out)
             self.checkpoints.clean()  # only now, because until here the run might be refused
             replace_file(self.out / "options.json", sealed(self.options.to_dict()))
 
@@ -408,7 +409,9 @@ class _Training:
         }
         training = {**optimiser, **files.random_state(self.device)}
         checkpoint = Checkpoint(weights(self.model), training, state)
+        check_held(self.out)
         path = self.checkpoints.save(name, checkpoint, position.best)
+        check_held(self.out)  # else others' checkpoints would go next
         self.checkpoints.prune(run.keep, position.step, run.save_every)
         self.tell(events.Saved(position.step, path))
 
@@ -421,6 +424,7 @@ class _Training:
         history.stopped, history.best_by = stopped, self.best_by
         history.checkpoint, history.best = kept.path(latest), kept.path(best)
         if self.processes.first:
+            check_held(self.out)
             at = history.best_evaluation
             chosen = {
                 "checkpoint": best,
