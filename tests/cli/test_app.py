@@ -342,3 +342,9 @@ def test_without_memory_no_traceback(
     monkeypatch.setattr(Translator, "load", fail)
     said = refused(intently("translate", "The road was wide."))
     assert said == "intently: not enough memory; choose smaller sizes, or shorter texts\n"
+
+
+def test_a_mistyped_command_is_told_the_nearest(intently: Any) -> None:
+    outcome = intently("trian", "text.txt")
+    assert outcome.status == 2 and 'got "trian". Did you mean train?' in outcome.err
+    assert "No such command" in intently("zzzz").err
