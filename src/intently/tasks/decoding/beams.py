@@ -236,7 +236,7 @@ class Beams:
                 ArgumentError,
                 "forbid",
                 "a token that may be produced at every step",
-                f"{len(self.options.forbid):,} ids",
+                f"{len(self.options.forbid):,} forbidden",
                 "all others are forbidden, or have probability 0",
             )
         pick = torch.tensor(list(chain.from_iterable(chosen)), device=left.row.device)
