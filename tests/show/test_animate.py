@@ -14,8 +14,8 @@ from intently.core.matrix import Dense
 from intently.errors import ArgumentError, KindError, RangeError
 from intently.nn import AttentionHead, MultiHeadAttention, convolution_as_attention
 from intently.show import animate
-from intently.show.inputs import evaluating
 from intently.show.animate.stage import CellGrid, Words
+from intently.show.inputs import evaluating
 
 from .refusals import refusals
 from .telling import TEXT, empty, random, written
