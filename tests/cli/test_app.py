@@ -209,7 +209,7 @@ def test_train_translate_evaluate_resume(intently: Command, files: tuple[str, st
     outcome = intently(*again)
     assert outcome.status == 0
     assert "60 sentence pairs from s.txt and t.txt" in outcome.out
-    assert "no --dev: the last 3 pairs are held out" in outcome.out
+    assert "no --dev: held out the last 3 pairs" in outcome.out
     assert "the translator is in run/model" in outcome.out
     assert Path("run/training.png").stat().st_size > 10_000
     assert "of 57 pairs have more than 7 tokens on a side and are skipped" in outcome.err
@@ -342,3 +342,9 @@ def test_without_memory_no_traceback(
     monkeypatch.setattr(Translator, "load", fail)
     said = refused(intently("translate", "The road was wide."))
     assert said == "intently: not enough memory; choose smaller sizes, or shorter texts\n"
+
+
+def test_a_mistyped_command_is_told_the_nearest(intently: Any) -> None:
+    outcome = intently("trian", "text.txt")
+    assert outcome.status == 2 and 'got "trian". Did you mean train?' in outcome.err
+    assert "No such command" in intently("zzzz").err

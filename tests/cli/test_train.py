@@ -18,7 +18,7 @@ import pytest
 from intently.cli import train_lm
 from intently.nn.models.kinds import cross_heads
 from intently.tasks.corpora import Corpus
-from intently.tasks.language.text_model import language_flags
+from intently.tasks.language.text_model import FLAGS
 from intently.tasks.recipes import Origin, recipe, recipe_text, recipes
 from intently.tasks.training import Stepped, TrainingOptions, progress
 from intently.tasks.training.folder_lock import sole_writer
@@ -309,7 +309,7 @@ def test_help_has_one_word_for_each_kind_of_value(
     ("command", "options"),
     [
         ("train", TrainingOptions.flags()),
-        ("train-lm", {name: language_flags()[name] for name in train_lm.FLAGS}),
+        ("train-lm", {name: FLAGS[name] for name in train_lm.NAMES}),
     ],
 )
 def test_help_fits_a_screen_and_all_of_it_describes_every_option(

@@ -325,6 +325,7 @@ def test_small_tiles_hold_nothing_of_the_whole() -> None:
             "relative_buckets(9×8 tensor, max_distance=64, bidirectional=False, offset=2)",
         ),
         (TensorBias(torch.ones(2, 1, 3)), "TensorBias(2×1×3 tensor)"),
+        (TiledBias(torch.ones(1, 1).long(), torch.ones(2, 2, 3)), "tiled bias (2 tiles of 2×3)"),
         (TensorBias(torch.tensor(1.0)), "TensorBias(scalar tensor)"),
         (alibi(8) + torch.ones(2, 3), "alibi(8) + TensorBias(2×3 tensor)"),
         (torch.ones(2, 3) + alibi(8), "TensorBias(2×3 tensor) + alibi(8)"),

@@ -23,7 +23,6 @@ PERM = torch.tensor([3, 0, 5, 1, 4, 2])
 BIAS = random(T, T, seed=5)
 HALVES = (slice(2), slice(2, T))
 ZERO = torch.zeros((), dtype=torch.float64)
-W1, W2, ENERGY = random(H, 3, D, seed=6), random(H, 3, D, seed=7), random(H, 3, seed=8)
 SQUARE = random(D, D, seed=9)
 
 

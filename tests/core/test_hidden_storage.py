@@ -150,14 +150,22 @@ class Doubled(Tensor):
 def test_what_is_no_array_of_numbers_is_refused(kind: str) -> None:
     make, message = no_arrays()[kind]
     x, plain = make(), numbers(1)
-    calls: dict[str, Callable[[], object]] = {
-        "q": lambda: it.attention(x, plain, plain),
-        "k": lambda: it.attend(plain, x),
-        "v": lambda: it.attend(plain, plain) @ x,
-        "bias": lambda: it.attend(plain, plain, bias=x),
-        "sinks": lambda: it.attend(plain, plain, sinks=x),
-    }
-    for name, call in calls.items():
+    calls: list[tuple[str, Callable[[], object]]] = [
+        ("q", lambda: it.attention(x, plain, plain)),
+        ("k", lambda: it.attend(plain, x)),
+        ("v", lambda: it.attend(plain, plain) @ x),
+        ("bias", lambda: it.attend(plain, plain, bias=x)),
+        ("sinks", lambda: it.attend(plain, plain, sinks=x)),
+        ("query", lambda: it.scaled_dot_product_attention(x, plain, plain)),
+        ("value", lambda: it.scaled_dot_product_attention(plain, plain, x, is_causal=True)),
+    ]
+    for mask in (None, it.causal(), it.window(2, 0)):
+        calls += [
+            ("q", lambda mask=mask: it.attention(x, plain, plain, mask=mask)),
+            ("k", lambda mask=mask: it.attention(plain, x, plain, mask=mask)),
+            ("v", lambda mask=mask: it.attention(plain, plain, x, mask=mask)),
+        ]
+    for name, call in calls:
         with pytest.raises(it.errors.KindError) as error:
             call()
         assert str(error.value) == f"{name}: expected one array of numbers; got a {message}"

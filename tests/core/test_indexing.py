@@ -215,6 +215,17 @@ def test_refused(index: Any, kind: type[Exception], text: str) -> None:
     assert issubclass(RangeError, IndexError)
 
 
+def test_columns_of_a_large_matrix_are_taken_block_by_block(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    A = matrix("causal & padding", "bias")
+    dense, lse = A.dense(), A.lse
+    monkeypatch.setattr("intently.core.matrix.statistics.BLOCK", 60)
+    for index in ((..., [3, 0]), (..., [4, 1, 1], 2)):
+        torch.testing.assert_close(A[index], dense[index], atol=1e-14, rtol=1e-13)
+    torch.testing.assert_close(A.lse, lse)
+
+
 def test_arrays_of_any_layout_and_whole_numbers_index() -> None:
     A = it.attend(random(1, 3, 2, seed=1), random(1, 4, 2, seed=2))
     dense = A.dense()

@@ -142,7 +142,7 @@ def built(layer: Any, *shapes: tuple[int, ...]) -> Any:
 ERRORS: Refusals = {
     CheckpointError: {
         "MultiHeadAttention: expected a layer with weights; got "
-        "one that was not built. Call it once, or": mha,
+        "one not built. Call it once, or": mha,
         "MultiHeadAttention: expected "
         "every parameter to have a place; got 'gate/bias', 'gate/kernel' left over.": lambda: built(
             mha(use_gate=True)

@@ -367,3 +367,9 @@ def test_a_bias_outside_the_state_dict_is_not_lost(buffered: bool) -> None:
     else:
         theirs.in_proj_bias = bias
     refused(lambda: load(theirs), CheckpointError, "foreign: expected biases in its")
+
+
+def test_a_buffer_that_is_no_bias_of_a_weight_is_passed_over() -> None:
+    theirs = nn.MultiheadAttention(8, 2, batch_first=True)
+    theirs.register_buffer("attn_bias", torch.ones(2), persistent=False)
+    assert torch.equal(load(theirs).qkv_weight, theirs.in_proj_weight)

@@ -86,10 +86,14 @@ def test_a_call_that_raises_changes_nothing(make: str, ragged: bool, steps: int,
 
 @pytest.mark.usefixtures("as_users_call")
 @torch.no_grad()
-def test_a_call_that_is_refused_changes_nothing() -> None:
-    attend, cache = layer(), KeyValueCache(keep_queries=True)
+@pytest.mark.parametrize("make", MAKES)
+def test_a_call_that_is_refused_changes_nothing(make: str) -> None:
+    attend, cache = layer(), MAKES[make]()
     steps = x()
-    attend(steps[:, :4], mask=it.causal(), cache=cache)
+    attend(steps[:, :3], mask=it.causal(), cache=cache)
+    before = attend.attend(steps[:, 3:4], mask=it.causal(), cache=cache)
+    biased = copy.deepcopy(attend)
+    biased.bias = it.alibi(slopes=torch.ones(H + 1).double())
     bad = [
         {"mask": torch.ones(3, 3) > 0},
         {"mask": it.padding(torch.tensor([1, 2, 3]))},
@@ -99,12 +103,15 @@ def test_a_call_that_is_refused_changes_nothing() -> None:
     for options in bad:
         with pytest.raises(it.errors.IntentlyError):
             attend(steps[:, 4:5], cache=cache, **options)
-        assert cache.length == 4 and len(cache.history) == 1
+        assert cache.length == 4 and len(cache.history) == 2
+    with pytest.raises(ArgumentError, match="slopes"):
+        biased(steps[:, 4:5], cache=cache)
     with pytest.raises(ArgumentError):
         attend(steps[:1, 4:5], cache=cache)
-    assert cache.length == 4
-    found = attend(steps[:, 4:5], mask=it.causal(), cache=cache)
-    close(found, attend(steps[:, :5], mask=it.causal())[:, 4:])
+    assert cache.length == 4 and before.dense().shape[-2] == 1
+    twin = MAKES[make]()
+    expected = stepped(attend, steps[:, :5], [3, 1, 1], twin, it.causal())[:, 4:]
+    close(attend(steps[:, 4:5], mask=it.causal(), cache=cache), expected)
 
 
 @torch.no_grad()
@@ -158,9 +165,13 @@ def test_models_leave_every_layer_as_it_was() -> None:
     torch.testing.assert_close(model(ids[:, 2:], cache=cache), model(ids)[:, 2:])
 
 
-def test_only_caches_are_put_back() -> None:
-    with pytest.raises(ZeroDivisionError), AsBefore([None, 3]):
+@pytest.mark.parametrize("group", [tuple, list])
+def test_all_caches_of_a_group_are_put_back(group: Any) -> None:
+    first, last, step = KeyValueCache(), KeyValueCache(), torch.zeros(1, 1, 1, 2)
+    with pytest.raises(ZeroDivisionError), AsBefore(group([first, None, last])):
+        first.append(step, step), last.append(step, step)
         _ = 1 // 0
+    assert first.length == last.length == 0
 
 
 @each({"chunks": [[13], [3, 1, 1, 8], [1] * 13, [9, 2, 1, 1]], "make": MAKES}, times=2)

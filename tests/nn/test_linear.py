@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from intently.nn import MultiHeadAttention
 from intently.nn import linear as module
 from intently.nn.linear import Linear, linear
 
@@ -122,6 +124,16 @@ def test_compiled_graphs_hold_the_plain_product(onednn_everywhere: list[int]) ->
     compiled = torch.compile(layer, backend="eager", fullgraph=True)
     close(compiled(drawn(9, 6)), layer(drawn(9, 6)))
     assert len(onednn_everywhere) == 1
+
+
+@pytest.mark.skipif("INTENTLY_ANNOTATIONS" in os.environ, reason="checks cannot be traced")
+@pytest.mark.parametrize("strict", [False, True])
+def test_an_export_serves_every_batch(strict: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    block, shapes = MultiHeadAttention(16, 2), ({0: torch.export.Dim("b", max=5000)},)
+    program = torch.export.export(block, (drawn(3, 5, 16),), dynamic_shapes=shapes, strict=strict)
+    x = drawn(900, 5, 16)
+    close(program.module()(x), block(x))
 
 
 def test_a_layer_loads_and_saves_as_pytorch_does() -> None:

@@ -14,8 +14,8 @@ from intently.core.matrix import Dense
 from intently.errors import ArgumentError, KindError, RangeError
 from intently.nn import AttentionHead, MultiHeadAttention, convolution_as_attention
 from intently.show import animate
-from intently.show.animate.operands import without_dropout
 from intently.show.animate.stage import CellGrid, Words
+from intently.show.inputs import evaluating
 
 from .refusals import refusals
 from .telling import TEXT, empty, random, written
@@ -55,7 +55,7 @@ def test_nothing_drops_out_of_a_block_in_training_and_its_mode_stays(tell):
 def test_every_part_gets_its_mode_back_also_after_an_error():
     block = nn.Sequential(nn.Dropout(0.5), nn.Dropout(0.5)).train()
     block[1].eval()
-    with pytest.raises(KeyError), without_dropout(block):
+    with pytest.raises(KeyError), evaluating(block):
         assert not any(part.training for part in block.modules())
         raise KeyError
     assert [part.training for part in block.modules()] == [True, True, False]

@@ -32,7 +32,7 @@ from intently.nn.models import (
 )
 from intently.show.diagram.walk import columns
 
-from .drawing import extents
+from .drawing import boxes, extents
 from .drawing import quiet as quiet
 
 SMALL = TransformerOptions(20, 30, width=16, heads=4, inner=24)
@@ -285,3 +285,12 @@ def test_dark_paper_is_obeyed():
     paper = figure.get_facecolor()[:3]
     assert max(paper) < 0.2
     assert all(min(to_rgb(text.get_color())) > 0.5 for text in figure.axes[0].texts)
+
+
+def test_a_title_of_any_script_and_length_stays_in_its_box():
+    named = type("注意層", (nn.Sequential,), {})
+    figure = show.architecture(named(type("Projection" * 9, (nn.Linear,), {})(4, 4)))
+    assert len(figure.texts[0].get_fontfamily()) > 1
+    [title] = [text for text in figure.axes[0].texts if text.get_text().endswith("…")]
+    [box] = boxes(figure)
+    assert title.get_window_extent().width < box.get_window_extent().width

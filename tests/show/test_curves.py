@@ -153,7 +153,7 @@ def test_numbers_are_places_too_and_one_place_has_no_band():
     [
         ({}, "values: expected at least one series"),
         ({"a": {}}, "values: expected at least one series"),
-        ({"a": []}, r"values\['a'\]: expected one to 3 numbers"),
+        ({"a": []}, r"values\['a'\]: expected at least one number"),
         ({"p": {"a": [1, 2, 3, 4]}}, r"values\['p'\]\['a'\]: expected one to 3 numbers.*got 4"),
         ({"a": [math.nan]}, r"values\['a'\]: expected finite numbers"),
         ({"a": [(1, 3, 2)]}, r"values\['a'\]: expected finite numbers.*got \(1, 3, 2\)"),

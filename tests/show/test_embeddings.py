@@ -174,3 +174,8 @@ test_what_does_not_fit_is_named = refusals(
         },
     }
 )
+
+
+def test_large_vectors_have_a_share_too():
+    said = " ".join(written(embeddings(1e200 * np.eye(4), list("abcd"))))
+    assert "of the variance" in said and "nan" not in said

@@ -101,9 +101,9 @@ def test_several_heads_have_a_colour_each():
     assert len(first.get_segments()) == len(second.get_segments()) == 3
     assert not np.allclose(first.get_colors()[-1], second.get_colors()[-1])
     assert {"head 0", "head 1"} <= {text for axes in figure.axes for text in written(axes)}
-    for wrong in ([], [0, 1, 0, 1]):
+    for wrong in ([], [0, 1, 2, 3]):
         with pytest.raises(ArgumentError, match="one to 3 heads"):
-            lines(A, head=wrong)
+            lines(eye.expand(4, 3, 3), head=wrong)
     with pytest.raises(ArgumentError, match="got heads of different words or sizes"):
         lines({"x": A, "y": A[:, :2]}, head=[("x", 0), ("y", 0)])
 
@@ -115,3 +115,9 @@ def test_what_one_of_several_heads_lacks_is_said():
     said = " ".join(written(lines(Dense(values, labels=(("a", "b", "c"),) * 2), head=[0, 1])))
     assert "no line: 1 of 18 weights is not finite" in said
     assert "up to 0.50 of the weight of a row (‘b’)" in said
+
+
+def test_a_head_that_is_named_twice_is_drawn_once():
+    once, twice = (lines(torch.eye(3)[None], head=head) for head in ([0], [0, 0]))
+    first, second = (len(x.axes[0].collections[0].get_segments()) for x in (once, twice))
+    assert first == second and written(once) == written(twice)

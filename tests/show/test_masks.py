@@ -153,3 +153,7 @@ test_what_does_not_fit_is_named = refusals(
         },
     }
 )
+
+
+def test_a_tensor_of_one_cell_is_one_cell():
+    assert shaded(show.mask([[True]]).axes[0]).shape == (1, 1)

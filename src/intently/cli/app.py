@@ -13,6 +13,7 @@ import io
 import os
 import sys
 import warnings
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -66,6 +67,13 @@ class Commands(TyperGroup):
         alone.command(name=cmd_name, cls=Command)(getattr(module, cmd_name.replace("-", "_")))
         return typer.main.get_command(alone)
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Name the nearest command where there is none of a name."""
+        near = get_close_matches(args[0], COMMANDS, 1)
+        if args[0] not in COMMANDS and near:
+            ctx.fail(f'expected a command; got "{args[0]}". Did you mean {near[0]}?')
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List the commands without importing them."""
         with formatter.section("Commands"):
@@ -83,8 +91,6 @@ app = typer.Typer(
 
 def _version(asked: bool) -> None:
     if asked:
-        import intently
-
         print(f"intently {intently.__version__}")
         raise typer.Exit
 

@@ -129,7 +129,7 @@ def train(
         begun, origin, options = here.from_first(planned)  # the first process reads the folder
         if again and not begun:
             console.print(f"{out} has no checkpoint to resume from: a new run begins")
-        here.device(flags["device"] or "auto")  # refused before the corpus is read
+        here.device(options.machine.device)  # refused before the corpus is read
         if isinstance(origin, Files):
             work = _from_files(origin, console)
         else:
@@ -240,11 +240,9 @@ def _from_files(files: Files, console: Console) -> Work:
     elif len(text) > 1:
         text, dev = text.split_off(min(DEV_SENTENCES, max(1, len(text) // 20)))
         files = replace(files, held_out=len(dev))
-        verb = "is" if len(dev) == 1 else "are"
-        console.print(f"no --dev: the last {counted(len(dev), 'pair')} {verb} held out")
+        console.print(f"no --dev: held out the last {counted(len(dev), 'pair')}")
     else:
-        fix = "give --dev, or more pairs"
-        expected = "a pair to hold out, beside one to learn"
+        expected, fix = "a pair to hold out, beside one to learn", "give --dev, or more pairs"
         raise build(DataError, files.source, expected, "1", fix=fix)
     if len(text) < FEW:
         few = counted(len(text), "pair")

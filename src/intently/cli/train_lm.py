@@ -17,7 +17,7 @@ from intently.show.labels import visible
 from intently.show.style import LINES
 from intently.tasks.language import TextModel, comparison
 from intently.tasks.language.runs import LanguageRun, fit, read_text
-from intently.tasks.language.text_model import language_flags, language_options, read_config, split
+from intently.tasks.language.text_model import FLAGS, language_options, read_config, split
 from intently.tasks.training import display
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 WRITTEN = 200
 """Tokens of a sample."""
 
-FLAGS = (
+NAMES = (
     *("window", "tokenizer", "size", "width", "heads", "kv_heads", "positions", "layers"),
     *("dropout", "steps", "seconds", "batch_tokens", "learning_rate", "optimiser", "seed"),
     "threads",
@@ -39,7 +39,7 @@ OFTEN = (
 )
 
 
-@with_flags({name: language_flags()[name] for name in FLAGS}, OFTEN)
+@with_flags({name: FLAGS[name] for name in NAMES}, OFTEN)
 def train_lm(
     text: Annotated[str, Argument(help="a UTF-8 file, plain or gzip; or stories: generated text")],
     out: Out,

@@ -18,7 +18,7 @@ from intently.core.kernels.operands import in_autocast, of_causal_bias
 from intently.core.masks import Mask, allowed, causal
 from intently.core.masks.geometry import lengths_may_change
 from intently.errors import ArgumentError, KindError, build, shape_of
-from intently.foundation.arrays import check_floats
+from intently.foundation.arrays import check_floats, hidden, plain
 from intently.foundation.checks import check_kind
 
 LISTS = "lists, arrays and integers go to it.attention"
@@ -60,6 +60,8 @@ def scaled_dot_product_attention(
     flat = False
     for name, x in zip(("query", "key", "value"), tensors):
         check_floats(x, name, "a floating-point tensor (…, steps, width)", LISTS)
+        if not plain(x):
+            raise hidden(x, name)
     if all(x.ndim > 1 for x in tensors):  # else `attend` reports the error
         if enable_gqa:
             _check_groups(query, key, value)
@@ -82,15 +84,8 @@ def scaled_dot_product_attention(
         left = causal() if square else causal(offset=0)
         mask = left if mask is None else left & mask
     every = dropout_p == 1
-    y = attention(
-        query,
-        key,
-        value,
-        mask=mask,
-        bias=bias,
-        scale=None if scale is None else float(scale),
-        dropout=0.0 if every else dropout_p,
-    )
+    scale, rate = None if scale is None else float(scale), 0.0 if every else dropout_p
+    y = attention(query, key, value, mask=mask, bias=bias, scale=scale, dropout=rate)
     y = F.dropout(y, 1.0) if every else y
     return y[0] if flat else y
 

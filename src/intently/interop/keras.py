@@ -70,11 +70,8 @@ def load(foreign: keras.layers.Layer) -> MultiHeadAttention:
     check_kind(foreign, *kinds, verb="load")
     name = type(foreign).__name__
     if not foreign.built:
-        got, fix = (
-            "one that was not built",
-            "call it once, or layer.build(query_shape, value_shape)",
-        )
-        raise build(CheckpointError, name, "a layer with weights", got, fix=fix)
+        fix = "call it once, or layer.build(query_shape, value_shape)"
+        raise build(CheckpointError, name, "a layer with weights", "one not built", fix=fix)
     tensors = {
         "/".join(v.path.split("/")[-2:]): copied(v).requires_grad_(v.trainable)
         for v in foreign.weights

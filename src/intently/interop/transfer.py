@@ -72,7 +72,8 @@ def tensors_of(module: nn.Module, argument: str = "foreign") -> dict[str, Tensor
     for path, part in module.named_modules():
         for name, x in {**vars(part), **part._buffers}.items():
             full = f"{path}.{name}" if path else name
-            if name.endswith("bias") and isinstance(x, Tensor) and full not in state:
+            lost = isinstance(x, Tensor) and full not in state
+            if lost and full.removesuffix("bias") + "weight" in state:
                 expected, got = "biases in its state_dict", f"{full}, a tensor outside it"
                 fix = f"make it a parameter: nn.Parameter({name})"
                 raise build(CheckpointError, argument, expected, got, fix=fix)

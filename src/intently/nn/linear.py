@@ -33,9 +33,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     >>> linear(torch.ones(2, 3), torch.ones(4, 3)).shape
     torch.Size([2, 4])
     """
-    size = weight.numel()
-    small = size < WEIGHT and x.numel() * weight.shape[0] < SIZE
-    if small or not _serves(x, weight):
+    if torch.compiler.is_compiling() or not _serves(x, weight):  # graphs serve any size
         return F.linear(x, weight, bias)
     learned = x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
     if learned and torch.is_grad_enabled():
@@ -91,14 +89,14 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _serves(x: Tensor, weight: Tensor) -> bool:
-    """Whether oneDNN supports a large product and is faster."""
-    if x.dtype is not torch.float32 or x.device.type != "cpu" or torch.compiler.is_compiling():
+    """Whether oneDNN supports a product and is faster."""
+    if weight.numel() < WEIGHT and x.numel() * weight.shape[0] < SIZE:
         return False
-    if x.ndim < 2 or not x.numel() or not prefers_onednn():
+    if x.dtype is not torch.float32 or x.device.type != "cpu" or x.ndim < 2 or not x.numel():
         return False
     if type(x) not in PLAIN or type(weight) not in PLAIN or weight.dtype is not torch.float32:
         return False
-    if not torch._C._get_mkldnn_enabled():  # pyright: ignore[reportAttributeAccessIssue]
+    if not (prefers_onednn() and torch._C._get_mkldnn_enabled()):  # pyright: ignore[reportAttributeAccessIssue]
         return False
     return not (in_autocast(x.device) or transformed() or forward_mode((x, weight)))
 

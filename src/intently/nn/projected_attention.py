@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from intently.core.attention import Attention, attend, attention
 from intently.core.biases import as_bias
 from intently.core.kernels.operands import transformed
-from intently.core.masks import Mask, as_mask
+from intently.core.masks import Geometry, Mask, as_mask
 from intently.core.positions import Rotary
 from intently.errors import ArgumentError, build
 from intently.foundation.arrays import valued
@@ -206,11 +206,18 @@ class Projected(AllOrNothing):
         if mask is not None:
             rule = as_mask(mask) if rule is None else rule & as_mask(mask)
         bias = self.bias() if isinstance(self.bias, nn.Module) else self.bias
-        t, offset, end, places, growing = x.shape[1], 0, x.shape[1], None, None
+        t, offset, end, growing = x.shape[1], 0, x.shape[1], None
         if cache is not None and not isinstance(cache, FixedCache):
             growing, offset, end = cache, cache.offset, cache.length + t
+            # before the steps are written: a refused call leaves matrices over the cache readable
+            whole = Geometry((x.shape[0], self.heads), t, end, x.device)
+            if rule is not None:
+                rule.check(whole)
             rule = cache.mask(rule, t)
-            bias = None if bias is None else cache.bias(as_bias(bias), t)
+            if bias is not None:
+                bias = as_bias(bias)
+                bias.check(whole)
+                bias = cache.bias(bias, t)
         if isinstance(cache, FixedCache):
             q = self._queries(x)
             if cache.kv is None:
@@ -228,9 +235,9 @@ class Projected(AllOrNothing):
             k, v = growing.append(k, v)
             if growing.keep_queries:
                 growing.history.append((q, new))
-            places = growing.places(x.device)
         if self.attention.positions is not None and not self._turns:
             end = offset + t
+            places = None if growing is None else growing.places(x.device)
             q = self.attention.positions(q, offset, length=end)
             k = self.attention.positions(k, positions=places, length=end)
         score, sinks = self.score, self.sinks

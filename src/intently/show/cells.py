@@ -31,12 +31,16 @@ def limits(values: np.ndarray) -> tuple[float, float]:
     >>> limits(np.array([0.0, 0.37])), limits(np.array([0.51]))
     ((0.0, 0.5), (0.0, 1.0))
     """
-    finite = values[np.isfinite(values)]
-    highest = float(finite.max(initial=0.0))
-    power = 10.0 ** math.floor(math.log10(highest)) if highest > 0 else 1.0
+    top, lowest = highest(values), -highest(-values)
+    power = 10.0 ** math.floor(math.log10(top)) if top > 0 else 1.0
     steps = [round(step * power, 12) for step in (1, 2, 5, 10)]
-    top = next((step for step in steps if highest <= step * (1 + 1e-6)), highest)
-    return min(0.0, float(finite.min(initial=0.0))), top if highest > 0 else 1.0
+    end = next((step for step in steps if top <= step * (1 + 1e-6)), top)
+    return min(0.0, lowest), end if top > 0 else 1.0
+
+
+def highest(values: np.ndarray) -> float:
+    """Return the largest finite number above 0; 0 if there is none."""
+    return float(values[np.isfinite(values)].max(initial=0.0))
 
 
 def crowded_limits(values: np.ndarray) -> tuple[float, float]:
@@ -130,7 +134,7 @@ def write_numbers(
 
     Numbers too small or too large for a cell are left to the colour bar.
     """
-    top = np.abs(values[np.isfinite(values)]).max(initial=0.0)
+    top = highest(np.abs(values))
     if top and not 0.05 <= top < 1e5:
         return
     places = 2 if top < 10 else 0

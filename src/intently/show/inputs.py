@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal, Protocol, SupportsIndex, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -109,6 +110,20 @@ def one_item(value: Numbers, argument: str, axes: int, beside: object = None) ->
     while found.ndim > axes and len(found) == 1:
         found = found[0]
     return found
+
+
+@contextmanager
+def evaluating(block: object) -> Iterator[None]:
+    """Put a module and its parts into evaluation mode, then each back as it was."""
+    parts = block.modules() if isinstance(block, nn.Module) else ()
+    training = [part for part in parts if part.training]
+    try:
+        for part in training:
+            part.training = False
+        yield
+    finally:
+        for part in training:
+            part.training = True
 
 
 def as_truths(value: Any, argument: str) -> Any:

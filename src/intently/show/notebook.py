@@ -18,6 +18,7 @@ import torch
 
 from intently.core.biases import Bias
 from intently.core.matrix import LazyMatrix
+from intently.show.cells import highest
 from intently.show.inputs import EntryLike, RecordingLike
 from intently.show.labels import visible
 from intently.show.pictures import encoded
@@ -84,8 +85,7 @@ def matrix_html(matrix: LazyMatrix) -> str:
 
 def _top(thumbs: Sequence[Thumb]) -> float:
     """Return the largest magnitude: pictures side by side share one scale."""
-    finite = [np.abs(thumb.values[np.isfinite(thumb.values)]) for thumb in thumbs]
-    return float(np.concatenate(finite).max(initial=0)) if finite else 0.0
+    return max((highest(np.abs(thumb.values)) for thumb in thumbs), default=0.0)
 
 
 def _of(matrix: LazyMatrix, head: int) -> LazyMatrix:
@@ -198,7 +198,7 @@ def _table(table: TextTable) -> str:
     """Return the table of a small labelled matrix, each weight on its shade."""
     cell = 'style="padding:2px 6px;text-align:right'
     head = "".join(f'<th {cell}">{escape(name)}</th>' for name in table.columns)
-    top = float(table.weights[np.isfinite(table.weights)].max(initial=0)) or 1.0
+    top = highest(table.weights) or 1.0
     lines = [f"<tr><th></th>{head}</tr>"]
     for name, row in zip(table.rows, table.weights):
         cells = "".join(f'<td {cell};{_shade(w / top)}">{w:.2f}</td>' for w in row)

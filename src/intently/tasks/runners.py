@@ -293,8 +293,7 @@ def output(folder: Path | None, text: str, wanted: str | None = None) -> ModelOu
     if getattr(model.config, "is_encoder_decoder", False):
         return _pair(model, tokenizer, ids, wanted)
     if not model.can_generate():
-        expected = "a model that writes text"
-        raise build(ArgumentError, "MODEL", expected, type(model).__name__)
+        raise build(ArgumentError, "MODEL", "a model that writes text", type(model).__name__)
     return _next(model, lambda x: model(x, use_cache=False).logits[0], ids, tokenizer, wanted)
 
 

@@ -19,7 +19,7 @@ import torch
 import intently as it
 from intently.errors import IntentlyError
 from intently.foundation.files import File, digest, plain, replace_file, sealed
-from intently.nn.models.seq2seq import weights
+from intently.nn.models.shared import weights
 from intently.nn.models.transformer import Transformer, TransformerOptions
 from intently.observe.saving.files import load as load_recording
 from intently.tasks.language.runs import VARIANT

@@ -15,12 +15,12 @@ from intently.errors import ArgumentError, KindError
 from intently.nn.caches.key_value import FixedCache, KeyValueCache
 from intently.nn.feed_forward import FeedForward, GatedFeedForward
 from intently.nn.models.language import LanguageCache, LanguageModel, LanguageOptions
-from intently.nn.models.seq2seq import mlp
+from intently.nn.models.shared import mlp
 from intently.nn.options import AttentionOptions
 from intently.nn.projected_attention import Projections
 
 from ...combinations import each
-from ...messages import raises
+from ...messages import raises, refused
 
 BARE = Projections(bias=False, out_bias=False)
 KINDS: dict[str, dict[str, Any]] = {
@@ -78,6 +78,15 @@ def test_no_token_sees_what_comes_after_it(kind: str) -> None:
     other[0, 6] = (other[0, 6] + 1) % 17
     same = (net(ids) == net(other)).all(-1)[0]
     assert same[:6].all() and not same[6]
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_a_refused_call_leaves_the_caches_of_all_layers_alone() -> None:
+    net, other, ids = model("rotary"), model("grouped"), torch.randint(17, (3, 2))
+    cache = net.new_cache()
+    net(ids, cache)
+    refused(lambda: other(ids, cache), ArgumentError, "k: expected keys (b, g, n, d) that continue")
+    assert [layer.length for layer in cache.layers] == [2, 2]
 
 
 def test_a_window_forgets() -> None:

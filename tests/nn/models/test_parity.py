@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import intently as it
 from intently.nn.feed_forward import GatedFeedForward
 from intently.nn.models.language import LanguageModel, LanguageOptions
-from intently.nn.models.seq2seq import mlp
+from intently.nn.models.shared import mlp
 from intently.nn.models.vision import VisionOptions, VisionTransformer
 from intently.nn.projected_attention import Projections
 from intently.tasks.decoding.sampling import sample

@@ -11,7 +11,7 @@ from torch import nn
 import intently as it
 from intently.nn import AttentionOptions
 from intently.nn.models.language import LanguageModel, LanguageOptions
-from intently.nn.models.seq2seq import FOURFOLD, mlp
+from intently.nn.models.shared import FOURFOLD, mlp
 
 
 def test_factories_are_equal_where_they_make_the_same() -> None:

@@ -87,6 +87,17 @@ def test_a_long_head_is_sampled_first(opened: Opened, monkeypatch: pytest.Monkey
         np.testing.assert_allclose(found, matrix.tile(None, torch.tensor([5]))[:, 0], 0, 1e-5)
 
 
+def test_the_server_is_gone(recorded: Path, opened: Opened, chromium: Any) -> None:
+    context = chromium.new_context()
+    page = context.new_page()
+    with running(items_of(it.load_recording(recorded))) as server:
+        page.goto(server.address + "#view=head")
+        page.wait_for_selector("[data-wait]", state="detached")
+    page.keyboard.press("}")
+    until(page, "document.body.textContent.includes('is `intently explore` still running?')")
+    context.close()
+
+
 def hears_ctrl_c() -> None:
     """A process that is started in the background of a shell would ignore ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)

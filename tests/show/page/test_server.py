@@ -11,6 +11,7 @@ import time
 import zlib
 from base64 import b64decode
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -464,13 +465,26 @@ def test_too_many_connections_are_closed_and_silent_ones_end(monkeypatch: Any) -
     monkeypatch.setattr(serving.Handler, "timeout", 0.5)
     with running(items_of(source())) as found:
         silent = [socket.create_connection(("127.0.0.1", found.server_port)) for _ in range(4)]
-        silent[-1].settimeout(20)
-        assert silent[-1].recv(1) == b""  # no place
+        silent[0].settimeout(0.4)
+        assert silent[0].recv(1) == b""  # its place went to the last
         for one in silent:
             one.settimeout(20)
             assert one.recv(1) == b""  # nothing was asked in time
             one.close()
         assert ask(found, "")[0] == 200
+
+
+def test_clients_that_ask_slowly_lock_nobody_out(monkeypatch: Any) -> None:
+    monkeypatch.setattr(serving, "CONNECTIONS", 3)
+    with running(items_of(source())) as found:
+        slow = [socket.create_connection(("127.0.0.1", found.server_port)) for _ in range(5)]
+        for one in slow:
+            with suppress(OSError):
+                one.sendall(b"GET / HTTP/1.1\r\nX: ")
+        for _ in range(3):
+            assert ask(found, "")[0] == 200
+        for one in slow:
+            one.close()
 
 
 def test_a_port_that_is_taken(server: Server) -> None:

@@ -189,6 +189,16 @@ def test_a_page_with_nan_says_so(opened: Opened, tmp_path: Path) -> None:
     assert page.text_content("[data-bound]").endswith("; some weights are NaN, not a number")
 
 
+def test_small_buttons_can_be_hit_on_a_narrow_page(story: Path, opened: Opened) -> None:
+    page = opened(story, "#view=head", width=390, height=800)
+    buttons = page.locator(".stepper button:visible").all()
+    assert buttons
+    for button in buttons:
+        box = button.bounding_box()
+        assert box["width"] >= 24 and box["height"] >= 24
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
 @pytest.fixture
 def explored() -> Iterator[Server]:
     with running(items_of(causal(PIECES)), "served") as server:

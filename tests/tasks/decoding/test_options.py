@@ -44,7 +44,7 @@ REFUSED: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
         lambda: SearchOptions(forbid=(3, 2)),
         ArgumentError,
-        "forbid: expected ids other than EOS=2; got (3, 2). Without it no output ends. "
+        "forbid: expected ids other than EOS=2; got 2 among them. Without it no output ends. "
         "Set min_length.",
     ),
 ]

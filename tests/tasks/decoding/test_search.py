@@ -199,8 +199,8 @@ test_errors = raises(
         (
             lambda: scripted(0.0, 0.0, 0.5, 0.5, min_length=1, forbid=(3,)),
             ValueError,
-            "forbid: expected a token that may be produced at every step; got (3,). All others "
-            "are forbidden, or have probability 0.",
+            "forbid: expected a token that may be produced at every step; got 1 forbidden. All "
+            "others are forbidden, or have probability 0.",
         ),
         *(
             (

@@ -19,9 +19,9 @@ from intently.cli.train_lm import train_lm
 from intently.errors import ArgumentError
 from intently.tasks.language.text_model import (
     DEFAULTS,
+    FLAGS,
     TextModel,
     Variant,
-    language_flags,
     language_options,
     read_config,
     split,
@@ -66,14 +66,14 @@ def test_the_command(tmp_path: Path) -> None:
 
 
 def test_flags_are_options_with_the_defaults_of_a_language_model() -> None:
-    flags, hints = language_flags(), get_type_hints(train_lm, include_extras=True)
-    assert {n: flags[n].default for n in ("layers", "window", "dropout", "learning_rate")} == {
+    hints = get_type_hints(train_lm, include_extras=True)
+    assert {n: FLAGS[n].default for n in ("layers", "window", "dropout", "learning_rate")} == {
         **{"layers": 2, "window": 128, "dropout": 0.0, "learning_rate": 3e-3}
     }
-    told = {name: hints[name].__metadata__[0].help for name in flags if name in hints}
+    told = {name: hints[name].__metadata__[0].help for name in FLAGS if name in hints}
     assert len(told) == 16
     for name, help in told.items():
-        default = flags[name].default
+        default = FLAGS[name].default
         assert (f"{default}" in help) == (default is not None), name
 
 

@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from intently.errors import CheckpointError, IntentlyError, WriteError
-from intently.nn.models.seq2seq import load_weights, weights
+from intently.nn.models.shared import load_weights, weights
 from intently.tasks.training import Stepped
 from intently.tasks.training.checkpoint import Checkpoint, Checkpoints
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -20,7 +19,13 @@ import tiny_run as tiny
 import intently as package
 from intently.errors import ArgumentError, WriteError
 from intently.tasks.training import Checkpoints, Stepped
-from intently.tasks.training.folder_lock import ABOUT, LOCK, InUseError, sole_writer
+from intently.tasks.training.folder_lock import (
+    ABOUT,
+    LOCK,
+    InUseError,
+    LostFolderError,
+    sole_writer,
+)
 
 WRITES = ("result.json", "model/")
 
@@ -207,11 +212,46 @@ def test_an_empty_name_is_no_folder(tmp_path, monkeypatch, intently) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_deleted_while_it_is_written_to_is_not_made_again(tmp_path) -> None:
-    out = tmp_path / "run"
-    with pytest.raises(WriteError, match=r"checkpoints: .*No such file or directory"):
-        tiny.run(out, progress=tiny.when(Stepped, 4, lambda: shutil.rmtree(out)))
-    assert not out.exists()
+@pytest.mark.parametrize("at", [Stepped, None])
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_folder_lost_while_it_is_written_to(tmp_path, monkeypatch, replaced, at) -> None:
+    """Moved at a step or at the end of a checkpoint; another run may begin in its place."""
+    out, moved, fsync = tmp_path / "run", tmp_path / "moved", os.fsync
+
+    def move() -> None:
+        if not moved.exists():
+            out.rename(moved)
+            if replaced:
+                (out / "checkpoints").mkdir(parents=True)
+                (out / LOCK).touch()
+                (out / "checkpoints" / "step-000001.safetensors").touch()
+
+    def while_saving(descriptor: int) -> None:
+        fsync(descriptor)
+        if any((out / "checkpoints").glob("*step-000006*")):
+            move()
+
+    if at is None:
+        monkeypatch.setattr(os, "fsync", while_saving)
+    with pytest.raises((LostFolderError, WriteError)) as error:
+        tiny.run(out, progress=tiny.when(at or Stepped, 4, move if at else lambda: None))
+    if at:
+        got = "another folder of that name" if replaced else "no such folder"
+        assert str(error.value) == (
+            f"out: expected the folder {out} that is written; got {got}. "
+            "It was deleted or moved meanwhile. Nothing more is written."
+        )
+        assert isinstance(error.value, LostFolderError) and error.value.status == 1
+    assert any((moved / "checkpoints").iterdir()) or at
+    assert (out / "checkpoints" / "step-000001.safetensors").exists() == replaced
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes of POSIX")
+def test_a_pipe_in_the_place_of_the_lock_is_left_alone(tmp_path) -> None:
+    os.mkfifo(tmp_path / LOCK)
+    with pytest.raises(ArgumentError, match=r"a folder in which \.intently\.lock can be a file"):
+        tiny.run(tmp_path)
+    assert os.listdir(tmp_path) == [LOCK]
 
 
 def test_many_processes_are_all_refused(tmp_path) -> None:

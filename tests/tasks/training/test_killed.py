@@ -15,7 +15,7 @@ import tiny_run as tiny
 import torch
 
 import intently
-from intently.nn.models.seq2seq import load_weights
+from intently.nn.models.shared import load_weights
 from intently.nn.models.transformer import Transformer
 from intently.tasks.training import Checkpoints, Evaluated, Event, History, Stepped, TrainingOptions
 from intently.tasks.training.progress import Evaluating, Resumed

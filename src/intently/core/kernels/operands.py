@@ -1,4 +1,7 @@
-"""All checks of the operands of `attend` and of products."""
+"""Checks of the operands of `attend` and of products.
+
+Also which modes of PyTorch are on: autocast, gradients, transforms, a graph being recorded.
+"""
 
 from __future__ import annotations
 

@@ -8,6 +8,8 @@ certain.
 For most rules, the queries that may attend to key j form a regular range: from j on for `causal`,
 from j − after to j + before for `window`, every step-th for `dilated`. Intersection (``&``), union
 (``|``) and complement (``~``) of such ranges need no entry of the matrix.
+
+`picture` draws a mask for a notebook, a large one by the states of its blocks.
 """
 
 from __future__ import annotations

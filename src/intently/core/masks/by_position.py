@@ -1,4 +1,4 @@
-"""Masks that compare the positions of queries and keys: causal, window, dilated, grid."""
+"""Masks that compare positions: causal, window, dilated, grid; and masks written in tiles."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Positioned(Standing, Mask):
     """A rule about query positions, which an offset may move."""
 
     def __init__(self, *reach: int, offset: int | Integers | None) -> None:
-        offset = None if offset is None else as_offset(offset)
+        offset = as_offset(offset)
         super().__init__(*reach, offset)
         self.offset = offset
 

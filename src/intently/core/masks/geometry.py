@@ -1,4 +1,4 @@
-"""The geometry of a matrix, and checks that the tensors of masks fit it."""
+"""What masks and biases share: the matrix they are asked about, and the base classes of rules."""
 
 from __future__ import annotations
 
@@ -145,6 +145,11 @@ def check_device(
         raise build(KindError, name, expected, got, fix=fix)
 
 
+def two_axes(x: Tensor) -> Tensor:
+    """The tensor with at least two axes."""
+    return x.reshape((1,) * max(0, 2 - x.ndim) + tuple(x.shape))
+
+
 def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
     """Whether a tensor of one shape can be expanded to the other."""
     return len(shape) <= len(to) and all(a in (1, b) for a, b in zip(shape[::-1], to[::-1]))
@@ -246,8 +251,7 @@ class OfTensor(MaskRule):
 
     def laid(self, g: Geometry) -> Tensor:
         """The tensor with at least two axes, broadcastable to (…, t, s)."""
-        x = self.tensor
-        return x.reshape((1,) * max(0, 2 - x.ndim) + tuple(x.shape))
+        return two_axes(self.tensor)
 
     def entries(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
         """Some rows and columns of it, first those that leave less."""

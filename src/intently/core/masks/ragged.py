@@ -1,4 +1,4 @@
-"""Masks of the first keys: prefixes and padding."""
+"""Masks by numbers of each row of a batch: prefixes, padding and segments."""
 
 from __future__ import annotations
 
@@ -64,9 +64,8 @@ class First(Mask):
         """How many keys are seen, (…, 1, 1)."""
         if isinstance(self.n, Tensor) and self.n.numel():
             return g.align(self.n, self.name)
-        return torch.tensor(0 if isinstance(self.n, Tensor) else self.n, device=g.device)[
-            None, None
-        ]
+        n = 0 if isinstance(self.n, Tensor) else self.n
+        return torch.tensor([[n]], device=g.device)
 
     def _most(self) -> int:
         return int(self.n.max()) if isinstance(self.n, Tensor) and self.n.numel() else 0

@@ -110,8 +110,7 @@ def _family_of(model: nn.Module) -> tuple[Family, bool]:
     config: Any = getattr(model, "config", None)
     if name in CLASSES:
         is_causal = name.startswith("Bert") or getattr(config, "is_causal", True)
-        cause = "decoders are read as causal ones"
-        check_options("config", ("is_causal", is_causal, True, cause))
+        check_options("config", ("is_causal", is_causal, True, "decoders are read as causal ones"))
         return CLASSES[name]
     family = getattr(config, "model_type", None)
     got = name if family is None else f"{name}, of the family {family!r}"

@@ -86,10 +86,10 @@ class AsBefore:
 
 
 def _parts(cache: Any) -> Sequence[Cache]:
-    """The caches in a cache, in a tuple of them, or in the ``layers`` of a model's cache."""
+    """The caches in a cache, in several of them, or in the ``layers`` of a model's cache."""
     if isinstance(cache, Cache):
         return (cache,)
-    if isinstance(cache, tuple):
+    if isinstance(cache, list | tuple):
         return [each for part in cache for each in _parts(part)]
     return _parts(getattr(cache, "layers", ()))
 
@@ -253,10 +253,6 @@ class KeyValueCache(GrowingCache):
     def __init__(self, size: int | None = None, *, keep_queries: bool = False) -> None:
         super().__init__(keep_queries)
         self.size = None if size is None else whole_number(size, "size", 1)
-
-    def columns(self, t: int) -> int:
-        """How many keys a call of t new steps attends."""
-        return self.length + t
 
     def mask(self, rule: Mask | None, t: int) -> Mask | None:
         """Return the mask of t new steps, with their offsets and without unwritten keys."""

@@ -8,7 +8,7 @@ from intently.nn.models.recurrent import (
     RecurrentOptions,
     RecurrentSeq2Seq,
 )
-from intently.nn.models.seq2seq import EncoderCache, mlp
+from intently.nn.models.shared import EncoderCache, mlp
 from intently.nn.models.transformer import DecoderCache, Memory, Transformer, TransformerOptions
 from intently.nn.models.vision import VisionOptions, VisionTransformer
 

@@ -189,5 +189,5 @@ def _attended(
     q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, memory: Memory | None
 ) -> Tensor:
     """The product of a call, by the shortest way that can; ``added`` is the mask of the memory."""
-    y = native.quick(q, k, v, None, added)
+    y = None if added is None else native.quick(q, k, v, None, added)
     return attention(q, k, v, mask=memory and memory.mask) if y is None else y

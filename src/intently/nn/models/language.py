@@ -27,7 +27,7 @@ from intently.nn.blocks import EncoderLayer
 from intently.nn.caches.key_value import AsBefore, KeyValueCache
 from intently.nn.caches.window import WindowCache
 from intently.nn.linear import Linear, linear
-from intently.nn.models.seq2seq import (
+from intently.nn.models.shared import (
     FOURFOLD,
     Factory,
     States,

@@ -30,7 +30,7 @@ from intently.nn.models.recurrent_steps import (
     RecurrentSteps,
     Searching,
 )
-from intently.nn.models.seq2seq import (
+from intently.nn.models.shared import (
     EncoderCache,
     Seq2Seq,
     States,

@@ -25,7 +25,7 @@ from intently.nn.blocks import DecoderLayer, EncoderLayer
 from intently.nn.caches.key_value import AsBefore, FixedCache, KeyValueCache
 from intently.nn.caches.rows import Padded
 from intently.nn.feed_forward import FeedForward, GatedFeedForward
-from intently.nn.models.seq2seq import (
+from intently.nn.models.shared import (
     EncoderCache,
     Seq2Seq,
     Side,

@@ -20,7 +20,7 @@ from intently.foundation.checks import divisor, whole_number
 from intently.foundation.field_names import answered
 from intently.nn.blocks import EncoderLayer
 from intently.nn.checks import check_dtype
-from intently.nn.models.seq2seq import FOURFOLD, Factory, States, check_options, kept
+from intently.nn.models.shared import FOURFOLD, Factory, States, check_options, kept
 from intently.nn.multi_head import MultiHeadAttention
 from intently.nn.options import AttentionOptions
 from intently.nn.projected_attention import Projections

@@ -78,8 +78,7 @@ class Animation:
         The content is complete before the file is opened. Raises ArgumentError for suffixes other
         than .html.
         """
-        final = destination(path)
-        assert final is not None
+        final = files.destination(path, "save", (".html",), "story")
         files.make_folder(final.parent)
         files.replace_file(final, self.page().encode())
         return final

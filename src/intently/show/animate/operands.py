@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
 
 from intently.core.attention import Attention
 from intently.core.kernels.problem import Problem
@@ -82,20 +80,6 @@ def finite(values: np.ndarray, argument: str) -> np.ndarray:
     if not np.isfinite(values).all():
         raise build(ArgumentError, argument, "finite numbers", "NaN or ∞")
     return values.astype(np.float64)
-
-
-@contextmanager
-def without_dropout(block: object) -> Iterator[None]:
-    """Put a module and its parts into eval mode; restore each mode afterwards."""
-    parts = list(block.modules()) if isinstance(block, nn.Module) else []
-    training = [part for part in parts if part.training]
-    try:
-        for part in training:
-            part.training = False
-        yield
-    finally:
-        for part in training:
-            part.training = True
 
 
 def token_names(labels: Sequence[str] | None, t: int) -> tuple[str, ...]:

@@ -35,7 +35,7 @@ RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 Colour = Literal["ink", "quiet", "frame", "accent", "blue", ""]
 Anchor = Literal["start", "middle", "end"]
 Shade: TypeAlias = float | None
-"""From −1 to 1; NaN is hatched, for masked cells; None is clear."""
+"""From −1 to 1; None is clear."""
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from intently.show.diagram.walk import DiagramPart
@@ -48,11 +49,11 @@ class Column:
         self.paper.text(self.x, self.y - 6, f"{name} {takes}".strip(), ink=QUIET)
         self.told = takes
 
-    def end(self, name: str) -> None:
+    def end(self) -> None:
         """Draw the arrow out of the top, with the shape of the output."""
         written = self.told if self.y != self.at else ""
         self._up()
-        self.paper.text(self.x, self.y + 6, f"{name} {written}".strip(), ink=QUIET)
+        self.paper.text(self.x, self.y + 6, written, ink=QUIET)
 
     def draw(self, parts: Iterable[DiagramPart]) -> None:
         """Draw parts one above another."""
@@ -60,7 +61,7 @@ class Column:
         while rest:
             part = rest.pop(0)
             if part.kind == "layer":
-                times = 1 + sum(1 for _ in _alike(part, rest))
+                times = 1 + len(list(takewhile(part.like, rest)))
                 del rest[: times - 1]
                 self._layer(part, times)
             elif part.kind == "residual":
@@ -102,8 +103,7 @@ class Column:
             reach = self.x + (SUM if aside > self.x else -SUM)
             self.y = self.paper.sum(self.x, self.y)
         else:
-            speaks = norm.title.lower() if norm.title[1:2].islower() else norm.title
-            both = replace(norm, title=f"Add & {speaks}")
+            both = replace(norm, title=f"Add & {_within(norm.title)}")
             self._up()
             level = self.y + box_height(both, WIDE) / 2
             reach = self.x + (WIDE / 2 if aside > self.x else -WIDE / 2)
@@ -123,8 +123,7 @@ class Column:
         self.paper.frame(self.x - EDGE, bottom, 2 * EDGE, self.y - bottom - 1)
         edge, middle = self.x + self.side * (EDGE + 7), (bottom + self.y) / 2
         ha = "left" if self.side > 0 else "right"
-        name = part.title.lower() if part.title[1:2].islower() else part.title
-        name += "" if times == 1 else "s"
+        name = _within(part.title) + "s" * (times > 1)
         if times > 1:
             self.paper.text(edge, middle + 6, f"{times} ×", 13, ha=ha)
             middle -= 6
@@ -157,13 +156,6 @@ class Column:
         self.y = max(tops) + GAP / 2
         for x, top in zip(places, tops, strict=True):
             self.paper.arrow((x, top), (x, self.y), (self.x, self.y), head=False)
-
-
-def _alike(part: DiagramPart, rest: Iterable[DiagramPart]) -> Iterable[DiagramPart]:
-    for other in rest:
-        if not part.like(other):
-            return
-        yield other
 
 
 Point = tuple[float, float]
@@ -209,7 +201,9 @@ class Paper:
         fill = FILLS.get(part.kind, GRID)
         self.rectangle(middle - width / 2, bottom, width, height, fill)
         step = LINE * len(below)
-        self.text(middle, bottom + height / 2 + step / 2, visible(part.title, 60), TITLE)
+        shorter = (visible(part.title, n) for n in range(60, 0, -1))
+        title = next(x for x in shorter if 72 * width_of([x], TITLE) < width - 8)
+        self.text(middle, bottom + height / 2 + step / 2, title, TITLE)
         for n, line in enumerate(below):
             y = bottom + height / 2 + step / 2 - TITLE / 2 - LINE * (n + 0.62)
             self.text(middle, y, line, SMALL)
@@ -283,7 +277,7 @@ class Paper:
         """Write a text around the height y."""
         look = {"va": "center", "zorder": 4, **look}
         self.axes.text(x, y, text, size=size, color=ink, ha=ha, parse_math=False, **look)
-        wide = 72 * max(width_of([line], size) for line in text.split("\n"))
+        wide = 72 * width_of(text.split("\n"), size)
         left = x - {"center": 0.5, "left": 0.0, "right": 1.0}[ha] * wide
         self._reach(left, y - size / 2)
         self._reach(left + wide, y + size / 2)
@@ -312,6 +306,11 @@ def _below(part: DiagramPart, room: float) -> list[str]:
     own = (f"{part.parameters:,}",) if part.parameters else ()
     text = " · ".join((*part.notes, *tied, *own))
     return wrapped(text, room / 72, SMALL).split("\n") if text else []
+
+
+def _within(title: str) -> str:
+    """A title as it reads within a text; abbreviations keep their capitals."""
+    return title.lower() if title[1:2].islower() else title
 
 
 def _toward(start: Point, end: Point) -> Point:

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from intently.show.inputs import evaluating
+
 TITLES = {
     "BatchNorm2d": "Batch norm",
     "Conv1D": "Linear",
@@ -133,20 +135,16 @@ def run(model: nn.Module, inputs: Sequence[Any]) -> ModuleCall:
         call.gave = list(tensors(output))
         call.wrote = _copy(call.gave)
 
-    training = [module for module in names if module.training]
     hooks = [module.register_forward_pre_hook(before, with_kwargs=True) for module in names]
     hooks += [module.register_forward_hook(after) for module in names]
     inputs = [_varied(x) if isinstance(x, Tensor) else x for x in inputs]
     whole = inputs[0] if len(inputs) == 1 and isinstance(inputs[0], Mapping) else None
     try:
-        model.eval()
-        with torch.no_grad():
+        with torch.no_grad(), evaluating(model):
             _ = model(*inputs) if whole is None else model(**whole)
     finally:
         for hook in hooks:
             hook.remove()
-        for module in training:
-            module.training = True
     return root
 
 

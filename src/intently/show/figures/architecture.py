@@ -46,13 +46,13 @@ def architecture(
     if not isinstance(model, nn.Module):
         raise build(KindError, "model", "a torch.nn.Module", type(model).__name__)
     stacks = columns(model, inputs)
-    with style():
-        heading = titled(title) or title_of(model)
+    heading = titled(title) or title_of(model)
+    total = sum(p.numel() for p in model.parameters())
+    said = _described(heading, stacks, total)
+    with style(said.split("\n")):
         paper = Paper.new()
         _draw(paper, stacks)
-        total = sum(p.numel() for p in model.parameters())
-        notes = _notes(stacks, total, bool(inputs))
-        return paper.fitted().finish(heading, notes, path, _described(heading, stacks, total))
+        return paper.fitted().finish(heading, _notes(stacks, total, bool(inputs)), path, said)
 
 
 def _draw(paper: Paper, stacks: Sequence[DiagramPart]) -> None:
@@ -83,7 +83,7 @@ def _draw(paper: Paper, stacks: Sequence[DiagramPart]) -> None:
                 paper.text(label, top + 7, f"memory {shape}", ink=LINES[0], ha="right")
             last = name
         if stack.parts[-1].name not in read:
-            column.end("")
+            column.end()
 
 
 def _described(heading: str, stacks: Sequence[DiagramPart], total: int) -> str:

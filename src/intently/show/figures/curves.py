@@ -167,7 +167,9 @@ def _read(
 
 
 def _series(argument: str, name: str, line: Line, places: np.ndarray) -> Series:
-    if not 1 <= len(line) <= len(places):
+    if not len(line):
+        raise build(ArgumentError, argument, "at least one number", "none", fix="leave it out")
+    if len(line) > len(places):
         expected = f"one to {len(places)} numbers, one for each of the first places"
         raise build(ArgumentError, argument, expected, len(line))
     points = []

@@ -150,6 +150,7 @@ def _plane(first: np.ndarray, second: np.ndarray | None) -> Plane:
     places = (centred @ (axes * signs).mT).numpy()
     if places.shape[1] < 2:
         places = np.concatenate([places, np.zeros((len(places), 1))], 1)
+    values = values / (float(values.max()) or 1.0)  # squares of large numbers would be ∞
     total = float(values.square().sum())
     share = float(values[:2].square().sum()) / total if total else 1.0
     n = len(first)

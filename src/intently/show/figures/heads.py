@@ -17,7 +17,7 @@ from intently.core.matrix.labelling import as_numbers, follows
 from intently.core.matrix.patterns import measure
 from intently.errors import ArgumentError, build, shape_of
 from intently.foundation.checks import check_word
-from intently.show.cells import limits, name_steps, paint
+from intently.show.cells import highest, limits, name_steps, paint
 from intently.show.inputs import SCALES, Scale, Source, check, matrices_of, whole
 from intently.show.labels import lines, shown, titled, visible
 from intently.show.layout import LINE, Layout, destination, width_of
@@ -64,7 +64,7 @@ class Head(NamedTuple):
     @property
     def top(self) -> float:
         """Its largest weight; 0 if none is finite."""
-        return float(self.values[np.isfinite(self.values)].max(initial=0.0))
+        return highest(self.values)
 
 
 class HeadGroup(NamedTuple):

@@ -16,7 +16,15 @@ from intently.core.matrix.patterns import entropies
 from intently.errors import ArgumentError, KindError, build
 from intently.foundation.checks import check_word
 from intently.show import reading
-from intently.show.cells import crowded_limits, ground, name_steps, outline, paint, write_numbers
+from intently.show.cells import (
+    crowded_limits,
+    ground,
+    highest,
+    name_steps,
+    outline,
+    paint,
+    write_numbers,
+)
 from intently.show.inputs import Choice, Plain, Source, one_of
 from intently.show.labels import shown, titled
 from intently.show.layout import Layout, destination, few_ticks
@@ -245,14 +253,13 @@ def _norm(values: np.ndarray, scale: Scale, signed: bool) -> Normalize:
     """Return the scale of the colours."""
     from matplotlib.colors import LogNorm, Normalize
 
-    finite = values[np.isfinite(values)]
     if signed:
-        top = float(np.abs(finite).max(initial=0.0)) or 1.0
+        top = highest(np.abs(values)) or 1.0
         return Normalize(-top, top)
     if scale == "linear":
         return Normalize(*crowded_limits(values))
-    positive = finite[finite > 0]
-    top = float(positive.max(initial=0.0)) or 1.0
+    positive = values[np.isfinite(values) & (values > 0)]
+    top = highest(values) or 1.0
     bottom = max(float(positive.min(initial=top)), top * 10.0**-DECADES)
     return LogNorm(bottom if bottom < top else top / 10, top)
 

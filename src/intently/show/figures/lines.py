@@ -63,7 +63,8 @@ def lines(
     2
     """
     path = destination(save)
-    picked = [one_of(matrix, each) for each in (head if isinstance(head, list) else [head])]
+    heads = head if isinstance(head, list) else [head]
+    picked = [one_of(matrix, x) for n, x in enumerate(heads) if x not in heads[:n]]
     _check_heads([A for A, _ in picked])
     lazy = picked[0][0]
     cause = "lines between more cannot be told apart"

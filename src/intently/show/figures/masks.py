@@ -20,7 +20,7 @@ from intently.errors import ArgumentError, IntentlyError, build
 from intently.foundation.arrays import Numbers
 from intently.foundation.checks import whole_number
 from intently.foundation.values import Value
-from intently.show.cells import name_steps, paint
+from intently.show.cells import highest, name_steps, paint
 from intently.show.inputs import as_numbers, as_truths
 from intently.show.labels import lines, titled, visible
 from intently.show.layout import Layout, destination
@@ -67,8 +67,10 @@ def mask(
     np.float64(10.0)
     """
     path = destination(save)
-    shown = as_mask(as_truths(mask, "mask"))
-    t, s = _sizes(shown.size() or (shown.extent(), shown.extent()), t, s, words)
+    given = as_truths(mask, "mask")
+    shown = as_mask(given)
+    steps = 1 if isinstance(given, Tensor) else shown.extent()
+    t, s = _sizes(shown.size() or (steps, steps), t, s, words)
     g = Geometry(shown.lead(), t, s, torch.device("cpu"))
     moved = shown.replaced(lambda x: x.cpu())
     moved.check(g)
@@ -129,8 +131,7 @@ def bias(
         notes.append("hatched: −∞, cannot be attended to")
     if odd := sum(int((np.isnan(panel) | np.isposinf(panel)).sum()) for panel in panels):
         notes.append(f"hatched, too: {odd} of the numbers shown are NaN or +∞")
-    every = np.concatenate([panel[np.isfinite(panel)] for panel in panels])
-    top = float(np.abs(every).max(initial=0.0)) or 1.0
+    top = max((highest(np.abs(panel)) for panel in panels), default=0.0) or 1.0
     said = title or repr(given if isinstance(given, Bias) else shown)
     return _draw(panels, (t, s), words, top, (said, notes), path)
 

@@ -12,6 +12,7 @@ import numpy as np
 from intently.core.matrix import LazyMatrix
 from intently.errors import ArgumentError, RangeError, build
 from intently.foundation.checks import check_word
+from intently.show.cells import highest
 from intently.show.inputs import SCALES, Choice, Scale, Source, one_of, place, whole
 from intently.show.labels import titled, visible
 from intently.show.layout import Layout, destination
@@ -53,7 +54,7 @@ class ImageLayer(NamedTuple):
     @property
     def top(self) -> float:
         """Its largest weight; 0 if none is finite."""
-        return float(self.values[np.isfinite(self.values)].max(initial=0.0))
+        return highest(self.values)
 
 
 def overlay(

@@ -13,7 +13,7 @@ from intently.core.positions import Learned, Rotary
 from intently.errors import ArgumentError, RangeError, build, shape_of
 from intently.foundation.arrays import Numbers
 from intently.foundation.checks import whole_number
-from intently.show.cells import paint
+from intently.show.cells import highest, paint
 from intently.show.inputs import one_item
 from intently.show.labels import titled
 from intently.show.layout import NOTES, Layout, destination, open_axes
@@ -143,8 +143,8 @@ def _draw(waves: Waves, columns: list[int], rows: list[int]) -> Layout:
     t, c = waves.values.shape
     layout = Layout(down=0.13)
     above, by_position, by_column = (layout.panel(n, 0, WIDTH, x) for n, x in enumerate(HEIGHTS))
-    highest = float(np.abs(waves.values[np.isfinite(waves.values)]).max(initial=0)) or 1.0
-    norm = Normalize(-highest, highest)
+    top = highest(np.abs(waves.values)) or 1.0
+    norm = Normalize(-top, top)
     image = paint(above, waves.values[:, waves.order].T, (c, t), norm, signed_map())
     image.set(interpolation="antialiased", interpolation_stage="data")
     beside = above.inset_axes((1.03, 0, 0.022, 1))

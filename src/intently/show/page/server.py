@@ -14,6 +14,7 @@ import socket
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl
@@ -36,7 +37,7 @@ GRACE = 2.0
 """Seconds that pending work has when the server ends."""
 
 CONNECTIONS = 64
-"""Most simultaneous connections; further ones are closed."""
+"""Most simultaneous connections; for another, the slowest to ask is closed."""
 
 SAFE = {
     "Cache-Control": "no-store",
@@ -54,6 +55,7 @@ class Server(ThreadingHTTPServer):
     Raises `WriteError` if the given port is taken.
     """
 
+    request_queue_size = CONNECTIONS
     block_on_close = False
     daemon_threads = True
 
@@ -61,6 +63,7 @@ class Server(ThreadingHTTPServer):
         self.page, self.served = page, served
         self.token = secrets.token_urlsafe(24)
         self._places = threading.BoundedSemaphore(CONNECTIONS)
+        self.asking: dict[socket.socket, None] = {}  # the slowest first
         try:
             super().__init__((HOST, port), Handler)
         except OSError as error:
@@ -91,17 +94,21 @@ class Server(ThreadingHTTPServer):
             self.served.turns.close(GRACE)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a new thread, if there is a place."""
-        if self._places.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
+        """Answer in a new thread; if there is no place, the slowest to ask gives way."""
+        if not self._places.acquire(blocking=False):
+            with suppress(OSError, StopIteration):
+                next(iter(self.asking)).shutdown(socket.SHUT_RDWR)
+            if not self._places.acquire(timeout=1):
+                return self.shutdown_request(request)
+        self.asking[request] = None
+        super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answer, then free the place."""
         try:
             super().process_request_thread(request, client_address)
         finally:
+            self.asking.pop(request, None)
             self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -126,6 +133,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer, or refuse with a message."""
+        self.server.asking.pop(self.connection, None)
         try:
             self._check()
             answer = self._answer()
@@ -136,6 +144,7 @@ class Handler(BaseHTTPRequestHandler):
             self._send(refused.status, Reply(str(refused).encode(), "text/plain; charset=utf-8"))
         else:
             self._send(200, answer)
+        self.server.asking[self.connection] = None
 
     do_HEAD = do_GET  # noqa: N815 - the name that http.server calls
 

@@ -314,14 +314,14 @@ def _tiles(p: Problem, ask: _Ask) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield blocks of rows, and what ``ask`` gives for them, (1 or h, rows, s)."""
     g = p.geometry
     cols = torch.arange(g.s, device=g.device)
-    for rows in _blocks(g, g.device):
+    for rows in _blocks(g):
         yield rows.cpu(), _headed(ask(g, rows, cols).cpu(), rows, p)
 
 
-def _blocks(g: Geometry, device: torch.device) -> tuple[Tensor, ...]:
+def _blocks(g: Geometry) -> tuple[Tensor, ...]:
     """Return all rows in pieces of at most `BLOCK` entries."""
     heads = g.lead[-1] if g.lead else 1
-    return torch.arange(g.t, device=device).split(max(1, BLOCK // max(1, heads * g.s)))
+    return torch.arange(g.t, device=g.device).split(max(1, BLOCK // max(1, heads * g.s)))
 
 
 def _headed(tile: Tensor, rows: Tensor, p: Problem) -> Tensor:
@@ -346,7 +346,7 @@ def _drowned(
     even, coarse = torch.zeros(h, g.t, dtype=torch.bool), torch.zeros(g.t, dtype=torch.bool)
     if not bool((_spacing(rule.values, p.compute_dtype) > HEARD).any()):
         return even, coarse.nonzero()[:, 0]
-    for rows in _blocks(g, g.device):
+    for rows in _blocks(g):
         bias = rule.tile(g._replace(lead=(1,)), rows, torch.arange(g.s)).expand(-1, len(rows), -1)
         if mask is not None:
             bias = bias.masked_fill(~mask[:, rows], -torch.inf)

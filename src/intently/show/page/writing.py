@@ -92,7 +92,7 @@ def whole(page: Packed, connect: str = "'none'") -> bytes:
 def scripts(blocks: Sequence[bytes], order: Iterable[int]) -> list[str]:
     """Return blocks in an order, each as base64 in an element that runs nothing."""
     begin, end = '<script type="text/plain" data-block="', "</script>\n"
-    return [f'{begin}{n}">{base64.b64encode(blocks[n]).decode()}{end}' for n in order]
+    return [f'{begin}{n}">{text(blocks[n])}{end}' for n in order]
 
 
 def style(*more: str) -> str:

@@ -202,7 +202,7 @@ class Beams:
                 ArgumentError,
                 "forbid",
                 f"ids below the vocabulary's size {scores.shape[-1]}",
-                self.options.forbid,
+                max(self.options.forbid),
             )
         scores.index_fill_(-1, self._forbidden, -math.inf)
         if length <= self.options.min_length:
@@ -236,7 +236,7 @@ class Beams:
                 ArgumentError,
                 "forbid",
                 "a token that may be produced at every step",
-                self.options.forbid,
+                f"{len(self.options.forbid):,} forbidden",
                 "all others are forbidden, or have probability 0",
             )
         pick = torch.tensor(list(chain.from_iterable(chosen)), device=left.row.device)

@@ -83,7 +83,7 @@ class SearchOptions:
                 ArgumentError,
                 "forbid",
                 f"ids other than EOS={EOS}",
-                self.forbid,
+                f"{EOS} among them",
                 "without it no output ends",
                 "set min_length",
             )

@@ -6,7 +6,6 @@ Sentences of similar length share a batch, so padding is small; results keep the
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from itertools import chain
 from operator import index
 
@@ -16,6 +15,7 @@ from torch import Tensor
 from intently.errors import KindError, build
 from intently.foundation.checks import whole_number
 from intently.foundation.process import check_fits
+from intently.show.inputs import evaluating
 from intently.tasks.decoding.beams import SearchModel, decode_batch
 from intently.tasks.decoding.hypothesis import Hypothesis
 from intently.tasks.decoding.options import EOS, PAD, SearchOptions, checked
@@ -120,16 +120,3 @@ def padded(sentences: Sequence[list[int]]) -> Tensor:
 
 def _device(model: SearchModel) -> torch.device:
     return next((p.device for p in model.parameters()), torch.device("cpu"))
-
-
-@contextmanager
-def evaluating(model: SearchModel) -> Iterator[None]:
-    """Put the model into evaluation mode; restore each module, as the caller may mix modes."""
-    training = [module for module in model.modules() if module.training]
-    if training:
-        model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True

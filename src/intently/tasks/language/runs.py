@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from intently.errors import ArgumentError, DataError, build
 from intently.foundation.files import File, replace_file, sealed
 from intently.nn.models.language import LanguageModel
-from intently.nn.models.seq2seq import load_weights, weights
+from intently.nn.models.shared import load_weights, weights
 from intently.tasks.corpora.files import TextFile
 from intently.tasks.corpora.stories import stories
 from intently.tasks.language import text_model as models

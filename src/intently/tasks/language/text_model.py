@@ -26,7 +26,7 @@ from intently.errors import ArgumentError, DataError, IntentlyError, KindError
 from intently.foundation.files import File
 from intently.nn.caches.window import WindowCache
 from intently.nn.models.language import LanguageModel, LanguageOptions
-from intently.nn.models.seq2seq import mlp, weights
+from intently.nn.models.shared import mlp, weights
 from intently.nn.options import AttentionOptions
 from intently.tasks.decoding.sampling import sample
 from intently.tasks.text import SOS, Tokenizer
@@ -217,8 +217,7 @@ HELP = {
 """Help for options whose meaning differs from a translator's."""
 
 
-def language_flags() -> dict[str, Flag]:
-    """Return every option by a language model's name, with its default and help."""
+def _flags() -> dict[str, Flag]:
     ours, defaults, flags = TrainingOptions.flags(), DEFAULTS.to_dict(), {}
     for names in SECTIONS.values():
         for name in names:
@@ -228,7 +227,8 @@ def language_flags() -> dict[str, Flag]:
     return flags | flags_of(Variant, "model")
 
 
-FLAGS = language_flags()
+FLAGS = _flags()
+"""Every option by a language model's name, with its default and help."""
 
 
 def language_options(text: str, **given: Any) -> TrainingOptions:

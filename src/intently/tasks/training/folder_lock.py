@@ -36,6 +36,34 @@ class InUseError(IntentlyError, RuntimeError):
     """Another command writes to the folder."""
 
 
+class LostFolderError(IntentlyError, RuntimeError):
+    """The folder that a command writes was deleted, moved or replaced meanwhile."""
+
+    status = 1
+
+
+_held: dict[Path, tuple[int, int] | None] = {}
+"""The locks of this process: device and inode, by folder."""
+
+
+def check_held(out: Path | str) -> None:
+    """Raise `LostFolderError` if the held folder ``out`` was deleted, moved or replaced."""
+    folder = Path(os.path.realpath(out))
+    there = _identity(folder)
+    if there != _held.get(folder):
+        got = "another folder of that name" if there else "no such folder"
+        expected, cause = f"the folder {out} that is written", "it was deleted or moved meanwhile"
+        fix = "nothing more is written"
+        raise build(LostFolderError, "out", expected, got, cause, fix)
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    with suppress(OSError):
+        lock = (folder / LOCK).stat()
+        return lock.st_dev, lock.st_ino
+    return None
+
+
 @contextmanager
 def sole_writer(out: Path | str, writes: Collection[str]) -> Iterator[Processes]:
     """Hold the folder ``out`` as its only writer, and yield this of the `joined` processes.
@@ -47,7 +75,8 @@ def sole_writer(out: Path | str, writes: Collection[str]) -> Iterator[Processes]
     unchanged.
 
     Raises `InUseError` if another command or thread holds the folder, `ArgumentError` if the folder
-    cannot be written to. Warns if the file system cannot lock.
+    cannot be written to. Warns if the file system cannot lock. `check_held` raises where the folder
+    is another one meanwhile.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder, sole_writer(folder, ["result.json"]):
@@ -93,6 +122,7 @@ def _hold(out: Path, writes: Collection[str], stack: ExitStack) -> None:
         )
     stack.callback(lock.release)
     if lock.lock_counter < 2:
+        _held[folder] = _identity(folder)
         stack.callback(_forget_unwritten, folder)
     _claim(folder, out, writes)
 
@@ -104,9 +134,9 @@ def _check_place(out: Path, writes: Collection[str]) -> None:
         if path.is_file():
             expected, got = "a folder, new or of a run", f"the file {path}"
             raise build(ArgumentError, "out", expected, got, fix="choose another folder")
-    for path in (out / name for name in writes if not name.endswith("/")):
-        if path.is_dir():
-            expected, got = f"a folder in which {path.name} can be a file", f"the folder {path}"
+    for path in (out / name for name in (LOCK, *writes) if not name.endswith("/")):
+        if path.exists() and not path.is_file():
+            expected, got = f"a folder in which {path.name} can be a file", f"{path}, which is none"
             raise build(ArgumentError, "out", expected, got, fix="choose another folder")
 
 
@@ -138,8 +168,9 @@ def _about(folder: Path) -> dict[str, Any]:
 
 def _forget_unwritten(folder: Path) -> None:
     """Remove the two files where nothing was written beside them."""
+    ours = _held.pop(folder) == _identity(folder)
     with suppress(OSError, ArgumentError):
-        if not any((folder / name).exists() for name in _about(folder).get("writes", ())):
+        if ours and not any((folder / name).exists() for name in _about(folder).get("writes", ())):
             (folder / ABOUT).unlink(missing_ok=True)
             (folder / LOCK).unlink()
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from intently.errors import ArgumentError, build
-from intently.nn.models.seq2seq import check_alike, load_weights, weights
+from intently.nn.models.shared import check_alike, load_weights, weights
 from intently.tasks.text import PAD
 from intently.tasks.training.batches import Batch
 from intently.tasks.training.loss import BatchLoss, batch_loss
@@ -123,9 +123,7 @@ class Optimiser:
         tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
         self.groups: dict[str, list[str]] = {"matrices": [], "others": []}
         for name, parameter in self.parameters.items():
-            last = name.rpartition(".")[
-                2
-            ]  # weight, qkv_weight, or weight_hh_l0 of a recurrent cell
+            *_, last = name.split(".")  # weight, qkv_weight, or weight_hh_l0 of a recurrent cell
             matrix = parameter.ndim == 2 and "weight" in last and id(parameter) not in tables
             self.groups["matrices" if matrix else "others"].append(name)
         matrices, others = ([self.parameters[n] for n in g] for g in self.groups.values())
@@ -327,8 +325,7 @@ def check_bfloat16(device: torch.device) -> None:
         able = any(getattr(torch.cpu, name, bool)() for name in names)
         lacks = "this processor has neither AVX512_BF16 nor AMX"
     if not able:
-        expected = "'float32' on this machine"
-        raise build(ArgumentError, "precision", expected, "'bfloat16'", lacks)
+        raise build(ArgumentError, "precision", "'float32' on this machine", "'bfloat16'", lacks)
 
 
 def _shard(loss: _Loss) -> None:

@@ -23,12 +23,12 @@ from torch import nn
 
 from intently.errors import CheckpointError, IntentlyError, build
 from intently.foundation.files import plain, replace_file, sealed
-from intently.nn.models.seq2seq import load_weights, weights
+from intently.nn.models.shared import load_weights, weights
 from intently.tasks.training import checkpoint as files
 from intently.tasks.training import progress as events
 from intently.tasks.training.batches import Batch, Data, Epoch, epoch
 from intently.tasks.training.checkpoint import Checkpoint, Checkpoints
-from intently.tasks.training.folder_lock import sole_writer
+from intently.tasks.training.folder_lock import check_held, sole_writer
 from intently.tasks.training.loss import BatchLoss, batch_loss
 from intently.tasks.training.metrics import best_by, check_patience, without_better
 from intently.tasks.training.optimiser import (
@@ -87,8 +87,8 @@ def train(
     Raises ArgumentError if ``out`` holds a run and ``resume`` is not given, or if the options or
     the data are not those of the run; InUseError if another command writes to ``out``;
     CheckpointError if a checkpoint cannot be used; DivergedError if the loss is not finite, with
-    the last good checkpoint in place; LostError if another process is gone; WriteError if
-    ``out`` cannot be written to.
+    the last good checkpoint in place; LostError if another process is gone; LostFolderError if
+    ``out`` was deleted, moved or replaced; WriteError if it cannot be written to.
     """
     check_patience(options.schedule.patience, validate is not None)
     with sole_writer(out, WRITES) as here, Interruption() as interruption:
@@ -180,6 +180,7 @@ class _Training:
             expected, got = f"a batch below {len(self.epoch)}", self.position.batch
             raise build(CheckpointError, f"{last.source}: position", expected, got)
         if self.processes.first:
+            check_held(self.out)
             self.checkpoints.clean()  # only now, because until here the run might be refused
             replace_file(self.out / "options.json", sealed(self.options.to_dict()))
 
@@ -299,12 +300,11 @@ class _Training:
         norm = self.worker.clip(self.options.optimiser.clip)
         if not (math.isfinite(mean) and math.isfinite(norm)):
             got = f"loss {mean} with gradient norm {norm} at step {position.step + 1}"
+            got += f", learning rate {rate:.2g}"
             fix = "Lower learning_rate or raise warmup and start anew"
-            last = self.checkpoints.last()
-            if last is not None:
+            if (last := self.checkpoints.last()) is not None:
                 fix += f"; {self.checkpoints.path(last)} holds the last good state"
-            got, cause = f"{got}, learning rate {rate:.2g}", "training diverged"
-            raise build(DivergedError, "loss", "a finite number", got, cause, fix)
+            raise build(DivergedError, "loss", "a finite number", got, "training diverged", fix)
         self.worker.optimiser.step(rate)
         position.step += 1
         return mean, tokens
@@ -409,7 +409,9 @@ class _Training:
         }
         training = {**optimiser, **files.random_state(self.device)}
         checkpoint = Checkpoint(weights(self.model), training, state)
+        check_held(self.out)
         path = self.checkpoints.save(name, checkpoint, position.best)
+        check_held(self.out)  # else others' checkpoints would go next
         self.checkpoints.prune(run.keep, position.step, run.save_every)
         self.tell(events.Saved(position.step, path))
 
@@ -422,6 +424,7 @@ class _Training:
         history.stopped, history.best_by = stopped, self.best_by
         history.checkpoint, history.best = kept.path(latest), kept.path(best)
         if self.processes.first:
+            check_held(self.out)
             at = history.best_evaluation
             chosen = {
                 "checkpoint": best,

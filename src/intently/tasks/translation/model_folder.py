@@ -19,7 +19,7 @@ from torch import nn
 import intently
 from intently.errors import CheckpointError, DataError, IntentlyError, build, one_line
 from intently.foundation.files import File, digest, replace_files, sealed
-from intently.nn.models.seq2seq import check_alike, load_weights, weights
+from intently.nn.models.shared import check_alike, load_weights, weights
 from intently.tasks.text import Tokenizer
 
 FORMAT = 2

@@ -18,7 +18,7 @@ import torch
 from intently.errors import ArgumentError, DataError, build
 from intently.foundation.files import replace_file
 from intently.nn.models.kinds import new_model
-from intently.nn.models.seq2seq import load_weights
+from intently.nn.models.shared import load_weights
 from intently.tasks.corpora.files import ParallelText, TextFile, refuse_problems
 from intently.tasks.text import Tokenizer, word_spans, words
 from intently.tasks.text.vocabularies import SMALLEST

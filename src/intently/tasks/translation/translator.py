@@ -26,7 +26,7 @@ from intently.nn.models.kinds import (
     path_of,
     source_heads,
 )
-from intently.nn.models.seq2seq import weights
+from intently.nn.models.shared import weights
 from intently.tasks.decoding import Hypothesis, SearchOptions, search
 from intently.tasks.decoding.options import checked
 from intently.tasks.text import UNK, Tokenizer, word_spans, words

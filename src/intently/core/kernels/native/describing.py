@@ -1,4 +1,4 @@
-"""Masks and biases as the native kernel reads them.
+"""The operands of a product as the native kernel reads them, and the short way of small calls.
 
 A mask becomes a program in postfix order: ``(kind, a, b, n, x, y)``, one step for each rule and for
 each ``&``, ``|`` and ``~``. A bias becomes a tensor that broadcasts to (…, t, s), or, if it depends
@@ -22,11 +22,12 @@ from torch.autograd import forward_ad
 
 from intently.core.biases import Bias, ByDistance, Sum, TensorBias
 from intently.core.kernels.eager import Dropping
-from intently.core.kernels.operands import wanted_kernel
+from intently.core.kernels.operands import usual, wanted_kernel
 from intently.core.kernels.problem import Problem
 from intently.core.kernels.torch_fused import once
 from intently.core.masks import Geometry, Mask, is_plain_causal
 from intently.core.masks.by_position import Band, Dilated
+from intently.core.masks.geometry import two_axes
 from intently.core.masks.mask import Allowed, Both, Either, Not
 from intently.core.masks.ragged import First, Segments, is_sorted
 from intently.foundation import process
@@ -102,7 +103,7 @@ def _step(mask: Mask, g: Geometry) -> Step:
         x, y = (ids.long().contiguous() for ids in (q[..., :, None], k[..., None, :]))
         return SEGMENTS, int(is_sorted(k)), 0, 0, x, y
     entries = mask.laid(g) if isinstance(mask, Allowed) else mask.dense(g)
-    return ENTRIES, 0, 0, 0, _written(_two_axes(entries)), None
+    return ENTRIES, 0, 0, 0, _written(two_axes(entries)), None
 
 
 def _number(n: int | Tensor) -> tuple[int, Tensor | None]:
@@ -140,10 +141,10 @@ def biases(p: Problem) -> tuple[list[Tensor], list[Tensor]]:
             profiles.append(profile(part, g))
         elif isinstance(part, TensorBias):
             x = part.tensor if part.tensor.dtype in FLOATS else part.tensor.float()
-            tensors.append(_two_axes(x))
+            tensors.append(two_axes(x))
         else:
             i, j = (torch.arange(n, device=g.device) for n in (g.t, g.s))
-            tensors.append(_two_axes(part.tile(g, i, j, torch.float32)))
+            tensors.append(two_axes(part.tile(g, i, j, torch.float32)))
     return tensors, [sum(profiles[1:], profiles[0])] if profiles else []
 
 
@@ -153,10 +154,6 @@ def profile(bias: ByDistance, g: Geometry) -> Tensor:
     start = start[..., 0] if isinstance(start, Tensor) else start
     apart = torch.arange(g.s - 1, -g.t, -1, device=g.device) - start
     return bias.profile(g, apart, torch.float32)[..., None, :].contiguous()
-
-
-def _two_axes(x: Tensor) -> Tensor:
-    return x.reshape((1,) * max(0, 2 - x.ndim) + tuple(x.shape))
 
 
 class Loaded(NamedTuple):
@@ -292,7 +289,7 @@ def operands(p: Problem, v: Tensor, dropping: Dropping | None) -> NativeOperands
         k, v = k.float(), v.float()
     tensors, profiles = biases(p) if p.bias is not None else ([], [])
     sinks = None if p.sinks is None else p.sinks[..., None, None]
-    scale = _two_axes(p.scale) if isinstance(p.scale, Tensor) else p.scale
+    scale = two_axes(p.scale) if isinstance(p.scale, Tensor) else p.scale
     steps, softcap = program(p.mask, p.geometry), p.softcap or 0.0
     bare = p.q, k, v, sinks, scale, tensors, profiles
     return NativeOperands(*bare, p.mask, steps, softcap, p.geometry.lead, groups, dropping)
@@ -380,6 +377,8 @@ def _with_gradients(
 
 def _masked(q: Tensor, k: Tensor, v: Tensor, y: Tensor, scale: float, mask: Mask) -> bool:
     """Write y for a mask, and return whether it could."""
+    if not (usual(q) and usual(k) and usual(v)):  # sparse, say
+        return False
     (b, h, t, d), (_, g, s, e) = q.shape, v.shape
     if k.shape != (b, g, s, d) or v.shape[0] != b or not y.numel() * k.numel() or h % g:
         return False

@@ -14,7 +14,7 @@ from intently.core.attention import attend
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.arrays import Numbers
 from intently.show.animate.animation import Animation, destination, told
-from intently.show.animate.operands import finite, token_names, without_dropout
+from intently.show.animate.operands import finite, token_names
 from intently.show.animate.stage import (
     CELL,
     HIGH,
@@ -30,7 +30,7 @@ from intently.show.animate.stage import (
     shades,
     widest,
 )
-from intently.show.inputs import one_item
+from intently.show.inputs import evaluating, one_item
 from intently.show.reading import numbers
 
 TOKENS, WIDE, HEADS = 6, 8, 4
@@ -93,7 +93,7 @@ def heads(
         )
     names = token_names(labels, len(x))
     inputs = finite(numbers(x), "x")
-    with torch.no_grad(), without_dropout(block):
+    with torch.no_grad(), evaluating(block):
         facts = _HeadFacts(block, x)
     h, wide, d = len(facts.weights), facts.parts.shape[-1], facts.q.shape[-1]
     sheet = _HeadSheet(names, facts)

@@ -15,7 +15,7 @@ from intently.core.positions import sinusoidal
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.arrays import Numbers
 from intently.show.animate.animation import Animation, destination, told
-from intently.show.animate.operands import finite, token_names, without_dropout
+from intently.show.animate.operands import finite, token_names
 from intently.show.animate.stage import (
     LONG,
     MARGIN,
@@ -35,7 +35,7 @@ from intently.show.animate.stage import (
     widest,
     within,
 )
-from intently.show.inputs import as_numbers, one_item, one_text
+from intently.show.inputs import as_numbers, evaluating, one_item, one_text
 from intently.show.reading import numbers
 
 LARGEST = 16
@@ -109,7 +109,7 @@ def permutation(
         places = as_numbers(positions, "positions", block)
         if places.shape != x.shape:
             raise build(ArgumentError, "positions", f"shape (t={t}, c={c})", shape_of(places))
-    with torch.no_grad(), without_dropout(block):
+    with torch.no_grad(), evaluating(block):
         runs = [_BlockRun(block, given) for given in (x, x[new], x + places, x[new] + places)]
     sheet = _PermutationSheet(names, new, runs)
     stage, old = sheet.stage, range(t)

@@ -113,7 +113,7 @@ export function trying(live, opening, show) {
     }
     const word = names.findIndex((_, j) => {
       const name = seen.find((shape) => shape.key === `name.${j}`);
-      return name && Math.abs(y - name.y) < 12 && (name.anchor === "end" ? x < name.x + 6 : x < name.x + 90);
+      return name && Math.abs(y - name.y) < 12 && x < name.x + 6;
     });
     return word < 0 ? {} : { word };
   }

@@ -162,10 +162,8 @@ def check_joint(options: Any) -> None:
     """Raise if both sides share their embedding but not their vocabulary."""
     source, target = options.source_vocabulary, options.target_vocabulary
     if options.share == "all" and source != target:
-        expected, got = (
-            '"output" where the vocabularies differ',
-            f'"all" with {source} and {target}',
-        )
+        expected = '"output" where the vocabularies differ'
+        got = f'"all" with {source} and {target}'
         raise build(ArgumentError, "share", expected, got, fix="train one joint tokenizer")
 
 
@@ -184,14 +182,8 @@ def check_cache(cache: object, kind: type, layers: int) -> None:
 
 def check_memory(memory: object, kind: type) -> None:
     """Raise unless a memory is of the kind that the model's encoder returns."""
-    check_kind(
-        memory,
-        kind,
-        "memory",
-        f"a {kind.__name__}",
-        "a decoder reads what the encoder of its model passes on",
-        "make one: model.encode(…)",
-    )
+    cause = "a decoder reads what the encoder of its model passes on"
+    check_kind(memory, kind, "memory", f"a {kind.__name__}", cause, "make one: model.encode(…)")
 
 
 def check_rows(target: Tensor, n: int) -> None:
