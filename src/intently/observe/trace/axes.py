@@ -23,7 +23,15 @@ SUMS = frozenset(
 
 ALONG = frozenset(
     (
-        *("_softmax", "_log_softmax", "_safe_softmax", "_sparse_softmax", "cumsum", "logcumsumexp"),
+        *(
+            "_softmax",
+            "_log_softmax",
+            "_safe_softmax",
+            "_sparse_softmax",
+            "cumsum",
+            "logcumsumexp",
+            "softmax",
+        ),
         *("sort", "topk", "gather", "flip", "roll", "constant_pad_nd", "native_layer_norm"),
         *("index_select", "cumprod", "cummax", "scatter", "scatter_add", "index_add", "index_fill"),
         *("_native_batch_norm_legit", "native_batch_norm", "native_group_norm", "unfold_copy"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -72,6 +73,20 @@ def in_place(site: Site, scores: Scores | None) -> Placed | None:
     return Placed(weights, values, _laid(ordered(site.output), rows, queries.size))
 
 
+def of_sources(site: Site) -> Site:
+    """The site of a sum over edges, its columns the rows from which their values were copied."""
+    side = site.side
+    groups = [[(x.steps[1 - side], x.count) for x in group] for group in site.groups]
+    found = located(site.contraction.views[1 - side], [*groups[:-2], groups[-1]])
+    if found is None or found.at.ndim != 1 or bool((found.at < 0).any()):
+        return site
+    values = _laid(site.values[..., None, :, :], found.at[None], found.size)
+    if not torch.equal(values[..., found.at, :], site.values):  # each edge has values of its own
+        return site
+    weights = site.weights.new_zeros(*site.weights.shape[:-1], found.size)
+    return replace(site, weights=weights.index_add(-1, found.at, site.weights), values=values)
+
+
 def located(view: View, groups: Sequence[Sequence[tuple[int, int]]]) -> Located | None:
     """The positions of the last of some axes in the tensor that its rows come from.
 
@@ -87,9 +102,9 @@ def located(view: View, groups: Sequence[Sequence[tuple[int, int]]]) -> Located 
             step = _before(node)
             if step is None:
                 break
-            before, own = step
+            before, own, taken = step
             root = _root(before)
-            there = places(_without(before, own), root)
+            there = places(_without(before, taken), root)
             found = torch.where(found < 0, NOWHERE, there.flatten()[_number(found, node, own)])
             node = root
     except Exception:  # an operation that takes no whole numbers
@@ -108,15 +123,25 @@ def located(view: View, groups: Sequence[Sequence[tuple[int, int]]]) -> Located 
     return Located(torch.where(real, at, NOWHERE), size)
 
 
-def _before(node: Node) -> tuple[View, int] | None:
-    """What a projection was given, and the axis that it makes; None for anything else."""
+def _before(node: Node) -> tuple[View, int, int] | None:
+    """What a projection was given, and the axes that it makes and takes; None for anything else."""
+    n = len(node.size)
     if node.name == "module" and node.args:
-        return node.args[0], node.kwargs["own"] % len(node.size)
-    if node.name in ("mm", "addmm") and len(node.size) == 2:
-        x, w = node.args[PRODUCTS[node.name] :][:2]
-        if x.node.data and not w.node.data:
-            return x, 1
-    return None
+        own = node.kwargs["own"] % n
+        found = node.args[0], own, own
+    elif node.name in PRODUCTS and n > 1:
+        a, b = node.args[PRODUCTS[node.name] :][:2]
+        if a.node.data == b.node.data:
+            return None
+        found = (a, n - 1, n - 1) if a.node.data else (b, n - 2, n - 2)
+    else:
+        return None
+    x, own, other = found
+    kept = [
+        [m for i, m in enumerate(size) if i != gone]
+        for size, gone in ((node.size, own), (x.size, other))
+    ]
+    return found if kept[0] == kept[1] else None
 
 
 def _without(view: View, axis: int) -> View:

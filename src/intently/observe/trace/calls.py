@@ -13,10 +13,10 @@ from torch import Tensor
 from intently.core.biases import TensorBias, as_bias
 from intently.core.masks import allowed
 from intently.core.matrix import LazyMatrix
-from intently.observe.trace.blocks import Placed, in_place
+from intently.observe.trace.blocks import Placed, in_place, of_sources
 from intently.observe.trace.scores import before_dropout, scores
 from intently.observe.trace.sites import Site
-from intently.observe.watching.call import AttentionSpec, Call
+from intently.observe.watching.call import After, AttentionSpec, Call
 
 BY_HAND = "by hand"
 """The name of this source."""
@@ -29,8 +29,12 @@ OTHER = "{} makes them a whole"
 
 def call_of(site: Site) -> Call:
     """The call of a site: its queries and keys where they give the weights, else the weights."""
-    y = site.output
+    site = site if site.contraction.rows is None else of_sources(site)
+    y: Tensor | After = site.output
     put = partial(_put_in, y) if _shares(y, site.contraction.result) else None
+    if site.contraction.summed is not None:
+        y, put = After(y.select(-3, 0), lambda mixed, rows: mixed.sum(-3)), None
+    site = replace(site, output=y)
     given = scores(site)
     whole = before_dropout(site)
     placed = in_place(site, given)

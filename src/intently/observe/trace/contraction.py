@@ -13,7 +13,7 @@ from intently.observe.trace.graph import COPIES, SOFTMAX, Node, View
 
 
 class Axis(NamedTuple):
-    """An axis of a contraction: its size and its steps in both factors and the result, 0 for none."""
+    """An axis of a contraction: its size and its steps in the factors and the result, 0 for none."""
 
     count: int
     steps: tuple[int, int, int]
@@ -28,6 +28,8 @@ class Contraction:
     views: tuple[View, View]
     result: Tensor
     axes: list[Axis]
+    summed: Axis | None = None
+    """The heads, where the result is their sum."""
     rows: tuple[Axis, Tensor] | None = None
     """The rows of the result to which entries are added, and to which of them each."""
 

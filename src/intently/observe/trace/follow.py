@@ -12,6 +12,7 @@ from torch._ops import HigherOrderOperator
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from intently.core.kernels.operands import transformed
 from intently.observe.sources.flex import operator_call
 from intently.observe.sources.functional import how_of
 from intently.observe.sources.regraded import Waiting
@@ -19,6 +20,7 @@ from intently.observe.trace.axes import PRODUCTS
 from intently.observe.trace.calls import BY_HAND, call_of
 from intently.observe.trace.contraction import Contraction
 from intently.observe.trace.graph import CONSTANT, RANDOM, SOFTMAX, Node, View, kind
+from intently.observe.trace.places import CHOOSES
 from intently.observe.trace.sites import Site, found, together
 from intently.observe.trace.sums import divided, factored
 from intently.observe.watching.call import Call, traced
@@ -57,7 +59,7 @@ class Trace(TorchDispatchMode):
         self._products: dict[Node, Contraction] = {}
         self._softmaxes: dict[Node, Softmax] = {}
         self._met: set[Node] = set()
-        self._held: list[tuple[nn.Module | None, Site]] = []
+        self._held: list[list[tuple[nn.Module | None, Site]]] = []
         self._sums: list[tuple[nn.Module | None, set[Node], Site]] = []
         self._room = 256
 
@@ -141,6 +143,12 @@ class Trace(TorchDispatchMode):
             softmax = self._softmaxes[node] = Softmax(node.size)
             for listener in current():
                 softmax.module = listener.softmax(out, softmax) or softmax.module
+        if node.name in CHOOSES:
+            for i, x in enumerate(args[1:], 1):
+                for j, y in enumerate(x) if isinstance(x, (list, tuple)) else [(0, x)]:
+                    if isinstance(y, Tensor):
+                        node.keep(10 * i + j if isinstance(x, (list, tuple)) else i, y)
+            return
         if not large and not node.entrywise:
             return
         for i, x in enumerate(args):
@@ -206,9 +214,10 @@ class Trace(TorchDispatchMode):
                 self._met.add(node)
                 self._tell(whose, site)
             return
-        if self._held and self._held[0][1].normal.node is not node:  # type: ignore[union-attr]
+        if not self._held or self._held[-1][0][1].normal.node is not node:  # type: ignore[union-attr]
             self.flush()
-        self._held.append((whose, site))
+            self._held.append([])
+        self._held[-1].append((whose, site))
 
     def _summed(self, sites: tuple[set[Node], Site] | None) -> None:
         """Hold the sum of products that a division makes whole, until the module ends."""
@@ -220,16 +229,22 @@ class Trace(TorchDispatchMode):
         storage = storage_of(x) if isinstance(x, Tensor) else None
         return storage is not None and any(
             y.untyped_storage()._cdata == storage._cdata
-            for _, site in self._held
+            for group in self._held
+            for _, site in group
             for y in (site.weights, site.values, site.output)
         )
 
     def flush(self, ended: bool = False) -> None:
-        """Tell the sites that were held; those of sums if their module ended."""
+        """Tell the sites that were held; those of sums if their module ended.
+
+        Within torch.func a tensor stands for many, so that nothing may be computed.
+        """
+        if transformed():
+            return
         held, self._held = self._held, []
-        if held:
+        for group in held:
             with _Counted():
-                self._tell(held[0][0], together([site for _, site in held]))
+                self._tell(group[0][0], together([site for _, site in group]))
         if ended and self._sums:
             sums, self._sums = self._sums, []
             for module, _, site in sums:

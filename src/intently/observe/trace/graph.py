@@ -30,7 +30,7 @@ ENTRYWISE = frozenset(
 )
 """Operations entry by entry that are not tagged so."""
 
-SOFTMAX = frozenset(("_softmax", "_safe_softmax", "_sparse_softmax"))
+SOFTMAX = frozenset(("_softmax", "_safe_softmax", "_sparse_softmax", "softmax"))
 
 CONSTANT = ("zeros", "ones", "full", "empty", "new_", "scalar_tensor", "arange", "tril_indices")
 RANDOM = ("rand", "normal", "bernoulli", "uniform", "exponential")
@@ -130,6 +130,16 @@ class Node:
     def keep(self, i: int, x: Tensor) -> None:
         """Keep an argument."""
         self.tensors[i] = x, -1 if x.is_inference() else x._version
+
+    def chosen(self, i: int, x: Any) -> Any:
+        """An argument whose places were kept; raises `KeyError` if they were not."""
+        if isinstance(x, View):
+            return self.tensors[i][0]
+        if isinstance(x, list):
+            return [
+                self.tensors[10 * i + j][0] if isinstance(y, View) else y for j, y in enumerate(x)
+            ]
+        return x
 
     def kept(self, i: int) -> Tensor | None:
         """An argument that was kept, unless it was overwritten since."""

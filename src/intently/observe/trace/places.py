@@ -13,6 +13,9 @@ from torch import Tensor
 
 from intently.observe.trace.graph import Node, View
 
+CHOOSES = frozenset(("gather", "index", "index_select", "take", "_unsafe_index"))
+"""Those that take numbers by their places."""
+
 NOWHERE = -1
 """The place of a constant, such as padding, and of what was computed."""
 
@@ -71,6 +74,8 @@ class _Places:
             return self.of(source).expand(node.size) if isinstance(source, View) else None
         if name in MOVES and node.func is not None:
             args = [self._given(x) for x in node.args]
+            if name in CHOOSES:
+                args[1:] = [node.chosen(i, x) for i, x in enumerate(node.args[1:], 1)]
             if name == "constant_pad_nd":
                 args[2:] = [NOWHERE]
             if name == "_to_copy":

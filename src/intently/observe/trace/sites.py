@@ -47,11 +47,10 @@ def found(contraction: Contraction) -> Site | None:
         if not view.node.data or not values.node.data:
             continue
         keys = [x for x in contraction.axes if x.count > 1 and x.steps[2] == 0 and all(x.steps[:2])]
-        line = tuple((x.steps[side], x.count) for x in reversed(keys))
-        normal = normaliser(view, line) or _moved(contraction, side)
+        one, normal = _normal(contraction, side, keys)
         if normal is None:
             continue
-        site = laid_out(contraction, side, normal)
+        site = laid_out(one, side, normal)
         if not normal.sure and not whole(site.weights):
             continue
         site.mixing = _mixing(contraction, side, keys)
@@ -59,6 +58,21 @@ def found(contraction: Contraction) -> Site | None:
         if best is None or far < best[0]:
             best = far, site
     return best[1] if best else None
+
+
+def _normal(
+    contraction: Contraction, side: int, keys: Sequence[Axis]
+) -> tuple[Contraction, Normal | None]:
+    """What makes weights a whole along the axes that are summed, or one: heads may be, too."""
+    view = contraction.views[side]
+    normal = normaliser(view, tuple((x.steps[side], x.count) for x in reversed(keys)))
+    normal = normal or _moved(contraction, side)
+    if normal is None and len(keys) == 2:
+        for axis, other in (keys, keys[::-1]):
+            normal = normaliser(view, ((axis.steps[side], axis.count),))
+            if normal is not None:
+                return replace(contraction, summed=other), normal
+    return contraction, normal
 
 
 def together(sites: Sequence[Site]) -> Site:
@@ -160,9 +174,11 @@ def laid_out(contraction: Contraction, side: int, normal: Normal | None) -> Site
     rows: list[Axis] = []
     keys: list[Axis] = []
     width: list[Axis] = []
-    for axis in _parts(contraction, side):
+    for joined, axis in _parts(contraction, side):
         w, v, o = axis.steps[side], axis.steps[1 - side], axis.steps[2]
-        if not o:
+        if joined is contraction.summed:
+            heads.append(axis)
+        elif not o:
             keys.append(axis)
         elif not w:
             width.append(axis)
@@ -193,7 +209,7 @@ def laid_out(contraction: Contraction, side: int, normal: Normal | None) -> Site
     return Site(contraction.node, weights, values, output, normal, side, contraction, groups)
 
 
-def _parts(contraction: Contraction, side: int) -> Iterator[Axis]:
+def _parts(contraction: Contraction, side: int) -> Iterator[tuple[Axis, Axis]]:
     """The axes of a contraction, split where a factor was made of several axes."""
     for axis in contraction.axes:
         if axis.count == 1:
@@ -209,7 +225,7 @@ def _parts(contraction: Contraction, side: int) -> Iterator[Axis]:
         for count in best:
             split.append(Axis(count, tuple(s * inner for s in axis.steps)))  # type: ignore[arg-type]
             inner *= count
-        yield from reversed(split)
+        yield from ((axis, part) for part in reversed(split))
 
 
 def finest(view: View, line: Line, steps: int) -> list[int]:

@@ -92,16 +92,19 @@ def _same_dropped(
 
 def _same_product(call: Call, matrix: Dense | Given, rows: Tensor) -> Verdict:
     """Whether weights that are kept themselves give the output, but for rounding."""
-    if not isinstance(call.y, Tensor):
+    if call.y is None:
         return Verdict(None, UNSEEN)
     rows = rows.to(matrix.device)
     columns = call.columns or slice(None)
     w, v = matrix.tile(rows)[..., columns].double(), operand(call.v).detach().double()
-    y = call.y.detach().index_select(-2, rows).double()
     v = v[..., : w.shape[-1], :]
-    off, size = (w @ v - y).abs(), w.abs() @ v.abs()
-    eps = torch.finfo(call.y.dtype).eps
-    same = (off <= RELATIVE * _largest(y) + 4 * eps * size) | (y.isnan() & (w @ v).isnan())
+    made, size, y = w @ v, w.abs() @ v.abs(), call.y
+    if isinstance(y, After):
+        made, size, y = y.finish(made, rows), y.finish(size, rows), y.output
+    eps = torch.finfo(y.dtype).eps
+    y = y.detach().index_select(-2, rows).double()
+    off = (made - y).abs()
+    same = (off <= RELATIVE * _largest(y) + 4 * eps * size) | (y.isnan() & made.isnan())
     if bool(same.all()):
         return Verdict(True, rows=len(rows))
     worst = float((off / _largest(y).clamp_min(1e-30)).nan_to_num(torch.inf).amax())

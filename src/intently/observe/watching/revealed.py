@@ -259,12 +259,9 @@ def _makes_weights(code: CodeType, *then: Set[str]) -> str | None:
 @lru_cache(4096)
 def _shares(code: CodeType) -> bool:
     """Whether code divides by a sum, or takes shares of a sorted tensor."""
-    found = words(code)
-    for first, then in ((SUMS, QUOTIENTS), (SCATTERS, QUOTIENTS), SELECTS):
-        at = next((x for x in found if x.text in first), None)
-        if at is not None and any(x.text in then and x.offset > at.offset for x in found):
-            return True
-    return False
+    names = {word.text for word in words(code)}
+    pairs = (SUMS, QUOTIENTS), (SCATTERS, QUOTIENTS), SELECTS
+    return any(names & one and names & other for one, other in pairs)
 
 
 def only_calls_its_parts(module: nn.Module) -> bool:
