@@ -50,7 +50,7 @@ def in_place(site: Site, scores: Scores | None) -> Placed | None:
         return None
     assert site.normal is not None
     by, same = site.normal.node, [i for i in lead if i not in apart]
-    if queries is None or queries.at.shape[:-1] != keys.at.shape[:-1]:
+    if queries is None or not any(_differs(queries.at, i) for i in apart):
         n = math.prod(site.weights.shape[i] for i in (*apart, site.weights.ndim - 2))
         queries = Located(torch.arange(n).view(-1, site.weights.shape[-2]), n)
         rows: Tensor | None = queries.at
@@ -92,12 +92,12 @@ def located(view: View, groups: Sequence[Sequence[tuple[int, int]]]) -> Located 
 
     ``groups`` are the axes batch, heads and rows of a view, as steps and sizes.
     """
-    batch, last = groups[:-2], groups[-1]
-    some = [part for group in (*batch, last) for part in group]
+    *batch, heads, last = groups
+    some = [part for group in (*batch, heads, last) for part in group]
     node = _root(view)
     part = View(view.node, tuple(n for _, n in some), tuple(s for s, _ in some), view.offset)
     try:
-        found = places(part, node).reshape([math.prod(n for _, n in x) for x in (*batch, last)])
+        found = places(part, node).reshape([math.prod(n for _, n in x) for x in groups])
         for _ in range(STEPS):
             step = _before(node)
             if step is None:
@@ -120,7 +120,9 @@ def located(view: View, groups: Sequence[Sequence[tuple[int, int]]]) -> Located 
         low, high = torch.where(real, here, node.size[axis]), torch.where(real, here, -1)
         if bool((high.amax(-1) > low.amin(-1)).any()):
             at, size = at + here * size, size * node.size[axis]
-    return Located(torch.where(real, at, NOWHERE), size)
+    at = torch.where(real, at, NOWHERE)
+    alike = bool((at == at[..., :1, :]).all())
+    return Located(at[..., 0, :], size) if alike else None
 
 
 def _before(node: Node) -> tuple[View, int, int] | None:

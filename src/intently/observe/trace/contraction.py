@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -13,7 +13,7 @@ from intently.observe.trace.graph import COPIES, SOFTMAX, Node, View
 
 
 class Axis(NamedTuple):
-    """An axis of a contraction: its size and its steps in the factors and the result, 0 for none."""
+    """An axis of a contraction: its size, and its steps in factors and result, 0 for none."""
 
     count: int
     steps: tuple[int, int, int]
@@ -54,6 +54,16 @@ class Contraction:
             if a.ndim == 3:
                 axes.insert(0, Axis(a.shape[0], (sa[0], sb[0], 0 if name == "addbmm" else so[0])))
         return Contraction(node, (a, b), (x, y), result, axes)
+
+    def alone(self) -> Contraction:
+        """The same without what its operation adds to the product, and its factor."""
+        first, alpha = PRODUCTS.get(self.node.name, 0), self.node.kwargs.get("alpha", 1)
+        beta, added = self.node.kwargs.get("beta", 1), self.node.kept(0)
+        if not first or added is None or (beta == 0 and alpha == 1):
+            return self
+        rest = (self.result.detach() - beta * added.detach()) / alpha
+        result = torch.empty_strided(rest.shape, self.result.stride(), dtype=rest.dtype)
+        return replace(self, result=result.copy_(rest))
 
     @staticmethod
     def of_sum(node: Node, result: Tensor) -> Contraction | None:
@@ -106,7 +116,7 @@ class Contraction:
             for i, n in enumerate(mul.size)
         ]
         rows = Axis(result.shape[axis], (0, 0, result.stride(axis))), index
-        return Contraction(node, (a, b), (x, y), result, axes, rows)
+        return Contraction(node, (a, b), (x, y), result, axes, rows=rows)
 
     @staticmethod
     def of_one_key(node: Node, result: Tensor) -> Contraction | None:

@@ -50,7 +50,7 @@ def found(contraction: Contraction) -> Site | None:
         one, normal = _normal(contraction, side, keys)
         if normal is None:
             continue
-        site = laid_out(one, side, normal)
+        site = laid_out(one.alone(), side, normal)
         if not normal.sure and not whole(site.weights):
             continue
         site.mixing = _mixing(contraction, side, keys)
