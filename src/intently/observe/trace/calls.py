@@ -97,6 +97,16 @@ def weights_kept(site: Site, reason: str, put: Any) -> Call:
     return Call(q, k, site.values, site.output, how, BY_HAND, real=w, as_it_is=reason, put=put)
 
 
+def sparse_call(weights: Tensor, axis: int) -> Call:
+    """The call of a sparse matrix of weights, whose product with values is not followed."""
+    w = weights.detach().to_dense().movedim(axis, -1)
+    none = w.new_zeros(()).expand(*w.shape[:-1], 0)
+    keys = w.new_zeros(()).expand(*w.shape[:-2], w.shape[-1], 0)
+    then = "their product with values is not followed"
+    how = AttentionSpec(weights=TensorBias(w))
+    return Call(none, keys, keys, None, how, BY_HAND, as_it_is="they are sparse", then=then)
+
+
 def _shares(y: Tensor, out: Tensor) -> bool:
     return y.untyped_storage().data_ptr() == out.untyped_storage().data_ptr()
 

@@ -17,7 +17,7 @@ from intently.observe.sources.flex import operator_call
 from intently.observe.sources.functional import how_of
 from intently.observe.sources.regraded import Waiting
 from intently.observe.trace.axes import PRODUCTS
-from intently.observe.trace.calls import BY_HAND, call_of
+from intently.observe.trace.calls import BY_HAND, call_of, sparse_call
 from intently.observe.trace.contraction import Contraction
 from intently.observe.trace.graph import CONSTANT, RANDOM, SOFTMAX, Node, View, kind
 from intently.observe.trace.places import CHOOSES
@@ -93,6 +93,9 @@ class Trace(TorchDispatchMode):
             with _Counted():
                 tell(current(), BY_HAND, None, partial(_fused_call, func, args, kwargs, result[0]))
             return result
+        if name == "_sparse_softmax":
+            tell(current(), BY_HAND, None, partial(sparse_call, result, args[1]))
+            return result
         if name in ("mm", "addmm", "clone", "_to_copy", "mul", "div", "add"):
             at = 1 if name == "addmm" else 0
             for listener in current():
@@ -101,11 +104,10 @@ class Trace(TorchDispatchMode):
             with _Counted():
                 self._record(func, name, changes, args, given, kwargs, result)
         except Exception as error:  # the model goes on, whatever it computes with
-            self.failed = f"{type(error).__name__} in aten.{name}: {error}"
-            if DEBUG:
-                import traceback
-
-                traceback.print_exc()
+            why = f"{type(error).__name__} in aten.{name}: {error}"
+            for listener in current():
+                if not isinstance(listener, Changing):
+                    listener.miss(next(iter(around()[-1:]), None), BY_HAND, why)
         return result
 
     def _record(
@@ -300,9 +302,6 @@ class Trace(TorchDispatchMode):
             node = Node("given", base, x.ndim > 0 and not _fixed(base))
             self._note(storage, node)
         return View.of(node, x)
-
-
-DEBUG = False
 
 
 def _fixed(x: Tensor) -> bool:
