@@ -36,6 +36,13 @@ FUSED = "_scaled_dot_product_"
 RECENT = 6
 """Operations whose arguments are kept although they are as large as their results."""
 
+LOOKED = frozenset(
+    (*PRODUCTS, *SOFTMAX, *CHOOSES, "sum", "index_add", "scatter_add", "scatter_reduce")
+)
+"""Operations that may be sites, or that a site is followed back to."""
+
+KEPT = (Tensor, list, tuple)
+
 WAITING = 64
 """Products at most that wait for a division."""
 
@@ -72,18 +79,20 @@ class Trace(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if not current() or traced():
-            return func(*args, **kwargs)
         if isinstance(func, HigherOrderOperator):
             return _higher(func, args, kwargs)
+        name, changes, views = kind(func)
+        if views and _plain(args[0]):
+            if args[0].untyped_storage()._cdata not in self._memory:
+                self._viewed(args[0])
+            return func(*args, **kwargs)
+        if "backward" in name or traced() or not current():
+            return func(*args, **kwargs)
         if _composite(func) and not any(isinstance(x, Tensor) and x.is_nested for x in args):
             with self:  # comes here whole in inference mode
                 return func._op_dk(COMPOSITE, *args, **kwargs)
-        name, changes = kind(func)
-        if "backward" in name:
-            return func(*args, **kwargs)
         try:
-            given: Any = [self._viewed(x) for x in args]
+            given: Any = [self._viewed(x) if isinstance(x, KEPT) else x for x in args]
         except Exception:  # whatever a model computes with
             return func(*args, **kwargs)
         if changes and self._held and any(map(self._holds, args)):
@@ -101,8 +110,7 @@ class Trace(TorchDispatchMode):
             for listener in current():
                 listener.running.makes(args[at], result)
         try:
-            with _Counted():
-                self._record(func, name, changes, args, given, kwargs, result)
+            self._record(func, name, changes, args, given, kwargs, result)
         except Exception as error:  # the model goes on, whatever it computes with
             why = f"{type(error).__name__} in aten.{name}: {error}"
             for listener in current():
@@ -115,6 +123,8 @@ class Trace(TorchDispatchMode):
     ) -> None:
         outs = result if isinstance(result, (tuple, list)) else (result,)
         outs = args[:1] if changes and "out" not in kwargs else outs
+        more = [self._viewed(x) for x in kwargs.values() if isinstance(x, Tensor)]
+        data = not name.startswith((*CONSTANT, *RANDOM)) and _depends([*given, *more])
         for x in outs:
             storage = storage_of(x) if isinstance(x, Tensor) else None
             if storage is None:
@@ -123,14 +133,12 @@ class Trace(TorchDispatchMode):
             known = before is not None and alive is not None and not alive.expired()
             if known and not changes:
                 continue  # a view
-            data = not name.startswith((*CONSTANT, *RANDOM)) and any(
-                v.node.data for v in _views([*given, *map(self._viewed, kwargs.values())])
-            )
             node = Node(name, x, data, func, given, kwargs, before if known else None)
             self._note(storage, node)
-            if data:
-                self._keep(node, args, x)
-                self._look(node, args, x)
+            if data and (node.entrywise or name in LOOKED):
+                with _Counted():
+                    self._keep(node, args, x)
+                    self._look(node, args, x)
 
     def _note(self, storage: Any, node: Node) -> None:
         if len(self._memory) >= self._room:
@@ -316,12 +324,20 @@ def _fixed(x: Tensor) -> bool:
     )
 
 
-def _views(given: Iterable[Any]) -> Iterable[View]:
+def _depends(given: Iterable[Any]) -> bool:
+    """Whether one of the arguments depends on data."""
     for x in given:
         if isinstance(x, View):
-            yield x
-        elif isinstance(x, list):
-            yield from _views(x)
+            if x.node.data:
+                return True
+        elif isinstance(x, list) and _depends(x):
+            return True
+    return False
+
+
+def _plain(x: Any) -> bool:
+    """Whether an argument is a tensor that has a memory."""
+    return type(x) in (Tensor, nn.Parameter) and x.layout is torch.strided and not x.is_nested
 
 
 class _Counted:

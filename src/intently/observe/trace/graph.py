@@ -69,14 +69,15 @@ class View(NamedTuple):
 class Node:
     """An operation, what it read, and where it wrote.
 
+    ``entrywise`` says that each entry of the result is made of the entries in the same place.
     ``before`` is what had been in a memory of which the operation wrote a part. ``data`` says that
-    its numbers depend on what the model was given, ``tensors`` are arguments that are kept, by
-    their place, with their versions, and ``result`` the result, while somebody needs it.
+    its numbers depend on what the model was given; ``tensors`` are arguments that are kept, by
+    their place, with their versions.
     """
 
     __slots__ = (
         *("name", "func", "args", "kwargs", "size", "stride", "offset", "dtype"),
-        *("before", "data", "tensors", "result"),
+        *("before", "data", "tensors", "entrywise"),
     )
 
     def __init__(
@@ -92,8 +93,10 @@ class Node:
         self.name, self.func, self.args, self.kwargs = name, func, args, kwargs or {}
         self.size, self.stride, self.offset = tuple(x.shape), x.stride(), x.storage_offset()
         self.dtype, self.data, self.before = x.dtype, data, before
+        self.entrywise = (
+            name in ENTRYWISE or name in COPIES or (func is not None and entrywise(func))
+        )
         self.tensors: dict[int, tuple[Tensor, int]] = {}
-        self.result: Tensor | None = None
 
     def __repr__(self) -> str:
         return f"<{self.name} {self.size}>"
@@ -102,13 +105,6 @@ class Node:
     def view(self) -> View:
         """The whole result."""
         return View(self, self.size, self.stride, self.offset)
-
-    @property
-    def entrywise(self) -> bool:
-        """Whether each entry of the result is made of the entries in the same place."""
-        if self.name in ENTRYWISE or self.name in COPIES:
-            return True
-        return self.func is not None and torch.Tag.pointwise in self.func.tags
 
     def wrote(self, view: View) -> bool:
         """Whether a view lies within what the operation wrote."""
@@ -191,8 +187,15 @@ def moves(line: Line | None) -> Line:
 
 
 @cache
-def kind(func: Any) -> tuple[str, bool]:
-    """The name of an operation, and whether it changes an argument."""
+def entrywise(func: Any) -> bool:
+    """Whether PyTorch says that an operation goes entry by entry."""
+    return torch.Tag.pointwise in func.tags
+
+
+@cache
+def kind(func: Any) -> tuple[str, bool, bool]:
+    """The name of an operation, whether it changes an argument, and whether it makes a view."""
     changes = func._schema.is_mutable
     name = func._schema.name.rpartition("::")[2]
-    return name.rstrip("_") if changes else name, changes
+    views = not changes and any(x.alias_info is not None for x in func._schema.returns)
+    return name.rstrip("_") if changes else name, changes, views
