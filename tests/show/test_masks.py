@@ -105,7 +105,7 @@ def test_buckets_sums_and_tensors_are_drawn_as_they_add():
 def test_what_is_no_number_is_not_called_masked():
     table = torch.tensor([[0.0, -math.inf], [math.nan, math.inf]])
     notes = " ".join("\n".join(written(show.bias(table))).split())
-    assert "hatched, too: 2 of the numbers shown are NaN or +∞" in notes
+    assert "hatched, too: NaN and +∞, 2 of the numbers shown" in notes
 
 
 def test_what_cannot_be_attended_is_hatched():

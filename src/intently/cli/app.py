@@ -69,8 +69,7 @@ class Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Name the nearest command where there is none of a name."""
-        near = get_close_matches(args[0], COMMANDS, 1)
-        if args[0] not in COMMANDS and near:
+        if args[0] not in COMMANDS and (near := get_close_matches(args[0], COMMANDS, 1)):
             ctx.fail(f'expected a command; got "{args[0]}". Did you mean {near[0]}?')
         return super().resolve_command(ctx, args)
 

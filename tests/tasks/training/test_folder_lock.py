@@ -196,7 +196,7 @@ def test_a_file_system_that_cannot_lock_is_warned_of(tmp_path, monkeypatch) -> N
 
     monkeypatch.setattr(fcntl, "flock", none)
     said = "cannot lock it .*No locks available.*: make sure that no other command writes to it"
-    with pytest.warns(UserWarning, match=said):
+    with pytest.warns(UserWarning, match=said), sole_writer(tmp_path, WRITES):  # as the demo does
         _, history = tiny.run(tmp_path, tiny.OPTIONS.with_flags(steps=2))
     assert history.stopped == "finished"
 

@@ -64,8 +64,7 @@ class First(Mask):
         """How many keys are seen, (…, 1, 1)."""
         if isinstance(self.n, Tensor) and self.n.numel():
             return g.align(self.n, self.name)
-        n = 0 if isinstance(self.n, Tensor) else self.n
-        return torch.tensor([[n]], device=g.device)
+        return torch.tensor([[0 if isinstance(self.n, Tensor) else self.n]], device=g.device)
 
     def _most(self) -> int:
         return int(self.n.max()) if isinstance(self.n, Tensor) and self.n.numel() else 0

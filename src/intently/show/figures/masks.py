@@ -130,7 +130,7 @@ def bias(
     if any(np.isneginf(panel).any() for panel in panels):
         notes.append("hatched: −∞, cannot be attended to")
     if odd := sum(int((np.isnan(panel) | np.isposinf(panel)).sum()) for panel in panels):
-        notes.append(f"hatched, too: {odd} of the numbers shown are NaN or +∞")
+        notes.append(f"hatched, too: NaN and +∞, {odd} of the numbers shown")
     top = max((highest(np.abs(panel)) for panel in panels), default=0.0) or 1.0
     said = title or repr(given if isinstance(given, Bias) else shown)
     return _draw(panels, (t, s), words, top, (said, notes), path)

@@ -13,6 +13,7 @@ import select
 import socket
 import sys
 import threading
+from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -63,7 +64,7 @@ class Server(ThreadingHTTPServer):
         self.page, self.served = page, served
         self.token = secrets.token_urlsafe(24)
         self._places = threading.BoundedSemaphore(CONNECTIONS)
-        self.asking: dict[socket.socket, None] = {}  # the slowest first
+        self.asking = OrderedDict[socket.socket, None]()  # the slowest first
         try:
             super().__init__((HOST, port), Handler)
         except OSError as error:
@@ -96,8 +97,8 @@ class Server(ThreadingHTTPServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer in a new thread; if there is no place, the slowest to ask gives way."""
         if not self._places.acquire(blocking=False):
-            with suppress(OSError, StopIteration):
-                next(iter(self.asking)).shutdown(socket.SHUT_RDWR)
+            with suppress(OSError, KeyError):
+                self.asking.popitem(last=False)[0].shutdown(socket.SHUT_RDWR)
             if not self._places.acquire(timeout=1):
                 return self.shutdown_request(request)
         self.asking[request] = None

@@ -30,7 +30,7 @@ from intently.tasks.recipes import Origin
 from intently.tasks.text import Tokenizer
 from intently.tasks.training import Checkpoints, TrainingOptions, display
 from intently.tasks.training.checkpoint import versions
-from intently.tasks.training.folder_lock import sole_writer
+from intently.tasks.training.folder_lock import check_held, sole_writer
 from intently.tasks.training.optimiser import warmup_of
 from intently.tasks.training.progress import Event, Listener, Stepped, clock
 from intently.tasks.translation import runs
@@ -206,6 +206,7 @@ def run(size: Size, out: Path, console: Console, *, resume: bool = False) -> dic
             {"source": made.source, "output": made.text, "reference": pair.target}
             for pair, made in zip(SHOWN, shown)
         ]
+        check_held(out)
         console.print(f"[bold]5[/] writing pictures and a page to {out}")
         report.pictures(done, shown, result, out)
         report.page(done.translator, out / "it.html", result["it"])

@@ -31,7 +31,7 @@ from intently.tasks.language.text_model import TextModel, Variant, new_model
 from intently.tasks.text import Tokenizer
 from intently.tasks.training import Checkpoints, History, TrainingOptions, train
 from intently.tasks.training.batches import Batch, Sentences, fingerprint
-from intently.tasks.training.folder_lock import sole_writer
+from intently.tasks.training.folder_lock import check_held, sole_writer
 from intently.tasks.training.loss import batch_loss
 from intently.tasks.training.optimiser import settled
 from intently.tasks.training.processes import current
@@ -141,6 +141,7 @@ def fit(
         final = new_model(options, tokenizer.size, variant, models.sliding(options)).eval()
         load_weights(final, weights(model))
         text_model = TextModel(final, tokenizer, options, variant)
+        check_held(out)
         with checkpoints.surviving():
             text_model.save(folder / "model")
         return LanguageRun(text_model, history, tokenizer.decode(held.tolist()), held, folder)

@@ -121,7 +121,7 @@ def _hold(out: Path, writes: Collection[str], stack: ExitStack) -> None:
             stacklevel=2,
         )
     stack.callback(lock.release)
-    if lock.lock_counter < 2:
+    if folder not in _held:
         _held[folder] = _identity(folder)
         stack.callback(_forget_unwritten, folder)
     _claim(folder, out, writes)

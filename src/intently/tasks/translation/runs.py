@@ -24,7 +24,7 @@ from intently.tasks.text import Tokenizer, word_spans, words
 from intently.tasks.text.vocabularies import SMALLEST
 from intently.tasks.training import Checkpoints, DevSet, History, Pairs, TrainingOptions, train
 from intently.tasks.training.batches import Guide
-from intently.tasks.training.folder_lock import sole_writer
+from intently.tasks.training.folder_lock import check_held, sole_writer
 from intently.tasks.training.loss import batch_loss, guided_head, guided_loss
 from intently.tasks.training.metrics import check_patience
 from intently.tasks.training.progress import Listener
@@ -138,6 +138,7 @@ def fit(
         if here.first:
             if history.best is not None:
                 load_weights(model, checkpoints.load(history.best.stem).model)
+            check_held(out)
             with checkpoints.surviving():
                 translator.save(folder / "model")
         model.cpu()
