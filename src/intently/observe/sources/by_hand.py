@@ -57,6 +57,7 @@ class mode:  # noqa: N801 - used as a function: `with by_hand.mode():`
     def __exit__(self, *error: Any) -> None:
         if threading.get_ident() != self._thread:  # the stack of another thread is out of reach
             return
+        _here.trace.flush(ended=True)
         _here.count -= 1
         self._regraded.__exit__(*error)
         if self._turned_on and not _here.whole and _is_on():
@@ -77,6 +78,7 @@ class whole_model:  # noqa: N801 - as `mode`
     def __exit__(self, *error: object) -> None:
         if threading.get_ident() != self._thread:
             return
+        _here.trace.flush(ended=True)
         _here.whole -= 1
         if not _here.whole and _is_on():
             _leave()

@@ -13,6 +13,8 @@ PRODUCTS = {
 }
 """Products, and which of their arguments is the left factor."""
 
+CONVOLUTIONS = ("convolution", "_convolution", "mkldnn_convolution")
+
 SUMS = frozenset(
     (
         *("sum", "nansum", "mean", "amax", "amin", "max", "min", "logsumexp", "prod", "any", "all"),
@@ -75,7 +77,7 @@ def _aligned(node: Node) -> Iterator[tuple[int, View, Sequence[int] | None]]:
         table, ids = given[:2]
         yield 0, table, [*[-1] * (n - 1), 1]
         yield 1, ids, [*range(n - 1), -1]
-    elif name in ("convolution", "_convolution", "mkldnn_convolution"):
+    elif name in CONVOLUTIONS:
         yield 0, given[0], [0, -1, *range(2, n)]
         yield 1, given[1], [-1, 0, *[-1] * (n - 2)]
     elif name == "module":
@@ -194,9 +196,12 @@ def _maker(view: View, most: int = 32) -> object:
     return None
 
 
-def made_by_parameters(view: View, line: Line, most: int = 64) -> bool:
-    """Whether each entry of an axis has parameters of its own: heads, channels, experts."""
-    left = [(view, line)]
+def made_by_parameters(view: View, line: Line, most: int = 64) -> bool | None:
+    """Whether each entry of an axis has parameters of its own: heads, channels, experts.
+
+    None if the tensor met no parameters at all.
+    """
+    left, met = [(view, line)], False
     for _ in range(most):
         if not left:
             break
@@ -217,5 +222,12 @@ def made_by_parameters(view: View, line: Line, most: int = 64) -> bool:
         carried = [(x, x_line) for _, x, x_line in steps if x.node.data]
         if steps and not carried:
             return True
+        met |= node.name == "module" or _has_parameters(node)
         left += carried
-    return False
+    return False if met else None
+
+
+def _has_parameters(node: Node) -> bool:
+    """Whether an operation is a product or a convolution with parameters."""
+    first = PRODUCTS.get(node.name, 0 if node.name in CONVOLUTIONS else None)
+    return first is not None and any(not x.node.data for i, x in node.views() if i >= first)

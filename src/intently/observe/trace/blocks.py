@@ -38,6 +38,8 @@ class Placed(NamedTuple):
 def in_place(site: Site, scores: Scores | None) -> Placed | None:
     """The site with its blocks in their places; None if all queries share their keys."""
     side = site.side
+    if len(site.groups) < 4:
+        return None
     groups = [[(x.steps[1 - side], x.count) for x in group] for group in site.groups]
     keys = located(site.contraction.views[1 - side], [*groups[:-2], groups[-1]])
     if keys is None:

@@ -24,7 +24,7 @@ BY_HAND = "by hand"
 NO_PRODUCT = "the scores of its softmax are no product of queries and keys"
 IN_BLOCKS = "it attends in blocks"
 CHANGED = "{} changed its weights before they met the values"
-OTHER = "{} makes them a whole"
+OTHER = "{} made them a whole"
 
 
 def call_of(site: Site) -> Call:
@@ -76,9 +76,11 @@ def why(site: Site) -> str:
     """Why the weights are kept, and not the queries and keys."""
     normal = site.normal
     assert normal is not None
-    changes = [name for name in normal.changes if name != "native_dropout"]
+    changes = [f"aten.{name}" for name in normal.changes if name != "native_dropout"]
+    if not normal.sure:
+        return OTHER.format(" and ".join([f"aten.{normal.node.name}", *changes]))
     if changes:
-        return CHANGED.format(" and ".join(f"aten.{name}" for name in changes))
+        return CHANGED.format(" and ".join(changes))
     return (
         NO_PRODUCT
         if normal.node.name.endswith("softmax")

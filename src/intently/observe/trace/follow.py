@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -19,13 +20,13 @@ from intently.observe.sources.regraded import Waiting
 from intently.observe.trace.axes import PRODUCTS
 from intently.observe.trace.calls import BY_HAND, call_of, sparse_call
 from intently.observe.trace.contraction import Contraction
-from intently.observe.trace.graph import CONSTANT, RANDOM, SOFTMAX, Node, View, kind
+from intently.observe.trace.graph import CONSTANT, COPIES, RANDOM, SOFTMAX, Node, View, kind
 from intently.observe.trace.places import CHOOSES
 from intently.observe.trace.sites import Site, found, together
 from intently.observe.trace.sums import divided, factored
 from intently.observe.watching.call import Call, traced
 from intently.observe.watching.inputs import storage_of
-from intently.observe.watching.listener import Changing
+from intently.observe.watching.listener import Changing, in_backward
 from intently.observe.watching.scope import around, current, tell
 from intently.observe.watching.unseen import Softmax
 
@@ -42,6 +43,8 @@ LOOKED = frozenset(
 """Operations that may be sites, or that a site is followed back to."""
 
 KEPT = (Tensor, list, tuple)
+
+OTHER_AXIS = "its weights were summed over another axis than the one along which they are a whole"
 
 WAITING = 64
 """Products at most that wait for a division."""
@@ -124,7 +127,8 @@ class Trace(TorchDispatchMode):
         outs = result if isinstance(result, (tuple, list)) else (result,)
         outs = args[:1] if changes and "out" not in kwargs else outs
         more = [self._viewed(x) for x in kwargs.values() if isinstance(x, Tensor)]
-        data = not name.startswith((*CONSTANT, *RANDOM)) and _depends([*given, *more])
+        made = name.startswith((*CONSTANT, *RANDOM))  # data, too, where no model runs
+        data = not around() if made else _depends([*given, *more])
         for x in outs:
             storage = storage_of(x) if isinstance(x, Tensor) else None
             if storage is None:
@@ -196,6 +200,7 @@ class Trace(TorchDispatchMode):
             self._found(site)
             return
         self.flush()
+        self._turned(contraction)
         site = factored(contraction, self._products)
         if site is not None:
             self._summed(({node}, site))
@@ -203,6 +208,15 @@ class Trace(TorchDispatchMode):
             self._products[node] = contraction
             if len(self._products) > WAITING:
                 del self._products[next(iter(self._products))]
+
+    def _turned(self, contraction: Contraction) -> None:
+        """Note a softmax whose weights meet values along another axis."""
+        for view in contraction.views:
+            node = view.settled().node
+            while node.name in COPIES and (more := [x for _, x in node.sources()]):
+                node = more[0].settled().node
+            if node in self._softmaxes:
+                self._softmaxes[node].why = OTHER_AXIS
 
     def _found(self, site: Site) -> None:
         """Hold a site until it is clear which other values its weights meet; edits cannot wait."""
@@ -227,7 +241,7 @@ class Trace(TorchDispatchMode):
         if not self._held or self._held[-1][0][1].normal.node is not node:  # type: ignore[union-attr]
             self.flush()
             self._held.append([])
-        self._held[-1].append((whose, site))
+        self._held[-1].append((whose, replace(site, again=in_backward())))
 
     def _summed(self, sites: tuple[set[Node], Site] | None) -> None:
         """Hold the sum of products that a division makes whole, until the module ends."""
@@ -265,7 +279,7 @@ class Trace(TorchDispatchMode):
         if site.weights.requires_grad and any(isinstance(x, Changing) for x in listeners):
             self.waiting.append((module, make))
         else:
-            tell(listeners, BY_HAND, module, make)
+            tell(listeners, BY_HAND, module, make, again=site.again)
 
     def holds_weights(self, given: Iterable[Any]) -> bool:
         """Whether weights are among the arguments of a module."""

@@ -42,7 +42,7 @@ def scores(site: Site) -> Scores | None:
     walk = _Walk(site)
     for _ in range(STEPS):
         node = walk.view.settled().node
-        if node.before is not None and not (node.entrywise and node.wrote(walk.view)):
+        if walk.view.written_in_parts():
             return None
         if node.name in PRODUCTS:
             return walk.product(node) if walk.whole else None

@@ -68,7 +68,7 @@ def factored(
                 if term is None
                 else _site(contraction, side, term, by)
             )
-            keys = laid_out(inner, inner_side, None)
+            keys = laid_out(inner, inner_side, outer.normal)
             left, right = outer.weights, keys.weights
             if left.shape[:-2] != right.shape[:-2] or left.shape[-1] != right.shape[-2]:
                 continue
@@ -92,10 +92,12 @@ class Term(NamedTuple):
 def _site(contraction: Contraction, side: int, term: Term, by: Node) -> Site:
     """A product as a site, each row of its weights times a factor, and the sum as its output."""
     site = laid_out(contraction, side, Normal(by, False))
-    factor = laid_out(replace(contraction, result=term.factor), side, None).output[..., :1]
-    whole = laid_out(replace(contraction, result=term.whole), side, None).output
+    factor, whole = (
+        laid_out(replace(contraction, result=x), side, site.normal).output
+        for x in (term.factor, term.whole)
+    )
     return replace(
-        site, node=by, weights=(site.weights * factor).to(site.weights.dtype), output=whole
+        site, node=by, weights=(site.weights * factor[..., :1]).to(site.weights.dtype), output=whole
     )
 
 
