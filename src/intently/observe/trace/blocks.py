@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -28,11 +28,15 @@ class Located(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """A site as one matrix over the text: weights in blocks, values (*b, h, s, e) and output."""
+    """A site as one matrix over the text: weights in blocks, values (*b, h, s, e) and output.
+
+    ``ordered`` is a tensor (*b, h, …) of the site with its blocks apart, (*b, h, n, …).
+    """
 
     weights: InBlocks
     values: Tensor
     output: Tensor
+    ordered: Callable[[Tensor], Tensor]
 
 
 def in_place(site: Site, scores: Scores | None) -> Placed | None:
@@ -72,7 +76,7 @@ def in_place(site: Site, scores: Scores | None) -> Placed | None:
 
     weights = InBlocks(ordered(site.weights), rows, columns, queries.size, keys.size)
     values = _laid(ordered(site.values), columns, keys.size)
-    return Placed(weights, values, _laid(ordered(site.output), rows, queries.size))
+    return Placed(weights, values, _laid(ordered(site.output), rows, queries.size), ordered)
 
 
 def of_sources(site: Site) -> Site:
