@@ -14,12 +14,11 @@ from intently.core.attention import Attention
 from intently.core.biases import TensorBias
 from intently.core.kernels.operands import transformed
 from intently.core.masks import Geometry
-from intently.core.matrix import LazyMatrix
+from intently.core.matrix import Dense, LazyMatrix
 from intently.errors import KernelError, UnverifiedError, build
 from intently.observe.editing.applied import Applied, Part, edited_rows, groups, mixed_rows
 from intently.observe.editing.texts import Texts
 from intently.observe.edits import Edit, Scene
-from intently.observe.edits.rules import of_given
 from intently.observe.generation.call_masks import trimmed
 from intently.observe.recording.labels import Tokens
 from intently.observe.watching.call import (
@@ -155,7 +154,7 @@ class Editor(Changing):
         if verdict.verified is False:
             expected = "weights that give the output of the model"
             raise build(UnverifiedError, name, expected, "others", verdict.why)
-        return call, matrix if isinstance(matrix, Attention) else of_given(matrix), shown, v
+        return call, matrix if isinstance(matrix, Attention) else Dense(matrix.dense()), shown, v
 
     def _verdict(self, call: Call, matrix: LazyMatrix, number: int) -> Verdict:
         seldom = number and number & (number - 1) and number % 32

@@ -204,8 +204,10 @@ def _changed(matrix: LazyMatrix, change: Callable[[Problem], Problem]) -> LazyMa
     """The matrix with its problem changed; what no queries give becomes a problem first."""
     if isinstance(matrix, Chosen):
         return Chosen(_changed(matrix.matrix, change), _changed(matrix.other, change), matrix.over)
-    plain = isinstance(matrix, Attention)
-    return Attention(change(matrix.problem if plain else of_weights(matrix.dense())))
+    if isinstance(matrix, Attention):
+        return Attention(change(matrix.problem))
+    w = matrix.dense()
+    return Attention(change(of_weights(w if w.dtype is torch.float64 else w.float())))
 
 
 def of_weights(weights: Tensor) -> Problem:
@@ -222,14 +224,6 @@ def of_weights(weights: Tensor) -> Problem:
         sinks = weights.new_zeros(lead[-1:])
         logs = logs - (1 - whole).clamp_min(torch.finfo(weights.dtype).tiny).log()
     return attend(q, k, mask=allowed(seen), bias=logs, scale=1.0, sinks=sinks).problem
-
-
-def of_given(matrix: LazyMatrix) -> LazyMatrix:
-    """A matrix of weights that are known themselves, for edits: by scores, if they are shares."""
-    if _no_shares(matrix):
-        return Dense(matrix.dense())
-    w = matrix.dense()
-    return Attention(of_weights(w if w.dtype is torch.float64 else w.float()))
 
 
 def _no_shares(matrix: LazyMatrix) -> bool:

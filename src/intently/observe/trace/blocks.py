@@ -195,6 +195,8 @@ def _shared(at: Tensor, apart: Sequence[int], same: Sequence[int]) -> Tensor | N
 
 def _laid(x: Tensor, at: Tensor, size: int) -> Tensor:
     """Rows (…, n, u, e) in their places among ``size``; those that come twice are the same."""
-    out = x.new_zeros(*x.shape[:-3], size + 1, x.shape[-1])
-    out[..., at.flatten().clamp_min(-1) % (size + 1), :] = x.flatten(-3, -2)
-    return out[..., :size, :]
+    which = at.new_full((size + 1,), -1)
+    which[at.flatten()] = torch.arange(at.numel(), device=at.device)
+    which = which[:size]
+    rows = x.flatten(-3, -2)[..., which.clamp_min(0), :]
+    return torch.where((which < 0)[:, None], 0, rows)

@@ -84,7 +84,7 @@ def blocks_kept(site: Site, placed: Placed) -> Call:
         lambda edited: edited[..., w.rows.clamp_min(0), :],
     )
     how, ones = AttentionSpec(weights=w), torch.ones_like(w.weights[(0,) * (w.weights.ndim - 3)])
-    passed = lambda: Given(w.replaced(lambda x: ones if x is w.weights else x)).dense() > 0  # noqa: E731
+    passed = lambda: Given(w.replaced(lambda x: ones if x is w.weights else x)).dense().clamp(max=1)  # noqa: E731
     return Call(
         none, keys, placed.values, y, how, BY_HAND, as_it_is=IN_BLOCKS, put=put, passed=passed
     )
