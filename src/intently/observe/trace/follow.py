@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -17,7 +17,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from intently.core.kernels.operands import transformed
 from intently.observe.sources.flex import operator_call
 from intently.observe.sources.functional import how_of
-from intently.observe.sources.regraded import Waiting
 from intently.observe.trace.axes import PRODUCTS
 from intently.observe.trace.calls import BY_HAND, call_of, sparse_call
 from intently.observe.trace.contraction import Contraction
@@ -26,6 +25,7 @@ from intently.observe.trace.normaliser import upstream
 from intently.observe.trace.places import CHOOSES
 from intently.observe.trace.sites import Site, found, together
 from intently.observe.trace.sums import divided, factored
+from intently.observe.trace.waiting import OWN_BACKWARD, Waiting, has_own_backward
 from intently.observe.watching.call import Call, traced
 from intently.observe.watching.inputs import storage_of
 from intently.observe.watching.listener import Changing, in_backward
@@ -51,6 +51,8 @@ OTHER_AXIS = "its weights were summed over another axis than the one along which
 WAITING = 64
 """Products at most that wait for a division."""
 
+SEVERAL = "aten.{} makes weights a whole that meet values in several products, some in each"
+
 
 class Trace(TorchDispatchMode):
     """Records what operations do to tensors, and tells the sites that it finds."""
@@ -61,7 +63,9 @@ class Trace(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.waiting: list[Waiting] = []
-        """Calls that edits change where gradients flow, until their function returns."""
+        """Sites that edits change; where gradients flow, when their function has returned."""
+        self.graded = False
+        """Whether gradients flow where the trace was turned on."""
         self.forget()
 
     def forget(self) -> None:
@@ -70,7 +74,8 @@ class Trace(TorchDispatchMode):
         self._recent: list[Node] = []
         self._products: dict[Node, Contraction] = {}
         self._softmaxes: dict[Node, Softmax] = {}
-        self._met: set[Node] = set()
+        self._edited: dict[Node, Site] = {}
+        self.waiting.clear()
         self._held: list[list[tuple[nn.Module | None, Site]]] = []
         self._sums: list[tuple[nn.Module | None, set[Node], Site]] = []
         self._room = 256
@@ -103,6 +108,8 @@ class Trace(TorchDispatchMode):
         if changes and self._held and any(map(self._holds, args)):
             self.flush()
         result = func(*args, **kwargs)
+        for site in self.waiting:
+            site.reads(name, args, result)
         if name.startswith(FUSED):
             with _Counted():
                 tell(current(), BY_HAND, None, partial(_fused_call, func, args, kwargs, result[0]))
@@ -119,8 +126,12 @@ class Trace(TorchDispatchMode):
         except Exception as error:  # the model goes on, whatever it computes with
             why = f"{type(error).__name__} in aten.{name}: {error}"
             for listener in current():
-                if not isinstance(listener, Changing):
-                    listener.miss(next(iter(around()[-1:]), None), BY_HAND, why)
+                listener.miss(next(iter(around()[-1:]), None), BY_HAND, why)
+        ready = [x for x in self.waiting if not x.graded]
+        for site in ready:
+            self.waiting.remove(site)
+            with _Counted():
+                site.tell()
         return result
 
     def _record(
@@ -181,12 +192,13 @@ class Trace(TorchDispatchMode):
     def _look(self, node: Node, args: Any, out: Tensor) -> None:
         if node.name in ("div", "mul"):
             if self._products and out.is_floating_point():
-                self._summed(divided(node, out, self._products))
+                products = dict(self._products)
+                self._summed(lambda: divided(node, out, products))
             if node.name == "div" or not (contraction := Contraction.of_one_key(node, out)):
                 return
             site = found(contraction)
             if site is not None:
-                self._found(site)
+                self._found(site, partial(found, contraction))
             return
         contraction = None
         if node.name in PRODUCTS:
@@ -199,13 +211,17 @@ class Trace(TorchDispatchMode):
             return
         site = found(contraction)
         if site is not None:
-            self._found(site)
+            self._found(site, partial(found, contraction))
             return
         self.flush()
         self._turned(contraction)
-        site = factored(contraction, self._products)
-        if site is not None:
-            self._summed(({node}, site))
+        products = dict(self._products)
+
+        def of_features() -> tuple[set[Node], Site] | None:
+            site = factored(contraction, products)
+            return None if site is None else ({node}, site)
+
+        self._summed(of_features)
         if node.name in PRODUCTS and all(x.node.data for x in contraction.views):
             self._products[node] = contraction
             if len(self._products) > WAITING:
@@ -220,11 +236,10 @@ class Trace(TorchDispatchMode):
             if node in self._softmaxes:
                 self._softmaxes[node].why = OTHER_AXIS
 
-    def _found(self, site: Site) -> None:
+    def _found(self, site: Site, again: Callable[[], Site | None]) -> None:
         """Hold a site until it is clear which other values its weights meet; edits cannot wait."""
         assert site.normal is not None
         node = site.normal.node
-        site.node.tensors.clear()
         softmax = self._softmaxes.get(node)
         for other in upstream(site.contraction.views[site.side]):
             if other in self._softmaxes:
@@ -237,20 +252,31 @@ class Trace(TorchDispatchMode):
                 listener.mixed(whose, site.mixing)
             return
         if any(isinstance(x, Changing) for x in current()):
-            if node not in self._met:
-                self._met.add(node)
-                self._tell(whose, site)
+            first = self._edited.setdefault(node, site)
+            same = torch.equal(first.weights, site.weights)
+            refused = None if same else SEVERAL.format(node.name)
+            self._change(whose, site, again, first is not site, refused)
             return
+        site.node.tensors.clear()
         if not self._held or self._held[-1][0][1].normal.node is not node:  # type: ignore[union-attr]
             self.flush()
             self._held.append([])
         self._held[-1].append((whose, replace(site, again=in_backward())))
 
-    def _summed(self, sites: tuple[set[Node], Site] | None) -> None:
+    def _summed(self, make: Callable[[], tuple[set[Node], Site] | None]) -> None:
         """Hold the sum of products that a division makes whole, until the module ends."""
-        if sites is not None:
-            self._sums = [x for x in self._sums if not x[1] <= sites[0]]
-            self._sums.append((next(iter(around()[-1:]), None), *sites))
+        found = make()
+        if found is None:
+            return
+        products, site = found
+        whose = next(iter(around()[-1:]), None)
+        if any(isinstance(x, Changing) for x in current()):
+            refused = SEVERAL.format(site.node.name) if products & set(self._edited) else None
+            self._edited |= dict.fromkeys(products, site)
+            self._change(whose, site, lambda: (make() or (None, None))[1], False, refused)
+            return
+        self._sums = [x for x in self._sums if not x[1] <= products]
+        self._sums.append((whose, products, site))
 
     def _holds(self, x: Any) -> bool:
         storage = storage_of(x) if isinstance(x, Tensor) else None
@@ -268,6 +294,9 @@ class Trace(TorchDispatchMode):
         """
         if transformed():
             return
+        waiting, self.waiting[:] = list(self.waiting), []
+        for site in waiting:
+            site.tell()
         held, self._held = self._held, []
         for group in held:
             with _Counted():
@@ -278,11 +307,24 @@ class Trace(TorchDispatchMode):
                 self._tell(module, site)
 
     def _tell(self, module: nn.Module | None, site: Site) -> None:
-        listeners, make = current(), partial(call_of, site)
-        if site.weights.requires_grad and any(isinstance(x, Changing) for x in listeners):
-            self.waiting.append((module, make))
-        else:
-            tell(listeners, BY_HAND, module, make, again=site.again)
+        tell(current(), BY_HAND, module, partial(call_of, site), again=site.again)
+
+    def _change(
+        self,
+        module: nn.Module | None,
+        site: Site,
+        again: Callable[[], Site | None],
+        more: bool,
+        refused: str | None,
+    ) -> None:
+        """Let edits change a site."""
+        products = [site.contraction, *self._products.values()]
+        flows = any(x.requires_grad for one in products for x in one.factors)
+        graded = torch.is_grad_enabled() and flows
+        if self.graded and has_own_backward():
+            refused = OWN_BACKWARD
+        site = replace(site, again=in_backward())
+        self.waiting.append(Waiting(module, site, again, graded, more, refused))
 
     def holds_weights(self, given: Iterable[Any]) -> bool:
         """Whether weights are among the arguments of a module."""

@@ -26,7 +26,8 @@ class Site:
     ``weights`` (*b, h, t, s), ``values`` (*b, g, s, e) and ``output`` (*b, h, t, e) are those of
     the contraction, as views of its tensors, without h where a code has but t and s; ``normal`` is
     None if nothing normalises the weights along the keys. It was found ``again`` if a checkpoint
-    computed it in the backward pass.
+    computed it in the backward pass. ``at`` are the places of the output in what was written, for
+    a sum of products; ``into`` is the tensor that stands for what was written since.
     """
 
     node: Node
@@ -39,6 +40,15 @@ class Site:
     groups: list[list[Axis]] = field(default_factory=list)
     mixing: str | None = None
     again: bool | None = None
+    at: Tensor | None = None
+    into: Tensor | None = None
+
+    def places(self) -> Tensor:
+        """The number of each entry of the output (*b, h, t, e) in what its operation wrote."""
+        if self.at is not None:
+            return self.at
+        numbered = replace(self.contraction, result=self.contraction.places())
+        return laid_out(numbered, self.side, self.normal).output
 
 
 def found(contraction: Contraction) -> Site | None:
