@@ -19,7 +19,7 @@ from intently.observe.watching.unseen import LAST_BITS
 
 from ..messages import refused
 from ..show.refusals import refuses
-from .attending import DividedByMore, SelfAttention, Stack, attended, close, seen_by, stack
+from .attending import SelfAttention, Stack, Unnormalised, attended, close, seen_by, stack
 
 WORDS = ["I", "drink", "cold", "milk", "."]
 
@@ -42,7 +42,7 @@ def test_names_calls_and_counts() -> None:
 
 def test_other_names_and_numbers_are_refused() -> None:
     seen = seen_once()
-    unseen = seen_once(Stack(SelfAttention(), DividedByMore()))
+    unseen = seen_once(Stack(SelfAttention(), Unnormalised()))
     refuses(
         it.errors.ArgumentError,
         {
@@ -51,7 +51,9 @@ def test_other_names_and_numbers_are_refused() -> None:
             ),
             r"i: expected a number from 0 to 0; got 1": lambda: seen["layers.1", 1],
             r"i: expected a number .* got True": lambda: seen["layers.1", True],
-            r"got 'layers.1'. By hand: exponentials of scores": lambda: unseen["layers.1"],
+            r"got 'layers.1'. By hand: the values met scores at attending.py": (
+                lambda: unseen["layers.1"]
+            ),
         },
     )
 
@@ -102,12 +104,15 @@ def test_a_summary_has_a_row_for_each_head() -> None:
     assert set(seen_once(stack(1), 2).summary()["layer"]) == {"layers.0[0]", "layers.0[1]"}
 
 
+LINE = f"attending.py:{Unnormalised.forward.__code__.co_firstlineno + 2}"
+
+
 def test_coverage_lists_what_was_not_seen() -> None:
-    seen = seen_once(Stack(SelfAttention(), DividedByMore()))
+    seen = seen_once(Stack(SelfAttention(), Unnormalised()))
     assert str(seen.coverage()).splitlines() == [
         "layers.0  1 call    functional  verified on 2 of 4 rows",
-        "layers.1  not seen              by hand: exponentials of scores meet values before they "
-        "are divided by their sum",
+        f"layers.1  not seen              by hand: the values met scores at {LINE} that nothing "
+        "made a whole along the keys",
     ]
 
 

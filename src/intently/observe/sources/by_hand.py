@@ -58,7 +58,7 @@ class mode:  # noqa: N801 - used as a function: `with by_hand.mode():`
     def __exit__(self, *error: Any) -> None:
         if threading.get_ident() != self._thread:  # the stack of another thread is out of reach
             return
-        _here.trace.flush(ended=True)
+        _here.trace.finish() if _here.count == 1 else _here.trace.flush(ended=True)
         _here.count -= 1
         self._after.__exit__(*error)
         if self._turned_on and not _here.whole and _is_on():
@@ -79,7 +79,7 @@ class whole_model:  # noqa: N801 - as `mode`
     def __exit__(self, *error: object) -> None:
         if threading.get_ident() != self._thread:
             return
-        _here.trace.flush(ended=True)
+        _here.trace.finish()
         _here.whole -= 1
         if not _here.whole and _is_on():
             _leave()

@@ -132,7 +132,7 @@ def mixes(shape: Sequence[int], come: set[str]) -> bool:
 
 def pools(come: set[str]) -> bool:
     """Whether code weighs values entry by entry and adds them up."""
-    return {"*", "sum"} <= come and "log" not in come
+    return "*" in come and bool({"sum", "cumsum"} & come) and "log" not in come
 
 
 def remembered(say: Callable[[type[nn.Module]], Said]) -> Callable[[type[nn.Module]], Said]:
@@ -258,10 +258,11 @@ def _makes_weights(code: CodeType, *then: Set[str]) -> str | None:
 
 @lru_cache(4096)
 def _shares(code: CodeType) -> bool:
-    """Whether code divides by a sum, or takes shares of a sorted tensor."""
+    """Whether code divides by a sum, takes shares of a sorted tensor, or has two products."""
     names = {word.text for word in words(code)}
-    pairs = (SUMS, QUOTIENTS), (SCATTERS, QUOTIENTS), SELECTS
-    return any(names & one and names & other for one, other in pairs)
+    pairs = (SUMS, QUOTIENTS), (SCATTERS, QUOTIENTS), ({"cumsum"}, QUOTIENTS), SELECTS
+    products = sum(word.text in PRODUCTS for word in words(code))
+    return products > 1 or any(names & one and names & other for one, other in pairs)
 
 
 def only_calls_its_parts(module: nn.Module) -> bool:
