@@ -84,14 +84,11 @@ def unnormalised(contraction: Contraction) -> bool:
         view = contraction.views[side]
         for node in upstream(view, DEEP):
             first = PRODUCTS.get(node.name)
-            scores = first is not None and all(
-                x.node.data for i, x in node.views() if i >= first
-            )
+            scores = first is not None and all(x.node.data for i, x in node.views() if i >= first)
             if scores and node is not contraction.views[1 - side].settled().node:
                 return bool(keys) and all(
                     made_by_parameters(
-                        contraction.views[i],
-                        tuple((x.steps[i], x.count) for x in reversed(keys)),
+                        contraction.views[i], tuple((x.steps[i], x.count) for x in reversed(keys))
                     )
                     is False
                     for i in (0, 1)
