@@ -115,7 +115,7 @@ def test_a_whole_transformer(tmp_path: Path) -> None:
             (MADE, SOURCE),
         ]
     assert again.tokens == PAIR and isinstance(again.tokens, tuple)
-    again.calls[0].tokens = None
+    again.tokens = None
     assert again["encoder.layers.0.self_attn"].labels == (None, None)
 
 

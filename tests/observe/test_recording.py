@@ -218,7 +218,7 @@ def test_an_entry_that_is_stale_is_named_and_left_out() -> None:
     seen, q = referenced()
     assert seen.calls[1].lost() is None and not seen.summary().left_out
     q.add_(1)
-    reason = "store: expected q, k, mask and bias as the model left them; got a tensor of shape"
+    reason = "store: expected the tensors and weights that the model had when it ran; got a tensor"
     (told,) = [line for line in str(seen.coverage()).splitlines() if "attention" in line[:9]]
     assert f"; cannot be read any more: {reason}" in told
     assert seen.coverage().seen[0].lost == []
@@ -241,7 +241,7 @@ def test_masks_and_weights_that_changed() -> None:
         mask.add_(1)
         layer.in_proj_weight.add_(1)
     lost = [line.lost for line in seen.coverage().seen]
-    assert len(lost[0]) == len(lost[1]) == 1 and "a weight of shape" in lost[1][0]
+    assert len(lost[0]) == len(lost[1]) == 1 and "a tensor of shape" in lost[1][0]
     table = seen.summary()
     assert len(table) == 0 and len(table.left_out) == 2
 

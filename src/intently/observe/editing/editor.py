@@ -190,6 +190,7 @@ def _as_call(call: Call, scene: Scene, y: Tensor | After, said: str) -> Call | s
             return NO_SHARES.format(said)
         p = of_weights(weights)
     how = AttentionSpec(p.score, p.mask, p.bias, p.scale, p.softcap, p.sinks, call.how.dropout)
+    how = AttentionSpec(weights=scene.matrix.dense().detach()) if given else how
     made = replace(call, q=p.q, k=p.k, v=scene.values, y=y, how=how, edited=said)
     made.real = made.as_weights = None
     made.as_it_is = "an edit made them" if given else None

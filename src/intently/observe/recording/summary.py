@@ -12,7 +12,7 @@ from intently.core.matrix import LazyMatrix
 from intently.core.matrix.alignment import Alignment, alignment_error_rate
 from intently.core.matrix.patterns import STATISTICS, links, measure
 from intently.errors import ArgumentError, KindError, build
-from intently.observe.recording.table import Row, Table, written
+from intently.observe.recording.table import Row, Table
 
 Source: TypeAlias = tuple[str, LazyMatrix, Tensor | Sequence[Any] | None]
 
@@ -47,45 +47,36 @@ class Summary(Table):
     """
 
     names = ("layer", "item", "head")
+    words = ("layer", "changed")
     place = PLACE
 
-    def __init__(
-        self, rows: Iterable[Row], columns: Sequence[str], left_out: Mapping[str, str] | None = None
-    ) -> None:
-        super().__init__(rows, columns)
-        self.left_out = dict(left_out or {})
-
     @classmethod
-    def of(cls, sources: Iterable[Source], *, per_item: bool = False) -> Summary:
+    def of(
+        cls,
+        sources: Iterable[Source],
+        *,
+        per_item: bool = False,
+        left_out: Mapping[str, str] | None = None,
+        changed: Mapping[str, str] | None = None,
+    ) -> Summary:
         """Measure every head of (name, matrix, tokens or None), each matrix read once.
 
         A statistic is the mean over all queries that count, of all items and batches; with
         ``per_item`` each item has rows of its own. Padding (queries that may attend to nothing and,
-        if tokens are known, tokens that no query may see) never counts.
+        if tokens are known, tokens that no query may see) never counts. ``left_out`` are names that
+        have no matrix, with the reasons, ``changed`` what changed the weights of some names.
 
         Raises `KindError` for anything but lazy matrices, `ArgumentError` for tokens of a different
         shape.
         """
         rows = [row for source in sources for row in _rows(*source, per_item)]
-        found = {name for row in rows for name in row}
-        place = tuple(name for name in PLACE if name != "item" or per_item)
-        return cls(
-            (
-                {name: row.get(name, math.nan) for name in (*place, *STATISTICS) if name in found}
-                for row in rows
-            ),
-            (*place, *(name for name in STATISTICS if name in found)),
-        )
-
-    def without(self, left_out: Mapping[str, str]) -> Summary:
-        """Return the table with further names of layers that it lacks, and the reasons."""
-        return Summary(self.rows, self.columns, {**self.left_out, **left_out})
-
-    def _of(self, rows: Iterable[Row]) -> Summary:
-        return Summary(rows, self.columns, self.left_out)
-
-    def _below(self) -> list[str]:
-        return [f"{written(name)}  left out: {why}" for name, why in self.left_out.items()]
+        names = [name for name in PLACE if name != "item" or per_item]
+        names += ["changed"] * bool(changed)
+        names += [name for name in STATISTICS if any(name in row for row in rows)]
+        for row in rows:
+            row["changed"] = (changed or {}).get(row["layer"], math.nan)
+        told = ({name: row.get(name, math.nan) for name in names} for row in rows)
+        return cls(told, names, left_out)
 
 
 def alignment_errors(matrices: Sequence[LazyMatrix], gold: Sequence[Alignment]) -> list[float]:

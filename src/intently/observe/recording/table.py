@@ -7,7 +7,7 @@ import io
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeAlias
@@ -28,7 +28,7 @@ NUMBERS = 40
 
 
 class Table:
-    """A tidy table: rows that hold the same columns.
+    """A tidy table: rows that hold the same columns, and what is ``left_out``, with the reasons.
 
     It is printed in blocks as wide as a terminal, without columns of nothing but NaN; each block
     repeats the columns that name a row.
@@ -43,9 +43,11 @@ class Table:
     form: ClassVar[str] = ".3f"
     """The format of numbers."""
 
-    def __init__(self, rows: Iterable[Row], columns: Sequence[str]) -> None:
-        self.columns = tuple(columns)
-        self.rows = tuple(rows)
+    def __init__(
+        self, rows: Iterable[Row], columns: Sequence[str], left_out: Mapping[str, str] | None = None
+    ) -> None:
+        self.columns, self.rows = tuple(columns), tuple(rows)
+        self.left_out = dict(left_out or {})
 
     def sort(self, by: str, *, reverse: bool = False) -> Self:
         """Return the rows ordered by a column, smallest first; NaN comes last either way.
@@ -119,11 +121,11 @@ class Table:
 
     def _of(self, rows: Iterable[Row]) -> Self:
         """The table with other rows."""
-        return type(self)(rows, self.columns)
+        return type(self)(rows, self.columns, self.left_out)
 
     def _below(self) -> list[str]:
         """Lines below the printed table."""
-        return []
+        return [f"{written(name)}  left out: {why}" for name, why in self.left_out.items()]
 
     def _check(self, column: str) -> None:
         if column not in self.columns:

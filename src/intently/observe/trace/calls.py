@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from intently.core.biases import TensorBias, as_bias
+from intently.core.biases import as_bias
 from intently.core.masks import allowed
 from intently.core.matrix import LazyMatrix
 from intently.observe.trace.blocks import Placed, in_place, of_sources
@@ -93,7 +93,7 @@ def weights_kept(site: Site, reason: str, put: Any) -> Call:
         w.new_zeros(()).expand(*w.shape[:-1], 0),
         w.new_zeros(()).expand(*w.shape[:-2], w.shape[-1], 0),
     )
-    how = AttentionSpec(weights=TensorBias(w))
+    how = AttentionSpec(weights=w)
     return Call(q, k, site.values, site.output, how, BY_HAND, real=w, as_it_is=reason, put=put)
 
 
@@ -103,7 +103,7 @@ def sparse_call(weights: Tensor, axis: int) -> Call:
     none = w.new_zeros(()).expand(*w.shape[:-1], 0)
     keys = w.new_zeros(()).expand(*w.shape[:-2], w.shape[-1], 0)
     then = "their product with values is not followed"
-    how = AttentionSpec(weights=TensorBias(w))
+    how = AttentionSpec(weights=w)
     return Call(none, keys, keys, None, how, BY_HAND, as_it_is="they are sparse", then=then)
 
 
