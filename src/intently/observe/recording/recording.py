@@ -118,6 +118,10 @@ class Entry:
         """Return the weights, verified or not."""
         return self.rows.how().attend(*self.rows.operands())
 
+    def tensors(self) -> list[Tensor]:
+        """All tensors that the weights are computed from."""
+        return [*self.rows.operands(), *self.rows.how().tensors()]
+
     def v(self) -> Tensor:
         """The values (b, g, s, e), kept by a watch with ``gradients=True``."""
         if self.values is None:
@@ -258,9 +262,9 @@ class Recording:
         The page holds queries and keys at ``precision``, and says how far its weights are from the
         model's. ``layers`` are names or patterns such as "decoder.*", as `watch` takes them; all
         unless given. `intently.show.page.save_page` documents its other options (``title``,
-        ``sides``, ``highlights``, ``start``) and errors. Entries that are unverified, or have more
-        than four axes, are left out, and named. Without ``start`` and ``highlights``, the page of a
-        short text opens on its most telling head, and says why.
+        ``sides``, ``highlights``, ``start``) and errors. Entries that are unverified are left
+        out, and named; axes before the heads are rows of the batch. Without ``start`` and
+        ``highlights``, the page of a short text opens on its most telling head, and says why.
         """
         from intently.show.page import items_of, save_page
         from intently.show.page.opening import opened_on

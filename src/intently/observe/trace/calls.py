@@ -39,11 +39,11 @@ def call_of(site: Site) -> Call:
     whole = before_dropout(site)
     placed = in_place(site, given)
     if placed is not None:
-        return blocks_kept(placed)
+        return replace(blocks_kept(placed), changed=changed(site))
     met = None if whole is None else site.weights
     site = site if whole is None else replace(site, weights=whole.expand(site.weights.shape))
     if given is None:
-        return replace(weights_kept(site, why(site), put), met=met)
+        return replace(weights_kept(site, why(site), put), met=met, changed=changed(site))
     how = AttentionSpec(
         mask=allowed(reduce(and_, given.masks)) if given.masks else None,
         bias=reduce(add, map(as_bias, given.biases)) if given.biases else None,
@@ -74,16 +74,22 @@ def blocks_kept(placed: Placed) -> Call:
 
 def why(site: Site) -> str:
     """Why the weights are kept, and not the queries and keys."""
-    normal = site.normal
+    normal, changes = site.normal, changed(site)
     assert normal is not None
-    changes = [name for name in normal.changes if name != "native_dropout"]
-    if changes:
-        return CHANGED.format(" and ".join(f"aten.{name}" for name in changes))
+    if changes is not None:
+        return CHANGED.format(changes)
     return (
         NO_PRODUCT
         if normal.node.name.endswith("softmax")
         else OTHER.format(f"aten.{normal.node.name}")
     )
+
+
+def changed(site: Site) -> str | None:
+    """What changed the weights after they were made a whole, before they met the values."""
+    assert site.normal is not None
+    names = [f"aten.{name}" for name in site.normal.changes if name != "native_dropout"]
+    return " and ".join(names) or None
 
 
 def weights_kept(site: Site, reason: str, put: Any) -> Call:

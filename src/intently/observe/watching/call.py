@@ -16,6 +16,7 @@ from intently.core.kernels.operands import in_autocast, transformed
 from intently.core.masks import Mask
 from intently.core.matrix import Dense, LazyMatrix
 from intently.core.scores import Score
+from intently.foundation.values import Value
 from intently.observe.recording.blocks import InBlocks
 
 Weights: TypeAlias = Attention | Dense | InBlocks
@@ -37,6 +38,11 @@ class AttentionSpec:
     sinks: Tensor | None = None
     dropout: float = 0.0
     weights: Tensor | InBlocks | None = None
+
+    def tensors(self) -> list[Tensor]:
+        """The tensors of score, mask, bias, scale, sinks and weights."""
+        values = [x.tensors() if isinstance(x, Value) else (x,) for x in vars(self).values()]
+        return [x for some in values for x in some if isinstance(x, Tensor)]
 
     def attend(self, q: Tensor, k: Tensor) -> Weights:
         """The weights of queries (b, h, t, d) and keys (b, g, s, d), lazily."""
