@@ -196,7 +196,7 @@ class Generations:
         if path.number == last.path:
             same = last.key == identity(k) and not last.alive.expired()
             rows = torch.eye(len(k), dtype=torch.bool, device=k.device)
-            return Link(0, rows, None) if same else None
+            return Link(0, rows) if same else None
         maybe = path.maybe
         if path.index is not None:
             maybe = path.index.to(k.device)[:, None] == torch.arange(n, device=k.device)

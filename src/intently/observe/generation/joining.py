@@ -46,8 +46,17 @@ class Link:
 
     low: int
     maybe: Tensor
-    parents: Tensor | None
     columns: int | None = None
+
+    @property
+    def parents(self) -> Tensor | None:
+        """The row that each row continues, its own if possible; None if all continue their own."""
+        n, rows = self.maybe.shape
+        own = torch.arange(n, device=self.maybe.device)
+        if n == rows and bool(self.maybe.diagonal().all()):
+            return None
+        stays = self.maybe[own, own.clamp(max=rows - 1)] & (own < rows)
+        return torch.where(stays, own, self.maybe.int().argmax(-1))
 
 
 class Rows:
@@ -124,7 +133,7 @@ class Rows:
         else:
             maybe = self._by_history(maybe, k[..., :old, :], low)
             found = bool(maybe.any(-1).all())
-        links = [Link(low, maybe, _chosen(maybe))] if found else []
+        links = [Link(low, maybe)] if found else []
         return _only(links + (self._cropped(k, old) if low or not found else []))
 
     def _cropped(self, k: Tensor, old: int) -> list[Link]:
@@ -151,7 +160,7 @@ class Rows:
             looks = looked_at(last.how.get(), last.geometry)
             if not bool(looks[..., :left, columns - last.low :].any()):
                 rows = torch.eye(len(k), dtype=torch.bool, device=k.device)
-                found.append(Link(low, rows, None, columns))
+                found.append(Link(low, rows, columns))
         return found
 
     def crop(self, columns: int) -> None:
@@ -184,7 +193,7 @@ class Rows:
         same = _same_rows(ends_of(k), ends)
         if same is None or not bool((same & maybe).any(-1).all()):
             return None
-        return Link(0, same & maybe, _chosen(same & maybe))
+        return Link(0, same & maybe)
 
     def add(self, q: Tensor, k: Tensor | None, piece: Piece) -> None:
         """Add a call that continues this one; k (b, …, new, d) holds its own keys only.
@@ -197,7 +206,8 @@ class Rows:
             written = store.own(last.q.get())
             last.q, last.k = written, last.k and store.own(last.k.get())
         here, there = (last.q, q), (last.k, k)
-        if isinstance(last.q, Growing) and (k is None or isinstance(last.k, Growing)):
+        fits = last.k is None if k is None else isinstance(last.k, Growing)
+        if fits and isinstance(last.q, Growing):
             if parents is not None:
                 last.parents = parents if last.parents is None else last.parents[parents]
             for kept, x in (here, there):
@@ -311,31 +321,11 @@ def ends_of(k: Tensor) -> Tensor:
     return torch.stack([k[..., 0, :], k[..., -1, :]], -2)
 
 
-def _chosen(maybe: Tensor) -> Tensor | None:
-    """The row that each row continues, its own if possible; None if all continue their own."""
-    n, rows = maybe.shape
-    own = torch.arange(n, device=maybe.device)
-    if n == rows and bool(maybe.diagonal().all()):
-        return None
-    first = maybe.int().argmax(-1)
-    stays = maybe[own, own.clamp(max=rows - 1)] & (own < rows)
-    return torch.where(stays, own, first)
-
-
 def _same_rows(a: Tensor, b: Tensor) -> Tensor | None:
     """Which rows of a (n, …) and b (m, …) are equal, (n, m); None if a row of a equals none."""
     if len(a) == len(b) == 1:
         return torch.ones(1, 1, dtype=torch.bool, device=a.device) if torch.equal(a, b) else None
-    same = _fingerprints(a)[:, None] == _fingerprints(b)
+    bits = torch.cat([a, b]).detach().flatten(1).view(torch.uint8)
+    kinds = bits.unique(dim=0, return_inverse=True)[1]
+    same = kinds[: len(a), None] == kinds[len(a) :]
     return same if bool(same.any(-1).all()) else None
-
-
-_BITS = {8: torch.int64, 4: torch.int32, 2: torch.int16}
-
-
-def _fingerprints(x: Tensor) -> Tensor:
-    """A number for each row of x (n, …), equal for equal bits."""
-    bits = x.detach().reshape(len(x), -1).view(_BITS[x.element_size()]).long()
-    mixed = (bits ^ (bits >> 15)) * 0x2545F4914F6CDD1D
-    steps = torch.arange(1, bits.shape[-1] + 1, device=x.device) * 0x5DEECE66D
-    return ((mixed ^ (mixed >> 29)) * (2 * steps + 1)).sum(-1)

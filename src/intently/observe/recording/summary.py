@@ -1,4 +1,4 @@
-"""What every head does: `Summary`, one row for each, and its alignment error over a corpus."""
+"""What every head does: `Summary`, one row for each."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import Any, TypeAlias
 from torch import Tensor
 
 from intently.core.matrix import LazyMatrix
-from intently.core.matrix.alignment import Alignment, alignment_error_rate
-from intently.core.matrix.patterns import STATISTICS, links, measure
-from intently.errors import ArgumentError, KindError, build
+from intently.core.matrix.patterns import STATISTICS, measure
+from intently.errors import KindError, build
 from intently.observe.recording.table import Row, Table
 
 Source: TypeAlias = tuple[str, LazyMatrix, Tensor | Sequence[Any] | None]
@@ -77,39 +76,6 @@ class Summary(Table):
             row["changed"] = (changed or {}).get(row["layer"], math.nan)
         told = ({name: row.get(name, math.nan) for name in names} for row in rows)
         return cls(told, names, left_out)
-
-
-def alignment_errors(matrices: Sequence[LazyMatrix], gold: Sequence[Alignment]) -> list[float]:
-    """Return the alignment error rate of every head over a corpus, from 0 (best) to 1.
-
-    Each matrix (h, t, s) belongs to one sentence pair, with rows for target words and columns for
-    source words (`Merged` makes words of tokens); ``gold`` holds their known links (source,
-    target). Each head links a target word to the source word with the largest weight.
-
-    Raises `ArgumentError` if the two differ in number or are empty, and for matrices of other axes
-    or different numbers of heads.
-
-    Source: Och & Ney 2003, section 5.1, through `intently.core.matrix.alignment`.
-
-    >>> import torch
-    >>> from intently.core.matrix import Dense
-    >>> straight, crossed = torch.eye(2), torch.eye(2).flip(0)
-    >>> A, gold = Dense(torch.stack([straight, crossed])), Alignment.of([(0, 0), (1, 1)])
-    >>> alignment_errors([A], [gold])
-    [0.0, 1.0]
-    """
-    if len(matrices) != len(gold) or not gold:
-        expected = f"one for each of {len(gold)} gold alignments, and at least one"
-        raise build(ArgumentError, "matrices", expected, len(matrices))
-    wrong = [m.shape for m in matrices if m.ndim != 3 or m.shape[0] != matrices[0].shape[0]]
-    if wrong:
-        expected = "(h, t, s) each, the same h in all"
-        fix = "pass one sentence pair at a time: A[0] of a batch (b, h, t, s)"
-        raise build(ArgumentError, "matrices", expected, f"shape {wrong[0]}", fix=fix)
-    return [
-        alignment_error_rate([links(m[head]) for m in matrices], gold)
-        for head in range(matrices[0].shape[0])
-    ]
 
 
 def _rows(

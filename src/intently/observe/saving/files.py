@@ -21,12 +21,12 @@ from torch import Tensor
 import intently
 from intently.core.biases import Bias
 from intently.core.masks import Geometry, Mask
+from intently.core.matrix.blocks import InBlocks
 from intently.core.scores import Score
 from intently.errors import ArgumentError, IntentlyError, KindError, build, shape_of
 from intently.foundation.values import Value
 from intently.nn.recurrent import Energies
 from intently.observe.generation.joining import Rows
-from intently.observe.recording.blocks import InBlocks
 from intently.observe.recording.coverage import printable
 from intently.observe.recording.labels import Tokens, is_rows, sides
 from intently.observe.recording.recording import Entry, Recording

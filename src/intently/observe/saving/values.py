@@ -20,13 +20,13 @@ from intently.core.masks import Geometry, Mask
 from intently.core.masks.geometry import integers
 from intently.core.masks.mask import Allowed
 from intently.core.masks.ragged import Padding, RealKeys
+from intently.core.matrix.blocks import InBlocks
 from intently.core.scores import Additive, Cosine, Dot, General
 from intently.errors import IntentlyError, MemoryRefused, build
 from intently.foundation.checks import whole_number
 from intently.foundation.values import Value
 from intently.nn.caches.masks import KeptBias, KeptMask, SideBySide, Written
 from intently.nn.recurrent import Energies
-from intently.observe.recording.blocks import InBlocks
 
 LARGEST = 2**48
 """The largest whole number of a mask or bias: positions stay far from the limits of int64."""

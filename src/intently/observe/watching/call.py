@@ -15,9 +15,9 @@ from intently.core.biases import Bias
 from intently.core.kernels.operands import in_autocast, transformed
 from intently.core.masks import Mask
 from intently.core.matrix import Dense, LazyMatrix
+from intently.core.matrix.blocks import InBlocks
 from intently.core.scores import Score
 from intently.foundation.values import Value
-from intently.observe.recording.blocks import InBlocks
 
 Weights: TypeAlias = Attention | Dense | InBlocks
 """The lazy matrix of a call."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from intently.core.attention import Attention
 from intently.core.matrix import Dense
-from intently.observe.recording.blocks import InBlocks
+from intently.core.matrix.blocks import InBlocks
 from intently.observe.watching.call import After, Call, InPieces, Weights, operand
 from intently.observe.watching.half_precision import Finished, Outcome, Product, compare
 from intently.observe.watching.near_misses import Logits

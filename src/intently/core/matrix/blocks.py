@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from intently.core.matrix import LazyMatrix
+from intently.core.matrix.lazy import LazyMatrix
 from intently.foundation.arrays import Numbers
 from intently.foundation.values import Value
 
