@@ -6,6 +6,7 @@ import copy
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 import intently as it
 from intently.observe import Recording
 from intently.observe.watching.unseen import LAST_BITS
+from intently.show.page import items_of
 
 from ..messages import refused
 from ..show.refusals import refuses
@@ -320,3 +322,27 @@ def test_calls_that_share_a_tensor_may_differ_in_everything_else() -> None:
     for entry, way in zip(seen.calls, ways, strict=True):
         assert entry.verified, way
         close(entry, it.attend(x, x, **way).dense())
+
+
+class Graded(nn.Module):
+    """Attention whose weights are multiplied before they meet the values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(16, 48)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return (torch.softmax(q @ k.mT / 4, -1) * torch.linspace(0.5, 1, x.shape[1])) @ v
+
+
+def test_what_changed_weights_is_said_everywhere(tmp_path: Path) -> None:
+    with torch.no_grad(), it.watch(model := nn.Sequential(Graded())) as seen:
+        model(torch.randn(1, 6, 16))
+    seen.save(tmp_path / "run.safetensors")
+    for one in (seen, it.load_recording(tmp_path / "run.safetensors")):
+        assert one.calls[0].changed == "aten.mul" and one.calls[0].tensors()
+        assert one.summary()["changed"] == ["aten.mul"]
+        assert "aten.mul changed its weights before they met the values" in str(one.coverage())
+        (item,) = items_of(one)
+        assert item.note == "0: aten.mul changed its weights before they met the values"

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self, TypeAlias
 
 from intently.errors import ArgumentError, MissingLibraryError, build
 from intently.foundation.files import replace_file
-from intently.observe.recording.coverage import printable
+from intently.observe.recording.coverage import aligned, printable
 
 Row: TypeAlias = dict[str, Any]
 
@@ -133,28 +133,30 @@ class Table:
 
     def _printed(self, rows: Sequence[Row]) -> str:
         """The columns with numbers, in blocks; each block names its rows."""
-        known = {
-            name: self._aligned(name, rows)
+        columns = {
+            name: [name, *(written(row[name], self.form) for row in rows)]
             for name in self.columns
             if name in self.place or not all(is_missing(row[name]) for row in rows)
         }
-        first = [column for name, column in known.items() if name in self.names]
-        wide = max(WIDE, _width(first) + NUMBERS)
-        blocks = [first]
-        for name, column in known.items():
-            if name not in self.names:
-                if _width([*blocks[-1], column]) > wide:
-                    blocks.append(first)
-                blocks[-1] = [*blocks[-1], column]
-        return "\n\n".join(
-            "\n".join("  ".join(cells).rstrip() for cells in zip(*block)) for block in blocks
-        )
+        first = [name for name in columns if name in self.names]
 
-    def _aligned(self, column: str, rows: Sequence[Row]) -> list[str]:
-        cells = [column, *(written(row[column], self.form) for row in rows)]
-        width = max(map(len, cells))
-        left = column in self.words
-        return [cell.ljust(width) if left else cell.rjust(width) for cell in cells]
+        widths = {name: max(map(len, cells)) + 2 for name, cells in columns.items()}
+        wide = max(WIDE + 2, sum(map(widths.__getitem__, first)) + NUMBERS)
+        blocks = [first]
+        for name in columns:
+            if name not in self.names:
+                if sum(map(widths.__getitem__, blocks[-1])) + widths[name] > wide:
+                    blocks.append(first)
+                blocks[-1] = [*blocks[-1], name]
+        return "\n\n".join(
+            "\n".join(
+                aligned(
+                    list(zip(*(columns[name] for name in block))),
+                    [n for n, name in enumerate(block) if name not in self.words],
+                )
+            )
+            for block in blocks
+        )
 
 
 def _is(value: Any, want: Any) -> bool:
@@ -172,10 +174,6 @@ def _natural(value: Any) -> Any:
         return value
     parts = re.split(r"(\d+)", value)
     return [int(part) if n % 2 else part for n, part in enumerate(parts)]
-
-
-def _width(block: Sequence[Sequence[str]]) -> int:
-    return sum(len(column[0]) for column in block) + 2 * (len(block) - 1)
 
 
 def written(value: Any, form: str = ".3f") -> str:
