@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from intently.core.biases import TensorBias, TiledBias, alibi, as_bias, relative_buckets
+from intently.core.biases import TensorBias, alibi, as_bias, relative_buckets
 from intently.errors import ArgumentError, KindError
 
 from ..messages import Refusals, raises
@@ -39,10 +39,6 @@ WORDS: Refusals = {
         "bias: expected a shape that broadcasts to (b, h, t, s) = (2, 3, 4, 5); got shape "
         "(2, 4, 5). Its first axis is b, where broadcasting looks for h. Use m[:, None], shape "
         "(b, 1, t, s).": lambda: TensorBias(torch.ones(2, 4, 5)).check(geometry(2, 3, 4, 5)),
-        "bias: expected tiles that cover (…, t, s) = (2, 4), index (1, 2); got shape "
-        "(1, 1).": lambda: TiledBias(torch.zeros(1, 1).long(), torch.ones(1, 2, 3)).check(
-            geometry(2, 4)
-        ),
         "bias: expected a shape that broadcasts to (…, t, s) = (2, 3); got shape (5,).": lambda: (
             alibi() + torch.ones(5)
         ).check(geometry(2, 3)),

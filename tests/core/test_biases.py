@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from intently.core.biases import Bias, TensorBias, TiledBias, alibi, as_bias, relative_buckets
+from intently.core.biases import Bias, TensorBias, alibi, as_bias, relative_buckets
 from intently.core.masks import indexed
 from intently.core.masks.geometry import Geometry
 from intently.foundation.values import freeze, thaw
@@ -84,7 +84,6 @@ def biases(b: int, h: int, t: int, s: int) -> dict[str, Bias]:
         "buckets, past": relative_buckets(table(5, h), max_distance=4, bidirectional=False),
         "buckets, offset": relative_buckets(table(8, h), max_distance=6, offset=-1),
         "buckets, offset of each row": relative_buckets(table(8, h), offset=offset),
-        "tiles": TiledBias((random(b, 1, -(-t // 2), -(-s // 3)) > 0).long(), random(2, 2, 3)),
         "sum": alibi(offset=offset) + relative_buckets(table(8, h)) + random(b, 1, t, s),
     }
 
@@ -325,7 +324,6 @@ def test_small_tiles_hold_nothing_of_the_whole() -> None:
             "relative_buckets(9×8 tensor, max_distance=64, bidirectional=False, offset=2)",
         ),
         (TensorBias(torch.ones(2, 1, 3)), "TensorBias(2×1×3 tensor)"),
-        (TiledBias(torch.ones(1, 1).long(), torch.ones(2, 2, 3)), "tiled bias (2 tiles of 2×3)"),
         (TensorBias(torch.tensor(1.0)), "TensorBias(scalar tensor)"),
         (alibi(8) + torch.ones(2, 3), "alibi(8) + TensorBias(2×3 tensor)"),
         (torch.ones(2, 3) + alibi(8), "TensorBias(2×3 tensor) + alibi(8)"),

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 import intently as it
 from intently.core.masks import Geometry
-from intently.core.masks.by_position import Tiled
 from intently.errors import ArgumentError, KindError
 
 from ..combinations import each
@@ -106,14 +105,12 @@ def test_it_is_written_as_it_was_made(written: str) -> None:
 
 
 LONG = torch.arange(65)
-TILED = Tiled(torch.zeros(1, 1).long(), torch.ones(1, 2, 3, dtype=torch.bool))
 WRITTEN = [
     (it.padding(torch.tensor([2, 3])), "padding([2, 3])"),
     (it.causal(torch.tensor([2, 3])), "causal(offset=[2, 3])"),
     (it.segments(torch.tensor([0, 1])), "segments([0, 1])"),
     (it.segments(torch.tensor([0]), torch.tensor([1])), "segments([0], [1])"),
     (it.allowed(torch.ones(2, 3, dtype=torch.bool)), "allowed(2×3 tensor)"),
-    (TILED, "tiled(1 tiles of 2×3)"),
     (it.segments(torch.zeros(2, 4096, dtype=torch.long)), "segments(2×4096 tensor)"),
     (it.padding(LONG[:64]), f"padding({list(range(64))})"),
     (it.padding(LONG), "padding(65 tensor)"),
@@ -184,8 +181,6 @@ test_errors = raises(
             "True means attend in every mask.": lambda: attend("causal"),
         },
         ArgumentError: {
-            "mask: expected tiles that cover (…, t, s) = (2, 3, 4, 5), index (2, 3, 2, 2); got "
-            "shape (1, 1).": lambda: attend(TILED),
             "before: expected an int ≥ 0; got -1.": lambda: it.window(-1, 0),
             "after: expected an int ≥ 0; got -1.": lambda: it.window(0, -1),
             "step: expected an int ≥ 1; got 0.": lambda: it.dilated(0),

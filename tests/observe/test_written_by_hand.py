@@ -14,12 +14,12 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from intently.errors import StaleError
 from intently.observe import watch
-from intently.observe.sources import followed
+from intently.observe.trace import follow
 from intently.observe.watching import revealed
 from intently.observe.watching.unseen import LAST_BITS
 
 from ..combinations import each
-from .attending import Softmaxes, close, watched
+from .attending import close, watched
 
 B, H, N, S, D = 2, 3, 5, 6, 4
 Written = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor | tuple[Tensor, Tensor]]
@@ -55,11 +55,6 @@ def heads_in_the_batch(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[T
     return w.view(B, H, N, S), torch.bmm(w, v.flatten(0, 1))
 
 
-def capped(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    z = 2.0 * torch.tanh((q @ k.mT) * 0.5 / 2.0)
-    return (z + torch.linspace(-1, 1, N * S).view(N, S)).softmax(-1)
-
-
 def keys_first(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     z = k @ q.mT + torch.linspace(-1, 1, S).view(S, 1)
     w = z.masked_fill(~mask.mT, -1e9).softmax(-2)
@@ -90,7 +85,6 @@ FOLLOWED: dict[str, Written] = {
     "in place": in_place,
     "steps first": steps_first,
     "heads in the batch": heads_in_the_batch,
-    "capped": capped,
     "keys first": keys_first,
     "heads outside": heads_outside,
     "temperatures": temperatures,
@@ -119,13 +113,13 @@ def test_written_by_hand(name: str, mode: Any) -> None:
     close(entry, weights)
 
 
-def test_softcap_masks_and_scale_are_told_apart() -> None:
+def test_masks_biases_and_scale_are_told_apart() -> None:
     with watch(deep=True) as seen:
-        run("capped", *operands())
+        run("in place", *operands())
         run("plain", *operands())
     first, second = (entry.attention().problem for entry in seen.calls)
-    assert (first.softcap, first.scale) == (2.0, 0.5) and first.bias is not None
-    assert (second.softcap, second.scale) == (None, 0.5) and second.mask is not None
+    assert first.scale == pytest.approx(1 / 3) and first.bias is not None
+    assert second.scale == 0.5 and second.bias is None and second.mask is not None
 
 
 def test_a_function_that_is_seen_itself_is_recorded_once() -> None:
@@ -154,114 +148,125 @@ def test_references_that_changed_are_refused(which: int, mode: Any) -> None:
         entry.matrix()
 
 
-def test_dropout_is_named_and_not_compared() -> None:
+def test_dropout_is_no_change_of_weights() -> None:
     q, k, v, _ = operands()
     with watch(deep=True) as seen:
         _ = F.dropout((q @ k.mT).softmax(-1), 0.25) @ v
     (entry,) = seen.calls
-    assert entry.verified is None and "dropout=0.25" in str(entry.why)
+    assert entry.verified and "changed" not in str(seen.coverage())
     close(entry, (q @ k.mT).softmax(-1))
 
 
-def changed_in_part(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    z = q @ k.mT
+def changed_in_part(z: Tensor) -> Tensor:
     z[..., 0] = -1e9
-    return z.softmax(-1) @ v
+    return z
 
+
+PRODUCT = "the scores of its softmax are no product of queries and keys"
 
 HIDES = torch.ones(N, S).triu(1).bool()
-LOST: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], Tensor], str]] = {
-    "given weights": (
-        lambda q, k, v: torch.ones(N, S).softmax(-1) @ v,
-        "scores are repeated along an axis (aten.expand)",
-    ),
+KEPT: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], Tensor], str]] = {
     "gated": (
-        lambda q, k, v: ((q @ k.mT).softmax(-1) * torch.linspace(0, 1, S)) @ v,
-        "weights are multiplied with something that is not dropout",
+        lambda q, k, v: (q @ k.mT).softmax(-1) * torch.linspace(0, 1, S),
+        "aten.mul changed its weights before they met the values",
     ),
-    "over queries": (
-        lambda q, k, v: (q @ k.mT).softmax(-1).mT @ q,
-        "the weights are summed over another axis than the keys",
+    "squared": (
+        lambda q, k, v: (q @ k.mT).softmax(-1) ** 2,
+        "aten.pow changed its weights before they met the values",
     ),
-    "twice": (
-        lambda q, k, v: (q @ k.mT).softmax(-1).softmax(-1) @ v,
-        "they pass through a second softmax",
+    "mixed over heads": (
+        lambda q, k, v: torch.einsum(
+            "bhts,hn->bnts", (q @ k.mT).softmax(-1), torch.eye(H).roll(1, 0) / 2
+        ),
+        "aten.bmm changed its weights before they met the values",
     ),
-    "over heads": (
-        lambda q, k, v: (q @ k.mT).softmax(1) @ v,
-        "the weights are summed over another axis than the keys",
+    "turned": (
+        lambda q, k, v: (q @ k.mT).softmax(-1).flip(-1),
+        "aten.flip changed its weights before they met the values",
     ),
-}
-OUT_OF_SIGHT: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], Tensor], str]] = {
-    "squashed": (
-        lambda q, k, v: torch.sigmoid(q @ k.mT).softmax(-1) @ v,
-        "scores pass through aten.sigmoid",
-    ),
+    "twice": (lambda q, k, v: (q @ k.mT).softmax(-1).softmax(-1), PRODUCT),
+    "squashed": (lambda q, k, v: torch.sigmoid(q @ k.mT).softmax(-1), PRODUCT),
     "additive": (
         lambda q, k, v: (
             (torch.tanh(q[:, :, :, None] + k[:, :, None]) @ torch.ones(D, 1))
             .squeeze(-1)
             .softmax(-1)
-            @ v
         ),
-        "the softmax goes over another axis than the keys",
+        PRODUCT,
     ),
-    "replaced": (
-        lambda q, k, v: (q @ k.mT).masked_fill(HIDES, 1.0).softmax(-1) @ v,
-        "some scores are replaced by 1.0",
+    "replaced": (lambda q, k, v: (q @ k.mT).masked_fill(HIDES, 1.0).softmax(-1), PRODUCT),
+    "capped late": (lambda q, k, v: torch.tanh(q @ k.mT + 1).softmax(-1), PRODUCT),
+    "weighted keys": (lambda q, k, v: ((q @ k.mT) * torch.linspace(0, 1, S)).softmax(-1), PRODUCT),
+    "changed in part": (lambda q, k, v: changed_in_part(q @ k.mT).softmax(-1), PRODUCT),
+    "one of each, its maximum taken off": (
+        lambda q, k, v: shares((q @ k.mT - (q @ k.mT).amax(-1, True)).exp2()),
+        "aten.div made them a whole",
     ),
-    "capped late": (
-        lambda q, k, v: torch.tanh(q @ k.mT + 1).softmax(-1) @ v,
-        "tanh of scores to which something was added",
-    ),
-    "scaled late": (
-        lambda q, k, v: ((q @ k.mT).masked_fill(HIDES, -1e9) * 2).softmax(-1) @ v,
-        "scores are scaled after some were hidden",
-    ),
-    "weighted keys": (
-        lambda q, k, v: ((q @ k.mT) * torch.linspace(0, 1, S)).softmax(-1) @ v,
-        "scores are multiplied with a tensor that differs between keys",
-    ),
-    "changed in part": (
-        changed_in_part,
-        "the scores of its softmax are no product of queries and keys",
-    ),
+    "ReLU": (lambda q, k, v: shares((q @ k.mT).relu() + 1e-3), "aten.div made them a whole"),
+    "sigmoid": (lambda q, k, v: shares((q @ k.mT).sigmoid()), "aten.div made them a whole"),
+    "squares": (lambda q, k, v: shares((q @ k.mT).square()), "aten.div made them a whole"),
+    "sparsemax": (lambda q, k, v: sparsemax(q @ k.mT), "aten.sub and aten.clamp made them a whole"),
+}
+MIXED: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], Tensor], str]] = {
+    "given weights": (lambda q, k, v: torch.ones(N, S).softmax(-1) @ v, "mixing"),
+    "over queries": (lambda q, k, v: (q @ k.mT).softmax(-1).mT @ q, "another axis"),
+    "over heads": (lambda q, k, v: (q @ k.mT).softmax(1) @ v, "another axis"),
 }
 
 
-@pytest.mark.parametrize("name", LOST)
-def test_weights_that_cannot_be_followed_are_said(name: str) -> None:
-    (q, k, v, _), (written, why) = operands(), LOST[name]
-    with watch(deep=True) as seen:
-        found = written(q, k, v)
-    assert torch.equal(found, written(q, k, v))
-    assert not seen.calls and f"by hand: {why}" in str(seen.coverage())
+class Calls(nn.Module):
+    def __init__(self, written: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.written = written
+
+    def forward(self, *given: Tensor) -> Tensor:
+        return self.written(*given)
 
 
-@pytest.mark.parametrize("name", OUT_OF_SIGHT)
-def test_scores_that_cannot_be_followed_leave_their_weights(name: str) -> None:
-    (q, k, v, _), (written, why) = operands(), OUT_OF_SIGHT[name]
-    with Softmaxes() as real:
-        written(q, k, v)
+def shares(x: Tensor) -> Tensor:
+    return x / x.sum(-1, keepdim=True)
+
+
+def sparsemax(z: Tensor) -> Tensor:
+    """Martins and Astudillo 2016, algorithm 1."""
+    ordered = z.sort(-1, descending=True).values
+    most = torch.arange(1, S + 1)
+    total = ordered.cumsum(-1) - 1
+    k = (most * ordered > total).sum(-1, keepdim=True)
+    return (z - total.gather(-1, k - 1) / k).clamp(min=0)
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_weights_that_met_the_values_are_kept(name: str) -> None:
+    (q, k, v, _), (written, why) = operands(), KEPT[name]
     with watch(deep=True) as seen:
-        found = written(q, k, v)
-    assert torch.equal(found, written(q, k, v))
+        found = written(q, k, v) @ v
+    assert torch.equal(found, written(q, k, v) @ v)
     (entry,) = seen.calls
-    assert entry.verified
-    close(entry, real.found[-1][..., : entry.shape[-1]])
+    assert entry.verified, seen.coverage()
+    close(entry, written(q, k, v))
     assert f"the weights themselves are kept, t · s numbers, because {why}" in str(seen.coverage())
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_what_is_no_attention_is_said(name: str) -> None:
+    (q, k, v, _), (written, why) = operands(), MIXED[name]
+    with watch(model := Calls(written)) as seen:
+        found = model(q, k, v)
+    assert torch.equal(found, written(q, k, v))
+    assert not seen.calls and why in str(seen.coverage()), seen.coverage()
 
 
 def test_a_step_that_fails_is_missed_and_the_model_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*args: Any) -> Any:
         raise RuntimeError("no such view")
 
-    monkeypatch.setattr(followed.Scores, "viewed", broken)
+    monkeypatch.setattr(follow, "found", broken)
     given = operands()
     with watch(deep=True) as seen:
         _, y = run("plain", *given)
     assert torch.equal(y, run("plain", *given)[1])
-    assert "RuntimeError in aten.expand: no such view" in str(seen.coverage())
+    assert "RuntimeError in aten.bmm: no such view" in str(seen.coverage())
 
 
 def test_gradients_are_as_without() -> None:

@@ -181,31 +181,32 @@ def row_name(own: str, writes: str = "") -> str:
 def looks_back(matrix: LazyMatrix) -> bool:
     """Return whether no query sees a later key, and the last query sees the last key.
 
-    A mask and the tensor of a bias can hide keys. False if only weights are known.
+    A mask and the tensor of a bias can hide keys; if only weights are known, 0 is hidden.
     """
     problem: Problem | None = getattr(matrix, "problem", None)  # that of an `Attention`
-    if problem is None:
-        return False
     t, s = matrix.shape[-2:]
-    g, mask, bias = problem.geometry, problem.mask, problem.bias
-    hidden = list(tensors(bias))
-    if t < 2 or not s or (mask is None and not hidden):
+    mask = None if problem is None else problem.mask
+    hidden = [] if problem is None else list(tensors(problem.bias))
+    if t < 2 or not s or (problem is not None and mask is None and not hidden):
         return False
 
     def seen(rows: Tensor, columns: Tensor) -> Tensor:
         """Which keys some queries see, broadcastable to (…, rows, columns)."""
+        if problem is None:
+            return matrix.tile(rows, columns) != 0
+        g = problem.geometry
         shown = [bias.tile(g, rows, columns) > HIDDEN for bias in hidden]
         return reduce(and_, shown if mask is None else [mask.allow(g, rows, columns), *shown])
 
-    last = torch.arange(s - 1, s, device=g.device)
+    last = torch.arange(s - 1, s, device=matrix.device)
     at_last = seen(last + t - s, last)
     if not bool(at_last.any()):
         return False
     if mask is not None and _never_later(mask):
         return True
-    rows = torch.arange(t, device=g.device)
+    rows = torch.arange(t, device=matrix.device)
     for some in rows.split(max(1, BLOCK // max(1, at_last.shape[:-2].numel() * s))):
-        columns = torch.arange(max(0, int(some[0]) + s - t + 1), s, device=g.device)
+        columns = torch.arange(max(0, int(some[0]) + s - t + 1), s, device=matrix.device)
         later = columns > some[:, None] + s - t
         if bool((seen(some, columns) & later).any()):
             return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from intently.core.attention import Attention
-from intently.core.matrix import LazyMatrix
+from intently.core.kernels.operands import no_autocast
+from intently.core.matrix import Dense, LazyMatrix
 from intently.observe.edits import Scene
 from intently.observe.edits.edit import fit
 
@@ -91,17 +92,26 @@ def _computed(scene: Scene, batch: Tensor, heads: Tensor, rows: Tensor) -> Tenso
         v = v.index_select(-4, batch)
     if v.ndim > 2 and v.shape[-3] > 1 and len(heads) < scene.heads.total:
         v = v.index_select(-3, heads // (scene.heads.total // v.shape[-3]))
-    return mixed_rows(of_part(scene.matrix, batch, heads), v, rows)
+    passed = scene.passed
+    if passed is not None:
+        whole = Dense(passed().expand(scene.matrix.shape))
+        passed = lambda: of_part(whole, batch, heads).dense()  # noqa: E731
+    return mixed_rows(of_part(scene.matrix, batch, heads), v, rows, passed)
 
 
-def mixed_rows(matrix: LazyMatrix, v: Tensor, rows: Tensor) -> Tensor:
+def mixed_rows(
+    matrix: LazyMatrix, v: Tensor, rows: Tensor, passed: Callable[[], Tensor] | None
+) -> Tensor:
     """Return rows of matrix @ v; many at once by a kernel, few by their weights."""
-    if len(rows) > matrix.shape[-2] // 2:
-        return (matrix @ v).index_select(-2, rows)
+    if passed is None and len(rows) > matrix.shape[-2] // 2:
+        return (matrix @ v.to(matrix.dtype)).index_select(-2, rows)
     weights = matrix[..., rows, :]
+    if passed is not None:
+        weights = weights * passed().index_select(-2, rows)
     if v.ndim > 2 and v.shape[-3] not in (1, weights.shape[-3]):
         v = v.repeat_interleave(weights.shape[-3] // v.shape[-3], -3)
-    return weights.to(v.dtype) @ v
+    with no_autocast(v.device):
+        return weights.to(v.dtype) @ v
 
 
 def of_part(matrix: LazyMatrix, batch: Tensor, heads: Tensor) -> LazyMatrix:

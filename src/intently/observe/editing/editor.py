@@ -18,7 +18,6 @@ from intently.errors import KernelError, UnverifiedError, build
 from intently.observe.editing.applied import Applied, Part, edited_rows, groups, mixed_rows
 from intently.observe.editing.texts import Texts
 from intently.observe.edits import Edit, Scene
-from intently.observe.edits.rules import are_shares, of_weights
 from intently.observe.generation.call_masks import trimmed
 from intently.observe.recording.labels import Tokens
 from intently.observe.watching.call import (
@@ -37,11 +36,8 @@ from intently.observe.watching.mask_inference import KnownMasks
 from intently.observe.watching.naming import Names, matches
 from intently.observe.watching.plain_check import confirmed
 
-NO_DOOR = "one whose output is known only after the module went on with it, or not at all"
-LAID_OUT = (
-    "one whose queries, keys or scores `{}` laid out anew, so that its rows are known too late"
-)
-NO_SHARES = "an edit made weights that are negative or sum to more than 1, which is not kept: {}"
+NO_DOOR = "an operator of PyTorch that was called directly"
+OTHERS = "its queries and keys give others"
 
 
 class Editor(Changing):
@@ -98,17 +94,18 @@ class Editor(Changing):
         elif found:
             return self._edited(name, found, call, result)
         else:
-            self._texts.passed(name, call.q.shape[-2], self._trimmed(call)[1], self._across(call))
+            self._texts.passed(name, call.q.shape[-2], self._shown(call)[1], self._across(call))
         return result, lambda: call
 
     def _edited(
         self, name: str, found: Sequence[tuple[str, Edit]], call: Call, result: Any
     ) -> tuple[Any, Made]:
-        again = in_backward()  # a checkpoint runs a call again
+        again = call.again or in_backward()  # a checkpoint runs a call again
         number = max(0, self._calls.get(name, -1) + (not again))
         self._calls[name] = number
-        matrix, k, v = self._read(name, number, call)
-        scene = self._texts.scene(name, number, matrix, k, v, self._across(call))
+        call, matrix, shown, v = self._read(name, number, call)
+        scene = self._texts.scene(name, number, matrix, shown, v, self._across(call))
+        scene.passed = call.passed
         for pattern, edit in found:
             before, scene.touched = scene.touched, torch.zeros_like(scene.touched)
             edit.change(scene)
@@ -117,9 +114,8 @@ class Editor(Changing):
             scene.touched |= before
         if not bool(scene.touched.any()):
             return result, lambda: call
-        if call.put is None:
-            got = NO_DOOR if call.shut is None else LAID_OUT.format(call.shut)
-            raise build(KernelError, name, "a call that edits can change", got)
+        if call.put is None or call.shut is not None:
+            raise build(KernelError, name, "a call that edits can change", call.shut or NO_DOOR)
         said = " & ".join(repr(edit) for _, edit in found)
         told = said if call.edited is None else f"{call.edited} & {said}"
         parts = groups(scene)
@@ -130,40 +126,43 @@ class Editor(Changing):
     def _across(self, call: Call) -> bool | None:
         return comes_from_elsewhere(call, self.running.inputs)
 
-    def _trimmed(self, call: Call) -> tuple[AttentionSpec, Tensor]:
-        """The arguments and the keys of a call, without places of a cache that are not written."""
-        q, k = call.q, operand(call.k)
-        g = Geometry(tuple(q.shape[:-2]), q.shape[-2], k.shape[-2], k.device)
-        how, _, cut = trimmed(self._masks.simplified(call.how, g), k.detach(), g)
-        return how, k[..., : cut.s, :]
+    def _shown(self, call: Call) -> tuple[AttentionSpec, Tensor]:
+        """The arguments of a call and what its cache shows, without places that are not written."""
+        k, shown = operand(call.k), call.shown
+        g = Geometry(tuple(call.q.shape[:-2]), call.q.shape[-2], k.shape[-2], k.device)
+        how = self._masks.simplified(call.how, g)
+        if shown is None:
+            return how, k
+        return trimmed(how, shown.detach(), g)[:2]
 
-    def _read(self, name: str, number: int, call: Call) -> tuple[LazyMatrix, Tensor, Tensor]:
-        """The weights, keys and values of a call.
+    def _read(self, name: str, number: int, call: Call) -> tuple[Call, LazyMatrix, Tensor, Tensor]:
+        """The call that stands for what ran, its weights, what its cache shows, and its values.
 
-        Raises `UnverifiedError` if they do not give its output.
+        Raises `UnverifiedError` if the weights do not give the output.
         """
         if call.columns is not None or call.y is None:
             got = call.then or "weights that meet the values in parts"
             raise build(KernelError, name, "one product of weights and values", got)
-        how, k = self._trimmed(call)
-        s = k.shape[-2]
-        v, shown = operand(call.v)[..., :s, :], k if call.keys is None else call.keys
-        matrix = replace(how, dropout=0.0).attend(operand(call.q), k)
+        how, shown = self._shown(call)
+        s = shown.shape[-2]
+        v = operand(call.v)[..., :s, :]
+        matrix = replace(how, dropout=0.0).attend(operand(call.q), operand(call.k)[..., :s, :])
         verdict = self._verdict(replace(call, v=v, how=how), matrix, number)
-        if verdict.verified is False and isinstance(call.real, Tensor):
-            real = call.real[..., :s]
-            made = Attention(of_weights(real)) if are_shares(real) else Dense(real)
-            return made, shown, v
+        if call.as_weights is not None and verdict.verified is not True:
+            return self._read(name, number, call.as_weights(OTHERS))
         if verdict.verified is False:
             expected = "weights that give the output of the model"
             raise build(UnverifiedError, name, expected, "others", verdict.why)
-        return matrix, shown, v
+        return call, matrix if isinstance(matrix, Attention) else Dense(matrix.dense()), shown, v
 
-    def _verdict(self, call: Call, matrix: Attention, number: int) -> Verdict:
-        if number and number & (number - 1) and number % 32:
+    def _verdict(self, call: Call, matrix: LazyMatrix, number: int) -> Verdict:
+        seldom = number and number & (number - 1) and number % 32
+        if seldom and call.as_weights is None:
             return Verdict(None)
         with torch.no_grad():
-            found = confirmed(call, matrix.q.detach(), matrix.k.detach(), call.how, number)
+            found = None
+            if isinstance(matrix, Attention):
+                found = confirmed(call, matrix.q.detach(), matrix.k.detach(), call.how, number)
             return found or check(call, matrix, number)
 
 
@@ -174,27 +173,24 @@ def _output(call: Call, scene: Scene, parts: Sequence[Part]) -> tuple[Tensor, Te
         return y, y
     assert call.y is not None
     rows = scene.touched.any((0, 1)).nonzero()[:, 0]
-    mixed = edited_rows(scene, (), mixed_rows(scene.matrix, scene.values, rows), rows)
+    mixed = edited_rows(scene, (), mixed_rows(scene.matrix, scene.values, rows, scene.passed), rows)
     output = call.y.output.index_copy(-2, rows, call.y.finish(mixed, rows).to(call.y.output.dtype))
     return output, After(output, call.y.finish)
 
 
-def _as_call(call: Call, scene: Scene, y: Tensor | After, said: str) -> Call | str:
+def _as_call(call: Call, scene: Scene, y: Tensor | After, said: str) -> Call:
     """The call as it is after the edits ``said``."""
-    given = not isinstance(scene.matrix, Attention)
-    if isinstance(scene.matrix, Attention):
-        p = scene.matrix.problem
+    matrix, kept = scene.matrix, call.how.weights is not None
+    made = replace(call, v=scene.values, y=y, edited=said, real=None, as_weights=None, met=None)
+    if isinstance(matrix, Attention) and not kept:
+        p, dropout = matrix.problem, call.how.dropout
+        made.q, made.k = p.q, p.k
+        made.how = AttentionSpec(p.score, p.mask, p.bias, p.scale, p.softcap, p.sinks, dropout)
     else:
-        weights = scene.matrix.dense()
-        if not are_shares(weights):
-            return NO_SHARES.format(said)
-        p = of_weights(weights)
-    how = AttentionSpec(p.score, p.mask, p.bias, p.scale, p.softcap, p.sinks, call.how.dropout)
-    how = AttentionSpec(weights=scene.matrix.dense().detach()) if given else how
-    made = replace(call, q=p.q, k=p.k, v=scene.values, y=y, how=how, edited=said)
-    made.real = made.as_weights = None
-    made.as_it_is = "an edit made them" if given else None
-    made.keys = operand(call.k) if given else None
+        w = matrix.dense()
+        made.keys = operand(call.k) if made.as_it_is is None else made.keys
+        made.q, made.k = (w.new_zeros(()).expand(*w.shape[:-2], n, 0) for n in w.shape[-2:])
+        made.how, made.as_it_is = AttentionSpec(weights=w), "an edit made them"
     if any(x.ndim for _, x in scene.outputs):
         made.y, made.then = None, "an edit replaced the output"
     return made

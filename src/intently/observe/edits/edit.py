@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -23,6 +23,7 @@ class Scene:
     ``first + i`` of its text, key j at ``first_key + j``; ``across`` says that these are two texts.
     The queries of beams that share their keys are as many ``texts``, one after the other.
     ``touched`` (b, h, t) collects the rows that edits changed, b = 1 if in all batch rows alike;
+    ``passed`` is what multiplies weights before they meet values, such as dropout's factors;
     ``outputs`` are rows of A @ v that an edit gives itself: which (b, h, t), and what (…, h, t, e).
     """
 
@@ -36,6 +37,7 @@ class Scene:
     across: bool = False
     row_tokens: Sequence[str] | None = None
     key_tokens: Sequence[str] | None = None
+    passed: Callable[[], Tensor] | None = None
     touched: Tensor = field(init=False)
     outputs: list[tuple[Tensor, Tensor]] = field(default_factory=list)
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from intently.core.attention import Attention, attend
 from intently.core.biases import as_bias
 from intently.core.kernels.problem import Problem
-from intently.core.masks import Mask, allowed, causal, window
-from intently.core.matrix import LazyMatrix
+from intently.core.masks import Geometry, Mask, allowed, causal, window
+from intently.core.matrix import Dense, LazyMatrix
 from intently.core.matrix.labelling import HIDDEN, tensors
 from intently.core.scores import Dot
 from intently.errors import ArgumentError, build
@@ -96,6 +96,10 @@ class favour(OnRows):  # noqa: N801
         if not _are_there(scene, self.keys):
             return
         over, keys = self.over(scene), scene.keys.chosen(self.keys)
+        if _no_shares(scene.matrix):
+            more = torch.where(keys, self.factor, 1.0)
+            _take(scene, Dense(scene.matrix.dense() * more), over)
+            return
         added = as_bias((keys * math.log(self.factor)).to(scene.values.dtype))
 
         def favoured(p: Problem) -> Problem:
@@ -170,6 +174,11 @@ def _hide(scene: Scene, over: Tensor, cells: Mask | None = None) -> None:
     """Hide ``cells`` (all of them unless given) in the rows ``over`` (b, h, t)."""
     rows = allowed(fit(over, scene.matrix.ndim - 1)[..., None])
     hidden = rows if cells is None else rows & cells
+    if _no_shares(scene.matrix):
+        *lead, t, s = scene.matrix.shape
+        there = hidden.dense(Geometry(tuple(lead), t, s, scene.matrix.device))
+        scene.matrix = Dense(scene.matrix.dense().masked_fill(there, 0))
+        return
 
     def hide(p: Problem) -> Problem:
         return p.replaced(mask=~hidden if p.mask is None else p.mask & ~hidden)
@@ -195,8 +204,10 @@ def _changed(matrix: LazyMatrix, change: Callable[[Problem], Problem]) -> LazyMa
     """The matrix with its problem changed; what no queries give becomes a problem first."""
     if isinstance(matrix, Chosen):
         return Chosen(_changed(matrix.matrix, change), _changed(matrix.other, change), matrix.over)
-    plain = isinstance(matrix, Attention)
-    return Attention(change(matrix.problem if plain else of_weights(matrix.dense())))
+    if isinstance(matrix, Attention):
+        return Attention(change(matrix.problem))
+    w = matrix.dense()
+    return Attention(change(of_weights(w if w.dtype is torch.float64 else w.float())))
 
 
 def of_weights(weights: Tensor) -> Problem:
@@ -215,9 +226,12 @@ def of_weights(weights: Tensor) -> Problem:
     return attend(q, k, mask=allowed(seen), bias=logs, scale=1.0, sinks=sinks).problem
 
 
-def are_shares(weights: Tensor) -> bool:
-    """Whether no weight is negative, and no row sums to more than 1: those that a problem has."""
-    return bool((weights >= 0).all() and (weights.sum(-1) <= 1 + _rounding(weights)).all())
+def _no_shares(matrix: LazyMatrix) -> bool:
+    """Whether weights are negative or sum to more than 1, as those of no problem do."""
+    if isinstance(matrix, Attention):
+        return False
+    w = matrix.dense()
+    return not bool((w >= 0).all() and (w.sum(-1) <= 1 + _rounding(w)).all())
 
 
 def _rounding(weights: Tensor) -> float:

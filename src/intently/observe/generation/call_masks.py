@@ -11,6 +11,7 @@ from torch import Tensor
 
 from intently.core.biases import TensorBias, as_bias
 from intently.core.masks import Geometry, Mask, allowed, causal, is_plain_causal
+from intently.core.matrix.blocks import InBlocks
 from intently.foundation.values import Value
 from intently.observe.storage.stores import KeptSpec
 from intently.observe.watching.call import AttentionSpec, Call, operand
@@ -85,7 +86,8 @@ def trimmed(how: AttentionSpec, k: Tensor, g: Geometry) -> tuple[AttentionSpec, 
     than a cache lets them, because the last keys are not their own. Queries of padding that see
     nothing, which the plain formula spreads over all columns, are spread over the remaining ones.
     """
-    if g.s <= g.t or (how.mask is how.bias is how.weights is None) or bool(k[..., -1:, :].any()):
+    known = how.mask is how.bias is how.weights is None or isinstance(how.weights, InBlocks)
+    if g.s <= g.t or known or bool(k[..., -1:, :].any()):
         return how, k, g
     looks = looked_at(how, g).reshape(-1, g.t, g.s).any(0)
     columns = looks.any(0).nonzero()

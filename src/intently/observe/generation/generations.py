@@ -132,6 +132,12 @@ class Generations:
                 return Rows(keep(q), keep(k), step.spec, g, store, ends)
         return Rows(store.keep(q), store.keep(k), step.spec, g)
 
+    def keeps_weights(self, place: Place) -> bool:
+        """Whether all entries that the next call may continue keep the weights themselves."""
+        opened = self._open.get((place.name, place.order), [])
+        kept = [x.entry.rows.last.how.how.weights is not None for x in opened]
+        return bool(kept) and all(kept)
+
     def begin(self, place: Place, entry: Entry, call: Call) -> None:
         """Let the next calls continue an entry."""
         shown = call.shown

@@ -28,9 +28,9 @@ from torch.utils._python_dispatch import (
     _push_mode,
 )
 
-from intently.observe.sources.regraded import Regraded
 from intently.observe.trace.calls import BY_HAND
 from intently.observe.trace.follow import Trace
+from intently.observe.trace.waiting import AfterFunctions
 from intently.observe.watching.call import traced
 from intently.observe.watching.helpers import Helper, helpers
 from intently.observe.watching.listener import Changing, Listener
@@ -49,16 +49,18 @@ class mode:  # noqa: N801 - used as a function: `with by_hand.mode():`
         self._turned_on = not _is_on()
         _here.count += 1
         edited = any(isinstance(x, Changing) for x in current())
-        self._regraded = Regraded(BY_HAND, _here.trace.waiting) if edited else nullcontext()
-        self._regraded.__enter__()
+        self._after = AfterFunctions(_here.trace.waiting) if edited else nullcontext()
+        self._after.__enter__()
         if self._turned_on:
+            _here.trace.graded = torch.is_grad_enabled()
             _here.trace.__enter__()
 
     def __exit__(self, *error: Any) -> None:
         if threading.get_ident() != self._thread:  # the stack of another thread is out of reach
             return
+        _here.trace.flush(ended=True)
         _here.count -= 1
-        self._regraded.__exit__(*error)
+        self._after.__exit__(*error)
         if self._turned_on and not _here.whole and _is_on():
             _leave()
         if not _here.count and not _here.whole:
@@ -77,6 +79,7 @@ class whole_model:  # noqa: N801 - as `mode`
     def __exit__(self, *error: object) -> None:
         if threading.get_ident() != self._thread:
             return
+        _here.trace.flush(ended=True)
         _here.whole -= 1
         if not _here.whole and _is_on():
             _leave()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -28,16 +28,22 @@ class Located(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """A site as one matrix over the text: weights in blocks, values (*b, h, s, e) and output."""
+    """A site as one matrix over the text: weights in blocks, values (*b, h, s, e) and output.
+
+    ``ordered`` is a tensor (*b, h, …) of the site with its blocks apart, (*b, h, n, …).
+    """
 
     weights: InBlocks
     values: Tensor
     output: Tensor
+    ordered: Callable[[Tensor], Tensor]
 
 
 def in_place(site: Site, scores: Scores | None) -> Placed | None:
     """The site with its blocks in their places; None if all queries share their keys."""
     side = site.side
+    if len(site.groups) < 4:
+        return None
     groups = [[(x.steps[1 - side], x.count) for x in group] for group in site.groups]
     keys = located(site.contraction.views[1 - side], [*groups[:-2], groups[-1]])
     if keys is None:
@@ -70,7 +76,7 @@ def in_place(site: Site, scores: Scores | None) -> Placed | None:
 
     weights = InBlocks(ordered(site.weights), rows, columns, queries.size, keys.size)
     values = _laid(ordered(site.values), columns, keys.size)
-    return Placed(weights, values, _laid(ordered(site.output), rows, queries.size))
+    return Placed(weights, values, _laid(ordered(site.output), rows, queries.size), ordered)
 
 
 def of_sources(site: Site) -> Site:
@@ -189,6 +195,8 @@ def _shared(at: Tensor, apart: Sequence[int], same: Sequence[int]) -> Tensor | N
 
 def _laid(x: Tensor, at: Tensor, size: int) -> Tensor:
     """Rows (…, n, u, e) in their places among ``size``; those that come twice are the same."""
-    out = x.new_zeros(*x.shape[:-3], size + 1, x.shape[-1])
-    out[..., at.flatten().clamp_min(-1) % (size + 1), :] = x.flatten(-3, -2)
-    return out[..., :size, :]
+    which = at.new_full((size + 1,), -1)
+    which[at.flatten()] = torch.arange(at.numel(), device=at.device)
+    which = which[:size]
+    rows = x.flatten(-3, -2)[..., which.clamp_min(0), :]
+    return torch.where((which < 0)[:, None], 0, rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial, reduce
 from operator import add, and_
@@ -14,36 +15,42 @@ from intently.core.biases import as_bias
 from intently.core.masks import allowed
 from intently.core.matrix import LazyMatrix
 from intently.observe.trace.blocks import Placed, in_place, of_sources
+from intently.observe.trace.normaliser import Normal
 from intently.observe.trace.scores import before_dropout, scores
 from intently.observe.trace.sites import Site
-from intently.observe.watching.call import After, AttentionSpec, Call
+from intently.observe.watching.call import After, AttentionSpec, Call, Put
 
 BY_HAND = "by hand"
 """The name of this source."""
 
 NO_PRODUCT = "the scores of its softmax are no product of queries and keys"
 IN_BLOCKS = "it attends in blocks"
+DROPPED = "dropout changed weights in blocks"
 CHANGED = "{} changed its weights before they met the values"
-OTHER = "{} makes them a whole"
+OTHER = "{} made them a whole"
 
 
 def call_of(site: Site) -> Call:
     """The call of a site: its queries and keys where they give the weights, else the weights."""
-    site = site if site.contraction.rows is None else of_sources(site)
-    y: Tensor | After = site.output
-    put = partial(_put_in, y) if _shares(y, site.contraction.result) else None
-    if site.contraction.summed is not None:
-        y, put = After(y.select(-3, 0), lambda mixed, rows: mixed.sum(-3)), None
-    site = replace(site, output=y)
+    summed, left = site.contraction.summed is not None, before_dropout(site)
     given = scores(site)
-    whole = before_dropout(site)
     placed = in_place(site, given)
     if placed is not None:
-        return replace(blocks_kept(placed), changed=changed(site))
-    met = None if whole is None else site.weights
-    site = site if whole is None else replace(site, weights=whole.expand(site.weights.shape))
+        return replace(blocks_kept(site, placed), shut=None if left is None else DROPPED)
+    y: Tensor | After = site.output
+    put: Put = partial(_put_in, site, _first if summed else _same, _same)
+    if summed:
+        y = After(_first(site.output), lambda mixed, rows: mixed.sum(-3))
+    made = of_sources(site) if site.contraction.rows is not None else replace(site)
+    met = passed = None
+    if left is not None:
+        whole, factor = (x.expand(site.weights.shape) for x in left)
+        met, passed, made.weights = site.weights, lambda: factor, whole
+    elif site.contraction.rows is not None:
+        passed = partial(_pairs, site)
+    as_weights = partial(weights_kept, made, y=y, met=met, passed=passed, put=put)
     if given is None:
-        return replace(weights_kept(site, why(site), put), met=met, changed=changed(site))
+        return replace(as_weights(why(site)), changed=changed(site))
     how = AttentionSpec(
         mask=allowed(reduce(and_, given.masks)) if given.masks else None,
         bias=reduce(add, map(as_bias, given.biases)) if given.biases else None,
@@ -52,32 +59,45 @@ def call_of(site: Site) -> Call:
     return Call(
         given.q,
         given.k,
-        site.values,
+        made.values,
         y,
         how,
         BY_HAND,
-        real=site.weights,
+        real=made.weights,
         put=put,
-        as_weights=lambda reason: replace(weights_kept(site, reason, put), met=met),
+        as_weights=as_weights,
         met=met,
+        passed=passed,
     )
 
 
-def blocks_kept(placed: Placed) -> Call:
+def blocks_kept(site: Site, placed: Placed) -> Call:
     """The call that keeps the weights of blocks, each in its place."""
-    w = placed.weights
+    w, y = placed.weights, placed.output
     none = w.weights.new_zeros(()).expand(*w.weights.shape[:-3], w.t, 0)
     keys = w.weights.new_zeros(()).expand(*w.weights.shape[:-3], w.s, 0)
-    how = AttentionSpec(weights=w.replaced(Tensor.detach))
-    return Call(none, keys, placed.values, placed.output, how, BY_HAND, as_it_is=IN_BLOCKS)
+    hidden = (w.rows < 0)[..., None]
+    put = partial(
+        _put_in,
+        site,
+        lambda x: placed.ordered(x).masked_fill(hidden, -1),
+        lambda edited: edited[..., w.rows.clamp_min(0), :],
+    )
+    how, ones = AttentionSpec(weights=w), torch.ones_like(w.weights[(0,) * (w.weights.ndim - 3)])
+    there = w.replaced(lambda x: ones if x is w.weights else x)
+    made = Call(none, keys, placed.values, y, how, BY_HAND, as_it_is=IN_BLOCKS, put=put)
+    return replace(made, passed=lambda: there.dense().clamp(max=1), changed=changed(site))
 
 
 def why(site: Site) -> str:
     """Why the weights are kept, and not the queries and keys."""
-    normal, changes = site.normal, changed(site)
+    normal = site.normal
     assert normal is not None
-    if changes is not None:
-        return CHANGED.format(changes)
+    changes = _changes(normal)
+    if not normal.sure:
+        return OTHER.format(" and ".join([f"aten.{normal.node.name}", *changes]))
+    if changes:
+        return CHANGED.format(" and ".join(changes))
     return (
         NO_PRODUCT
         if normal.node.name.endswith("softmax")
@@ -86,21 +106,24 @@ def why(site: Site) -> str:
 
 
 def changed(site: Site) -> str | None:
-    """What changed the weights after they were made a whole, before they met the values."""
-    assert site.normal is not None
-    names = [f"aten.{name}" for name in site.normal.changes if name != "native_dropout"]
-    return " and ".join(names) or None
+    """What changed weights that were a whole before they met the values, None if nothing did."""
+    normal = site.normal
+    return (" and ".join(_changes(normal)) or None) if normal and normal.sure else None
 
 
-def weights_kept(site: Site, reason: str, put: Any) -> Call:
+def _changes(normal: Normal) -> list[str]:
+    return [f"aten.{name}" for name in normal.changes if name != "native_dropout"]
+
+
+def weights_kept(site: Site, reason: str, y: Tensor | After, **more: Any) -> Call:
     """The call that keeps the weights themselves."""
-    w = site.weights.detach()
+    w = site.weights
     q, k = (
         w.new_zeros(()).expand(*w.shape[:-1], 0),
         w.new_zeros(()).expand(*w.shape[:-2], w.shape[-1], 0),
     )
     how = AttentionSpec(weights=w)
-    return Call(q, k, site.values, site.output, how, BY_HAND, real=w, as_it_is=reason, put=put)
+    return Call(q, k, site.values, y, how, BY_HAND, real=w, as_it_is=reason, **more)
 
 
 def sparse_call(weights: Tensor, axis: int) -> Call:
@@ -113,11 +136,36 @@ def sparse_call(weights: Tensor, axis: int) -> Call:
     return Call(none, keys, keys, None, how, BY_HAND, as_it_is="they are sparse", then=then)
 
 
-def _shares(y: Tensor, out: Tensor) -> bool:
-    return y.untyped_storage().data_ptr() == out.untyped_storage().data_ptr()
+def _pairs(site: Site) -> Tensor:
+    """1 where a query and a key are joined by an edge, else 0."""
+    assert site.contraction.rows is not None
+    row, index = site.contraction.rows
+    joined = index == torch.arange(row.count, device=index.device)[:, None]
+    return of_sources(replace(site, weights=joined.to(site.weights))).weights
 
 
-def _put_in(y: Tensor, edited: Tensor, matrix: LazyMatrix) -> None:
-    """Overwrite what a product returned."""
-    with torch.no_grad():
-        y.copy_(edited)
+def _put_in(
+    site: Site,
+    pick: Callable[[Tensor], Tensor],
+    part: Callable[[Tensor], Tensor],
+    edited: Tensor,
+    matrix: LazyMatrix,
+) -> None:
+    """Overwrite what an operation wrote: ``part`` of y at the places that ``pick`` takes, but -1."""
+    out, factor = site.contraction.added or (site.contraction.result, None)
+    out = out if site.into is None else site.into
+    flat, at, new = out.reshape(-1), pick(site.places()), part(edited)
+    if factor is not None:
+        new = flat[at] + factor * (new - pick(site.output))
+    there = at >= 0
+    made = flat.index_put((at[there],), new[there].to(out.dtype))
+    out.copy_(made.view(out.shape))
+
+
+def _same(x: Tensor) -> Tensor:
+    return x
+
+
+def _first(x: Tensor) -> Tensor:
+    """The output (*b, t, e) of one that is the same for all heads."""
+    return x.select(-3, 0)

@@ -33,6 +33,8 @@ class Contraction:
     """The heads, where the result is their sum."""
     rows: tuple[Axis, Tensor] | None = None
     """The rows of the result to which entries are added, and to which of them each."""
+    added: tuple[Tensor, float] | None = None
+    """What the operation wrote, where it adds the result times a factor to another tensor."""
 
     @staticmethod
     def of_product(node: Node, args: Sequence[Any], result: Tensor) -> Contraction | None:
@@ -62,9 +64,14 @@ class Contraction:
         beta, added = self.node.kwargs.get("beta", 1), self.node.kept(0)
         if not first or added is None or (beta == 0 and alpha == 1):
             return self
-        rest = (self.result.detach() - beta * added.detach()) / alpha
+        rest = (self.result - beta * added) / alpha
         result = torch.empty_strided(rest.shape, self.result.stride(), dtype=rest.dtype)
-        return replace(self, result=result.copy_(rest))
+        return replace(self, result=result.copy_(rest), added=(self.result, alpha))
+
+    def places(self) -> Tensor:
+        """The number of each entry of the result, with its steps."""
+        at = torch.empty_strided(self.result.shape, self.result.stride(), dtype=torch.int64)
+        return at.copy_(torch.arange(at.numel()).view(at.shape))
 
     @staticmethod
     def of_sum(node: Node, result: Tensor) -> Contraction | None:

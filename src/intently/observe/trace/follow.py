@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -15,17 +17,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from intently.core.kernels.operands import transformed
 from intently.observe.sources.flex import operator_call
 from intently.observe.sources.functional import how_of
-from intently.observe.sources.regraded import Waiting
 from intently.observe.trace.axes import PRODUCTS
 from intently.observe.trace.calls import BY_HAND, call_of, sparse_call
 from intently.observe.trace.contraction import Contraction
-from intently.observe.trace.graph import CONSTANT, RANDOM, SOFTMAX, Node, View, kind
+from intently.observe.trace.graph import CONSTANT, COPIES, RANDOM, SOFTMAX, Node, View, kind
+from intently.observe.trace.normaliser import upstream
 from intently.observe.trace.places import CHOOSES
 from intently.observe.trace.sites import Site, found, together
 from intently.observe.trace.sums import divided, factored
+from intently.observe.trace.waiting import OWN_BACKWARD, Waiting, has_own_backward
 from intently.observe.watching.call import Call, traced
 from intently.observe.watching.inputs import storage_of
-from intently.observe.watching.listener import Changing
+from intently.observe.watching.listener import Changing, in_backward
 from intently.observe.watching.scope import around, current, tell
 from intently.observe.watching.unseen import Softmax
 
@@ -43,8 +46,12 @@ LOOKED = frozenset(
 
 KEPT = (Tensor, list, tuple)
 
+OTHER_AXIS = "its weights were summed over another axis than the one along which they are a whole"
+
 WAITING = 64
 """Products at most that wait for a division."""
+
+SEVERAL = "aten.{} makes weights a whole that meet values in several products, some in each"
 
 
 class Trace(TorchDispatchMode):
@@ -56,7 +63,9 @@ class Trace(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.waiting: list[Waiting] = []
-        """Calls that edits change where gradients flow, until their function returns."""
+        """Sites that edits change; where gradients flow, when their function has returned."""
+        self.graded = False
+        """Whether gradients flow where the trace was turned on."""
         self.forget()
 
     def forget(self) -> None:
@@ -65,7 +74,8 @@ class Trace(TorchDispatchMode):
         self._recent: list[Node] = []
         self._products: dict[Node, Contraction] = {}
         self._softmaxes: dict[Node, Softmax] = {}
-        self._met: set[Node] = set()
+        self._edited: dict[Node, Site] = {}
+        self.waiting.clear()
         self._held: list[list[tuple[nn.Module | None, Site]]] = []
         self._sums: list[tuple[nn.Module | None, set[Node], Site]] = []
         self._room = 256
@@ -98,6 +108,8 @@ class Trace(TorchDispatchMode):
         if changes and self._held and any(map(self._holds, args)):
             self.flush()
         result = func(*args, **kwargs)
+        for site in self.waiting:
+            site.reads(name, args, result)
         if name.startswith(FUSED):
             with _Counted():
                 tell(current(), BY_HAND, None, partial(_fused_call, func, args, kwargs, result[0]))
@@ -114,8 +126,12 @@ class Trace(TorchDispatchMode):
         except Exception as error:  # the model goes on, whatever it computes with
             why = f"{type(error).__name__} in aten.{name}: {error}"
             for listener in current():
-                if not isinstance(listener, Changing):
-                    listener.miss(next(iter(around()[-1:]), None), BY_HAND, why)
+                listener.miss(next(iter(around()[-1:]), None), BY_HAND, why)
+        ready = [x for x in self.waiting if not x.graded]
+        for site in ready:
+            self.waiting.remove(site)
+            with _Counted():
+                site.tell()
         return result
 
     def _record(
@@ -124,7 +140,8 @@ class Trace(TorchDispatchMode):
         outs = result if isinstance(result, (tuple, list)) else (result,)
         outs = args[:1] if changes and "out" not in kwargs else outs
         more = [self._viewed(x) for x in kwargs.values() if isinstance(x, Tensor)]
-        data = not name.startswith((*CONSTANT, *RANDOM)) and _depends([*given, *more])
+        made = name.startswith((*CONSTANT, *RANDOM))  # data, too, where no model runs
+        data = not around() if made else _depends([*given, *more])
         for x in outs:
             storage = storage_of(x) if isinstance(x, Tensor) else None
             if storage is None:
@@ -175,12 +192,13 @@ class Trace(TorchDispatchMode):
     def _look(self, node: Node, args: Any, out: Tensor) -> None:
         if node.name in ("div", "mul"):
             if self._products and out.is_floating_point():
-                self._summed(divided(node, out, self._products))
+                products = dict(self._products)
+                self._summed(lambda: divided(node, out, products))
             if node.name == "div" or not (contraction := Contraction.of_one_key(node, out)):
                 return
             site = found(contraction)
             if site is not None:
-                self._found(site)
+                self._found(site, partial(found, contraction))
             return
         contraction = None
         if node.name in PRODUCTS:
@@ -193,25 +211,39 @@ class Trace(TorchDispatchMode):
             return
         site = found(contraction)
         if site is not None:
-            self._found(site)
+            self._found(site, partial(found, contraction))
             return
         self.flush()
-        site = factored(contraction, self._products)
-        if site is not None:
-            self._summed(({node}, site))
+        self._turned(contraction)
+        products = dict(self._products)
+
+        def of_features() -> tuple[set[Node], Site] | None:
+            site = factored(contraction, products)
+            return None if site is None else ({node}, site)
+
+        self._summed(of_features)
         if node.name in PRODUCTS and all(x.node.data for x in contraction.views):
             self._products[node] = contraction
             if len(self._products) > WAITING:
                 del self._products[next(iter(self._products))]
 
-    def _found(self, site: Site) -> None:
+    def _turned(self, contraction: Contraction) -> None:
+        """Note a softmax whose weights meet values along another axis."""
+        for view in contraction.views:
+            node = view.settled().node
+            while node.name in COPIES and (more := [x for _, x in node.sources()]):
+                node = more[0].settled().node
+            if node in self._softmaxes:
+                self._softmaxes[node].why = OTHER_AXIS
+
+    def _found(self, site: Site, again: Callable[[], Site | None]) -> None:
         """Hold a site until it is clear which other values its weights meet; edits cannot wait."""
         assert site.normal is not None
         node = site.normal.node
-        site.node.tensors.clear()
         softmax = self._softmaxes.get(node)
-        if softmax is not None:
-            softmax.met = True
+        for other in upstream(site.contraction.views[site.side]):
+            if other in self._softmaxes:
+                self._softmaxes[other].met = True
         whose = softmax.module if softmax is not None else None
         running = around()
         whose = whose if whose in running else next(iter(running[-1:]), None)
@@ -220,20 +252,31 @@ class Trace(TorchDispatchMode):
                 listener.mixed(whose, site.mixing)
             return
         if any(isinstance(x, Changing) for x in current()):
-            if node not in self._met:
-                self._met.add(node)
-                self._tell(whose, site)
+            first = self._edited.setdefault(node, site)
+            same = torch.equal(first.weights, site.weights)
+            refused = None if same else SEVERAL.format(node.name)
+            self._change(whose, site, again, first is not site, refused)
             return
+        site.node.tensors.clear()
         if not self._held or self._held[-1][0][1].normal.node is not node:  # type: ignore[union-attr]
             self.flush()
             self._held.append([])
-        self._held[-1].append((whose, site))
+        self._held[-1].append((whose, replace(site, again=in_backward())))
 
-    def _summed(self, sites: tuple[set[Node], Site] | None) -> None:
+    def _summed(self, make: Callable[[], tuple[set[Node], Site] | None]) -> None:
         """Hold the sum of products that a division makes whole, until the module ends."""
-        if sites is not None:
-            self._sums = [x for x in self._sums if not x[1] <= sites[0]]
-            self._sums.append((next(iter(around()[-1:]), None), *sites))
+        found = make()
+        if found is None:
+            return
+        products, site = found
+        whose = next(iter(around()[-1:]), None)
+        if any(isinstance(x, Changing) for x in current()):
+            refused = SEVERAL.format(site.node.name) if products & set(self._edited) else None
+            self._edited |= dict.fromkeys(products, site)
+            self._change(whose, site, lambda: (make() or (None, None))[1], False, refused)
+            return
+        self._sums = [x for x in self._sums if not x[1] <= products]
+        self._sums.append((whose, products, site))
 
     def _holds(self, x: Any) -> bool:
         storage = storage_of(x) if isinstance(x, Tensor) else None
@@ -251,6 +294,9 @@ class Trace(TorchDispatchMode):
         """
         if transformed():
             return
+        waiting, self.waiting[:] = list(self.waiting), []
+        for site in waiting:
+            site.tell()
         held, self._held = self._held, []
         for group in held:
             with _Counted():
@@ -261,11 +307,24 @@ class Trace(TorchDispatchMode):
                 self._tell(module, site)
 
     def _tell(self, module: nn.Module | None, site: Site) -> None:
-        listeners, make = current(), partial(call_of, site)
-        if site.weights.requires_grad and any(isinstance(x, Changing) for x in listeners):
-            self.waiting.append((module, make))
-        else:
-            tell(listeners, BY_HAND, module, make)
+        tell(current(), BY_HAND, module, partial(call_of, site), again=site.again)
+
+    def _change(
+        self,
+        module: nn.Module | None,
+        site: Site,
+        again: Callable[[], Site | None],
+        more: bool,
+        refused: str | None,
+    ) -> None:
+        """Let edits change a site."""
+        products = [site.contraction, *self._products.values()]
+        flows = any(x.requires_grad for one in products for x in one.factors)
+        graded = torch.is_grad_enabled() and flows
+        if self.graded and has_own_backward():
+            refused = OWN_BACKWARD
+        site = replace(site, again=in_backward())
+        self.waiting.append(Waiting(module, site, again, graded, more, refused))
 
     def holds_weights(self, given: Iterable[Any]) -> bool:
         """Whether weights are among the arguments of a module."""
@@ -305,23 +364,34 @@ class Trace(TorchDispatchMode):
             return x
         alive, node = self._memory.get(storage._cdata, (None, None))
         if node is None or alive is None or alive.expired():
-            base = x._base if x._is_view() and x._base is not None else x
-            base = base if base.numel() > x.numel() else x
-            node = Node("given", base, x.ndim > 0 and not _fixed(base))
+            node = Node("given", _whole(x), x.ndim > 0 and not _fixed(x))
             self._note(storage, node)
         return View.of(node, x)
 
 
+def _whole(x: Tensor) -> Tensor:
+    """The tensor of which x is a view, with its axes where x has them: a layer joins them first."""
+    base = x._base if x._is_view() else None
+    if base is None or base.numel() <= x.numel() or not base.is_contiguous():
+        return x
+    steps = sorted({s for s, n in zip(x.stride(), x.shape) if n > 1 and s} | {1}, reverse=True)
+    sizes = [a // b for a, b in zip([base.numel(), *steps], steps)]
+    return base.detach().view(sizes) if math.prod(sizes) == base.numel() else base
+
+
 def _fixed(x: Tensor) -> bool:
     """Whether a tensor is a parameter or a buffer of a running module."""
-    if isinstance(x, nn.Parameter):
+    if isinstance(x._base if x._is_view() else x, nn.Parameter):
         return True
-    at = x.untyped_storage()._cdata
-    return any(
-        y is not None and (y is x or y.untyped_storage()._cdata == at)
-        for module in around()
-        for y in (*module._buffers.values(), *module._parameters.values())
-    )
+    storage = storage_of(x)
+    for module in around():
+        for y in (*module._buffers.values(), *module._parameters.values()):
+            if y is x:
+                return True
+            other = None if y is None or storage is None else storage_of(y)
+            if other is not None and storage is not None and other._cdata == storage._cdata:
+                return True
+    return False
 
 
 def _depends(given: Iterable[Any]) -> bool:

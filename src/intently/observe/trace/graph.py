@@ -58,6 +58,16 @@ class View(NamedTuple):
         """The first and the last place in memory."""
         return self.offset, self.offset + sum((n - 1) * s for n, s in zip(self.size, self.stride))
 
+    def written_in_parts(self) -> bool:
+        """Whether an operation overwrote a part of it."""
+        node, (low, high) = self.node, self.span()
+        while node.before is not None and not node.wrote(self):
+            first, last = node.view.span()
+            if first <= high and low <= last:
+                return True
+            node = node.before
+        return False
+
     def settled(self) -> View:
         """The same view, of the node that wrote this part of the memory last."""
         view = self

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from intently.observe.trace.axes import along, back
-from intently.observe.trace.graph import SOFTMAX, Line, Node, View, moves
+from intently.observe.trace.graph import RANDOM, SOFTMAX, Line, Node, View, moves
 
 TOTALS = frozenset(("sum", "nansum", "index_add", "scatter_add", "scatter_reduce"))
 """Operations that may add up what a quotient then divides by their result."""
@@ -67,6 +67,19 @@ def normaliser(view: View, line: Line) -> Normal | None:
     return maybe
 
 
+def upstream(view: View, most: int = STEPS) -> set[Node]:
+    """What weights are made of: the operations up to their scores."""
+    left, seen = [view], set[Node]()
+    while left and len(seen) < most:
+        node = left.pop().settled().node
+        if node in seen:
+            continue
+        seen.add(node)
+        if node.name not in SOFTMAX:
+            left += [x for _, x in node.sources()]
+    return seen
+
+
 def _onward(node: Node, found: Sequence[Any]) -> Iterator[tuple[int, View, Line]]:
     if found:
         yield from ((i, x, line) for i, x, line in back(node, found) if x.node.data)
@@ -89,19 +102,16 @@ def is_dropout(node: Node) -> bool:
         return True
     if node.name not in ("mul", "div"):
         return False
-    return any(not x.node.data and _random(x) for _, x in node.views())
+    return any(_random(x) for _, x in node.views())
 
 
-def _random(view: View) -> bool:
+def _random(view: View, most: int = 6) -> bool:
+    """Whether a tensor is made of random numbers alone."""
     node = view.settled().node
-    for _ in range(6):
-        if node.name.startswith(("bernoulli", "rand", "uniform", "native_dropout")):
-            return True
-        nexts = [x for _, x in node.views()] if node.entrywise else []
-        if not nexts:
-            return False
-        node = nexts[0].settled().node
-    return False
+    if node.name.startswith((*RANDOM, "native_dropout")):
+        return True
+    nexts = [x for _, x in node.views()] if node.entrywise and most else []
+    return bool(nexts) and all(_random(x, most - 1) for x in nexts)
 
 
 def _whole(node: Node, found: Sequence[Any]) -> bool | None:

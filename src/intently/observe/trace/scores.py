@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from intently.core.matrix.labelling import HIDDEN
@@ -42,7 +43,7 @@ def scores(site: Site) -> Scores | None:
     walk = _Walk(site)
     for _ in range(STEPS):
         node = walk.view.settled().node
-        if node.before is not None and not (node.entrywise and node.wrote(walk.view)):
+        if walk.view.written_in_parts():
             return None
         if node.name in PRODUCTS:
             return walk.product(node) if walk.whole else None
@@ -51,15 +52,22 @@ def scores(site: Site) -> Scores | None:
     return None
 
 
-def before_dropout(site: Site) -> Tensor | None:
-    """The weights (*b, h, t, s) as they were before some were dropped; None if none were."""
+def before_dropout(site: Site) -> tuple[Tensor, Tensor] | None:
+    """The weights (*b, h, t, s) before some were dropped, and their factors; None if none were."""
     if site.normal is None or site.normal.dropped is None:
         return None
     walk, (node, i) = _Walk(site), site.normal.dropped
     for _ in range(STEPS):
         here = walk.view.settled().node
         if here is node:
-            return walk._other(node, i)
+            whole, factor = walk._other(node, i), None
+            if whole is not None and node.name in ("mul", "div"):
+                factor = walk._other(node, 1 - i)
+            elif whole is not None:
+                factor = torch.where(whole == 0, 0, site.weights / whole)
+            if whole is None or factor is None:
+                return None
+            return whole, 1 / factor if node.name == "div" else factor
         if here.name not in COPIES or not walk._into(here, 0):
             return None
     return None
@@ -100,6 +108,9 @@ class _Walk:
                 return False
             return self._into(node, 0)
         if name == "_log_softmax" and node is self.normal:
+            return self._into(node, 0)
+        if name == "neg":
+            self.scale = -self.scale
             return self._into(node, 0)
         if name in ("mul", "div"):
             factor = node.args[1]

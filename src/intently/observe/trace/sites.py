@@ -12,7 +12,7 @@ from torch import Tensor
 from intently.observe.trace.axes import along, back, made_by_parameters, origin
 from intently.observe.trace.contraction import Axis, Contraction
 from intently.observe.trace.graph import COPIES, SOFTMAX, Line, Node, View
-from intently.observe.trace.normaliser import STEPS, Normal, normaliser, whole
+from intently.observe.trace.normaliser import STEPS, Normal, normaliser, upstream, whole
 from intently.observe.trace.places import MOVES, places
 
 DEEP = 12
@@ -24,8 +24,10 @@ class Site:
     """Where weights met values.
 
     ``weights`` (*b, h, t, s), ``values`` (*b, g, s, e) and ``output`` (*b, h, t, e) are those of
-    the contraction, as views of its tensors; ``normal`` is None if nothing normalises the weights
-    along the keys. ``heads`` says that the axis before the last two are heads.
+    the contraction, as views of its tensors, without h where a code has but t and s; ``normal`` is
+    None if nothing normalises the weights along the keys. It was found ``again`` if a checkpoint
+    computed it in the backward pass. ``at`` are the places of the output in what was written, for
+    a sum of products; ``into`` is the tensor that stands for what was written since.
     """
 
     node: Node
@@ -37,6 +39,16 @@ class Site:
     contraction: Contraction
     groups: list[list[Axis]] = field(default_factory=list)
     mixing: str | None = None
+    again: bool | None = None
+    at: Tensor | None = None
+    into: Tensor | None = None
+
+    def places(self) -> Tensor:
+        """The number of each entry of the output (*b, h, t, e) in what its operation wrote."""
+        if self.at is not None:
+            return self.at
+        numbered = replace(self.contraction, result=self.contraction.places())
+        return laid_out(numbered, self.side, self.normal).output
 
 
 def found(contraction: Contraction) -> Site | None:
@@ -44,7 +56,7 @@ def found(contraction: Contraction) -> Site | None:
     best: tuple[int, Site] | None = None
     for side in (0, 1):
         view, values = contraction.views[side], contraction.views[1 - side]
-        if not view.node.data or not values.node.data:
+        if not (view.node.data or values.node.data):
             continue
         keys = [x for x in contraction.axes if x.count > 1 and x.steps[2] == 0 and all(x.steps[:2])]
         one, normal = _normal(contraction, side, keys)
@@ -53,7 +65,12 @@ def found(contraction: Contraction) -> Site | None:
         site = laid_out(one.alone(), side, normal)
         if not normal.sure and not whole(site.weights):
             continue
-        site.mixing = _mixing(contraction, side, keys)
+        if not view.node.data:
+            site.mixing = "fixed"
+        elif not values.node.data:
+            site.mixing = "parameters"
+        else:
+            site.mixing = _mixing(contraction, side, keys)
         far = len(normal.changes)
         if best is None or far < best[0]:
             best = far, site
@@ -77,6 +94,8 @@ def _normal(
 
 def together(sites: Sequence[Site]) -> Site:
     """The site of weights that met values in several products: of some of their keys, or of all."""
+    made = set[Node]().union(*(upstream(x.contraction.views[x.side]) for x in sites))
+    sites = [x for x in sites if x.node not in made] or sites  # a power of weights meets values
     first, parts = sites[0], dict[int, Site]()
     for site in sites:
         parts.setdefault(_start(site), site)
@@ -174,6 +193,7 @@ def laid_out(contraction: Contraction, side: int, normal: Normal | None) -> Site
     rows: list[Axis] = []
     keys: list[Axis] = []
     width: list[Axis] = []
+    told = False
     for joined, axis in _parts(contraction, side):
         w, v, o = axis.steps[side], axis.steps[1 - side], axis.steps[2]
         if joined is contraction.summed:
@@ -184,28 +204,32 @@ def laid_out(contraction: Contraction, side: int, normal: Normal | None) -> Site
             width.append(axis)
         elif not v:
             rows.append(axis)
-        elif _is_heads(contraction, side, axis):
-            heads.append(axis)
         else:
-            batch.append(axis)
+            own = _is_heads(contraction, side, axis)
+            told |= own is not None
+            (heads if own else batch).append(axis)
     more = [axis for axis in rows if len(rows) > 1 and _is_heads(contraction, side, axis)]
     if len(more) < len(rows):  # queries of several heads that share their values
         heads += more
         rows = [axis for axis in rows if axis not in more]
+    if batch and not heads and not told:  # nothing but tensors that were given
+        heads = [batch.pop()]
     if not batch and normal is not None and len(normal.node.size) > 3:
         batch = [Axis(1, (0, 0, 0))]
+    flat = not batch and not heads and normal is not None and len(normal.node.size) < 3
+    lead = [*([a] for a in batch), *([] if flat else [heads])]
     tensors = contraction.factors[side], contraction.factors[1 - side], contraction.result
     which = side, 1 - side, 2
     weights, values, output = (
-        _taken(x, i, [*((a,) for a in batch), heads, *last])
+        _taken(x, i, [*lead, *last])
         for x, i, last in zip(tensors, which, ((rows, keys), (keys, width), (rows, width)))
     )
     if contraction.rows is not None:
         row, index = contraction.rows
         at = torch.arange(row.count, device=index.device)
         weights = weights * (index == at[:, None])
-        output = _taken(tensors[2], 2, [*((a,) for a in batch), heads, [row], width])
-    groups = [*([a] for a in batch), heads, rows, keys]
+        output = _taken(tensors[2], 2, [*lead, [row], width])
+    groups = [*lead, rows, keys]
     return Site(contraction.node, weights, values, output, normal, side, contraction, groups)
 
 
@@ -246,12 +270,14 @@ def finest(view: View, line: Line, steps: int) -> list[int]:
     return found
 
 
-def _is_heads(contraction: Contraction, side: int, axis: Axis) -> bool:
-    """Whether an axis of the weights and the output is made by parameters."""
-    return any(
-        axis.steps[i] and made_by_parameters(contraction.views[i], ((axis.steps[i], axis.count),))
+def _is_heads(contraction: Contraction, side: int, axis: Axis) -> bool | None:
+    """Whether an axis of the weights and the output is made by parameters; None if unknown."""
+    found = [
+        made_by_parameters(contraction.views[i], ((axis.steps[i], axis.count),))
         for i in (1 - side, side)
-    )
+        if axis.steps[i]
+    ]
+    return True if True in found else False if False in found else None
 
 
 def _taken(x: Tensor, which: int, axes: Sequence[Sequence[Axis]]) -> Tensor:

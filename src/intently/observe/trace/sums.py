@@ -31,21 +31,21 @@ def divided(
         others = [y for j, y in args if j != i]
         if not any(map(mixes, others)) or not _holds(x, waiting):
             continue
-        terms = _terms(node.view, torch.ones_like(out, dtype=torch.float64), out, waiting, DEPTH)
+        one = torch.ones_like(out, dtype=torch.float64)
+        numbers = torch.arange(1, out.numel() + 1, device=out.device).view(out.shape)
+        terms = _terms(node.view, one, numbers, waiting, DEPTH)
         for side in (0, 1):
-            sites = [_site(waiting[term.product], side, term, node) for term in terms]
+            sites = [_site(waiting[term.product], side, term, node, out) for term in terms]
             shapes = {(x.weights.shape[:-1], x.values.shape[:-2]) for x in sites}
             if len(shapes) != 1:
                 continue
             weights = torch.cat([x.weights for x in sites], -1)
             if whole(weights):
                 values = torch.cat([x.values for x in sites], -2)
-                made = replace(
-                    sites[0], weights=weights, values=values, output=sites[0].output.clone()
-                )
+                made = replace(sites[0], weights=weights, values=values)
                 return {term.product for term in terms}, made
         for term in terms[:1] if len(terms) == 1 else ():
-            site = factored(waiting[term.product], waiting, term, node)
+            site = factored(waiting[term.product], waiting, term, node, out)
             if site is not None:
                 return {term.product}, site
     return None
@@ -56,6 +56,7 @@ def factored(
     waiting: Mapping[Node, Contraction],
     term: Term | None = None,
     by: Node | None = None,
+    out: Tensor | None = None,
 ) -> Site | None:
     """The site of weights that are never made: features of queries times features of keys."""
     for side in (0, 1):
@@ -65,37 +66,44 @@ def factored(
             by = by or contraction.node
             outer = (
                 laid_out(contraction, side, Normal(by, False))
-                if term is None
-                else _site(contraction, side, term, by)
+                if term is None or out is None
+                else _site(contraction, side, term, by, out)
             )
-            keys = laid_out(inner, inner_side, None)
+            keys = laid_out(inner, inner_side, outer.normal)
             left, right = outer.weights, keys.weights
             if left.shape[:-2] != right.shape[:-2] or left.shape[-1] != right.shape[-2]:
                 continue
             if whole(left[..., :2, :] @ right) and outer.values.shape[-1] == keys.values.shape[-1]:
                 weights = left @ right
-                made = replace(
-                    outer, weights=weights, values=keys.values, output=outer.output.clone()
-                )
+                output = outer.output.clone()
+                made = replace(outer, weights=weights, values=keys.values, output=output)
                 return made if whole(weights) else None
     return None
 
 
 class Term(NamedTuple):
-    """A product in a sum, in its own axes: its factor, and the sum itself."""
+    """A product in a sum, in its own axes: its factor, and the number of each entry in the sum.
+
+    Numbers begin at 1; 0 stands for entries that are not in it.
+    """
 
     product: Node
     factor: Tensor
-    whole: Tensor
+    numbers: Tensor
 
 
-def _site(contraction: Contraction, side: int, term: Term, by: Node) -> Site:
+def _site(contraction: Contraction, side: int, term: Term, by: Node, out: Tensor) -> Site:
     """A product as a site, each row of its weights times a factor, and the sum as its output."""
     site = laid_out(contraction, side, Normal(by, False))
-    factor = laid_out(replace(contraction, result=term.factor), side, None).output[..., :1]
-    whole = laid_out(replace(contraction, result=term.whole), side, None).output
+    factor, numbers = (
+        laid_out(replace(contraction, result=x), side, site.normal).output
+        for x in (term.factor, term.numbers)
+    )
+    weights = (site.weights * factor[..., :1]).to(site.weights.dtype)
+    output = torch.cat([out.new_zeros(1), out.reshape(-1)])[numbers]
+    written = replace(contraction, result=out)
     return replace(
-        site, node=by, weights=(site.weights * factor).to(site.weights.dtype), output=whole
+        site, node=by, weights=weights, output=output, contraction=written, at=numbers - 1
     )
 
 
@@ -113,13 +121,13 @@ def _holds(view: View, waiting: Mapping[Node, Contraction]) -> bool:
 
 
 def _terms(
-    view: View, factor: Tensor, out: Tensor, waiting: Mapping[Node, Contraction], depth: int
+    view: View, factor: Tensor, numbers: Tensor, waiting: Mapping[Node, Contraction], depth: int
 ) -> list[Term]:
     """The products of which a tensor is a sum."""
     view = view.settled()
-    node, factor, out = view.node, _within(view, factor), _within(view, out)
+    node, factor, numbers = view.node, _within(view, factor), _within(view, numbers)
     if node in waiting:
-        return [Term(node, factor, out)]
+        return [Term(node, factor, numbers)]
     found: list[Term] = []
     if not depth or not node.entrywise:
         return found
@@ -134,7 +142,7 @@ def _terms(
             share = share * other if node.name == "mul" else share / other
         elif node.name == "sub" and i == 1:
             share = -share
-        found += _terms(x, share, out, waiting, depth - 1)
+        found += _terms(x, share, numbers, waiting, depth - 1)
     return found
 
 

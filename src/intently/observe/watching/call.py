@@ -109,6 +109,10 @@ class InPieces:
     weights: Tensor
 
 
+Put: TypeAlias = "Callable[[Tensor, LazyMatrix], Any]"
+"""Makes what the model gets of another y and its weights."""
+
+
 @dataclass
 class Call:
     """One attention call: q (b, h, t, d), k (b, g, s, d), v (b, g, s, e), and y = A @ v.
@@ -117,7 +121,8 @@ class Call:
     otherwise the innermost running module is. ``handed`` is the tensor that the model continues
     with, if that is not y itself, and ``back`` turns its gradient into that of y (b, h, t, e).
     ``put`` of another y and its weights is what the model gets in place of the result; ``edited``
-    says which edits changed the call; ``shut`` is the operation that left no place to change it.
+    says which edits changed the call; ``shut`` is why it cannot be changed. It
+    ran ``again`` if a checkpoint computed it in the backward pass.
 
     Attention by hand: y is None where the product was not seen, and ``then`` why. If v holds the
     values of some keys only, ``columns`` says which. ``real`` are the weights (b, h, t, s) that
@@ -143,8 +148,10 @@ class Call:
     met: Tensor | None = None
     as_weights: Callable[[str], Call] | None = None
     handed: Tensor | None = None
-    put: Callable[[Tensor, LazyMatrix], Any] | None = None
+    put: Put | None = None
+    passed: Callable[[], Tensor] | None = None
     edited: str | None = None
+    again: bool = False
     back: Callable[[Tensor], Tensor] | None = None
 
     @property

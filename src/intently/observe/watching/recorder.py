@@ -40,7 +40,9 @@ MIXED = {
     "parameters": "what has parameters of its own, such as experts, classes or channels",
     "parts": "what separate parts of the model made, such as layers or experts",
     "copies": "copies of one tensor, such as streams",
+    "fixed": "by numbers that do not depend on the data, such as learned or equal ones",
 }
+EARLIER = "those of earlier steps are"
 HIDDEN = "rounding hides whether its queries and keys give them"
 AS_IT_IS = "{}: the weights themselves are kept, t · s numbers, because {}."
 EDITED = "{}: these are the weights after {}."
@@ -69,6 +71,7 @@ class Recorder(Listener):
         self._gradients = Gradients(self._store, covered) if gradients else None
         self._generations = Generations(self._store, self.running, covered)
         self._counts: dict[str, int] = {}
+        self._mixing: set[str] = set()
 
     def called(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Hear which texts the model reads; errors never reach it."""
@@ -83,7 +86,7 @@ class Recorder(Listener):
 
     def see(self, call: Call) -> None:
         """Keep a call under the name of the module that made it; errors never reach the model."""
-        again = in_backward()  # checkpointing
+        again = call.again
         name = None if again and self._gradients is None else self._named(call.module)
         if name is None:
             return
@@ -106,14 +109,15 @@ class Recorder(Listener):
 
     def miss(self, module: nn.Module | None, source: str, why: str) -> None:
         """Note that a source saw a call that cannot be kept, and why."""
-        name = None if in_backward() else self._named(module)
+        name = self._named(module)
         if name is not None:
             self.recording.covered.unseen[name] = f"{source}: {why}"
 
     def mixed(self, module: nn.Module | None, what: str) -> None:
         """Note that a module mixes parts of the model, and does not attend."""
-        name = None if in_backward() else self._named(module)
+        name = self._named(module)
         if name is not None:
+            self._mixing.add(name)
             self.recording.covered.note(MIXING.format(name, MIXED[what]))
 
     def compiled(self) -> None:
@@ -145,7 +149,7 @@ class Recorder(Listener):
         for name, why in unseen(self.names.chosen(), seen, self.ran, self._deep).items():
             if name in seen:
                 covered.note(f"{name}: {why}")
-            else:
+            elif name not in self._mixing:
                 covered.unseen.setdefault(name, why)
         for text, applies in ((ELSEWHERE, self.ran.elsewhere), (LAST_BITS, self._deep)):
             if applies:
@@ -159,11 +163,12 @@ class Recorder(Listener):
             found = self._confirmed(name, step)
             why = None if found else self._differs(step)
             why = EMPTY if _sees_empty(step) else why
+            why = why or (EARLIER if self._generations.keeps_weights(place) else None)
             if why is not None:
                 call, found = call.as_weights(why), None
                 step = self._normalised(call)
         for text, why in ((AS_IT_IS, call.as_it_is), (THEN, call.then)):
-            if why is not None:
+            if why is not None and why is not EARLIER:
                 self.recording.covered.note(text.format(name, why))
         if call.edited is not None:
             self.recording.covered.note(EDITED.format(name, call.edited))

@@ -9,6 +9,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar, Token
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -143,12 +144,15 @@ def tell(
     module: nn.Module | None,
     make: Made,
     result: Any = None,
+    again: bool | None = None,
 ) -> Any:
     """Hand over the call that ``make`` returns, or its text or error: why there is none.
 
     Returns the ``result`` of the function that attended, or what edits make of it. A call that a
-    source cannot read is missed, and never stops the model, unless it was to be edited.
+    source cannot read is missed, and never stops the model, unless it was to be edited. The call
+    ran ``again`` if a checkpoint computed it in the backward pass.
     """
+    again = in_backward() if again is None else again
     editors = [x for x in listeners if isinstance(x, Changing)]
     made = partial(_made, make, module)
     # neither a user's mode nor a watch sees what is computed here
@@ -161,10 +165,10 @@ def tell(
                 for listener in listeners:
                     if isinstance(listener, Changing):
                         continue
-                    if isinstance(call, str):
+                    if not isinstance(call, str):
+                        listener.see(replace(call, again=again) if again else call)
+                    elif not again:
                         listener.miss(module, source, call)
-                    else:
-                        listener.see(call)
     return result
 
 
