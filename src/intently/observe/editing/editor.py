@@ -25,6 +25,7 @@ from intently.observe.watching.call import (
     After,
     AttentionSpec,
     Call,
+    Weights,
     numberless,
     operand,
     traced,
@@ -155,7 +156,7 @@ class Editor(Changing):
             raise build(UnverifiedError, name, expected, "others", verdict.why)
         return call, matrix if isinstance(matrix, Attention) else Dense(matrix.dense()), shown, v
 
-    def _verdict(self, call: Call, matrix: LazyMatrix, number: int) -> Verdict:
+    def _verdict(self, call: Call, matrix: Weights, number: int) -> Verdict:
         seldom = number and number & (number - 1) and number % 32
         if seldom and call.as_weights is None:
             return Verdict(None)

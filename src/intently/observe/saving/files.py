@@ -2,7 +2,7 @@
 
 The tensors are queries and keys (b, h, t, d), head after head, so that a read of some rows touches
 one head. Everything else is JSON in the metadata: names, tokens, verdicts, and masks, biases and
-scores in the form of `value_json`. A file that `save` would not have written is refused with the
+scores in the form of `values`. A file that `save` would not have written is refused with the
 reason; nothing in it is unpickled or run, and no name in it names a file.
 """
 
