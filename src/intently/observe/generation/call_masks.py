@@ -42,8 +42,8 @@ def joined_how(pieces: Sequence[Piece]) -> AttentionSpec:
     last = hows[-1]
     if len(pieces) == 1:
         return last
-    tiles = [how.weights for how in hows if isinstance(how.weights, Tensor)]
-    if tiles:
+    if last.weights is not None:
+        tiles = [how.weights for how in hows if isinstance(how.weights, Tensor)]
         return replace(last, weights=_written(pieces, tiles))
     mask, bias = _plain(pieces, hows), last.bias
     if mask is None:
@@ -136,13 +136,14 @@ def one_by_one(call: Call, how: AttentionSpec, g: Geometry) -> tuple[Call, Atten
 
 def _plain(pieces: Sequence[Piece], hows: Sequence[AttentionSpec]) -> Mask | None:
     """The causal mask of a first call that single steps follow which see everything before."""
-    mask, (first, *others) = hows[0].mask, [piece.geometry for piece in pieces]
+    mask, first = hows[0].mask, pieces[0].geometry
     if mask is None and first.t == first.s == 1:
         mask = causal()
-    lows = any(piece.low for piece in pieces)
-    steps = all(g.t == 1 and how.mask is None for g, how in zip(others, hows[1:]))
-    grown = steps and not lows and others[-1].s > first.s
-    return mask if mask is not None and grown and is_plain_causal(mask) else None
+    if mask is None or not is_plain_causal(mask) or pieces[-1].geometry.s <= first.s:
+        return None
+    steps = (p.geometry.t == 1 and not p.low and h.mask is None for p, h in zip(pieces, hows))
+    next(steps)
+    return mask if all(steps) else None
 
 
 def _whole(pieces: Sequence[Piece]) -> Geometry:

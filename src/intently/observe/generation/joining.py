@@ -83,7 +83,8 @@ class Rows:
     @property
     def shape(self) -> tuple[int, ...]:
         """(b, h, t, s) of all calls."""
-        t, s = sum(x.geometry.t for x in self._pieces), max(x.end for x in self._pieces)
+        t = sum(piece.geometry.t for piece in self._pieces)
+        s = max(piece.low + piece.geometry.s for piece in self._pieces)
         return (*self.last.geometry.lead, t, max(s, self.columns))
 
     @property
