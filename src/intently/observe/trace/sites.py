@@ -232,7 +232,11 @@ def laid_out(contraction: Contraction, side: int, normal: Normal | None) -> Site
         heads += more
         rows = [axis for axis in rows if axis not in more]
     if batch and not heads and not told:  # nothing but tensors that were given
+        size = normal.node.size if normal is not None else ()
+        total = size[-3] if len(size) > 2 else 1
         heads = [batch.pop()]
+        while batch and math.prod(x.count for x in (batch[-1], *heads)) <= total:
+            heads.insert(0, batch.pop())
     if not batch and normal is not None and len(normal.node.size) > 3:
         batch = [Axis(1, (0, 0, 0))]
     flat = not batch and not heads and normal is not None and len(normal.node.size) < 3

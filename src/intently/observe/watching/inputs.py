@@ -45,7 +45,12 @@ class Inputs:
             return
         before, after = storage_of(x), storage_of(y)
         if before is not None and after is not None and before._cdata != after._cdata:
-            self._made[after._cdata] = StorageWeakRef(after), StorageWeakRef(before)
+            alive, root = self._made.get(before._cdata, (None, None))
+            known = root is not None and alive is not None and not alive.expired()
+            self._made[after._cdata] = (
+                StorageWeakRef(after),
+                root if known else StorageWeakRef(before),
+            )
 
     def made(self, x: Tensor) -> bool:
         """Whether a part that ran in this forward made x."""
@@ -53,13 +58,11 @@ class Inputs:
 
     def root(self, x: Tensor) -> int | None:
         """The memory that x was made of in the end."""
-        place, known = _memory(x), dict(self._made)
-        while place is not None and place in known:
-            alive, before = known.pop(place)
-            if alive.expired():
-                return None
-            place = before.cdata
-        return place
+        place = _memory(x)
+        alive, root = self._made.get(place, (None, None)) if place is not None else (None, None)
+        if root is None or alive is None:
+            return place
+        return None if alive.expired() or root.expired() else root.cdata
 
 
 def comes_from_elsewhere(call: Call, around: Sequence[Inputs]) -> bool | None:
