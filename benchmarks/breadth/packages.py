@@ -1,33 +1,29 @@
-"""Models of other packages on PyPI: how each is built tiny, and what it is called with.
+"""What the cases of other packages on PyPI stand on: their inputs, and how a class is found.
 
-`packages.txt` lists the packages; install them with ``pip install --no-deps`` beside einops, einx,
-jaxtyping, transformers and their light helpers. A family whose package is absent is not built, and
-its row names the package. A case is the path of a class, the options it is built with (or a
-function of the class that builds it), and its arguments.
+A case is the path of a class, the options it is built with (or a function of the class that builds
+it), and its arguments. `packages_of_images` and `packages_of_text` hold them.
 
-Not tried, because they are not on PyPI, or not without compiled kernels or another release of a
-library that is here: set_transformer, nanoGPT, minGPT and Time-Series-Library (repositories only),
-torchscale (fairscale), memorizing-transformers and RETRO (faiss), adapters, OpenNMT-py, nnsight,
-torchao and bitsandbytes.
+Install the packages of ``packages.txt`` with ``pip install --no-deps``. A family whose package is
+absent is not built, and its row names the package. Not tried, because they are not on PyPI, or not
+without other releases of libraries that are here: set_transformer, nanoGPT, minGPT and
+Time-Series-Library (repositories only), torchscale (timm), memorizing-transformers and RETRO
+(faiss), adjacent-attention-network, enformer and long-short-transformer (older releases), adapters,
+OpenNMT-py, nnsight, torchao, optimum-quanto, bitsandbytes, imagen, and the whole model of NUWA.
 """
 
 from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from importlib.machinery import ModuleSpec
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
 import torch
-from einops import rearrange
 from torch import Tensor, nn
 
-from benchmarks.breadth import styles
-from benchmarks.breadth.functions import scores
 from benchmarks.breadth.run import Way, stirred
 
 Build = dict[str, Any] | Callable[[Any], nn.Module]
@@ -46,539 +42,11 @@ def whole(*shape: int, most: int = 18) -> Tensor:
 
 
 X, IDS, IMAGE = floats(2, 16, 32), whole(2, 16), floats(2, 3, 32, 32)
-MASK = torch.arange(16).expand(2, 16) < torch.tensor([[16], [11]])
-MAP, VIDEO, SERIES = floats(2, 32, 8, 8), floats(2, 3, 4, 32, 32), floats(2, 3, 32)
-PLACES, NEAR = floats(2, 16, 3), torch.eye(16).roll(1, 0).bool().expand(2, 16, 16)
-EDGES = torch.stack([torch.arange(48) % 16, torch.arange(48) * 7 % 16])
+MAP = floats(2, 32, 8, 8)
 
 HEADS: dict[str, Any] = {"heads": 4, "dim_head": 8}
 PLAIN: dict[str, Any] = {"dim": 32, **HEADS}
 DEEP: dict[str, Any] = {**PLAIN, "depth": 2}
-TEXT: dict[str, Any] = {**DEEP, "num_tokens": 20}
-LONG: dict[str, Any] = {**TEXT, "max_seq_len": 16}
-SORTED: dict[str, Any] = {**LONG, "dim_head": None}
-VIT: dict[str, Any] = {**DEEP, "image_size": 32, "patch_size": 8, "num_classes": 5, "mlp_dim": 48}
-VIT_1D = {k: x for k, x in VIT.items() if k != "image_size"} | {"seq_len": 32}
-VIT_3D = {k: x for k, x in VIT.items() if k != "patch_size"} | {
-    "image_patch_size": 8, "frames": 4, "frame_patch_size": 2,
-}  # fmt: skip
-VIT_ND = {k: x for k, x in VIT.items() if k != "image_size"} | {"ndim": 2, "input_shape": 32}
-VIVIT = {k: x for k, x in VIT_3D.items() if k != "depth"} | {
-    "spatial_depth": 1, "temporal_depth": 1,
-}  # fmt: skip
-STAGES = {"num_classes": 5, "dim": 16, "depth": (1, 1), "dim_head": 8, "window_size": 4}
-TWINS = {
-    f"s{i}_{name}": x[i - 1]
-    for name, x in {
-        "emb_dim": (16, 16, 32, 32), "patch_size": (2, 2, 2, 1), "local_patch_size": (4, 4, 4, 4),
-        "global_k": (4, 4, 2, 2), "depth": (1, 1, 1, 1),
-    }.items()
-    for i in (1, 2, 3, 4)
-}  # fmt: skip
-CVT = {
-    f"s{i}_{name}": x
-    for name, x in {"emb_dim": 16, "heads": 2, "depth": 1, "mlp_mult": 2}.items()
-    for i in (1, 2, 3)
-}
-VARIATES = {**DEEP, "num_variates": 5, "lookback_len": 24, "pred_length": (4,)}
-UNET: dict[str, Any] = {"dim": 16, "dim_mults": (1, 2), "attn_dim_head": 8, "attn_heads": 2}
-
-
-def around(path: str, name: str, **more: Any) -> Callable[[Any], nn.Module]:
-    """What builds a class around a ViT, handed in as ``name``."""
-    return lambda kind: kind(**{name: found(path)(**VIT)}, **more)
-
-
-VIT_PYTORCH: dict[str, Case] = {
-    **{
-        f"vit_pytorch.{name}": (VIT, IMAGE)
-        for name in (
-            "vit.ViT simple_vit.SimpleViT deepvit.DeepViT parallel_vit.ViT jumbo_vit.JumboViT "
-            "normalized_vit.nViT rvt.RvT simple_flash_attn_vit.SimpleViT "
-            "simple_uvit.SimpleUViT simple_vit_with_patch_dropout.SimpleViT "
-            "simple_vit_with_qk_norm.SimpleViT simple_vit_with_register_tokens.SimpleViT "
-            "simple_vit_with_value_residual.SimpleViT vit_for_small_dataset.ViT vit_5.ViT "
-            "vit_with_patch_dropout.ViT vit_with_patch_merger.ViT vit_with_decorr.ViT "
-            "vit_with_keel_post_ln.ViT vit_detpool.ViTDetPool jet_vit.JetViT "
-            "attn_residual_with_dca_simple_vit.SimpleViT "
-            "simple_vit_attn_residual.SimpleViTAttnResidual "
-            "simple_vit_orthog_residual_update.SimpleViT "
-            "simple_vit_with_relative_proj_pos_bias.SimpleViT "
-            "simple_vit_with_sparse_gating.SimpleViTWithSparseGating "
-            "simple_vit_with_specialized_cls.SimpleViT"
-        ).split()
-    },
-    "vit_pytorch.cait.CaiT": ({**VIT, "cls_depth": 1}, IMAGE),
-    "vit_pytorch.xcit.XCiT": ({**VIT, "cls_depth": 1}, IMAGE),
-    "vit_pytorch.ats_vit.ViT": ({**VIT, "max_tokens_per_depth": (8, 4)}, IMAGE),
-    "vit_pytorch.pit.PiT": ({**VIT, "depth": (1, 1)}, IMAGE),
-    "vit_pytorch.simple_vit_with_fft.SimpleViT": ({**VIT, "freq_patch_size": 8}, IMAGE),
-    "vit_pytorch.simple_vit_with_hyper_connections.SimpleViT": (
-        {**VIT, "num_residual_streams": 2}, IMAGE),
-    "vit_pytorch.looped_vit.LoopedViT": (
-        {**{k: x for k, x in VIT.items() if k != "depth"}, "pre_loop_depth": 1,
-         "num_looped_blocks": 1, "post_loop_depth": 1, "loop_depth": 2}, IMAGE),
-    "vit_pytorch.wwt.WWT": ({**VIT, "num_slots": 4}, IMAGE),
-    "vit_pytorch.cct.CCT": (
-        {"img_size": 32, "embedding_dim": 32, "num_layers": 2, "num_heads": 4, "mlp_ratio": 2.0,
-         "num_classes": 5}, IMAGE),
-    "vit_pytorch.cross_vit.CrossViT": (
-        {"image_size": 32, "num_classes": 5, "depth": 1, "sm_dim": 16, "lg_dim": 32,
-         "sm_patch_size": 8, "lg_patch_size": 16, "cross_attn_depth": 1,
-         **{f"{x}_enc_{k}": n for x in ("sm", "lg") for k, n in
-            (("depth", 1), ("heads", 2), ("mlp_dim", 32), ("dim_head", 8))}}, IMAGE),
-    "vit_pytorch.crossformer.CrossFormer": (
-        {"dim": (32, 64, 64, 64), "depth": (1, 1, 1, 1), "global_window_size": (4, 2, 2, 1),
-         "local_window_size": 2, "num_classes": 5}, floats(2, 3, 64, 64)),
-    "vit_pytorch.cvt.CvT": ({**CVT, "num_classes": 5}, IMAGE),
-    "vit_pytorch.efficient.ViT": (
-        lambda kind: kind(
-            **{k: VIT[k] for k in ("dim", "image_size", "patch_size", "num_classes")},
-            transformer=found("nystrom_attention.Nystromformer")(**DEEP, num_landmarks=4)), IMAGE),
-    "vit_pytorch.levit.LeViT": (
-        {"image_size": 32, "num_classes": 5, "stages": 2, "dim": (16, 32), "depth": 1,
-         "heads": (2, 4), "mlp_mult": 2, "dim_key": 8, "dim_value": 8}, IMAGE),
-    "vit_pytorch.look_vit.LookViT": (
-        {**{k: VIT[k] for k in ("dim", "image_size", "num_classes", "heads", "dim_head")},
-         "depth": 1, "patch_size": 8, "highres_patch_size": 4, "cross_attn_heads": 2,
-         "cross_attn_dim_head": 8}, IMAGE),
-    "vit_pytorch.max_vit.MaxViT": (STAGES, IMAGE),
-    "vit_pytorch.max_vit_with_registers.MaxViT": (STAGES, IMAGE),
-    "vit_pytorch.mobile_vit.MobileViT": (
-        {"image_size": (64, 64), "dims": [16, 16, 16], "num_classes": 5,
-         "channels": [8, 8, 8, 8, 16, 16, 16, 16, 16, 16, 16]}, floats(1, 3, 64, 64)),
-    "vit_pytorch.na_vit.NaViT": (VIT, {"batched_images": [[IMAGE[0], IMAGE[1, :, :16]]]}),
-    "vit_pytorch.na_vit_nested_tensor.NaViT": (VIT, {"images": [IMAGE[0], IMAGE[1, :, :16]]}),
-    "vit_pytorch.nest.NesT": (
-        {k: VIT[k] for k in ("dim", "heads", "dim_head", "num_classes")}
-        | {"image_size": 32, "patch_size": 4, "num_hierarchies": 2, "block_repeats": 1}, IMAGE),
-    "vit_pytorch.recorder.Recorder": (around("vit_pytorch.vit.ViT", "vit"), IMAGE),
-    "vit_pytorch.learnable_memory_vit.Adapter": (
-        lambda kind: kind(vit=found("vit_pytorch.learnable_memory_vit.ViT")(**VIT)), IMAGE),
-    "vit_pytorch.regionvit.RegionViT": (
-        {"dim": (16, 32, 32, 32), "depth": (1, 1, 1, 1), "window_size": 2, "num_classes": 5},
-        floats(2, 3, 64, 64)),
-    "vit_pytorch.scalable_vit.ScalableViT": (
-        {"num_classes": 5, "dim": 16, "heads": (2, 2), "depth": (1, 1), "window_size": (4, None),
-         "reduction_factor": (2, 1), **dict.fromkeys(
-             ("ssa_dim_key", "ssa_dim_value", "iwsa_dim_key", "iwsa_dim_value"), (8, 8))}, IMAGE),
-    "vit_pytorch.sep_vit.SepViT": (
-        {**STAGES, "heads": (2, 2), "window_size": 7}, floats(1, 3, 56, 56)),
-    "vit_pytorch.t2t.T2TViT": (
-        {**{k: x for k, x in VIT.items() if k != "patch_size"},
-         "t2t_layers": ((7, 4), (3, 2))}, IMAGE),
-    "vit_pytorch.twins_svt.TwinsSVT": ({**TWINS, "num_classes": 5}, IMAGE),
-    "vit_pytorch.vit_1d.ViT": (VIT_1D, SERIES),
-    "vit_pytorch.simple_vit_1d.SimpleViT": (VIT_1D, SERIES),
-    "vit_pytorch.vit_3d.ViT": (VIT_3D, VIDEO),
-    "vit_pytorch.simple_vit_3d.SimpleViT": (VIT_3D, VIDEO),
-    "vit_pytorch.simple_flash_attn_vit_3d.SimpleViT": (VIT_3D, VIDEO),
-    "vit_pytorch.vit_nd.ViTND": (VIT_ND, IMAGE),
-    "vit_pytorch.vit_nd_rotary.ViTND": (VIT_ND, IMAGE),
-    "vit_pytorch.vit_nd_pope.ViTND": (VIT_ND, IMAGE),
-    "vit_pytorch.vivit.ViViT": (VIVIT, VIDEO),
-    "vit_pytorch.vivit.ViViT, not flash": ({**VIVIT, "use_flash_attn": False}, VIDEO),
-}  # fmt: skip
-
-OF_TEXT: dict[str, Case] = {
-    "perceiver_pytorch.Perceiver": (
-        {"num_freq_bands": 2, "max_freq": 5.0, "depth": 2, "num_latents": 6, "latent_dim": 32,
-         "cross_heads": 1, "latent_heads": 4, "cross_dim_head": 8, "latent_dim_head": 8,
-         "num_classes": 5}, floats(2, 6, 6, 3)),
-    "perceiver_pytorch.PerceiverIO": (
-        {"depth": 1, "dim": 32, "queries_dim": 32, "num_latents": 6, "latent_dim": 32,
-         "latent_heads": 4, "cross_dim_head": 8, "latent_dim_head": 8},
-        {"data": X, "mask": MASK, "queries": floats(5, 32)}),
-    "linformer.Linformer": ({**DEEP, "seq_len": 16, "k": 6}, X),
-    "performer_pytorch.PerformerLM": (LONG, IDS),
-    "performer_pytorch.PerformerLM, local": (
-        {**LONG, "local_attn_heads": 2, "local_window_size": 8}, IDS),
-    "reformer_pytorch.ReformerLM": ({**LONG, "bucket_size": 4, "n_hashes": 2}, IDS),
-    "reformer_pytorch.ReformerLM, causal": (
-        {**LONG, "bucket_size": 4, "n_hashes": 1, "causal": True}, IDS),
-    "reformer_pytorch.LSHSelfAttention, full": ({**PLAIN, "use_full_attn": True}, X),
-    "routing_transformer.RoutingTransformerLM": (
-        {**LONG, "window_size": 4, "causal": True}, IDS),
-    "routing_transformer.RoutingTransformerLM, local": (
-        {**LONG, "window_size": 4, "n_local_attn_heads": 2, "local_attn_window_size": 4}, IDS),
-    "sinkhorn_transformer.SinkhornTransformerLM": ({**SORTED, "bucket_size": 4}, IDS),
-    "sinkhorn_transformer.SinkhornTransformerLM, causal": (
-        {**SORTED, "bucket_size": 4, "causal": True}, IDS),
-    "local_attention.LocalTransformer": ({**LONG, "local_attn_window_size": 4}, IDS),
-    "local_attention.LocalMHA": ({**PLAIN, "window_size": 4, "causal": False}, (X, MASK)),
-    "axial_attention.AxialAttention": ({"dim": 32, "heads": 4, "dim_index": 1}, MAP),
-    "axial_attention.AxialImageTransformer": ({"dim": 32, "heads": 4, "depth": 1}, MAP),
-    "linear_attention_transformer.LinearAttentionTransformerLM": (LONG, IDS),
-    "linear_attention_transformer.LinearAttentionTransformerLM, causal": (
-        {**LONG, "causal": True, "n_local_attn_heads": 2, "local_attn_window_size": 8}, IDS),
-    "titans_pytorch.MemoryAsContextTransformer": (
-        {**TEXT, "segment_len": 4, "num_persist_mem_tokens": 2, "num_longterm_mem_tokens": 2}, IDS),
-    "MEGABYTE_pytorch.MEGABYTE": (
-        {**TEXT, "depth": (1, 1), "max_seq_len": (4, 4)}, IDS),
-    "MEGABYTE_pytorch.MEGABYTE, flash": (
-        {**TEXT, "depth": (1, 1), "max_seq_len": (4, 4), "flash_attn": True}, IDS),
-    "iTransformer.iTransformer": (VARIATES, floats(2, 24, 5)),
-    "iTransformer.iTransformer2D": ({**VARIATES, "num_time_tokens": 4}, floats(2, 24, 5)),
-    "flamingo_pytorch.PerceiverResampler": ({**DEEP, "num_latents": 3}, floats(2, 1, 7, 32)),
-    "flamingo_pytorch.GatedCrossAttentionBlock": (PLAIN, (X, floats(2, 1, 7, 32))),
-    "coca_pytorch.CoCa": (
-        {**PLAIN, "num_tokens": 20, "unimodal_depth": 1, "multimodal_depth": 1,
-         "num_img_queries": 4, "image_dim": 32},
-        {"text": IDS, "image_tokens": floats(2, 7, 32)}),
-    "x_clip.CLIP": (
-        {"dim_text": 32, "dim_image": 32, "dim_latent": 32, "num_text_tokens": 20,
-         "text_enc_depth": 1, "text_seq_len": 16, "text_heads": 4, "text_dim_head": 8,
-         "visual_enc_depth": 1, "visual_image_size": 32, "visual_patch_size": 8,
-         "visual_heads": 4, "visual_dim_head": 8}, (IDS, IMAGE)),
-    "nystrom_attention.NystromAttention": (
-        {**PLAIN, "num_landmarks": 4, "pinv_iterations": 3, "residual_conv_kernel": 3}, X),
-    "nystrom_attention.NystromAttention, mask": (
-        {**PLAIN, "num_landmarks": 4, "pinv_iterations": 3}, {"x": X, "mask": MASK}),
-    "isab_pytorch.ISAB": ({"dim": 32, "heads": 4, "num_latents": 5}, X),
-    "h_transformer_1d.HTransformer1D": ({**LONG, "block_size": 4}, IDS),
-    "h_transformer_1d.HTransformer1D, causal": ({**LONG, "block_size": 4, "causal": True}, IDS),
-    "colt5_attention.ConditionalRoutedAttention": (
-        {"dim": 32, "num_heavy_tokens_q": 6, "num_heavy_tokens_kv": 6, "light_dim_head": 8,
-         "light_heads": 2, "light_window_size": 4, "heavy_dim_head": 8, "heavy_heads": 2}, X),
-    "memory_efficient_attention_pytorch.Attention": (
-        {**PLAIN, "memory_efficient": True, "q_bucket_size": 4, "k_bucket_size": 8}, X),
-    "memory_efficient_attention_pytorch.Attention, causal": ({**PLAIN, "causal": True}, X),
-    "memory_efficient_attention_pytorch.FlashAttention": (
-        {**PLAIN, "q_bucket_size": 8, "k_bucket_size": 8}, X),
-    "tab_transformer_pytorch.TabTransformer": (
-        {**DEEP, "categories": (5, 6), "num_continuous": 3, "mlp_act": nn.ReLU()},
-        (whole(2, 2, most=4), floats(2, 3))),
-    "tab_transformer_pytorch.FTTransformer": (
-        {**DEEP, "categories": (5, 6), "num_continuous": 3},
-        (whole(2, 2, most=4), floats(2, 3))),
-    "palm_pytorch.palm_pytorch.PaLM": (TEXT, IDS),
-    "block_recurrent_transformer_pytorch.BlockRecurrentTransformer": (
-        {**LONG, "block_width": 8, "num_state_vectors": 4}, IDS),
-    "recurrent_memory_transformer_pytorch.RecurrentMemoryTransformer": (
-        {**TEXT, "num_memory_tokens": 2, "seq_len": 16}, IDS),
-    "infini_transformer_pytorch.InfiniTransformer": (TEXT, IDS),
-    "agent_attention_pytorch.AgentSelfAttention": ({**PLAIN, "num_agent_tokens": 4}, (X, MASK)),
-    "simple_hierarchical_transformer.HierarchicalTransformer": (
-        {**TEXT, "seq_len": 16, "hierarchies": (1, 2), "window_sizes": (8, None)}, IDS),
-    "taylor_series_linear_attention.TaylorSeriesLinearAttn": (PLAIN, X),
-    "product_key_memory.PKM": ({"dim": 32, "heads": 2, "num_keys": 8, "topk": 4, "dim_head": 8}, X),
-    "soft_moe_pytorch.SoftMoE": ({"dim": 32, "seq_len": 16, "num_experts": 4}, X),
-    "slot_attention.SlotAttention": ({"num_slots": 3, "dim": 32, "hidden_dim": 32}, X),
-    "slot_attention.MultiHeadSlotAttention": ({**PLAIN, "num_slots": 3, "hidden_dim": 32}, X),
-    "esm.ESM2": ({"num_layers": 2, "embed_dim": 32, "attention_heads": 4}, whole(2, 16) + 3),
-    "esm.ESM2, weights": (
-        {"num_layers": 2, "embed_dim": 32, "attention_heads": 4},
-        {"tokens": whole(2, 16) + 3, "need_head_weights": True}),
-    "bert_pytorch.BERT": (
-        {"vocab_size": 20, "hidden": 32, "n_layers": 2, "attn_heads": 4}, (IDS, IDS % 3)),
-    "momentfm.MOMENT": (
-        lambda kind: kind({
-            "task_name": "reconstruction", "transformer_type": "encoder_only", "d_model": 32,
-            "patch_len": 8, "patch_stride_len": 8, "seq_len": 64, "randomly_initialize_backbone":
-            True, "transformer_backbone": "google/flan-t5-small", "t5_config": {
-                "d_model": 32, "d_ff": 48, "d_kv": 8, "num_heads": 4, "num_layers": 2,
-                "vocab_size": 20, "feed_forward_proj": "gated-gelu"}}, model_kwargs={}),
-        {"x_enc": floats(2, 3, 64)}),
-    "curated_transformers.models.BERTEncoder": (
-        lambda kind: kind(found("curated_transformers.models.bert.config.BERTConfig")(
-            embedding_width=32, hidden_width=32, intermediate_width=48, n_attention_heads=4,
-            n_hidden_layers=2, n_pieces=20)),
-        lambda: (IDS, found("curated_transformers.layers.attention.AttentionMask")(MASK))),
-    "curated_transformers.models.GPTNeoXCausalLM": (
-        lambda kind: kind(found("curated_transformers.models.gpt_neox.config.GPTNeoXConfig")(
-            hidden_width=32, intermediate_width=48, n_attention_heads=4, n_hidden_layers=2,
-            n_pieces=20)),
-        lambda: (IDS, found("curated_transformers.layers.attention.AttentionMask")(MASK))),
-    "rtdl.FTTransformer": (
-        lambda kind: kind.make_default(
-            n_num_features=3, cat_cardinalities=[5, 6], n_blocks=2, last_layer_query_idx=[-1],
-            d_out=2), (floats(2, 3), whole(2, 2, most=4))),
-    "rtdl_revisiting_models.FTTransformer": (
-        lambda kind: kind(
-            n_cont_features=3, cat_cardinalities=[5, 6], d_out=2, n_blocks=2, d_block=32,
-            attention_n_heads=4, attention_dropout=0.1, ffn_d_hidden=48,
-            ffn_d_hidden_multiplier=None, ffn_dropout=0.1, residual_dropout=0.0),
-        (floats(2, 3), whole(2, 2, most=4))),
-}  # fmt: skip
-
-
-SPEECH: dict[str, Any] = {"num_layers": 1, "d_model": 32, "nhead": 4, "kernel_size": 3}
-GPT = {"vocab_size": 20, "context_length": 16, "emb_dim": 32, "n_heads": 4, "n_layers": 2,
-       "drop_rate": 0.1, "qkv_bias": False}  # fmt: skip
-LLAMA = {**GPT, "hidden_dim": 48, "n_kv_groups": 2, "head_dim": 8, "dtype": torch.float32,
-         "rope_base": 10000.0, "rope_freq": None, "qk_norm": True, "num_experts": 0}  # fmt: skip
-OWN: dict[str, Any] = {"d_in": 32, "d_out": 32, "context_length": 16, "dropout": 0.1}
-FOLD: dict[str, Any] = {"d_model": 32, "d_k": 8, "d_v": 8, "h": 4}
-SECOND = {name: X.transpose(0, 1) for name in ("query", "key", "value")}
-
-
-def on_edges(m: Any, x: Tensor, edges: Tensor) -> Tensor:
-    """The weights (h, t, s) of a layer on a graph."""
-    _, (edges, weights) = m.forward(x, edges, return_attention_weights=True)
-    dense = x.new_zeros(weights.shape[1], len(x), len(x))
-    for h in range(len(dense)):
-        dense[h].index_put_((edges[1], edges[0]), weights[:, h], accumulate=True)
-    return dense
-
-
-def declared(kind: Any, **options: Any) -> nn.Module:
-    """A layer on a graph that tells its weights to `truth`."""
-    layer = kind(**options)
-    layer.declared_weights = partial(on_edges, layer)
-    return layer
-
-
-def graph(**more: Any) -> Callable[[Any], nn.Module]:
-    """What builds a layer on a graph, with a normalised product beside it in the network."""
-    return lambda kind: declared(kind, in_channels=32, out_channels=8, heads=4, **more)
-
-
-def mixed(name: str) -> Callable[[Any], nn.Module]:
-    """What builds a GPS layer around a layer on a graph."""
-    path, more = f"torch_geometric.nn.{name}", {"in_channels": 32, "out_channels": 32}
-    return lambda kind: kind(32, declared(found(path), **more), heads=4)
-
-
-class Sparse(styles.Attends):
-    """Weights that another function than a softmax makes, told to `truth`."""
-
-    def __init__(self, normalise: Any) -> None:
-        super().__init__(lambda q, k, v: normalise(scores(q, k), -1) @ v)
-        self.normalise = normalise
-
-    def declared_weights(self, x: Tensor) -> Tensor:
-        """The weights (b, h, t, s)."""
-        q, k, _ = rearrange(self.qkv(x), "b t (n h d) -> n b h t d", n=3, h=4)
-        return self.normalise(scores(q, k), -1)
-
-
-OF_IMAGES: dict[str, Case] = {
-    "halonet_pytorch.HaloAttention": ({**PLAIN, "block_size": 4, "halo_size": 2}, MAP),
-    "bottleneck_transformer_pytorch.BottleStack": (
-        {**PLAIN, "fmap_size": 8, "dim_out": 32, "proj_factor": 2, "num_layers": 1,
-         "rel_pos_emb": True}, MAP),
-    "denoising_diffusion_pytorch.Unet": (
-        {**UNET, "full_attn": (False, True)}, (IMAGE, whole(2))),
-    "denoising_diffusion_pytorch.Unet, flash": (
-        {**UNET, "full_attn": (False, True), "flash_attn": True}, (IMAGE, whole(2))),
-    "denoising_diffusion_pytorch.Unet1D": (UNET, (SERIES, whole(2))),
-    "denoising_diffusion_pytorch.KarrasUnet": (
-        {"image_size": 16, "dim": 16, "dim_max": 32, "channels": 3, "num_downsamples": 1,
-         "num_blocks_per_stage": 1, "attn_res": (8,), "attn_dim_head": 8},
-        (floats(2, 3, 16, 16), floats(2))),
-    "nuwa_pytorch.Sparse3DNA": ({**PLAIN, "video_shape": (2, 4, 4)}, floats(2, 32, 32)),
-    "uformer_pytorch.Uformer": (
-        {**PLAIN, "dim": 16, "stages": 2, "num_blocks": 1, "window_size": 4}, IMAGE),
-    "segment_anything.modeling.ImageEncoderViT": (
-        {"img_size": 32, "patch_size": 4, "embed_dim": 32, "depth": 2, "num_heads": 4,
-         "out_chans": 8, "use_rel_pos": True, "window_size": 3, "global_attn_indexes": (1,)},
-        IMAGE),
-    "segment_anything.modeling.TwoWayTransformer": (
-        {"depth": 1, "embedding_dim": 32, "num_heads": 4, "mlp_dim": 48},
-        (MAP, floats(2, 32, 8, 8), floats(2, 5, 32))),
-    "kornia.models.vit.VisionTransformer": (
-        {"image_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 4}, IMAGE),
-    "kornia.feature.loftr.loftr_module.transformer.LocalFeatureTransformer": (
-        lambda kind: kind({"d_model": 32, "nhead": 4, "layer_names": ["self", "cross"],
-                           "attention": "full"}), (X, floats(2, 12, 32))),
-    "kornia.feature.lightglue.CrossBlock": (
-        {"embed_dim": 32, "num_heads": 4}, (X, floats(2, 12, 32))),
-    "self_attention_cv.ViT": (
-        {"img_dim": 32, "patch_dim": 8, "dim": 32, "blocks": 2, "heads": 4,
-         "dim_linear_block": 48}, IMAGE),
-    "self_attention_cv.TransformerEncoder": (
-        {"dim": 32, "blocks": 1, "heads": 4, "dim_linear_block": 48}, X),
-    "self_attention_cv.LinformerEncoder": (
-        {"dim": 32, "tokens": 16, "k": 4, "blocks": 1, "heads": 4, "dim_linear_block": 48}, X),
-    "self_attention_cv.AxialAttentionBlock": (
-        {"in_channels": 32, "dim": 8, "heads": 4}, MAP),
-    "self_attention_cv.Timesformer": (
-        {"img_dim": 32, "frames": 2, "num_classes": 5, "patch_dim": 8, "dim": 32, "blocks": 1,
-         "heads": 4, "dim_linear_block": 48}, floats(2, 2, 3, 32, 32)),
-    **{
-        f"fightingcv_attention.attention.{name}": case
-        for name, case in {
-            "SelfAttention.ScaledDotProductAttention": (FOLD, (X, X, X)),
-            "SimplifiedSelfAttention.SimplifiedScaledDotProductAttention": (
-                {"d_model": 32, "h": 4}, (X, X, X)),
-            "EMSA.EMSA": ({**FOLD, "H": 4, "W": 4, "ratio": 2}, (X, X, X)),
-            "MUSEAttention.MUSEAttention": (FOLD, (X, X, X)),
-            "UFOAttention.UFOAttention": (FOLD, (X, X, X)),
-            "ExternalAttention.ExternalAttention": ({"d_model": 32, "S": 8}, X),
-            "DANet.DAModule": ({}, floats(1, 512, 7, 7)),
-            "OutlookAttention.OutlookAttention": (
-                {"dim": 32, "num_heads": 4}, floats(2, 8, 8, 32)),
-            "A2Atttention.DoubleAttention": ({"in_channels": 32, "c_m": 16, "c_n": 8}, MAP),
-            "CoTAttention.CoTAttention": ({"dim": 32}, MAP),
-            "MobileViTAttention.MobileViTAttention": (
-                {"in_channel": 3, "dim": 32, "patch_size": 4}, IMAGE),
-            "MobileViTv2Attention.MobileViTv2Attention": ({"d_model": 32}, X),
-            "ACmixAttention.ACmix": (
-                {"in_planes": 32, "out_planes": 32, "kernel_att": 3}, MAP),
-            "AFT.AFT_FULL": ({"d_model": 32, "n": 16}, X),
-            "PolarizedSelfAttention.SequentialPolarizedSelfAttention": ({"channel": 32}, MAP),
-            "Axial_attention.AxialImageTransformer": (
-                {"dim": 32, "depth": 1, "heads": 4}, MAP),
-        }.items()
-    },
-}  # fmt: skip
-
-OF_SCIENCE: dict[str, Case] = {
-    "egnn_pytorch.EGNN_Network": (
-        {"num_tokens": 20, "dim": 32, "depth": 1, "global_linear_attn_every": 1,
-         "global_linear_attn_heads": 4, "global_linear_attn_dim_head": 8}, (IDS, PLACES)),
-    "equiformer_pytorch.Equiformer": (
-        {"num_tokens": 20, "dim": (8, 8), "dim_head": (4, 4), "heads": (2, 2), "depth": 1,
-         "num_degrees": 2, "num_neighbors": 6}, (IDS, PLACES, MASK | True)),
-    "equiformer_pytorch.Equiformer, distance": (
-        {"num_tokens": 20, "dim": (8, 8), "dim_head": (4, 4), "heads": (2, 2), "depth": 1,
-         "num_degrees": 2, "num_neighbors": 6, "l2_dist_attention": True},
-        (IDS, PLACES, MASK | True)),
-    "invariant_point_attention.InvariantPointAttention": (
-        {"dim": 32, "heads": 4, "scalar_key_dim": 8, "scalar_value_dim": 8},
-        {"single_repr": X, "pairwise_repr": floats(2, 16, 16, 32), "mask": MASK,
-         "rotations": torch.eye(3).expand(2, 16, 3, 3), "translations": PLACES}),
-    "point_transformer_pytorch.PointTransformerLayer": (
-        {"dim": 32, "pos_mlp_hidden_dim": 16, "attn_mlp_hidden_mult": 2}, (X, PLACES)),
-    "point_transformer_pytorch.MultiheadPointTransformerLayer": (
-        {**PLAIN, "pos_mlp_hidden_dim": 16, "attn_mlp_hidden_mult": 2, "num_neighbors": 4},
-        (X, PLACES)),
-    "adjacent_attention_network.AdjacentAttentionNetwork": (
-        {**DEEP, "depth": 1, "num_neighbors_cutoff": 4}, (X, NEAR)),
-    "se3_transformer_pytorch.SE3Transformer": (
-        {"num_tokens": 20, "dim": 8, "heads": 2, "dim_head": 4, "depth": 1, "num_degrees": 2,
-         "num_neighbors": 6}, (IDS, PLACES, MASK | True)),
-    "en_transformer.EnTransformer": (
-        {**DEEP, "depth": 1, "dim_head": 32, "num_tokens": 20, "neighbors": 4}, (IDS, PLACES)),
-    "enformer_pytorch.Enformer": (
-        lambda kind: kind.from_hparams(
-            dim=256, depth=1, heads=4, output_heads={"human": 3}, target_length=8),
-        floats(1, 2048, 4)),
-    "esm.MSATransformer": (
-        lambda kind: kind(
-            SimpleNamespace(
-                layers=1, embed_dim=32, ffn_embed_dim=48, attention_heads=4, dropout=0.1,
-                attention_dropout=0.1, activation_dropout=0.1, max_tokens=64,
-                max_tokens_per_msa=64, max_positions=64, embed_positions_msa=True),
-            found("esm.Alphabet").from_architecture("MSA Transformer")),
-        whole(2, 3, 8) + 3),
-    "labml_nn.graphs.gat.GraphAttentionLayer": (
-        {"in_features": 32, "out_features": 32, "n_heads": 4},
-        (X[0], NEAR[0, :, :, None] | torch.eye(16).bool()[..., None])),
-    "labml_nn.graphs.gatv2.GraphAttentionV2Layer": (
-        {"in_features": 32, "out_features": 32, "n_heads": 4},
-        (X[0], NEAR[0, :, :, None] | torch.eye(16).bool()[..., None])),
-    **{
-        f"torch_geometric.nn.{name}": (graph(**more), (X[0], EDGES))
-        for name, more in {"GATConv": {}, "GATv2Conv": {}, "TransformerConv": {},
-                           "TransformerConv, gate": {"beta": True}}.items()
-    },
-    **{
-        f"torch_geometric.nn.GPSConv, {name}": (mixed(name), (X[0], EDGES))
-        for name in ("GATConv", "GATv2Conv", "TransformerConv")
-    },
-    "torch_geometric.nn.aggr.SetTransformerAggregation": (
-        {"channels": 32, "num_seed_points": 2, "heads": 4},
-        (floats(16, 32), torch.arange(16) // 8)),
-    "entmax.sparsemax": (Sparse, X),
-    "entmax.entmax15": (Sparse, X),
-    "pytorch_tabnet.tab_network.TabNet": (
-        {"input_dim": 8, "output_dim": 3, "n_steps": 2, "group_attention_matrix": torch.eye(8)},
-        floats(2, 8)),
-}  # fmt: skip
-
-OF_SPEECH: dict[str, Case] = {
-    **{
-        f"whisper.model.Whisper{name}": (
-            lambda kind, fused=fused: whisper(kind, fused), (floats(2, 8, 32), IDS))
-        for name, fused in (("", True), (", by hand", False))
-    },
-    "conformer.Conformer": ({**DEEP, "conv_kernel_size": 3}, X),
-    "chronos.chronos_bolt.ChronosBoltModelForForecasting": (
-        lambda kind: kind(chronos("transformers.T5Config", prediction_length=4)), floats(2, 32)),
-    "chronos.chronos2.model.Chronos2Model": (
-        lambda kind: kind(chronos(
-            "chronos.chronos2.config.Chronos2CoreConfig", output_patch_size=4)), floats(2, 32)),
-    **{
-        f"speechbrain.lobes.models.transformer.{name}": case
-        for name, case in {
-            "Conformer.ConformerEncoder": (
-                {**SPEECH, "d_ffn": 48}, {"src": X, "pos_embs": floats(1, 31, 32)}),
-            "Conformer.ConformerEncoder, RoPE": (
-                {**SPEECH, "d_ffn": 48, "attention_type": "RoPEMHA"}, X),
-            "Branchformer.BranchformerEncoder": (
-                {**SPEECH, "csgu_linear_units": 48}, {"src": X, "pos_embs": floats(1, 31, 32)}),
-            "Transformer.TransformerEncoder": (
-                {"num_layers": 1, "d_model": 32, "nhead": 4, "d_ffn": 48}, X),
-            "Transformer.TransformerDecoder": (
-                {"num_layers": 1, "d_model": 32, "nhead": 4, "d_ffn": 48}, (X, floats(2, 7, 32))),
-        }.items()
-    },
-    **{
-        f"speechbrain.nnet.attention.{name}": (
-            {"enc_dim": 32, "dec_dim": 32, "attn_dim": 16, "output_dim": 32, **more},
-            (X, torch.tensor([1.0, 0.7]) * 16, floats(2, 32)))
-        for name, more in {
-            "ContentBasedAttention": {}, "KeyValueAttention": {},
-            "LocationAwareAttention": {"conv_channels": 4, "kernel_size": 3}}.items()
-    },
-    **{
-        f"llms_from_scratch.ch03.{name}": case
-        for name, case in {
-            "SelfAttention_v2": ({"d_in": 32, "d_out": 32}, X[0]),
-            "CausalAttention": (OWN, X),
-            "MultiHeadAttentionWrapper": ({**OWN, "d_out": 8, "num_heads": 4}, X),
-            "MultiHeadAttention": ({**OWN, "num_heads": 4}, X),
-            "PyTorchMultiHeadAttention": ({"d_in": 32, "d_out": 32, "num_heads": 4}, X),
-        }.items()
-    },
-    "llms_from_scratch.ch04.GPTModel": ({"cfg": GPT}, IDS),
-    "llms_from_scratch.ch04.GPTModelFast": ({"cfg": GPT}, IDS),
-    "llms_from_scratch.llama3.Llama3Model": ({"cfg": LLAMA}, IDS),
-    "llms_from_scratch.llama3.Llama3ModelFast": ({"cfg": LLAMA}, IDS),
-    "llms_from_scratch.qwen3.Qwen3Model": ({"cfg": LLAMA}, IDS),
-    "labml_nn.transformers.mha.MultiHeadAttention": ({"heads": 4, "d_model": 32}, SECOND),
-    "labml_nn.transformers.xl.relative_mha.RelativeMultiHeadAttention": (
-        {"heads": 4, "d_model": 32}, SECOND),
-    "labml_nn.transformers.rope.RotaryPEMultiHeadAttention": (
-        {"heads": 4, "d_model": 32}, SECOND),
-    "labml_nn.transformers.alibi.AlibiMultiHeadAttention": (
-        {"heads": 4, "d_model": 32},
-        {**SECOND, "mask": torch.ones(16, 16).tril().bool()[..., None]}),
-    "labml_nn.transformers.aft.AFTLocal": (
-        {"d_model": 32, "seq_len": 16, "local_window_size": 8},
-        {**SECOND, "mask": torch.ones(16, 16).tril().bool()[..., None]}),
-    "peft.LoraModel": (lambda kind: lora(), {"input_ids": IDS}),
-    "peft.LoraModel, merged": (lambda kind: lora().merge_and_unload(), {"input_ids": IDS}),
-}  # fmt: skip
-
-
-def whisper(kind: Any, fused: bool) -> nn.Module:
-    """Whisper, with PyTorch's function or its own formula."""
-    module = sys.modules[kind.__module__]
-    module.MultiHeadAttention.use_sdpa = fused
-    return kind(module.ModelDimensions(8, 16, 32, 4, 2, 20, 16, 32, 4, 2))
-
-
-def chronos(path: str, **more: int) -> Any:
-    """The options of a Chronos model."""
-    config = found(path)(
-        d_model=32, d_kv=8, d_ff=48, num_layers=1, num_heads=4, vocab_size=20,
-    )  # fmt: skip
-    config.chronos_config = {
-        "context_length": 32, "input_patch_size": 4, "input_patch_stride": 4,
-        "quantiles": [0.1, 0.5, 0.9], "use_reg_token": True, **more,
-    }  # fmt: skip
-    return config
-
-
-def lora() -> Any:
-    """A GPT-2 with adapters of low rank."""
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    net = GPT2LMHeadModel(GPT2Config(vocab_size=20, n_embd=32, n_layer=2, n_head=4, n_positions=16))
-    options = found("peft.LoraConfig")(r=4, target_modules=["c_attn"], fan_in_fan_out=True)
-    return found("peft.get_peft_model")(net, options)
 
 
 def found(path: str) -> Any:
@@ -594,13 +62,11 @@ UNUSED = (
 )  # fmt: skip
 """What packages import for training and data, and no model here uses."""
 
-CASES: dict[str, Case] = {**VIT_PYTORCH, **OF_TEXT, **OF_IMAGES, **OF_SCIENCE, **OF_SPEECH}
 
-
-def ways(family: str) -> Iterator[Way]:
-    """The one way to run a family."""
-    build, given = CASES[family]
-    kind = _imported(family.split(",")[0])
+def ways(cases: Mapping[str, Case], family: str) -> Iterator[Way]:
+    """The one way to run a family of some cases."""
+    build, given = cases[family]
+    kind = imported(family.split(",")[0])
     torch.manual_seed(0)
     model = stirred(build(kind) if callable(build) else kind(**build))
     given = given() if callable(given) else given
@@ -610,7 +76,7 @@ def ways(family: str) -> Iterator[Way]:
         yield Way("call", model, partial(model, *(given if isinstance(given, tuple) else [given])))
 
 
-def _imported(path: str) -> Any:
+def imported(path: str) -> Any:
     """The class at a path, where what its package does not use here need not be installed."""
     for name in UNUSED:
         if name not in sys.modules:
