@@ -1,4 +1,4 @@
-"""The families beside transformers: PyTorch, Keras, x-transformers, and attention by hand."""
+"""The families beside transformers: PyTorch, Keras, x-transformers, packages, and by hand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.breadth import of_diffusers, styles
+from benchmarks.breadth import of_diffusers, packages, packages_of_images, packages_of_text, styles
 from benchmarks.breadth.run import Way, stirred, told
 
 Ways = Iterator[Way | tuple[str, str]]
@@ -263,12 +263,14 @@ def _by_hand(family: str) -> Ways:
     yield Way("call", model, functools.partial(model, **given))
 
 
+PACKAGES = {**packages_of_images.CASES, **packages_of_text.CASES}
 WAYS: dict[str, Callable[[str], Ways]] = {
     "diffusers": of_diffusers.ways,
     "x-transformers": _of_x_transformers,
     "torch": _of_torch,
     "keras": _of_keras,
     "by hand": _by_hand,
+    "packages": functools.partial(packages.ways, PACKAGES),
 }
 FAST = (
     ("diffusers", "UNet2DConditionModel"), ("diffusers", "FluxTransformer2DModel"),
@@ -291,6 +293,7 @@ def families() -> dict[str, list[str]]:
         "torch": list(_torch_models()),
         "keras": list(KERAS),
         "by hand": list(styles.STYLES),
+        "packages": list(PACKAGES),
     }
 
 

@@ -75,7 +75,9 @@ class Truth(TorchDispatchMode):
         self._eps = torch.finfo(next(floats, torch.float32)).eps
         self._names = {id(m): name for name, m in model.named_modules()}
         self._constants = {
-            x.untyped_storage().data_ptr() for x in [*model.parameters(), *model.buffers()]
+            x.untyped_storage().data_ptr()
+            for x in [*model.parameters(), *model.buffers()]
+            if x.layout == torch.strided
         }
         self._marks: dict[int, tuple[Tensor, Mark]] = {}
         self._stored: dict[int, tuple[Tensor, Mark]] = {}
