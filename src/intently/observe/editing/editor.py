@@ -20,6 +20,7 @@ from intently.observe.editing.applied import Applied, Part, edited_rows, groups,
 from intently.observe.editing.texts import Texts
 from intently.observe.edits import Edit, Scene
 from intently.observe.generation.call_masks import trimmed
+from intently.observe.recording.blocks import Given
 from intently.observe.recording.labels import Tokens
 from intently.observe.watching.call import (
     IN_FUNC,
@@ -36,6 +37,7 @@ from intently.observe.watching.listener import Changing, Made, in_backward
 from intently.observe.watching.mask_inference import KnownMasks
 from intently.observe.watching.naming import Names, matches
 from intently.observe.watching.plain_check import confirmed
+from intently.observe.watching.unseen import unseen
 
 NO_DOOR = "an operator of PyTorch that was called directly"
 OTHERS = "its queries and keys give others"
@@ -53,12 +55,20 @@ class Editor(Changing):
         self.applied: dict[str, Applied] = {}
         self.used: set[str] = set()
         """Patterns whose edits changed at least one row."""
+        self.failed: TypeError | None = None
 
     def close(self) -> None:
         """Change nothing from now on, and let go of the model."""
         self._open, self.closed = False, True
         self.names, self._masks = Names(None, None), KnownMasks()
         self.plain.clear()
+
+    def unseen(self, patterns: Sequence[str]) -> dict[str, str]:
+        """Modules that patterns name, and that may have attended unseen, and why."""
+        named = {
+            m: x for m, x in self.names.modules.items() if any(matches(x, p) for p in patterns)
+        }
+        return unseen(named, self.applied, self.ran, deep=True)
 
     def see(self, call: Call) -> None:
         """A call was changed already, or is not wanted."""
@@ -93,7 +103,11 @@ class Editor(Changing):
             if found:
                 self.miss(module, source, call)
         elif found:
-            return self._edited(name, found, call, result)
+            try:
+                return self._edited(name, found, call, result)
+            except TypeError as error:
+                self.failed = error
+                raise
         else:
             self._texts.passed(name, call.q.shape[-2], self._shown(call)[1], self._across(call))
         return result, lambda: call
@@ -156,7 +170,7 @@ class Editor(Changing):
             raise build(UnverifiedError, name, expected, "others", verdict.why)
         return call, matrix if isinstance(matrix, Attention) else Dense(matrix.dense()), shown, v
 
-    def _verdict(self, call: Call, matrix: LazyMatrix, number: int) -> Verdict:
+    def _verdict(self, call: Call, matrix: Attention | Dense | Given, number: int) -> Verdict:
         seldom = number and number & (number - 1) and number % 32
         if seldom and call.as_weights is None:
             return Verdict(None)

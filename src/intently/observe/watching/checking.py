@@ -37,7 +37,7 @@ class Verdict:
 
 
 def check(
-    call: Call, matrix: Attention | Dense, turn: int, stored: torch.dtype | None = None
+    call: Call, matrix: Attention | Dense | Given, turn: int, stored: torch.dtype | None = None
 ) -> Verdict:
     """Compare some rows of ``matrix`` @ v with the output of the call.
 
@@ -77,7 +77,7 @@ def check(
 
 
 def _same_dropped(
-    call: Call, matrix: Attention | Dense, real: Tensor, met: Tensor, rows: Tensor
+    call: Call, matrix: Attention | Dense | Given, real: Tensor, met: Tensor, rows: Tensor
 ) -> Verdict:
     """The same where weights were dropped: of those that ran, and with what dropout left."""
     left = Dense(met)
