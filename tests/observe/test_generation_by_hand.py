@@ -236,7 +236,7 @@ def test_heads_that_lie_in_the_batch_tell_beams_of_cross_attention(how: str) -> 
     for n in range(2):
         own = seen[f"model.decoder.layers.{n}.self_attn"].dense()
         cross = seen[f"model.decoder.layers.{n}.encoder_attn"].dense()
-        beams_are_right(own.unflatten(0, (-1, 4)), told.decoder_attentions[n], beams)
+        beams_are_right(own, told.decoder_attentions[n], beams)
         beams_are_right(cross, told.cross_attentions[n], beams)
 
 

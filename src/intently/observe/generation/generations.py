@@ -130,6 +130,11 @@ class Generations:
                 return Joined(self._store, q, k, step.spec, g, step.given)
         return Whole(self._store.keep(q), self._store.keep(k), step.spec)
 
+    def keeps_weights(self, place: Place) -> bool:
+        """Whether all entries that the next call may continue keep the weights themselves."""
+        opened = self._open.get((place.name, place.order), [])
+        return bool(opened) and all(x.rows.given for x in opened)
+
     def begin(self, place: Place, entry: Entry, call: Call) -> None:
         """Let the next calls continue an entry."""
         if isinstance(entry.rows, Joined):

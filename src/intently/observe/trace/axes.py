@@ -35,13 +35,21 @@ ALONG = frozenset(
             "softmax",
         ),
         *("sort", "topk", "gather", "flip", "roll", "constant_pad_nd", "native_layer_norm"),
-        *("index_select", "cumprod", "cummax", "scatter", "scatter_add", "index_add", "index_fill"),
+        *("index_select", "cumprod", "cummax", "index_fill"),
         *("_native_batch_norm_legit", "native_batch_norm", "native_group_norm", "unfold_copy"),
-        *("_native_batch_norm_legit_no_training", "_fused_rms_norm", "slice_scatter"),
-        *("scatter_reduce", "repeat_interleave", "_cdist_forward", "masked_scatter"),
+        *("_native_batch_norm_legit_no_training", "_fused_rms_norm"),
+        *("repeat_interleave", "_cdist_forward", "masked_scatter"),
     )
 )
 """Operations that keep the axes of their first argument, and work along some of them."""
+
+
+WRITES = {
+    "index_copy": 3,
+    **dict.fromkeys(("scatter", "scatter_add", "scatter_reduce", "index_add"), 3),
+    "slice_scatter": 1,
+}
+"""Operations that write an argument into their first, and which."""
 
 
 def back(node: Node, pieces: Sequence[Piece]) -> Iterator[tuple[int, View, Line]]:
@@ -65,8 +73,8 @@ def _aligned(node: Node) -> Iterator[tuple[int, View, Sequence[int] | None]]:
         kept = [i for i in range(len(x.size)) if i not in gone]
         same = n == len(x.size)
         yield 0, x, [-1 if i in gone else i for i in range(n)] if same else kept[:n]
-    elif name == "cat":
-        yield from ((i, x, None) for i, x in node.views())
+    elif name == "cat":  # an empty tensor of one axis may be among them
+        yield from ((i, x, None) for i, x in node.views() if len(x.size) == n)
     elif name == "stack":
         at = _axis(given[1] if len(given) > 1 else 0, n)
         axes = [-1 if i == at else i - (i > at) for i in range(n)]
@@ -83,6 +91,9 @@ def _aligned(node: Node) -> Iterator[tuple[int, View, Sequence[int] | None]]:
     elif name == "module":
         own = node.kwargs["own"] % n
         yield from ((0, x, [-1 if i == own else i for i in range(n)]) for _, x in node.views())
+    elif name in WRITES:
+        written = (0, given[0]), (WRITES[name], given[WRITES[name]])
+        yield from ((i, x, None) for i, x in written if isinstance(x, View) and len(x.size) == n)
     elif given and isinstance(given[0], View) and (name in ALONG or given[0].size == node.size):
         yield 0, given[0], None
 
@@ -161,10 +172,9 @@ def origin(view: View, line: Line, most: int = 64) -> str:
         ):
             return "rows"
         elif node.name in ("stack", "cat") and len(axes) == 1 and _joined_along(node) in axes:
-            makers = {_maker(x) for _, x in node.views()}
-            single = node.name == "stack" or all(
-                x.size[_joined_along(node)] == 1 for _, x in node.views()
-            )
+            parts = [x for _, x, _ in _aligned(node)]
+            makers = set(map(_maker, parts))
+            single = node.name == "stack" or all(x.size[_joined_along(node)] == 1 for x in parts)
             return "parts" if single and len(makers) > 1 else "rows"
         steps = list(back(node, found))
         carried = [(x, there) for _, x, there in steps if x.node.data]

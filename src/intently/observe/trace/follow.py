@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache, partial
@@ -20,6 +21,7 @@ from intently.observe.trace.axes import PRODUCTS
 from intently.observe.trace.calls import BY_HAND, call_of, sparse_call
 from intently.observe.trace.contraction import Contraction
 from intently.observe.trace.graph import CONSTANT, COPIES, RANDOM, SOFTMAX, Node, View, kind
+from intently.observe.trace.normaliser import upstream
 from intently.observe.trace.places import CHOOSES
 from intently.observe.trace.sites import Site, found, together
 from intently.observe.trace.sums import divided, factored
@@ -239,8 +241,9 @@ class Trace(TorchDispatchMode):
         assert site.normal is not None
         node = site.normal.node
         softmax = self._softmaxes.get(node)
-        if softmax is not None:
-            softmax.met = True
+        for other in upstream(site.contraction.views[site.side]):
+            if other in self._softmaxes:
+                self._softmaxes[other].met = True
         whose = softmax.module if softmax is not None else None
         running = around()
         whose = whose if whose in running else next(iter(running[-1:]), None)
@@ -361,23 +364,34 @@ class Trace(TorchDispatchMode):
             return x
         alive, node = self._memory.get(storage._cdata, (None, None))
         if node is None or alive is None or alive.expired():
-            base = x._base if x._is_view() and x._base is not None else x
-            base = base if base.numel() > x.numel() else x
-            node = Node("given", base, x.ndim > 0 and not _fixed(base))
+            node = Node("given", _whole(x), x.ndim > 0 and not _fixed(x))
             self._note(storage, node)
         return View.of(node, x)
 
 
+def _whole(x: Tensor) -> Tensor:
+    """The tensor of which x is a view, with its axes where x has them: a layer joins them first."""
+    base = x._base if x._is_view() else None
+    if base is None or base.numel() <= x.numel() or not base.is_contiguous():
+        return x
+    steps = sorted({s for s, n in zip(x.stride(), x.shape) if n > 1 and s} | {1}, reverse=True)
+    sizes = [a // b for a, b in zip([base.numel(), *steps], steps)]
+    return base.detach().view(sizes) if math.prod(sizes) == base.numel() else base
+
+
 def _fixed(x: Tensor) -> bool:
     """Whether a tensor is a parameter or a buffer of a running module."""
-    if isinstance(x, nn.Parameter):
+    if isinstance(x._base if x._is_view() else x, nn.Parameter):
         return True
-    at = x.untyped_storage()._cdata
-    return any(
-        y is not None and (y is x or y.untyped_storage()._cdata == at)
-        for module in around()
-        for y in (*module._buffers.values(), *module._parameters.values())
-    )
+    storage = storage_of(x)
+    for module in around():
+        for y in (*module._buffers.values(), *module._parameters.values()):
+            if y is x:
+                return True
+            other = None if y is None or storage is None else storage_of(y)
+            if other is not None and storage is not None and other._cdata == storage._cdata:
+                return True
+    return False
 
 
 def _depends(given: Iterable[Any]) -> bool:

@@ -67,6 +67,19 @@ def normaliser(view: View, line: Line) -> Normal | None:
     return maybe
 
 
+def upstream(view: View, most: int = STEPS) -> set[Node]:
+    """What weights are made of: the operations up to their scores."""
+    left, seen = [view], set[Node]()
+    while left and len(seen) < most:
+        node = left.pop().settled().node
+        if node in seen:
+            continue
+        seen.add(node)
+        if node.name not in SOFTMAX:
+            left += [x for _, x in node.sources()]
+    return seen
+
+
 def _onward(node: Node, found: Sequence[Any]) -> Iterator[tuple[int, View, Line]]:
     if found:
         yield from ((i, x, line) for i, x, line in back(node, found) if x.node.data)

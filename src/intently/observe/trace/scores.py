@@ -109,6 +109,9 @@ class _Walk:
             return self._into(node, 0)
         if name == "_log_softmax" and node is self.normal:
             return self._into(node, 0)
+        if name == "neg":
+            self.scale = -self.scale
+            return self._into(node, 0)
         if name in ("mul", "div"):
             factor = node.args[1]
             if 1 in views:

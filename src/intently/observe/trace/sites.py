@@ -12,7 +12,7 @@ from torch import Tensor
 from intently.observe.trace.axes import along, back, made_by_parameters, origin
 from intently.observe.trace.contraction import Axis, Contraction
 from intently.observe.trace.graph import COPIES, SOFTMAX, Line, Node, View
-from intently.observe.trace.normaliser import STEPS, Normal, normaliser, whole
+from intently.observe.trace.normaliser import STEPS, Normal, normaliser, upstream, whole
 from intently.observe.trace.places import MOVES, places
 
 DEEP = 12
@@ -94,6 +94,8 @@ def _normal(
 
 def together(sites: Sequence[Site]) -> Site:
     """The site of weights that met values in several products: of some of their keys, or of all."""
+    made = set[Node]().union(*(upstream(x.contraction.views[x.side]) for x in sites))
+    sites = [x for x in sites if x.node not in made] or sites  # a power of weights meets values
     first, parts = sites[0], dict[int, Site]()
     for site in sites:
         parts.setdefault(_start(site), site)

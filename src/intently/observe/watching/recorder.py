@@ -43,6 +43,7 @@ MIXED = {
     "copies": "copies of one tensor, such as streams",
     "fixed": "by numbers that do not depend on the data, such as learned or equal ones",
 }
+EARLIER = "those of earlier steps are"
 HIDDEN = "rounding hides whether its queries and keys give them"
 AS_IT_IS = "{}: the weights themselves are kept, t · s numbers, because {}."
 EDITED = "{}: these are the weights after {}."
@@ -163,11 +164,12 @@ class Recorder(Listener):
             found = self._confirmed(name, step)
             why = None if found else self._differs(step)
             why = EMPTY if _sees_empty(step) else why
+            why = why or (EARLIER if self._generations.keeps_weights(place) else None)
             if why is not None:
                 call, found = call.as_weights(why), None
                 step = self._normalised(call)
         for text, why in ((AS_IT_IS, call.as_it_is), (THEN, call.then)):
-            if why is not None:
+            if why is not None and why is not EARLIER:
                 self.recording.covered.note(text.format(name, why))
         if call.edited is not None:
             self.recording.covered.note(EDITED.format(name, call.edited))

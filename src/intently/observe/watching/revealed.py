@@ -365,7 +365,7 @@ def _behind(held: Iterable[Any], names: frozenset[str]) -> Iterator[Any]:
                 yield from _behind(some, names)
         elif isinstance(x, type):
             if issubclass(x, torch.autograd.Function):
-                yield x.forward
+                yield getattr(x.forward, "__func__", x.forward)
         elif not isinstance(x, nn.Module):
             called = _functions(type(x)).get("__call__")
             yield from () if called is None else (called,)
