@@ -196,10 +196,7 @@ KEPT: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], Tensor], str]] = {
     ),
     "replaced": (lambda q, k, v: (q @ k.mT).masked_fill(HIDES, 1.0).softmax(-1), PRODUCT),
     "capped late": (lambda q, k, v: torch.tanh(q @ k.mT + 1).softmax(-1), PRODUCT),
-    "weighted keys": (
-        lambda q, k, v: ((q @ k.mT) * torch.linspace(0, 1, S)).softmax(-1),
-        PRODUCT,
-    ),
+    "weighted keys": (lambda q, k, v: ((q @ k.mT) * torch.linspace(0, 1, S)).softmax(-1), PRODUCT),
     "changed in part": (lambda q, k, v: changed_in_part(q @ k.mT).softmax(-1), PRODUCT),
     "one of each, its maximum taken off": (
         lambda q, k, v: shares((q @ k.mT - (q @ k.mT).amax(-1, True)).exp2()),

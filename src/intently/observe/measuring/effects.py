@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from intently.errors import ArgumentError, KernelError, KindError, build, shape_of
+from intently.errors import ArgumentError, KernelError, KindError, UnverifiedError, build, shape_of
 from intently.foundation.process import late_bar
 from intently.observe.editing.edit import edit
 from intently.observe.editing.editor import Editor
@@ -75,7 +75,7 @@ def effects(
                 continue
             try:
                 found = runs.edited(given, tokens)
-            except KernelError as error:
+            except (KernelError, UnverifiedError) as error:
                 if "layer" not in place:
                     raise
                 left_out[place["layer"]] = str(error)

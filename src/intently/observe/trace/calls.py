@@ -142,7 +142,7 @@ def _put_in(
     edited: Tensor,
     matrix: LazyMatrix,
 ) -> None:
-    """Overwrite what an operation wrote: ``part`` of y at the places that ``pick`` takes, but -1."""
+    """Overwrite what an operation wrote: ``part`` of y at the places of ``pick``, except -1."""
     out, factor = site.contraction.added or (site.contraction.result, None)
     out = out if site.into is None else site.into
     flat, at, new = out.reshape(-1), pick(site.places()), part(edited)
