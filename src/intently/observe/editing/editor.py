@@ -12,13 +12,14 @@ from torch import Tensor, nn
 
 from intently.core.attention import Attention
 from intently.core.biases import TensorBias
-from intently.core.kernels.operands import transformed
+from intently.core.kernels.operands import no_autocast, transformed
 from intently.core.masks import Geometry
 from intently.core.matrix import Dense, LazyMatrix
 from intently.errors import KernelError, UnverifiedError, build
-from intently.observe.editing.applied import Applied, Part, edited_rows, groups, mixed_rows
+from intently.observe.editing.applied import Applied, Part
 from intently.observe.editing.texts import Texts
 from intently.observe.edits import Edit, Scene
+from intently.observe.edits.edit import fit
 from intently.observe.generation.call_masks import trimmed
 from intently.observe.recording.blocks import Given
 from intently.observe.recording.labels import Tokens
@@ -133,9 +134,9 @@ class Editor(Changing):
             raise build(KernelError, name, "a call that edits can change", call.shut or NO_DOOR)
         said = " & ".join(repr(edit) for _, edit in found)
         told = said if call.edited is None else f"{call.edited} & {said}"
-        parts = groups(scene)
-        self.applied.setdefault(name, Applied(name, said)).add(scene, parts)
-        y, after = _output(call, scene, parts)
+        part = Part.edited(scene)
+        self.applied.setdefault(name, Applied(name, said)).add(scene, part)
+        y, after = _output(call, scene, part)
         return call.put(y, scene.matrix), partial(_as_call, call, scene, after, told)
 
     def _across(self, call: Call) -> bool | None:
@@ -181,16 +182,47 @@ class Editor(Changing):
             return found or check(call, matrix, number)
 
 
-def _output(call: Call, scene: Scene, parts: Sequence[Part]) -> tuple[Tensor, Tensor | After]:
+def _output(call: Call, scene: Scene, part: Part | None) -> tuple[Tensor, Tensor | After]:
     """The output with edited rows in place, as the function returns it, and as a call has it."""
+    matrix = scene.matrix
+    if scene.passed is not None:
+        matrix = Dense(matrix.dense() * scene.passed())
     if isinstance(call.y, Tensor):
-        y = edited_rows(scene, parts, call.y)
+        y = call.y.clone()
+        if part is not None:
+            over = part.of(scene.touched.expand(scene.batch.total, -1, -1))
+            made = _mixed(
+                part.matrix(matrix), part.values(scene.values, scene.heads.total), part.rows
+            ).to(y.dtype)
+            at = (..., *part.at(y.ndim - 1), slice(None))
+            y[at] = torch.where(fit(over, y.ndim - 1)[..., None], made, y[at])
+        y = _given_rows(scene, y, torch.arange(y.shape[-2], device=y.device))
         return y, y
     assert call.y is not None
     rows = scene.touched.any((0, 1)).nonzero()[:, 0]
-    mixed = edited_rows(scene, (), mixed_rows(scene.matrix, scene.values, rows, scene.passed), rows)
+    mixed = _given_rows(scene, _mixed(matrix, scene.values, rows), rows)
     output = call.y.output.index_copy(-2, rows, call.y.finish(mixed, rows).to(call.y.output.dtype))
     return output, After(output, call.y.finish)
+
+
+def _given_rows(scene: Scene, y: Tensor, rows: Tensor) -> Tensor:
+    """Some rows of y (…, h, n, e), with those that an edit gives itself in place."""
+    for over, given in scene.outputs:
+        given = given.index_select(-2, rows) if given.ndim else given
+        over = fit(over.index_select(-1, rows), y.ndim - 1)
+        y = torch.where(over[..., None], given.to(y.dtype), y)
+    return y
+
+
+def _mixed(matrix: LazyMatrix, v: Tensor, rows: Tensor) -> Tensor:
+    """Rows of matrix @ v; many at once by a kernel, few by their weights."""
+    if len(rows) > matrix.shape[-2] // 2:
+        return (matrix @ v.to(matrix.dtype)).index_select(-2, rows)
+    weights = matrix[..., rows, :]
+    if v.ndim > 2 and v.shape[-3] not in (1, weights.shape[-3]):
+        v = v.repeat_interleave(weights.shape[-3] // v.shape[-3], -3)
+    with no_autocast(v.device):
+        return weights.to(v.dtype) @ v
 
 
 def _as_call(call: Call, scene: Scene, y: Tensor | After, said: str) -> Call:

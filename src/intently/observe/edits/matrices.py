@@ -34,11 +34,7 @@ class Chosen(Derived):
         over = self.over[index]
         if bool(over.all()):
             return self.other[index]
-        return (
-            Chosen(self.matrix[index], self.other[index], over)
-            if over.any()
-            else self.matrix[index]
-        )
+        return Chosen(self.matrix[index], self.other[index], over)
 
     def _to(self, device: torch.device) -> LazyMatrix:
         return Chosen(self.matrix.to(device), self.other.to(device), self.over.to(device))
@@ -67,11 +63,8 @@ class Sharpened(Derived):
         """Y (…, t, e) = weights @ v (…, s, e), some rows at a time."""
         return in_blocks(self, v, self.tile)
 
-    def _lead(self, index: tuple[Any, ...]) -> LazyMatrix:
-        return Sharpened(self.matrix[index], self.power, self.sinks)
-
-    def _to(self, device: torch.device) -> LazyMatrix:
-        return Sharpened(self.matrix.to(device), self.power, self.sinks)
+    def _parts(self, change: Callable[[Tensor], Tensor]) -> tuple[Any, ...]:
+        return self.power, self.sinks
 
 
 def in_blocks(matrix: LazyMatrix, v: Tensor | Numbers, tile: Callable[[Tensor], Tensor]) -> Tensor:
