@@ -13,9 +13,8 @@ from torch import Tensor, nn
 import intently as it
 from intently import edits
 from intently.errors import ArgumentError, KindError
-from intently.observe.measuring.deferred import Deferred
-from intently.observe.measuring.replays import Replays
-from intently.observe.measuring.table import Effects
+from intently.observe.measuring.effects import Effects
+from intently.observe.measuring.replays import Deferred, Replays
 
 from ..decoders import drawn
 

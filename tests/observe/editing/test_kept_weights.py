@@ -53,10 +53,10 @@ class Powers(Kept):
 class OffByOne(Kept):
     """Rows sum to less than 1; keys may be hidden."""
 
-    hidden: list[int] = []
+    hidden: tuple[int, ...] = ()
 
     def made(self, z: Tensor) -> Tensor:
-        e = z.exp().index_fill(-1, torch.tensor(self.hidden, dtype=torch.long), 0)
+        e = z.exp().index_fill(-1, torch.tensor(self.hidden).long(), 0)
         return e / (1 + e.sum(-1, keepdim=True))
 
 
@@ -155,7 +155,7 @@ def test_rows_that_sum_to_less_than_one_keep_what_they_lack() -> None:
     with torch.no_grad():
         with it.edit(model, edits.forbid([1, 2])):
             found = model(x)
-        model.hidden = [1, 2]
+        model.hidden = (1, 2)
         torch.testing.assert_close(found, model(x))
 
 

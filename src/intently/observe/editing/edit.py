@@ -10,8 +10,7 @@ from weakref import finalize
 from torch import nn
 
 from intently.errors import KernelError, KindError, build
-from intently.observe.editing.applied import Applied
-from intently.observe.editing.editor import Editor
+from intently.observe.editing.editor import Applied, Editor
 from intently.observe.edits import Edit
 from intently.observe.recording.labels import Tokens
 from intently.observe.watching.doors import listen

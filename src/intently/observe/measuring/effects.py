@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -17,12 +17,48 @@ from intently.observe.editing.editor import Editor
 from intently.observe.edits import Attending, Each, Edit, each_head
 from intently.observe.edits.each import Placed
 from intently.observe.measuring.replays import Replays
-from intently.observe.measuring.table import Effects
 from intently.observe.recording.labels import Tokens
 from intently.observe.recording.recording import Recording
+from intently.observe.recording.table import Row, Table
 from intently.observe.watching.doors import listen
 from intently.observe.watching.naming import Names, matches
 from intently.observe.watching.watch import watch
+
+
+class Effects(Table):
+    """A tidy table: one row for each edit, with the score before it, after it, and the difference.
+
+    ``layer``, ``head``, ``key`` or ``edit`` say which edit it is. `intently.show.heatmap` draws it.
+
+    >>> row = {"layer": "layers.0", "head": 1, "before": -1.0, "after": -3.5, "difference": -2.5}
+    >>> print(Effects([row], tuple(row)))
+    layer     head   before    after  difference
+    layers.0     1  -1.0000  -3.5000     -2.5000
+    """
+
+    left_out: Mapping[str, str]
+    """Layers that cannot be edited, and why."""
+
+    def __init__(
+        self, rows: Iterable[Row], columns: Sequence[str], left_out: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(rows, columns)
+        self.left_out = dict(left_out or {})
+
+    names = place = ("edit", "layer", "head", "key", "sender", "receiver")
+    words = ("edit", "layer", "sender", "receiver")
+    form = "z.4f"
+
+    def strongest(self) -> Effects:
+        """Return the rows by the size of their difference, the largest first."""
+        return self._of(sorted(self, key=lambda row: -abs(row["difference"])))
+
+    def _of(self, rows: Iterable[Row]) -> Self:
+        return type(self)(rows, self.columns, self.left_out)
+
+    def _below(self) -> list[str]:
+        return [f"left out: {name}: {why}" for name, why in self.left_out.items()]
+
 
 Given: TypeAlias = "Edit | Mapping[str, Edit]"
 Edits: TypeAlias = "Each | Mapping[str, Given] | Sequence[Given]"

@@ -1,4 +1,4 @@
-"""`Replays`: what modules computed in one run, handed out in others instead of running them."""
+"""What modules computed in one run, handed out in others; rows of a last layer that are read."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from functools import wraps
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_unflatten
-
-from intently.observe.measuring.deferred import Deferred
+from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 PLAIN = (type(None), bool, int, float, str)
 """Types of values beside tensors that a replay hands out."""
@@ -240,3 +239,85 @@ def _equal(x: Any, y: Any) -> bool:
     if isinstance(x, PLAIN) or isinstance(y, PLAIN):
         return type(x) is type(y) and x == y
     return type(x) is type(y)
+
+
+ATEN = torch.ops.aten
+SAME = (ATEN.detach.default, ATEN.alias.default)
+"""Operations that change no row."""
+
+
+class Deferred(Tensor):
+    """x (…, c) · weightᵀ + bias, of which indexing leading axes computes nothing.
+
+    Any other operation computes what is left of it first.
+
+    >>> x, weight = torch.ones(4, 2), torch.eye(2)
+    >>> logits = Deferred(x, weight, None)
+    >>> type(logits[-1]).__name__, logits[-1].sum()
+    ('Deferred', tensor(2.))
+    """
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # pyright: ignore
+
+    @staticmethod
+    def __new__(cls, x: Tensor, weight: Tensor, bias: Tensor | None) -> Deferred:
+        shape = (*x.shape[:-1], len(weight))
+        dtype = torch.promote_types(x.dtype, weight.dtype)
+        return Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=x.device)
+
+    def __init__(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+        self._given = x, weight, bias
+
+    def whole(self) -> Tensor:
+        """The tensor, computed."""
+        return F.linear(*self._given)
+
+    def _with(self, x: Tensor) -> Deferred:
+        return Deferred(x, *self._given[1:])
+
+    def numpy(self, *, force: bool = False) -> Any:
+        """The tensor as an array."""
+        return self.whole().numpy(force=force)
+
+    def tolist(self) -> Any:
+        """The tensor as nested lists."""
+        return self.whole().tolist()
+
+    def __array__(self, dtype: Any = None) -> Any:
+        return self.whole().__array__(dtype)
+
+    def __repr__(self, **options: Any) -> str:  # type: ignore[override]
+        return repr(self.whole())
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        found = _rows(func, args, kwargs)
+        if found is not None:
+            return found
+        args, kwargs = tree_map_only(Deferred, Deferred.whole, (args, kwargs))
+        return func(*args, **kwargs)
+
+
+def _rows(func: Any, args: Any, kwargs: Any) -> Deferred | None:
+    """The rows that an operation chooses; None for any other operation."""
+    one, *rest = args
+    if not isinstance(one, Deferred):
+        return None
+    x = one._given[0]
+    if func in SAME:
+        return one._with(x)
+    if func in (ATEN.select.int, ATEN.slice.Tensor, ATEN.index_select.default):
+        axis = rest[0] if rest else 0
+        if axis % one.ndim < one.ndim - 1:
+            return one._with(func(x, axis % one.ndim, *rest[1:], **kwargs))
+    if func is ATEN.index.Tensor and _leading(rest[0], one.ndim):
+        return one._with(func(x, rest[0]))
+    return None
+
+
+def _leading(indices: Any, ndim: int) -> bool:
+    """Whether indices leave the last axis whole and at its place."""
+    boolean = (torch.bool, torch.uint8)
+    used = sum(1 if x is None or x.dtype not in boolean else x.ndim for x in indices)
+    return used < ndim
