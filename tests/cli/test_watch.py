@@ -16,7 +16,8 @@ import torch
 
 import intently as it
 from intently.nn.models import Transformer, TransformerOptions
-from intently.observe.recording.recording import Entry, Recording, Whole
+from intently.observe.generation.joining import Rows
+from intently.observe.recording.recording import Entry, Recording
 from intently.observe.saving import files
 from intently.observe.storage.stores import Held, KeptSpec
 from intently.observe.watching.call import AttentionSpec
@@ -190,7 +191,7 @@ def test_a_listing(watched: Command) -> None:
     q = torch.randn(1, 2, 3, 4)
     made = Recording(["a", "\x1b[31mb", "c" * 99])
     for name, verified, why in (("x", True, None), ("y", False, "it differs"), ("z", None, "drop")):
-        rows = Whole(Held(q), Held(q), KeptSpec(AttentionSpec(mask=it.allowed(torch.eye(3) > 0))))
+        rows = Rows(Held(q), Held(q), KeptSpec(AttentionSpec(mask=it.allowed(torch.eye(3) > 0))))
         entry = Entry(name, 0, "functional", rows)
         entry.verified, entry.why = verified, why
         made.calls.append(entry)

@@ -130,12 +130,16 @@ def stack(count: int = 3) -> Stack:
     return Stack(*[SelfAttention() for _ in range(count)])
 
 
-class DividedByMore(nn.Module):
-    """Exponentials meet values, and are divided by more than their sum: that is no softmax."""
+class Unnormalised(nn.Module):
+    """Scores that nothing makes a whole meet values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(32, 96)
 
     def forward(self, x: Tensor) -> Tensor:
-        e = torch.exp(x @ x.mT / 16)
-        return e @ x / (1 + e.sum(-1, keepdim=True))
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return (q @ k.mT).sigmoid() @ v
 
 
 class Softmaxes(TorchDispatchMode):

@@ -15,7 +15,8 @@ from intently.errors import DataError
 from intently.foundation.files import digest
 from intently.foundation.files import plain as plain_json
 from intently.observe import load_recording
-from intently.observe.recording.recording import Entry, Recording, Whole
+from intently.observe.generation.joining import Rows
+from intently.observe.recording.recording import Entry, Recording
 from intently.observe.saving import files
 from intently.observe.storage.stores import Held, KeptSpec
 from intently.observe.watching.call import AttentionSpec
@@ -28,9 +29,8 @@ def entry(
 ) -> Entry:
     h, g = shape.get("h", 4), shape.get("g", 4)
     q, k = torch.randn(2, h, shape.get("t", T), D), torch.randn(2, g, shape.get("s", S), D)
-    made = Entry(
-        name, index, "functional", Whole(Held(q), Held(k), KeptSpec(how or AttentionSpec()))
-    )
+    rows = Rows(Held(q), Held(k), KeptSpec(how or AttentionSpec()))
+    made = Entry(name, index, "functional", rows)
     made.verified = True
     return made
 
@@ -38,7 +38,7 @@ def entry(
 def single(q: Tensor, k: Tensor | None = None, **how: Any) -> Entry:
     """An entry "x" of these operands."""
     operands = Held(q), Held(q if k is None else k)
-    return Entry("x", 0, "functional", Whole(*operands, KeptSpec(AttentionSpec(**how))))
+    return Entry("x", 0, "functional", Rows(*operands, KeptSpec(AttentionSpec(**how))))
 
 
 def recording(*entries: Entry) -> Recording:

@@ -16,6 +16,7 @@ import torch
 
 import intently as it
 from intently.errors import DataError, IntentlyError, StaleError
+from intently.foundation.files import digest
 from intently.observe import load_recording
 from intently.observe.recording.recording import Entry
 from intently.observe.saving import files
@@ -23,7 +24,20 @@ from intently.observe.storage.stores import Held
 from intently.observe.watching.call import AttentionSpec
 
 from ..show.refusals import refuses
-from .saved import S, T, entry, first, packed, parts, recording, refused, reopened, retold, single
+from .saved import (
+    S,
+    T,
+    entry,
+    first,
+    packed,
+    parts,
+    recording,
+    refused,
+    reopened,
+    resealed,
+    retold,
+    single,
+)
 
 
 def test_tensors_are_compared_with_their_checksums(tmp_path: Path) -> None:
@@ -47,19 +61,6 @@ def test_tensors_are_compared_with_their_checksums(tmp_path: Path) -> None:
         refuses(DataError, {told: lambda: load_recording(good, whole=True)})
         with nullcontext() if name == "x/0/k" else pytest.raises(DataError, match=told):
             asked(load_recording(good))
-
-
-def of_format_1(header: dict[str, Any], data: bytes) -> bytes:
-    """The file as the first format had it, without checksums."""
-    del header["__metadata__"]["sha256"], header["__metadata__"]["checksums"]
-    header["__metadata__"]["format"] = "1"
-    return packed(header, data)
-
-
-def test_recordings_of_format_1_had_no_checksums(good: Path) -> None:
-    want = load_recording(good)["layers.0.attention"].dense()
-    good.write_bytes(of_format_1(*parts(good.read_bytes())))
-    assert torch.equal(load_recording(good, whole=True)["layers.0.attention"].dense(), want)
 
 
 @pytest.mark.parametrize(
@@ -104,13 +105,14 @@ def test_a_tiny_file_that_claims_a_huge_matrix(tmp_path: Path, lead: tuple[int, 
 
 def test_booleans_that_are_neither(good: Path) -> None:
     header, data = parts(good.read_bytes())
-    (place,) = (x["data_offsets"] for x in header.values() if x.get("dtype") == "BOOL")
-    changed = bytearray(data)
-    changed[place[0]] = 2
-    good.write_bytes(of_format_1(header, bytes(changed)))
-    seen = load_recording(good)
-    with pytest.raises(DataError, match="a boolean tensor with bytes that are neither 0 nor 1"):
-        seen["layers.0.attention"]
+    ((name, x),) = ((name, x) for name, x in header.items() if x.get("dtype") == "BOOL")
+    changed, (begin, end) = bytearray(data), x["data_offsets"]
+    changed[begin] = 2
+    checks = json.loads(header["__metadata__"]["checksums"])
+    checks[name] = digest(bytes(changed[begin:end]))
+    header["__metadata__"]["checksums"] = json.dumps(checks)
+    told = refused(good, packed(resealed(header), bytes(changed)))
+    assert "a boolean tensor with bytes that are neither 0 nor 1" in told
 
 
 def test_a_file_that_changes_after_it_was_opened(good: Path) -> None:

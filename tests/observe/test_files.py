@@ -22,8 +22,9 @@ from intently.errors import ArgumentError, KindError, MemoryRefused
 from intently.nn.caches.masks import KeptBias, KeptMask, SideBySide, Written
 from intently.nn.recurrent import Energies
 from intently.observe import load_recording
-from intently.observe.recording.recording import Entry, Whole
-from intently.observe.saving import files, value_json, writing
+from intently.observe.generation.joining import Rows
+from intently.observe.recording.recording import Entry
+from intently.observe.saving import files, tensors, values
 from intently.observe.storage.stores import Held, KeptSpec
 from intently.observe.watching.call import AttentionSpec
 
@@ -35,18 +36,21 @@ from .saved import LENGTHS, D, S, T, entry, parts, recording, reopened, single
 
 def test_all_of_a_recording_comes_back(tmp_path: Path) -> None:
     one, other = entry(), entry(index=1, g=2)
-    one.tokens, one.why, one.steps = ["a\n", "\ud800", "c", "d", "e", "f"], None, 3
+    one.why, one.steps, one.changed = None, 3, "aten.mul"
     other.verified, other.why, other.compared = None, "dropout=0.1 changed what came out", 4
-    other.tokens = ["a"], ["b", "c"]
     other.values, other.gradient = Held(torch.randn(2, 2, S, 5)), Held(torch.randn(2, 4, T, 5))
     made = recording(one, other)
     made.covered.unseen["layers.1"] = "it did not run"
     made.covered.note("Code compiled by torch.compile ran meanwhile.")
     back = reopened(made, tmp_path)
-    assert back.tokens == made.tokens and back.layers == made.layers
+    for tokens in (["a\n", "\ud800"], (["a"], ["b", "c"]), [["a"], (["b"], ["c"])]):
+        made.tokens = tokens
+        back = reopened(made, tmp_path)
+        assert back.tokens == tokens
+    assert back.layers == made.layers
     assert back.covered.unseen == made.covered.unseen and back.covered.notes == made.covered.notes
     for a, b in zip(made.calls, back.calls, strict=True):
-        for told in ("name", "index", "source", "verified", "why", "compared", "steps", "tokens"):
+        for told in ("name", "index", "source", "verified", "why", "compared", "steps", "changed"):
             assert getattr(a, told) == getattr(b, told)
         assert a.shape == b.shape
         assert torch.equal(a.matrix().dense(), b.matrix().dense())
@@ -279,7 +283,7 @@ def test_a_save_that_fails_leaves_nothing(
     tmp_path: Path, kind: type[Held], error: type[BaseException], told: str
 ) -> None:
     x = torch.randn(1, 1, 2, 2)
-    made = Entry("x", 0, "functional", Whole(kind(x), Held(x), KeptSpec(AttentionSpec())))
+    made = Entry("x", 0, "functional", Rows(kind(x), Held(x), KeptSpec(AttentionSpec())))
     with pytest.raises(error, match=told):
         files.save(recording(made), tmp_path / "run.safetensors")
     assert not os.listdir(tmp_path)
@@ -301,8 +305,8 @@ class Odd(Score):
 
 
 def test_what_a_file_cannot_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(value_json, "WRITTEN_OUT", 35)
-    monkeypatch.setattr(writing, "HEADER", 1000)
+    monkeypatch.setattr(values, "WRITTEN_OUT", 35)
+    monkeypatch.setattr(tensors, "HEADER", 1000)
     for made, kind, told in (
         (
             entry(how=AttentionSpec(score=Odd())),

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from intently.observe.storage import mmap_pool
-from intently.observe.storage.append_buffer import Growing
-from intently.observe.storage.mmap_pool import LARGE
-from intently.observe.storage.stores import packed
+from intently.observe.storage import memory
+from intently.observe.storage.memory import LARGE
+from intently.observe.storage.stores import Growing, packed
 
 
 def test_large_copies_have_pages_of_their_own_and_the_order_of_the_original() -> None:
@@ -36,8 +35,8 @@ def test_pages_of_a_recording_that_is_gone_serve_the_next() -> None:
 def left(monkeypatch: pytest.MonkeyPatch) -> dict[int, list[Any]]:
     """The pages that are left, none at first, and at most three large areas."""
     areas: dict[int, list[Any]] = {}
-    monkeypatch.setattr(mmap_pool, "_left", areas)
-    monkeypatch.setattr(mmap_pool, "LEFT", 3 * LARGE)
+    monkeypatch.setattr(memory, "_left", areas)
+    monkeypatch.setattr(memory, "LEFT", 3 * LARGE)
     return areas
 
 
@@ -56,7 +55,6 @@ def test_rows_that_grow_follow_their_parents_and_leave_what_was_read() -> None:
         expected = torch.cat([expected[parents], step], -2)
         assert torch.equal(rows.get(), expected) and rows.shape == tuple(expected.shape)
     fewer = torch.randn(2, 2, 1, 4)
-    assert not rows.fits(fewer) and rows.fits(fewer, torch.tensor([1, 1]))
     rows.append(fewer, torch.tensor([1, 1]))
     assert torch.equal(rows.get(), torch.cat([expected[[1, 1]], fewer], -2))
     assert torch.equal(rows.cropped(3).get(), expected[[1, 1]][..., :-2, :])

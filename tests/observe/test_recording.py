@@ -6,6 +6,7 @@ import copy
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,10 +17,11 @@ from torch import Tensor, nn
 import intently as it
 from intently.observe import Recording
 from intently.observe.watching.unseen import LAST_BITS
+from intently.show.page import items_of
 
 from ..messages import refused
 from ..show.refusals import refuses
-from .attending import DividedByMore, SelfAttention, Stack, attended, close, seen_by, stack
+from .attending import SelfAttention, Stack, Unnormalised, attended, close, seen_by, stack
 
 WORDS = ["I", "drink", "cold", "milk", "."]
 
@@ -42,7 +44,7 @@ def test_names_calls_and_counts() -> None:
 
 def test_other_names_and_numbers_are_refused() -> None:
     seen = seen_once()
-    unseen = seen_once(Stack(SelfAttention(), DividedByMore()))
+    unseen = seen_once(Stack(SelfAttention(), Unnormalised()))
     refuses(
         it.errors.ArgumentError,
         {
@@ -51,7 +53,9 @@ def test_other_names_and_numbers_are_refused() -> None:
             ),
             r"i: expected a number from 0 to 0; got 1": lambda: seen["layers.1", 1],
             r"i: expected a number .* got True": lambda: seen["layers.1", True],
-            r"got 'layers.1'. By hand: exponentials of scores": lambda: unseen["layers.1"],
+            r"got 'layers.1'. By hand: the values met scores at attending.py": (
+                lambda: unseen["layers.1"]
+            ),
         },
     )
 
@@ -102,12 +106,15 @@ def test_a_summary_has_a_row_for_each_head() -> None:
     assert set(seen_once(stack(1), 2).summary()["layer"]) == {"layers.0[0]", "layers.0[1]"}
 
 
+LINE = f"attending.py:{Unnormalised.forward.__code__.co_firstlineno + 2}"
+
+
 def test_coverage_lists_what_was_not_seen() -> None:
-    seen = seen_once(Stack(SelfAttention(), DividedByMore()))
+    seen = seen_once(Stack(SelfAttention(), Unnormalised()))
     assert str(seen.coverage()).splitlines() == [
         "layers.0  1 call    functional  verified on 2 of 4 rows",
-        "layers.1  not seen              by hand: exponentials of scores meet values before they "
-        "are divided by their sum",
+        f"layers.1  not seen              by hand: the values met scores at {LINE} that nothing "
+        "made a whole along the keys",
     ]
 
 
@@ -218,7 +225,7 @@ def test_an_entry_that_is_stale_is_named_and_left_out() -> None:
     seen, q = referenced()
     assert seen.calls[1].lost() is None and not seen.summary().left_out
     q.add_(1)
-    reason = "store: expected q, k, mask and bias as the model left them; got a tensor of shape"
+    reason = "store: expected the tensors and weights that the model had when it ran; got a tensor"
     (told,) = [line for line in str(seen.coverage()).splitlines() if "attention" in line[:9]]
     assert f"; cannot be read any more: {reason}" in told
     assert seen.coverage().seen[0].lost == []
@@ -241,7 +248,7 @@ def test_masks_and_weights_that_changed() -> None:
         mask.add_(1)
         layer.in_proj_weight.add_(1)
     lost = [line.lost for line in seen.coverage().seen]
-    assert len(lost[0]) == len(lost[1]) == 1 and "a weight of shape" in lost[1][0]
+    assert len(lost[0]) == len(lost[1]) == 1 and "a tensor of shape" in lost[1][0]
     table = seen.summary()
     assert len(table) == 0 and len(table.left_out) == 2
 
@@ -320,3 +327,27 @@ def test_calls_that_share_a_tensor_may_differ_in_everything_else() -> None:
     for entry, way in zip(seen.calls, ways, strict=True):
         assert entry.verified, way
         close(entry, it.attend(x, x, **way).dense())
+
+
+class Graded(nn.Module):
+    """Attention whose weights are multiplied before they meet the values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(16, 48)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return (torch.softmax(q @ k.mT / 4, -1) * torch.linspace(0.5, 1, x.shape[1])) @ v
+
+
+def test_what_changed_weights_is_said_everywhere(tmp_path: Path) -> None:
+    with torch.no_grad(), it.watch(model := nn.Sequential(Graded())) as seen:
+        model(torch.randn(1, 6, 16))
+    seen.save(tmp_path / "run.safetensors")
+    for one in (seen, it.load_recording(tmp_path / "run.safetensors")):
+        assert one.calls[0].changed == "aten.mul" and one.calls[0].tensors()
+        assert one.summary()["changed"] == ["aten.mul"]
+        assert "aten.mul changed its weights before they met the values" in str(one.coverage())
+        (item,) = items_of(one)
+        assert item.note == "0: aten.mul changed its weights before they met the values"

@@ -14,9 +14,9 @@ import torch
 
 import intently as it
 from intently.core.matrix import patterns
-from intently.core.matrix.alignment import Alignment, alignment_error_rate
+from intently.core.matrix.alignment import Alignment, alignment_error_rate, alignment_errors
 from intently.errors import ArgumentError, KindError, MissingLibraryError
-from intently.observe.recording.summary import Summary, alignment_errors
+from intently.observe.recording.summary import Summary
 from intently.observe.recording.table import SHOWN
 
 from ..messages import Refusals, raises

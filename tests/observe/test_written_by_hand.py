@@ -19,7 +19,7 @@ from intently.observe.watching import revealed
 from intently.observe.watching.unseen import LAST_BITS
 
 from ..combinations import each
-from .attending import Softmaxes, close, watched
+from .attending import close, watched
 
 B, H, N, S, D = 2, 3, 5, 6, 4
 Written = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor | tuple[Tensor, Tensor]]

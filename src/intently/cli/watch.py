@@ -147,7 +147,7 @@ def _row(entry: Entry) -> tuple[str, ...]:
         "×".join(map(str, matrix.shape)),
         str(matrix.dtype).removeprefix("torch."),
         visible(entry.source),
-        f"{sum(x.nbytes for x in matrix.problem.tensors()):,}",
+        f"{sum(x.nbytes for x in entry.tensors()):,}",
         {True: "yes", False: "NO", None: "not compared"}[entry.verified],
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from intently.core.matrix.lazy import LazyMatrix
@@ -80,3 +80,36 @@ def links(matrix: LazyMatrix) -> set[tuple[int, int]]:
         got, fix = f"shape {matrix.shape}", "choose one, A[0, 3], or average: A[0].mean_heads()"
         raise build(ArgumentError, "matrix", "one head of one sentence, (t, s)", got, fix=fix)
     return {(key, query) for query, key in enumerate(matrix.argmax().tolist()) if key >= 0}
+
+
+def alignment_errors(matrices: Sequence[LazyMatrix], gold: Sequence[Alignment]) -> list[float]:
+    """Return the alignment error rate of every head over a corpus, from 0 (best) to 1.
+
+    Each matrix (h, t, s) belongs to one sentence pair, with rows for target words and columns for
+    source words (`Merged` makes words of tokens); ``gold`` holds their known links (source,
+    target). Each head links a target word to the source word with the largest weight.
+
+    Raises `ArgumentError` if the two differ in number or are empty, and for matrices of other axes
+    or different numbers of heads.
+
+    Source: Och & Ney 2003, section 5.1.
+
+    >>> import torch
+    >>> from intently.core.matrix import Dense
+    >>> straight, crossed = torch.eye(2), torch.eye(2).flip(0)
+    >>> A, gold = Dense(torch.stack([straight, crossed])), Alignment.of([(0, 0), (1, 1)])
+    >>> alignment_errors([A], [gold])
+    [0.0, 1.0]
+    """
+    if len(matrices) != len(gold) or not gold:
+        expected = f"one for each of {len(gold)} gold alignments, and at least one"
+        raise build(ArgumentError, "matrices", expected, len(matrices))
+    wrong = [m.shape for m in matrices if m.ndim != 3 or m.shape[0] != matrices[0].shape[0]]
+    if wrong:
+        expected = "(h, t, s) each, the same h in all"
+        fix = "pass one sentence pair at a time: A[0] of a batch (b, h, t, s)"
+        raise build(ArgumentError, "matrices", expected, f"shape {wrong[0]}", fix=fix)
+    return [
+        alignment_error_rate([links(m[head]) for m in matrices], gold)
+        for head in range(matrices[0].shape[0])
+    ]

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from intently.core.attention import Attention
-from intently.core.biases import TensorBias
 from intently.core.kernels.operands import no_autocast, transformed
 from intently.core.masks import Geometry
 from intently.core.matrix import Dense, LazyMatrix
@@ -20,13 +19,13 @@ from intently.observe.editing.texts import Texts
 from intently.observe.edits import Edit, Scene
 from intently.observe.edits.edit import fit
 from intently.observe.generation.call_masks import trimmed
-from intently.observe.recording.blocks import Given
 from intently.observe.recording.labels import Tokens
 from intently.observe.watching.call import (
     IN_FUNC,
     After,
     AttentionSpec,
     Call,
+    Weights,
     numberless,
     operand,
     traced,
@@ -170,7 +169,7 @@ class Editor(Changing):
             raise build(UnverifiedError, name, expected, "others", verdict.why)
         return call, matrix if isinstance(matrix, Attention) else Dense(matrix.dense()), shown, v
 
-    def _verdict(self, call: Call, matrix: Attention | Dense | Given, number: int) -> Verdict:
+    def _verdict(self, call: Call, matrix: Weights, number: int) -> Verdict:
         seldom = number and number & (number - 1) and number % 32
         if seldom and call.as_weights is None:
             return Verdict(None)
@@ -236,7 +235,7 @@ def _as_call(call: Call, scene: Scene, y: Tensor | After, said: str) -> Call:
         w = matrix.dense()
         made.keys = operand(call.k) if made.as_it_is is None else made.keys
         made.q, made.k = (w.new_zeros(()).expand(*w.shape[:-2], n, 0) for n in w.shape[-2:])
-        made.how, made.as_it_is = AttentionSpec(weights=TensorBias(w)), "an edit made them"
+        made.how, made.as_it_is = AttentionSpec(weights=w), "an edit made them"
     if any(x.ndim for _, x in scene.outputs):
         made.y, made.then = None, "an edit replaced the output"
     return made

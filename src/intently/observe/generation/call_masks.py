@@ -11,53 +11,47 @@ from torch import Tensor
 
 from intently.core.biases import TensorBias, as_bias
 from intently.core.masks import Geometry, Mask, allowed, causal, is_plain_causal
+from intently.core.matrix.blocks import InBlocks
 from intently.foundation.values import Value
-from intently.observe.recording.blocks import InBlocks
 from intently.observe.storage.stores import KeptSpec
 from intently.observe.watching.call import AttentionSpec, Call, operand
-from intently.observe.watching.mask_inference import recognise, simplified
+from intently.observe.watching.mask_inference import simplified
 
 
 @dataclass(frozen=True)
 class Piece:
-    """The t rows of one call, whose matrix ``geometry`` begins at column ``low`` of the joined one.
+    """One call, whose matrix ``geometry`` begins at column ``low`` of the joined one.
 
     Its rows continue the rows ``parents`` of the call before; without ``parents``, the same ones.
-    If its weights are ``given``, they are its bias, and its queries are zero.
     """
 
-    t: int
-    low: int
     how: KeptSpec
     geometry: Geometry
+    low: int = 0
     parents: Tensor | None = None
-    given: bool = False
 
-
-def of_queries(pieces: Sequence[Piece]) -> AttentionSpec:
-    """The arguments of the last call that has queries; of the last one if none has."""
-    return next((x for x in reversed(pieces) if not x.given), pieces[-1]).how.get()
+    @property
+    def end(self) -> int:
+        """The column at which its matrix ends."""
+        return self.low + self.geometry.s
 
 
 def joined_how(pieces: Sequence[Piece]) -> AttentionSpec:
     """Return the arguments of `attend` beside the queries and keys of all calls."""
     hows = [piece.how.get() for piece in pieces]
+    last = hows[-1]
     if len(pieces) == 1:
-        return hows[0]
-    if pieces[-1].given:
-        tiles = [how.weights.tensor for how in hows if how.weights is not None]
-        return replace(hows[-1], weights=TensorBias(_written(pieces, tiles)))
-    mask = _plain(pieces, hows)
+        return last
+    if last.weights is not None:
+        tiles = [how.weights for how in hows if isinstance(how.weights, Tensor)]
+        return replace(last, weights=_written(pieces, tiles))
+    mask, bias = _plain(pieces, hows), last.bias
     if mask is None:
-        whole = _whole(pieces)
-        seen = _written(pieces, [_allowed(p, how) for p, how in zip(pieces, hows)])
-        found = recognise(seen, whole)
-        mask = allowed(seen) if found is None else found.mask(whole)
-    if all(_alike(how.bias, hows[0].bias) and type(how.bias) is not TensorBias for how in hows):
-        bias = hows[0].bias
-    else:
-        bias = as_bias(_written(pieces, [_added(p, how) for p, how in zip(pieces, hows)]))
-    return replace(of_queries(pieces), mask=mask, bias=bias)
+        seen = _written(pieces, [_allowed(how, p.geometry) for p, how in zip(pieces, hows)])
+        mask = simplified(AttentionSpec(mask=allowed(seen)), _whole(pieces)).mask
+    if not all(_alike(how.bias, bias) and type(how.bias) is not TensorBias for how in hows):
+        bias = as_bias(_written(pieces, [_added(h, p.geometry) for p, h in zip(pieces, hows)]))
+    return replace(last, mask=mask, bias=bias)
 
 
 def looked_at(how: AttentionSpec, g: Geometry) -> Tensor:
@@ -66,24 +60,22 @@ def looked_at(how: AttentionSpec, g: Geometry) -> Tensor:
     The plain formula spreads such rows (of padding) over all keys if the lowest number of a dtype
     stands for −∞.
     """
-    if how.weights is not None:
-        return how.weights.tensor != 0
-    piece = Piece(g.t, 0, KeptSpec(how), g)
-    added = _added(piece, how)
-    seen = _allowed(piece, how) & (added > torch.finfo(added.dtype).min / 2)
+    if isinstance(how.weights, Tensor):
+        return how.weights != 0
+    added = _added(how, g)
+    seen = _allowed(how, g) & (added > torch.finfo(added.dtype).min / 2)
     return seen.expand(*seen.shape[:-2], g.t, g.s)
 
 
 def first_part(how: AttentionSpec, g: Geometry, t: int, s: int) -> tuple[AttentionSpec, Geometry]:
     """The arguments of a call for its first t queries and s keys."""
-    part, mask, bias = g._replace(t=t, s=s), how.mask, how.bias
+    part, mask, bias, weights = g._replace(t=t, s=s), how.mask, how.bias, how.weights
     if mask is not None:
         seen = mask.dense(g)
         mask = allowed(seen.expand(*seen.shape[:-2], g.t, g.s)[..., :t, :s])
     if bias is not None and (type(bias) is TensorBias or g.s - s != g.t - t):
-        rows, columns = (torch.arange(n, device=g.device) for n in (t, s))
-        bias = as_bias(bias.tile(g, rows, columns))
-    weights = None if how.weights is None else TensorBias(how.weights.tensor[..., :t, :s])
+        bias = as_bias(_added(how, g, part))
+    weights = weights[..., :t, :s] if isinstance(weights, Tensor) else weights
     return simplified(replace(how, mask=mask, bias=bias, weights=weights), part), part
 
 
@@ -144,34 +136,33 @@ def one_by_one(call: Call, how: AttentionSpec, g: Geometry) -> tuple[Call, Atten
 
 def _plain(pieces: Sequence[Piece], hows: Sequence[AttentionSpec]) -> Mask | None:
     """The causal mask of a first call that single steps follow which see everything before."""
-    mask = hows[0].mask
-    if mask is None and pieces[0].t == pieces[0].geometry.s == 1:
+    mask, first = hows[0].mask, pieces[0].geometry
+    if mask is None and first.t == first.s == 1:
         mask = causal()
-    steps = (p.t == 1 and not p.low and how.mask is None for p, how in zip(pieces[1:], hows[1:]))
-    grown = pieces[-1].geometry.s > pieces[0].geometry.s
-    return mask if mask is not None and grown and is_plain_causal(mask) and all(steps) else None
+    if mask is None or not is_plain_causal(mask) or pieces[-1].geometry.s <= first.s:
+        return None
+    steps = (p.geometry.t == 1 and not p.low and h.mask is None for p, h in zip(pieces, hows))
+    next(steps)
+    return mask if all(steps) else None
 
 
 def _whole(pieces: Sequence[Piece]) -> Geometry:
     """The geometry of all calls."""
-    t, s = sum(piece.t for piece in pieces), max(x.low + x.geometry.s for x in pieces)
-    return pieces[-1].geometry._replace(t=t, s=s)
+    t = sum(piece.geometry.t for piece in pieces)
+    return pieces[-1].geometry._replace(t=t, s=max(piece.end for piece in pieces))
 
 
-def _allowed(piece: Piece, how: AttentionSpec) -> Tensor:
+def _allowed(how: AttentionSpec, g: Geometry) -> Tensor:
     """The mask of one call, broadcastable to (…, t, s)."""
-    g = piece.geometry
-    if how.mask is None:
-        return torch.ones(1, 1, dtype=torch.bool, device=g.device)
-    return how.mask.dense(g)
+    every = torch.ones(1, 1, dtype=torch.bool, device=g.device)
+    return every if how.mask is None else how.mask.dense(g)
 
 
-def _added(piece: Piece, how: AttentionSpec) -> Tensor:
-    """The bias of one call, broadcastable to (…, t, s)."""
-    g = piece.geometry
+def _added(how: AttentionSpec, g: Geometry, part: Geometry | None = None) -> Tensor:
+    """The bias of one call, or of a ``part`` of it, broadcastable to (…, t, s)."""
     if how.bias is None:
         return torch.zeros(1, 1, device=g.device)
-    rows, cols = (torch.arange(n, device=g.device) for n in (g.t, g.s))
+    rows, cols = (torch.arange(n, device=g.device) for n in (part or g)[1:3])
     return how.bias.tile(g, rows, cols)
 
 
@@ -185,8 +176,8 @@ def _written(pieces: Sequence[Piece], tiles: Sequence[Tensor]) -> Tensor:
         tile = tile.reshape((1,) * (axes - tile.ndim) + tuple(tile.shape))
         if rows is not None and tile.shape[0] > 1:
             tile = tile.index_select(0, rows)
-        tile = tile.expand(*tile.shape[:-2], piece.t, piece.geometry.s)
-        parts.append(F.pad(tile, (piece.low, whole.s - piece.low - piece.geometry.s)))
+        tile = tile.expand(*tile.shape[:-2], *piece.geometry[1:3])
+        parts.append(F.pad(tile, (piece.low, whole.s - piece.end)))
         if piece.parents is not None:
             rows = piece.parents if rows is None else piece.parents[rows]
     dtype = max((x.dtype for x in parts), key=lambda d: d.itemsize)
@@ -194,24 +185,17 @@ def _written(pieces: Sequence[Piece], tiles: Sequence[Tensor]) -> Tensor:
     return torch.cat([x.to(dtype).expand(*lead, *x.shape[-2:]) for x in reversed(parts)], -2)
 
 
-def may_join(one: AttentionSpec, other: AttentionSpec, given: bool) -> bool:
-    """Whether two calls differ at most in masks, biases and dropout.
-
-    Scale and softcap leave queries of zero what they are, those of weights that are ``given``.
-    """
-    names = ("score", "scale", "softcap", "sinks")
-    same = all(_alike(getattr(one, name), getattr(other, name)) for name in names)
-    return same and (one.weights is None) == (other.weights is None)
+def may_join(one: Piece, how: AttentionSpec, g: Geometry) -> bool:
+    """Whether a call differs from another at most in rows, lengths, masks, biases and dropout."""
+    old, names = one.how.how, ("score", "scale", "softcap", "sinks")
+    kinds = type(old.weights) is type(how.weights) and one.geometry.lead[1:] == g.lead[1:]
+    return kinds and all(_alike(getattr(old, name), getattr(how, name)) for name in names)
 
 
 def _alike(a: object, b: object) -> bool:
     """Whether two numbers, tensors or values are the same."""
-    if a is b:
-        return True
-    if type(a) is not type(b):
-        return False
     if isinstance(a, Tensor) and isinstance(b, Tensor):
-        return a.shape == b.shape and torch.equal(a, b)
-    if isinstance(a, Value) and isinstance(b, Value):
+        return a is b or (a.shape == b.shape and torch.equal(a, b))
+    if type(a) is type(b) and isinstance(a, Value) and isinstance(b, Value):
         return len(a.parts) == len(b.parts) and all(map(_alike, a.parts, b.parts))
-    return a == b
+    return type(a) is type(b) and a == b

@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from intently.core.attention import Attention
 from intently.core.masks import Geometry
 from intently.nn.blocks import DecoderLayer
-from intently.observe.generation.call_masks import Piece, one_by_one
-from intently.observe.generation.joining import Joined, Link
+from intently.observe.generation.call_masks import Piece, may_join, one_by_one
+from intently.observe.generation.joining import Link, Rows, ends_of
 from intently.observe.recording.coverage import Coverage
-from intently.observe.recording.recording import Entry, Whole
+from intently.observe.recording.recording import Entry
 from intently.observe.storage.stores import KeptSpec, Store, identity
-from intently.observe.watching.call import Call, Projected, operand
+from intently.observe.watching.call import Call, Projected, Weights, operand
 from intently.observe.watching.naming import OUTSIDE, Running
 
 CROPPED = (
@@ -41,8 +40,8 @@ OPEN = 4
 class Step(NamedTuple):
     """A call, normalised: masks as values, and no columns that a static cache has not written.
 
-    ``matrix`` is its weights where the entry that keeps it is not the way to compute them. If the
-    weights are ``given``, the queries are zero, and the keys those that a cache shows, if any.
+    ``matrix`` is its weights where the entry that keeps it is not the way to compute them. If only
+    weights are known, the queries are zero, and the keys those that a cache shows, if any.
     """
 
     call: Call
@@ -50,8 +49,7 @@ class Step(NamedTuple):
     k: Tensor | Projected
     spec: KeptSpec
     geometry: Geometry
-    matrix: Callable[[], Attention] | None = None
-    given: bool = False
+    matrix: Callable[[], Weights] | None = None
 
 
 class Place(NamedTuple):
@@ -66,7 +64,7 @@ class Place(NamedTuple):
     turn: int
 
 
-Added: TypeAlias = tuple[Entry, Call, Callable[[], Attention]]
+Added: TypeAlias = tuple[Entry, Call, Callable[[], Weights]]
 """The entry that keeps a call, and the call with the weights that have to give its output."""
 
 
@@ -84,14 +82,15 @@ class Path:
     cropped: bool = False
 
 
+@dataclass
 class Opened:
-    """An entry that the next call may continue."""
+    """An entry that the next call may continue, and the keys that its first call showed."""
 
-    def __init__(self, entry: Entry, rows: Joined, call: Call, path: int, turn: int) -> None:
-        shown = call.shown
-        assert shown is not None
-        self.entry, self.rows, self.path, self.turn = entry, rows, path, turn
-        self.key, self.alive = identity(shown), StorageWeakRef(shown.untyped_storage())
+    entry: Entry
+    path: int
+    turn: int
+    key: tuple[Any, ...]
+    alive: StorageWeakRef
 
 
 class Generations:
@@ -120,43 +119,49 @@ class Generations:
         """A cache goes on with the rows ``index`` (b,) of the step before."""
         self._path = Path(self._path.number + 1, index=index)
 
-    def rows(self, step: Step) -> Joined | Whole:
+    def rows(self, step: Step) -> Rows:
         """Keep the operands of a call that continues none."""
-        q, k, g = step.q, step.k, step.geometry
+        q, k, g, store = step.q, step.k, step.geometry, self._store
         if isinstance(q, Tensor) and isinstance(k, Tensor):
             if g.t == k.shape[-2]:
                 self._path = Path(self._path.number + 1)
-            if 0 not in (*q.shape, *k.shape):  # else no key could tell which call continues it
-                return Joined(self._store, q, k, step.spec, g, step.given)
-        return Whole(self._store.keep(q), self._store.keep(k), step.spec)
+            if 0 not in (*q.shape, *k.shape):  # else no key tells which call continues it
+                same = store.kind == "copy" and store.dtype in (None, k.dtype)
+                keep = store.keep if step.spec.how.weights is None else store.own
+                ends = None if same else ends_of(k.detach())
+                return Rows(keep(q), keep(k), step.spec, g, store, ends)
+        return Rows(store.keep(q), store.keep(k), step.spec, g)
 
     def keeps_weights(self, place: Place) -> bool:
         """Whether all entries that the next call may continue keep the weights themselves."""
         opened = self._open.get((place.name, place.order), [])
-        return bool(opened) and all(x.rows.given for x in opened)
+        kept = [x.entry.rows.last.how.how.weights is not None for x in opened]
+        return bool(kept) and all(kept)
 
     def begin(self, place: Place, entry: Entry, call: Call) -> None:
         """Let the next calls continue an entry."""
-        if isinstance(entry.rows, Joined):
-            key = place.name, place.order
-            others = [x for x in self._open.get(key, []) if x.turn != place.turn]
-            made = Opened(entry, entry.rows, call, self._path.number, place.turn)
-            self._open[key] = [*others[1 - OPEN :], made]
+        shown = call.shown
+        if entry.rows.store is not None and shown is not None:
+            key, alive = identity(shown), StorageWeakRef(shown.untyped_storage())
+            before = self._open.get((place.name, place.order), [])
+            others = [x for x in before if x.turn != place.turn]
+            made = Opened(entry, self._path.number, place.turn, key, alive)
+            self._open[place.name, place.order] = [*others[1 - OPEN :], made]
 
     def add(self, place: Place, step: Step) -> Added | None:
         """Add a call to the entry that it continues; None if it continues none.
 
         That is the entry in the same place of the forward before, else the only possible one.
         """
-        call, q, k, spec, g, _, given = step
-        opened = self._open.get((place.name, place.order), [])
-        opened = [x for x in opened if x.rows.may_be_joined_by(spec.how, given)]
+        call, q, k, spec, g, _ = step
+        before = self._open.get((place.name, place.order), [])
+        opened = [x for x in before if may_join(x.entry.rows.last, spec.how, g)]
         if not opened or not isinstance(q, Tensor) or not isinstance(k, Tensor) or 0 in k.shape:
             return None
         keys, new, own = k, k[..., k.shape[-2] - g.t :, :], g.t
         found = None
         if k.shape[-2] > g.t:
-            found = _chosen(opened, place, lambda x: x.rows.continued_by(keys, own))
+            found = _chosen(opened, place, lambda x: x.entry.rows.continued_by(keys, own))
         if found is not None:
             cropped = found[1].columns is not None
             self._path = Path(self._path.number + 1, found[1].maybe, cropped=cropped)
@@ -167,18 +172,18 @@ class Generations:
             if g.t == 1:
                 found, new = _chosen(opened, place, lambda x: self._same_keys(x, k)), None
         if found is None:
-            self._say_apart(opened[-1], k, g)
+            self._say_apart(opened[-1].entry, k, g)
             return None
         last, link = found
-        rows, last.turn = last.rows, place.turn
+        rows, last.turn = last.entry.rows, place.turn
         if link.columns is not None:
             self._covered.note(CROPPED)
             rows.crop(link.columns)
-        rows.add(q, new, Piece(g.t, link.low, spec, g, link.parents, given))
+        rows.add(q, new, Piece(spec, g, link.low, link.parents))
         last.entry.steps += 1
         last.path = self._path.number
 
-        def matrix() -> Attention:
+        def matrix() -> Weights:
             shown = rows.shown()
             return spec.get().attend(q.to(shown.dtype), shown)
 
@@ -191,24 +196,23 @@ class Generations:
         (recurrent decoders), the keys have to be the same tensor. Nothing tells whether calls that
         no module makes belong together: they stay apart.
         """
-        path = self._path
+        path, n = self._path, last.entry.rows.rows
         if path.cropped or (not self._running and last.entry.name == OUTSIDE):
             return None
         if path.number == last.path:
             same = last.key == identity(k) and not last.alive.expired()
             rows = torch.eye(len(k), dtype=torch.bool, device=k.device)
-            return Link(0, rows, None) if same else None
+            return Link(0, rows) if same else None
         maybe = path.maybe
         if path.index is not None:
-            rows = torch.arange(last.rows.rows, device=k.device)
-            maybe = path.index.to(k.device)[:, None] == rows
+            maybe = path.index.to(k.device)[:, None] == torch.arange(n, device=k.device)
         if maybe is None:
             return None
-        return last.rows.shown_again(k, _as_rows(maybe, len(k), last.rows.rows))
+        return last.entry.rows.shown_again(k, _as_rows(maybe, len(k), n))
 
-    def _say_apart(self, last: Opened, k: Tensor, g: Geometry) -> None:
+    def _say_apart(self, last: Entry, k: Tensor, g: Geometry) -> None:
         """Note why a call that looks like a step does not continue the last one."""
-        rows, name = last.rows, last.entry.name
+        rows, name = last.rows, last.name
         every = torch.ones(len(k), rows.rows, dtype=torch.bool, device=k.device)
         step = g.t == 1 or self._path.maybe is not None  # drafts are several queries at a time
         if step and rows.shown_again(k, every):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, Self, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from intently.observe.edits.each import Placed
 from intently.observe.measuring.deferred import deferring, last_linear
 from intently.observe.recording.labels import Tokens
 from intently.observe.recording.recording import Recording
-from intently.observe.recording.table import Row, Table
+from intently.observe.recording.table import Table
 from intently.observe.watching.doors import listen
 from intently.observe.watching.naming import Names
 from intently.observe.watching.watch import watch
@@ -28,22 +28,14 @@ from intently.observe.watching.watch import watch
 class Effects(Table):
     """A tidy table: one row for each edit, with the score before it, after it, and the difference.
 
-    ``layer``, ``head``, ``key`` or ``edit`` say which edit it is. `intently.show.heatmap` draws it.
+    ``layer``, ``head``, ``key`` or ``edit`` say which edit it is; ``left_out`` are the layers that
+    cannot be edited, and why. `intently.show.heatmap` draws it.
 
     >>> row = {"layer": "layers.0", "head": 1, "before": -1.0, "after": -3.5, "difference": -2.5}
     >>> print(Effects([row], tuple(row)))
     layer     head   before    after  difference
     layers.0     1  -1.0000  -3.5000     -2.5000
     """
-
-    left_out: Mapping[str, str]
-    """Layers that cannot be edited, and why."""
-
-    def __init__(
-        self, rows: Iterable[Row], columns: Sequence[str], left_out: Mapping[str, str] | None = None
-    ) -> None:
-        super().__init__(rows, columns)
-        self.left_out = dict(left_out or {})
 
     names = place = ("edit", "layer", "head", "key", "sender", "receiver")
     words = ("edit", "layer", "sender", "receiver")
@@ -52,12 +44,6 @@ class Effects(Table):
     def strongest(self) -> Effects:
         """Return the rows by the size of their difference, the largest first."""
         return self._of(sorted(self, key=lambda row: -abs(row["difference"])))
-
-    def _of(self, rows: Iterable[Row]) -> Self:
-        return type(self)(rows, self.columns, self.left_out)
-
-    def _below(self) -> list[str]:
-        return [f"left out: {name}: {why}" for name, why in self.left_out.items()]
 
 
 Given: TypeAlias = "Edit | Mapping[str, Edit]"

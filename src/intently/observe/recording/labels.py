@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
+
+from torch import Tensor
 
 from intently.core.matrix.labelling import crosses, one_text, reads_source, side
 from intently.errors import KindError, build
@@ -27,6 +30,29 @@ class Labels(NamedTuple):
 
 
 NONE = Labels()
+
+
+@dataclass
+class Texts:
+    """What all entries of a recording know of the texts that the model reads.
+
+    ``tokens`` are as in `Recording`, ``several`` says that the rows of a batch differ, ``sources``
+    are the numbers of keys that encoders have, ``names`` those of all modules that attended.
+    """
+
+    tokens: Tokens | None = None
+    several: bool = False
+    sources: set[int] = field(default_factory=set)
+    names: set[str] = field(default_factory=set)
+
+    def read(self, rows: Sequence[Any], derived: bool) -> None:
+        """Hear of the texts that the model read, one for each row of the batch.
+
+        They become the ``tokens`` if they were ``derived`` from a tokenizer. Otherwise rows that
+        differ show that tokens of one text label none of them.
+        """
+        self.tokens = checked(list(rows)) if derived else self.tokens
+        self.several = self.several or any(row != rows[0] for row in rows)
 
 
 def checked(tokens: Any) -> Tokens | None:
@@ -142,3 +168,54 @@ def _of_one(
 def _produced(tokens: tuple[str, ...], t: int) -> tuple[str, ...]:
     """The token that each of t rows produces after reading ``tokens``; "" for an unknown last."""
     return (*tokens[1:], "")[:t]
+
+
+IDS, MASK = "input_ids", "attention_mask"
+
+
+class Reads:
+    """Tells the ``texts`` of a recording what a model reads, of the ids that it is called with.
+
+    A ``tokenizer`` of transformers has ``convert_ids_to_tokens``, ours ``tokens``. Steps of a
+    generation, whose mask is longer than their ids, add nothing: beams may change places.
+    """
+
+    def __init__(self, texts: Texts, tokenizer: Any) -> None:
+        self._texts = texts
+        if tokenizer is None:
+            self._tokens: Any = None
+        else:
+            ours = getattr(tokenizer, "tokens", None)
+            self._tokens = getattr(tokenizer, "convert_ids_to_tokens", ours)
+            if not callable(self._tokens):
+                expected = "a tokenizer with convert_ids_to_tokens, or ours"
+                raise build(KindError, "tokenizer", expected, type(tokenizer).__name__)
+        self._pad = getattr(tokenizer, "pad_token_id", None)
+
+    def called(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Hear of the arguments of the outermost module."""
+        ids: Any = kwargs.get(IDS, next(iter(args), None))
+        if not _are_ids(ids):
+            return
+        mask = kwargs.get(MASK)
+        if isinstance(mask, Tensor) and mask.ndim == 2 and mask.shape[1] > ids.shape[1]:
+            return
+        rows: list[Any] = self._rows(ids, mask)
+        written: Any = kwargs.get("decoder_" + IDS)
+        if _are_ids(written) and len(written) == len(ids):
+            targets = self._rows(written, kwargs.get("decoder_" + MASK))
+            rows = list(zip(rows, targets))
+        self._texts.read(rows, self._tokens is not None)
+
+    def _rows(self, ids: Tensor, mask: Any) -> list[list[Any]]:
+        """The tokens of each row, or its ids, without padding."""
+        if isinstance(mask, Tensor) and mask.shape == ids.shape:
+            seen = mask != 0
+        else:
+            seen = ids != (-1 if self._pad is None else self._pad)
+        rows = [row[own].tolist() for row, own in zip(ids, seen)]
+        return rows if self._tokens is None else [list(self._tokens(row)) for row in rows]
+
+
+def _are_ids(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.ndim == 2 and not x.is_floating_point() and x.numel() > 0

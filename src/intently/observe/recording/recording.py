@@ -5,13 +5,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Sequence
 from copy import copy
+from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal
 
 from torch import Tensor
 
-from intently.core.attention import Attention
 from intently.core.matrix import LazyMatrix, rollout
 from intently.core.matrix.labelling import (
     as_numbers,
@@ -22,12 +22,13 @@ from intently.core.matrix.labelling import (
     side,
 )
 from intently.errors import ArgumentError, IntentlyError, UnverifiedError, build
-from intently.observe.generation.joining import Joined
+from intently.observe.generation.joining import Rows
 from intently.observe.recording.coverage import Coverage
 from intently.observe.recording.labels import (
     NONE,
     Labels,
     Text,
+    Texts,
     Tokens,
     checked,
     is_pair,
@@ -35,66 +36,29 @@ from intently.observe.recording.labels import (
     labels,
     placed,
 )
-from intently.observe.saving.mapped import InFile
-from intently.observe.storage.stores import Computed, Kept, KeptSpec
-from intently.observe.watching.call import AttentionSpec
+from intently.observe.recording.summary import Source, Summary
+from intently.observe.storage.stores import Kept
+from intently.observe.watching.call import Weights
 from intently.observe.watching.naming import matches
-
-if TYPE_CHECKING:
-    from intently.observe.recording.summary import Summary
-
-
-class Whole:
-    """The queries and keys of one call."""
-
-    def __init__(self, q: Kept, k: Kept, how: KeptSpec) -> None:
-        self.q, self.k, self._how = q, k, how
-
-    def operands(self) -> tuple[Tensor, Tensor]:
-        """Return the queries (b, h, t, d) and keys (b, g, s, d)."""
-        return self.q.get(), self.k.get()
-
-    def how(self) -> AttentionSpec:
-        """Return the other arguments of `attend`."""
-        return self._how.get()
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(b, h, t, s)."""
-        return (*self.q.shape[:-1], self.k.shape[-2])
-
-    def check(self) -> None:
-        """Raise the errors of reading, such as `StaleError`, without computing or reading."""
-        for kept in (self.q, self.k, *self._how.tensors):
-            for part in (kept.x, kept.weight, kept.bias) if isinstance(kept, Computed) else (kept,):
-                if part is not None:
-                    part.check() if isinstance(part, InFile) else part.get()
-
-
-Rows: TypeAlias = Whole | Joined
 
 
 class Entry:
     """One attention of a module: a call, or the calls of a generation joined.
 
     ``verified`` says whether its weights give the model's output, None if they could not be
-    compared; ``why`` gives the reason, ``compared`` the number of rows. ``tokens`` label it, as
-    in `Recording`, unless they are of one text and the batch is of ``several``; ``sources`` are the
-    numbers of keys that encoders have, ``beside`` the names of all modules that attended.
-    ``across`` says whether its keys came from elsewhere than its queries, None if that was not
-    seen.
+    compared; ``why`` gives the reason, ``compared`` the number of rows. ``changed`` names the
+    operations that changed the weights between the softmax and the values. ``across`` says whether
+    its keys came from elsewhere than its queries, None if that was not seen. ``texts`` are those of
+    its recording, ``steps`` the calls that were joined.
     """
 
     def __init__(self, name: str, index: int, source: str, rows: Rows) -> None:
         self.name, self.index, self.source, self.rows = name, index, source, rows
         self.verified: bool | None = None
         self.why: str | None = None
-        self.compared = 0
-        self.steps = 1
-        self.tokens: Tokens | None = None
-        self.several = False
-        self.sources: set[int] = set()
-        self.beside: set[str] = {name}
+        self.changed: str | None = None
+        self.compared, self.steps = 0, 1
+        self.texts = Texts(names={name})
         self.across: bool | None = None
         self.values: Kept | None = None
         self.gradient: Kept | None = None
@@ -121,26 +85,26 @@ class Entry:
             return matrix.label(first.rows, first.columns)
         return matrix.label_each([(one.rows, one.columns) for one in found])
 
-    def labels(self, matrix: Attention) -> list[Labels]:
+    def labels(self, matrix: LazyMatrix) -> list[Labels]:
         """The tokens of the rows and columns of its ``matrix``, as far as they are certain.
 
         One for each row of the batch where these have texts of their own.
         """
-        texts: Any = self.tokens
-        if not is_rows(texts):
-            wrong = self.several and matrix.ndim > 3 and matrix.shape[0] > 1
-            return [NONE if wrong else self._labels(texts, matrix)]
+        texts: Any = self.texts.tokens
         b = matrix.shape[0] if matrix.ndim > 3 else 1
+        if not is_rows(texts):
+            return [NONE if self.texts.several and b > 1 else self._labels(texts, matrix)]
         each = max(1, b // len(texts))  # rows of a text beside each other, as beams are
         if b != each * len(texts):
             return [NONE]
         rows = [matrix[n] if matrix.ndim > 3 else matrix for n in range(b)]
-        return [self._labels(_padded(texts[n // each], row), row) for n, row in enumerate(rows)]
+        seen = [(row._viewers().reshape(-1, row.shape[-1]).sum(0) > 0).tolist() for row in rows]
+        return [self._labels(placed(texts[n // each], seen[n]), rows[n]) for n in range(b)]
 
     def _labels(self, text: Text | None, matrix: LazyMatrix) -> Labels:
-        back = lambda: looks_back(matrix)  # noqa: E731 - asked only where it tells
-        own = text, self.name, matrix.shape, back, self.sources, self.beside
-        return labels(*own, across=self.across)
+        back, texts = partial(looks_back, matrix), self.texts
+        shape = matrix.shape
+        return labels(text, self.name, shape, back, texts.sources, texts.names, self.across)
 
     def lost(self) -> str | None:
         """Why the weights cannot be computed any more, None while they can."""
@@ -150,10 +114,13 @@ class Entry:
             return str(error)
         return None
 
-    def attention(self) -> Attention:
+    def attention(self) -> Weights:
         """Return the weights, verified or not."""
-        operands = self.rows.operands()
-        return self.rows.how().attend(*operands)
+        return self.rows.how().attend(*self.rows.operands())
+
+    def tensors(self) -> list[Tensor]:
+        """All tensors that the weights are computed from."""
+        return [*self.rows.operands(), *self.rows.how().tensors()]
 
     def v(self) -> Tensor:
         """The values (b, g, s, e), kept by a watch with ``gradients=True``."""
@@ -171,12 +138,6 @@ class Entry:
         return self.gradient.get()
 
 
-def _padded(text: Text, row: LazyMatrix) -> Text:
-    """The text of a row of the batch, with its padding."""
-    seen = row._viewers().reshape(-1, row.shape[-1]).sum(0) > 0
-    return placed(text, seen.tolist())
-
-
 class Recording:
     """What a watch kept: ``seen[name]`` is the lazy matrix of a module.
 
@@ -191,11 +152,7 @@ class Recording:
 
     def __init__(self, tokens: Tokens | None = None) -> None:
         self.calls: list[Entry] = []
-        self.covered = Coverage()
-        self._sources: set[int] = set()
-        self._names: set[str] = set()
-        self._several = False
-        self.tokens = tokens
+        self.covered, self.texts = Coverage(), Texts(checked(tokens))
 
     @property
     def tokens(self) -> Tokens | None:
@@ -203,25 +160,11 @@ class Recording:
 
         Raises `KindError` when set to anything but texts.
         """
-        return self._tokens
+        return self.texts.tokens
 
     @tokens.setter
     def tokens(self, tokens: Tokens | None) -> None:
-        self._tokens = checked(tokens)
-        for entry in self.calls:
-            entry.tokens = tokens
-
-    def read(self, rows: Sequence[Text], derived: bool) -> None:
-        """Hear of the texts that the model read, one for each row of the batch.
-
-        They become the ``tokens`` if they were ``derived`` from a tokenizer. Otherwise rows that
-        differ show that tokens of one text label none of them.
-        """
-        if derived:
-            self.tokens = list(rows)
-        self._several = self._several or any(row != rows[0] for row in rows)
-        for entry in self.calls:
-            entry.several = self._several
+        self.texts.tokens = checked(tokens)
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -230,11 +173,10 @@ class Recording:
 
     def add(self, entry: Entry) -> None:
         """Append an entry."""
-        self._names.add(entry.name)
-        if reads_source(entry.name, self._names, entry.across):
-            self._sources.add(entry.shape[-1])
-        entry.sources, entry.beside = self._sources, self._names
-        entry.several = self._several
+        entry.texts = self.texts
+        self.texts.names.add(entry.name)
+        if reads_source(entry.name, self.texts.names, entry.across):
+            self.texts.sources.add(entry.shape[-1])
         self.calls.append(entry)
 
     def entries(self, name: str) -> list[Entry]:
@@ -278,12 +220,12 @@ class Recording:
     def summary(self) -> Summary:
         """Return a table (layer, head, statistic) of everything that was seen.
 
-        A layer that attended several times appears as ``name[i]``. Entries that are unverified or
-        cannot be read any more are named below the table instead, and in its ``left_out``.
+        A layer that attended several times appears as ``name[i]``. Where weights were changed
+        before they met the values, a column ``changed`` names the operations. Entries that are
+        unverified or cannot be read any more are named below the table, and in its ``left_out``.
         """
-        from intently.observe.recording.summary import Source, Summary
-
         left_out: dict[str, str] = {}
+        changed: dict[str, str] = {}
 
         def sources() -> Iterator[Source]:
             for name, entry in zip(numbered(self.calls), self.calls):
@@ -295,9 +237,11 @@ class Recording:
                 except IntentlyError as error:
                     left_out[name] = str(error)
                     continue
+                if entry.changed is not None:
+                    changed[name] = entry.changed
                 yield name, matrix, _numbers(entry.labels(matrix))
 
-        return Summary.of(sources()).without(left_out)
+        return Summary.of(sources(), left_out=left_out, changed=changed)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write a safetensors file that `load_recording` opens."""
@@ -318,9 +262,9 @@ class Recording:
         The page holds queries and keys at ``precision``, and says how far its weights are from the
         model's. ``layers`` are names or patterns such as "decoder.*", as `watch` takes them; all
         unless given. `intently.show.page.save_page` documents its other options (``title``,
-        ``sides``, ``highlights``, ``start``) and errors. Entries that are unverified, or have more
-        than four axes, are left out, and named. Without ``start`` and ``highlights``, the page of a
-        short text opens on its most telling head, and says why.
+        ``sides``, ``highlights``, ``start``) and errors. Entries that are unverified are left
+        out, and named; axes before the heads are rows of the batch. Without ``start`` and
+        ``highlights``, the page of a short text opens on its most telling head, and says why.
         """
         from intently.show.page import items_of, save_page
         from intently.show.page.opening import opened_on
@@ -357,7 +301,7 @@ class Recording:
             entry
             for entry in self.calls
             if entry.shape[-2] == entry.shape[-1]
-            and not crosses(entry.name, self._names, entry.across)
+            and not crosses(entry.name, self.texts.names, entry.across)
         ]
         twice = [entry.name for entry in squares if entry.index]
         if twice:
@@ -370,7 +314,7 @@ class Recording:
             fix = 'watch one of them: watch(model, layers="encoder.*")'
             raise build(ArgumentError, "rollout", "self-attention of one sequence", got, fix=fix)
         matrices = [entry.matrix() for entry in squares]
-        texts: Any = self._tokens
+        texts: Any = self.tokens
         if texts is None or is_pair(texts) or is_rows(texts):
             texts = matrices[0].labels[1] if matrices else None
         return rollout(matrices, residual, queries=_position(token, texts or ()))

@@ -1,4 +1,4 @@
-"""What every head does: `Summary`, one row for each, and its alignment error over a corpus."""
+"""What every head does: `Summary`, one row for each."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import Any, TypeAlias
 from torch import Tensor
 
 from intently.core.matrix import LazyMatrix
-from intently.core.matrix.alignment import Alignment, alignment_error_rate
-from intently.core.matrix.patterns import STATISTICS, links, measure
-from intently.errors import ArgumentError, KindError, build
-from intently.observe.recording.table import Row, Table, written
+from intently.core.matrix.patterns import STATISTICS, measure
+from intently.errors import KindError, build
+from intently.observe.recording.table import Row, Table
 
 Source: TypeAlias = tuple[str, LazyMatrix, Tensor | Sequence[Any] | None]
 
@@ -47,78 +46,36 @@ class Summary(Table):
     """
 
     names = ("layer", "item", "head")
+    words = ("layer", "changed")
     place = PLACE
 
-    def __init__(
-        self, rows: Iterable[Row], columns: Sequence[str], left_out: Mapping[str, str] | None = None
-    ) -> None:
-        super().__init__(rows, columns)
-        self.left_out = dict(left_out or {})
-
     @classmethod
-    def of(cls, sources: Iterable[Source], *, per_item: bool = False) -> Summary:
+    def of(
+        cls,
+        sources: Iterable[Source],
+        *,
+        per_item: bool = False,
+        left_out: Mapping[str, str] | None = None,
+        changed: Mapping[str, str] | None = None,
+    ) -> Summary:
         """Measure every head of (name, matrix, tokens or None), each matrix read once.
 
         A statistic is the mean over all queries that count, of all items and batches; with
         ``per_item`` each item has rows of its own. Padding (queries that may attend to nothing and,
-        if tokens are known, tokens that no query may see) never counts.
+        if tokens are known, tokens that no query may see) never counts. ``left_out`` are names that
+        have no matrix, with the reasons, ``changed`` what changed the weights of some names.
 
         Raises `KindError` for anything but lazy matrices, `ArgumentError` for tokens of a different
         shape.
         """
         rows = [row for source in sources for row in _rows(*source, per_item)]
-        found = {name for row in rows for name in row}
-        place = tuple(name for name in PLACE if name != "item" or per_item)
-        return cls(
-            (
-                {name: row.get(name, math.nan) for name in (*place, *STATISTICS) if name in found}
-                for row in rows
-            ),
-            (*place, *(name for name in STATISTICS if name in found)),
-        )
-
-    def without(self, left_out: Mapping[str, str]) -> Summary:
-        """Return the table with further names of layers that it lacks, and the reasons."""
-        return Summary(self.rows, self.columns, {**self.left_out, **left_out})
-
-    def _of(self, rows: Iterable[Row]) -> Summary:
-        return Summary(rows, self.columns, self.left_out)
-
-    def _below(self) -> list[str]:
-        return [f"{written(name)}  left out: {why}" for name, why in self.left_out.items()]
-
-
-def alignment_errors(matrices: Sequence[LazyMatrix], gold: Sequence[Alignment]) -> list[float]:
-    """Return the alignment error rate of every head over a corpus, from 0 (best) to 1.
-
-    Each matrix (h, t, s) belongs to one sentence pair, with rows for target words and columns for
-    source words (`Merged` makes words of tokens); ``gold`` holds their known links (source,
-    target). Each head links a target word to the source word with the largest weight.
-
-    Raises `ArgumentError` if the two differ in number or are empty, and for matrices of other axes
-    or different numbers of heads.
-
-    Source: Och & Ney 2003, section 5.1, through `intently.core.matrix.alignment`.
-
-    >>> import torch
-    >>> from intently.core.matrix import Dense
-    >>> straight, crossed = torch.eye(2), torch.eye(2).flip(0)
-    >>> A, gold = Dense(torch.stack([straight, crossed])), Alignment.of([(0, 0), (1, 1)])
-    >>> alignment_errors([A], [gold])
-    [0.0, 1.0]
-    """
-    if len(matrices) != len(gold) or not gold:
-        expected = f"one for each of {len(gold)} gold alignments, and at least one"
-        raise build(ArgumentError, "matrices", expected, len(matrices))
-    wrong = [m.shape for m in matrices if m.ndim != 3 or m.shape[0] != matrices[0].shape[0]]
-    if wrong:
-        expected = "(h, t, s) each, the same h in all"
-        fix = "pass one sentence pair at a time: A[0] of a batch (b, h, t, s)"
-        raise build(ArgumentError, "matrices", expected, f"shape {wrong[0]}", fix=fix)
-    return [
-        alignment_error_rate([links(m[head]) for m in matrices], gold)
-        for head in range(matrices[0].shape[0])
-    ]
+        names = [name for name in PLACE if name != "item" or per_item]
+        names += ["changed"] * bool(changed)
+        names += [name for name in STATISTICS if any(name in row for row in rows)]
+        for row in rows:
+            row["changed"] = (changed or {}).get(row["layer"], math.nan)
+        told = ({name: row.get(name, math.nan) for name in names} for row in rows)
+        return cls(told, names, left_out)
 
 
 def _rows(

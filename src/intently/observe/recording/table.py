@@ -7,14 +7,14 @@ import io
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeAlias
 
 from intently.errors import ArgumentError, MissingLibraryError, build
 from intently.foundation.files import replace_file
-from intently.observe.recording.coverage import printable
+from intently.observe.recording.coverage import aligned, printable
 
 Row: TypeAlias = dict[str, Any]
 
@@ -28,7 +28,7 @@ NUMBERS = 40
 
 
 class Table:
-    """A tidy table: rows that hold the same columns.
+    """A tidy table: rows that hold the same columns, and what is ``left_out``, with the reasons.
 
     It is printed in blocks as wide as a terminal, without columns of nothing but NaN; each block
     repeats the columns that name a row.
@@ -43,9 +43,11 @@ class Table:
     form: ClassVar[str] = ".3f"
     """The format of numbers."""
 
-    def __init__(self, rows: Iterable[Row], columns: Sequence[str]) -> None:
-        self.columns = tuple(columns)
-        self.rows = tuple(rows)
+    def __init__(
+        self, rows: Iterable[Row], columns: Sequence[str], left_out: Mapping[str, str] | None = None
+    ) -> None:
+        self.columns, self.rows = tuple(columns), tuple(rows)
+        self.left_out = dict(left_out or {})
 
     def sort(self, by: str, *, reverse: bool = False) -> Self:
         """Return the rows ordered by a column, smallest first; NaN comes last either way.
@@ -119,11 +121,11 @@ class Table:
 
     def _of(self, rows: Iterable[Row]) -> Self:
         """The table with other rows."""
-        return type(self)(rows, self.columns)
+        return type(self)(rows, self.columns, self.left_out)
 
     def _below(self) -> list[str]:
         """Lines below the printed table."""
-        return []
+        return [f"{written(name)}  left out: {why}" for name, why in self.left_out.items()]
 
     def _check(self, column: str) -> None:
         if column not in self.columns:
@@ -131,28 +133,30 @@ class Table:
 
     def _printed(self, rows: Sequence[Row]) -> str:
         """The columns with numbers, in blocks; each block names its rows."""
-        known = {
-            name: self._aligned(name, rows)
+        columns = {
+            name: [name, *(written(row[name], self.form) for row in rows)]
             for name in self.columns
             if name in self.place or not all(is_missing(row[name]) for row in rows)
         }
-        first = [column for name, column in known.items() if name in self.names]
-        wide = max(WIDE, _width(first) + NUMBERS)
-        blocks = [first]
-        for name, column in known.items():
-            if name not in self.names:
-                if _width([*blocks[-1], column]) > wide:
-                    blocks.append(first)
-                blocks[-1] = [*blocks[-1], column]
-        return "\n\n".join(
-            "\n".join("  ".join(cells).rstrip() for cells in zip(*block)) for block in blocks
-        )
+        first = [name for name in columns if name in self.names]
 
-    def _aligned(self, column: str, rows: Sequence[Row]) -> list[str]:
-        cells = [column, *(written(row[column], self.form) for row in rows)]
-        width = max(map(len, cells))
-        left = column in self.words
-        return [cell.ljust(width) if left else cell.rjust(width) for cell in cells]
+        widths = {name: max(map(len, cells)) + 2 for name, cells in columns.items()}
+        wide = max(WIDE + 2, sum(map(widths.__getitem__, first)) + NUMBERS)
+        blocks = [first]
+        for name in columns:
+            if name not in self.names:
+                if sum(map(widths.__getitem__, blocks[-1])) + widths[name] > wide:
+                    blocks.append(first)
+                blocks[-1] = [*blocks[-1], name]
+        return "\n\n".join(
+            "\n".join(
+                aligned(
+                    list(zip(*(columns[name] for name in block))),
+                    [n for n, name in enumerate(block) if name not in self.words],
+                )
+            )
+            for block in blocks
+        )
 
 
 def _is(value: Any, want: Any) -> bool:
@@ -170,10 +174,6 @@ def _natural(value: Any) -> Any:
         return value
     parts = re.split(r"(\d+)", value)
     return [int(part) if n % 2 else part for n, part in enumerate(parts)]
-
-
-def _width(block: Sequence[Sequence[str]]) -> int:
-    return sum(len(column[0]) for column in block) + 2 * (len(block) - 1)
 
 
 def written(value: Any, form: str = ".3f") -> str:

@@ -2,7 +2,7 @@
 
 The tensors are queries and keys (b, h, t, d), head after head, so that a read of some rows touches
 one head. Everything else is JSON in the metadata: names, tokens, verdicts, and masks, biases and
-scores in the form of `value_json`. A file that `save` would not have written is refused with the
+scores in the form of `values`. A file that `save` would not have written is refused with the
 reason; nothing in it is unpickled or run, and no name in it names a file.
 """
 
@@ -19,36 +19,37 @@ import torch
 from torch import Tensor
 
 import intently
-from intently.core.biases import Bias, TensorBias
+from intently.core.biases import Bias
 from intently.core.masks import Geometry, Mask
-from intently.core.matrix import LazyMatrix
+from intently.core.matrix.blocks import InBlocks
 from intently.core.scores import Score
 from intently.errors import ArgumentError, IntentlyError, KindError, build, shape_of
+from intently.foundation.values import Value
 from intently.nn.recurrent import Energies
-from intently.observe.recording.blocks import InBlocks
+from intently.observe.generation.joining import Rows
 from intently.observe.recording.coverage import printable
 from intently.observe.recording.labels import Tokens, is_rows, sides
-from intently.observe.recording.recording import Entry, Recording, Whole
-from intently.observe.saving import value_json
-from intently.observe.saving.mapped import InFile, Mapped
-from intently.observe.saving.value_json import UnreadableError
-from intently.observe.saving.writing import Planned, write
-from intently.observe.storage.stores import KeptSpec, identity
+from intently.observe.recording.recording import Entry, Recording
+from intently.observe.saving import values
+from intently.observe.saving.tensors import InFile, Mapped, Planned, write
+from intently.observe.saving.values import UnreadableError
+from intently.observe.storage.stores import Kept, KeptSpec, identity
 from intently.observe.watching.call import AttentionSpec
 
 KIND, FORMAT = "intently recording", 2
-"""The kind in the metadata, and the version of the format; higher versions are refused."""
+"""The kind in the metadata, and the version of the format; other versions are refused."""
 
 LONGEST = 4096
 """Characters of a name."""
 
 _TENSOR = {"tensor": str}
+_VALUES = {"score": Score, "mask": Mask, "bias": Bias, "weights": InBlocks}
 _HOW = {
     "scale?": (None, float, _TENSOR),
     "softcap?": (None, float),
     "sinks?": (None, _TENSOR),
     "dropout": float,
-    str: object,
+    **{f"{name}?": object for name in _VALUES},
 }
 _ENTRY = {
     "name": str,
@@ -56,14 +57,21 @@ _ENTRY = {
     "source": str,
     "verified": (bool, None),
     "why?": (str, None),
+    "changed?": (str, None),
     "steps": int,
     "compared?": int,
     "across?": (bool, None),
     "how": _HOW,
     str: object,
 }
-_RECORDING = {"covered": {"unseen": {str: str}, "notes": [str]}, "entries": [_ENTRY], str: object}
-"""The shape of the JSON in a file; tokens, tensors, masks, biases and scores have readers."""
+_TEXT = ([str], [[str], [str]])
+_RECORDING = {
+    "tokens?": (None, *_TEXT, {"rows": [_TEXT]}),
+    "covered": {"unseen": {str: str}, "notes": [str]},
+    "entries": [_ENTRY],
+    str: object,
+}
+"""The shape of the JSON in a file; tensors, masks, biases and scores have readers."""
 
 HOLLOW = 2**24
 """Weights at most if queries or keys have no entries, and so no bytes in the file."""
@@ -110,8 +118,8 @@ def load(path: str | PathLike[str], *, whole: bool = False) -> Recording:
     """
     file = Mapped(Path(path))
     about = _about(file)
-    for x in file.tensors.values() if whole else ():
-        file.verify(x, most=x.nbytes)
+    for name, x in file.tensors.items() if whole else ():
+        file.get(name, most=x.nbytes)
     try:
         recording = Recording(_texts(about.get("tokens")))
         for name, why in about["covered"]["unseen"].items():
@@ -122,7 +130,7 @@ def load(path: str | PathLike[str], *, whole: bool = False) -> Recording:
             recording.add(_entry(form, file, counts))
     except UnreadableError as error:
         cause = "it is damaged, or was made by another program"
-        raise file.refusal(str(error).removesuffix("."), cause) from None
+        raise file.file.refusal(str(error).removesuffix("."), cause) from None
     return recording
 
 
@@ -142,61 +150,42 @@ class _Sheet:
             if fault := _fault(text):
                 expected = "a name that can be read again"
                 raise build(ArgumentError, "name", expected, repr(text), fault)
+        (q, k), how = entry.rows.operands(), entry.rows.how()
+        matrix = how.attend(q, k)
+        g = Geometry(matrix.shape[:-2], matrix.shape[-2], matrix.shape[-1], matrix.device)
+        parts: list[tuple[str, Tensor, Callable[[], Tensor]]] = [
+            ("q", q, lambda: entry.rows.operands()[0]),
+            ("k", k, lambda: entry.rows.operands()[1]),
+        ]
+        for part, kept in (("values", entry.values), ("gradient", entry.gradient)):
+            if kept is not None:
+                parts.append((part, kept.get(), kept.get))
         at = f"{entry.name}/{entry.index}"
-        matrix, how = entry.attention(), entry.rows.how()
-        q, k = entry.rows.operands()
-        kept = {"values": entry.values, "gradient": entry.gradient}
+        told = ("name", "index", "source", "verified", "why", "changed", "steps", "across")
         return {
-            "name": entry.name,
-            "index": entry.index,
-            "source": entry.source,
-            "verified": entry.verified,
-            "why": entry.why,
+            **{name: getattr(entry, name) for name in told},
             "compared": min(entry.compared, entry.shape[-2]),
-            "steps": entry.steps,
-            "across": entry.across,
-            "tokens": _told(entry.tokens),
-            "q": self._own(f"{at}/q", q, lambda: entry.rows.operands()[0]),
-            "k": self._own(f"{at}/k", k, lambda: entry.rows.operands()[1]),
-            "how": self._how(how, _geometry(matrix), entry.name),
-            **{
-                part: self._own(f"{at}/{part}", x.get(), x.get)
-                for part, x in kept.items()
-                if x is not None
-            },
+            **{part: self._planned(f"{at}/{part}", x, get) for part, x, get in parts},
+            "how": {part: self._part(x, g, entry.name) for part, x in vars(how).items()},
         }
 
-    def _how(self, how: AttentionSpec, g: Geometry, name: str) -> dict[str, Any]:
-        values = {
-            part: None if x is None else value_json.form(x, g, self._once)
-            for part, x in vars(how).items()
-            if part in ("score", "mask", "bias", "weights")
-        }
-        if values["score"] is None and how.score is not None:
-            got, why = type(how.score).__name__, f"a file cannot say what {name!r} computes"
-            raise build(KindError, "save", "a score of intently.core.scores", got, why)
-        return {
-            **values,
-            "scale": self._once(how.scale) if isinstance(how.scale, Tensor) else how.scale,
-            "softcap": how.softcap,
-            "sinks": None if how.sinks is None else self._once(how.sinks),
-            "dropout": how.dropout,
-        }
+    def _part(self, x: Any, g: Geometry, name: str) -> Any:
+        """An argument of `attend` as plain data."""
+        if isinstance(x, Value):
+            form = values.form(x, g, self._once)
+            if form is None:
+                got, why = type(x).__name__, f"a file cannot say what {name!r} computes"
+                raise build(KindError, "save", "a score of intently.core.scores", got, why)
+            return form
+        return self._once(x) if isinstance(x, Tensor) else x
 
-    def _own(self, key: str, x: Tensor, get: Callable[[], Tensor]) -> dict[str, str]:
+    def _planned(self, key: str, x: Tensor, get: Callable[[], Tensor]) -> dict[str, str]:
         self.planned[key] = Planned(tuple(x.shape), x.dtype, get)
         return {"tensor": key}
 
     def _once(self, x: Tensor) -> dict[str, str]:
-        known = self._shared.get(identity(x))
-        if known is None:
-            known = self._shared[identity(x)] = f"shared/{len(self._shared)}"
-            self.planned[known] = Planned(tuple(x.shape), x.dtype, lambda: x)
-        return {"tensor": known}
-
-
-def _geometry(matrix: LazyMatrix) -> Geometry:
-    return Geometry(matrix.shape[:-2], *matrix.shape[-2:], matrix.device)
+        key = self._shared.setdefault(identity(x), f"shared/{len(self._shared)}")
+        return self._planned(key, x, lambda: x)
 
 
 def _told(tokens: Tokens | None) -> list[Any] | dict[str, Any] | None:
@@ -213,22 +202,19 @@ def _told(tokens: Tokens | None) -> list[Any] | dict[str, Any] | None:
 
 def _about(file: Mapped) -> dict[str, Any]:
     """The JSON in the metadata of a file."""
-    if file.metadata.get("kind") != KIND:
-        raise file.refusal("a different kind of safetensors file", "it holds tensors, no recording")
-    version = file.metadata.get("format", "")[:9]
+    metadata, refusal = file.header.metadata, file.file.refusal
+    if metadata.get("kind") != KIND:
+        raise refusal("a different kind of safetensors file", "it holds tensors, no recording")
+    version = metadata.get("format", "")[:9]
     if not (version.isascii() and version.isdigit() and int(version)):
-        raise file.refusal(f"format {version!r}", "it is damaged")
-    if int(version) > FORMAT:
-        raise file.refusal(
-            f"format {version}, where this version reads {FORMAT}",
-            "it was written by a newer version of Intently",
-            "upgrade intently",
-        )
-    if int(version) > 1:
-        file.sealed()
-    elif file.metadata.keys() - {"kind", "format", "intently", "recording"}:
-        raise file.refusal("format 1 with what only later ones have", "it is damaged")
-    content = file.metadata.get("recording", "").encode(errors="surrogatepass")
+        raise refusal(f"format {version!r}", "it is damaged")
+    if int(version) != FORMAT:
+        newer = int(version) > FORMAT
+        cause = f"it was written by {'a newer' if newer else 'an older'} version of Intently"
+        fix = "upgrade intently" if newer else "record it again"
+        raise refusal(f"format {version}, where this version reads {FORMAT}", cause, fix)
+    file.sealed()
+    content = metadata.get("recording", "").encode(errors="surrogatepass")
     return file.file.json(_RECORDING, content)
 
 
@@ -239,76 +225,52 @@ def _entry(form: dict[str, Any], file: Mapped, counts: dict[str, int]) -> Entry:
         raise UnreadableError(f"calls of {name!r} that are not counted from 0")
     try:
         found = {
-            part: value_json.tensor_of(form.get(part), file.tensors.get)
+            part: values.tensor_of(form.get(part), file.tensors.get)
             for part in ("q", "k", "values", "gradient")
             if part in "qk" or form.get(part) is not None
         }
-        how = _how(form["how"], file)
+        how = AttentionSpec(**{x: _part(x, part, file) for x, part in form["how"].items()})
         _check(found, how)
+        kept: dict[str, Kept] = {part: InFile(file, form[part]["tensor"]) for part in found}
+        entry = Entry(name, index, _name(form["source"]), Rows(kept["q"], kept["k"], KeptSpec(how)))
+        t = entry.shape[-2]
+        if not 1 <= form["steps"] <= max(1, t):
+            raise UnreadableError(f"{t} rows of other steps")
+        if not 0 <= form.get("compared", 0) <= t:
+            raise UnreadableError("more rows compared than there are")
     except (IntentlyError, UnreadableError) as error:
         raise UnreadableError(f"{name!r}, call {index}: {error}") from None
-    rules = how.mask, how.bias, how.score, how.weights
-    values = [value for value in rules if value is not None]
-    spec = KeptSpec(how, tuple(InFile(file, x) for value in values for x in value.tensors()))
-    kept = {part: InFile(file, x) for part, x in found.items()}
-    rows = Whole(kept["q"], kept["k"], spec)
-    entry = Entry(name, index, _name(form["source"]), rows)
-    entry.verified, entry.steps = form["verified"], form["steps"]
-    entry.why = form.get("why") and printable(form["why"])
-    if not 1 <= entry.steps <= max(1, entry.shape[-2]):
-        raise UnreadableError(f"{name!r}, call {index}: {entry.shape[-2]} rows of other steps")
+    entry.verified, entry.across, entry.steps = form["verified"], form.get("across"), form["steps"]
+    entry.why, entry.changed = (x and printable(x) for x in map(form.get, ("why", "changed")))
     entry.compared = form.get("compared", 0)
-    if not 0 <= entry.compared <= entry.shape[-2]:
-        raise UnreadableError(f"{name!r}, call {index}: more rows compared than there are")
-    entry.tokens, entry.across = _texts(form.get("tokens")), form.get("across")
     entry.values, entry.gradient = kept.get("values"), kept.get("gradient")
     return entry
 
 
-def _how(form: dict[str, Any], file: Mapped) -> AttentionSpec:
-    """The arguments of `attend` beside q and k."""
-
-    def value(part: str, kind: type[Any]) -> Any:
-        return None if form.get(part) is None else value_json.value(form[part], file.verified, kind)
-
-    def tensor(part: str) -> Any:
-        x = form.get(part)
-        return value_json.tensor_of(x, file.verified) if isinstance(x, dict) else x
-
-    return AttentionSpec(
-        value("score", Score),
-        value("mask", Mask),
-        value("bias", Bias),
-        tensor("scale"),
-        form.get("softcap"),
-        tensor("sinks"),
-        form["dropout"],
-        value("weights", Bias),
-    )
+def _part(name: str, x: Any, file: Mapped) -> Any:
+    """An argument of `attend` beside q and k."""
+    if isinstance(x, dict) and name not in ("score", "mask", "bias"):
+        return values.tensor_of(x, file.get)
+    return values.value(x, file.get, _VALUES[name]) if name in _VALUES and x is not None else x
 
 
 def _check(parts: Mapping[str, Tensor], how: AttentionSpec) -> None:
     """Raise unless the parts make a matrix; only the shapes of large tensors are checked."""
     q, k = parts["q"], parts["k"]
-    for name, x in (("q", q), ("k", k)):
+    given = {"weights": how.weights} if isinstance(how.weights, Tensor) else {}
+    for name, x in {**parts, **given}.items():
         if not x.is_floating_point():  # `attend` would take them for a learner's
             raise UnreadableError(f"{name}: expected a floating-point tensor; got dtype {x.dtype}")
-    if how.weights is not None and not isinstance(how.weights, TensorBias | InBlocks):
-        raise UnreadableError("weights that are no tensor and not in blocks")
     matrix = how.attend(q, k)
-    if how.weights is not None and matrix.shape != (*q.shape[:-1], k.shape[-2]):
-        raise UnreadableError(
-            f"weights {matrix.shape} for q of {shape_of(q)} and k of {shape_of(k)}"
-        )
     *lead, t, s = matrix.shape
+    shapes = f"q of {shape_of(q)} and k of {shape_of(k)}"
+    if how.weights is not None:
+        if matrix.shape != (*q.shape[:-1], k.shape[-2]):
+            raise UnreadableError(f"weights {matrix.shape} for {shapes}")
+    elif not (q.numel() and k.numel()) and t * s * max(1, math.prod(lead)) > HOLLOW:
+        raise UnreadableError(f"weights {matrix.shape} of queries and keys without entries")
     if math.prod(lead) > max(math.prod(q.shape[:-2]), math.prod(k.shape[:-2])):
-        raise UnreadableError(f"q of {shape_of(q)} and k of {shape_of(k)}, which do not fit")
-    if (
-        how.weights is None
-        and not (q.numel() and k.numel())
-        and t * s * max(1, math.prod(lead)) > HOLLOW
-    ):
-        raise UnreadableError(f"weights {tuple(matrix.shape)} of queries and keys without entries")
+        raise UnreadableError(f"{shapes}, which do not fit")
     energy = how.score.parts[0] if isinstance(how.score, Energies) else None
     if energy is not None and (q.ndim, energy.shape) != (3, q.shape[-1:]):
         raise UnreadableError(f"energies of {shape_of(energy)} for q of {shape_of(q)}")
@@ -318,25 +280,15 @@ def _check(parts: Mapping[str, Tensor], how: AttentionSpec) -> None:
         raise UnreadableError("sinks that are no numbers")
     for name, want in (("values", s), ("gradient", t)):
         x = parts.get(name)
-        if x is not None and (x.ndim != q.ndim or x.shape[-2] != want or not x.is_floating_point()):
+        if x is not None and (x.ndim != q.ndim or x.shape[-2] != want):
             raise UnreadableError(f"{name} of {shape_of(x)} for weights {matrix.shape}")
 
 
-def _texts(x: Any) -> Tokens | None:
+def _texts(x: Any) -> Any:
     """The texts of one sequence, of two, or of each row of a batch."""
-    if x is None:
-        return None
     if isinstance(x, dict):
-        rows = x.get("rows")
-        if not isinstance(rows, list) or not rows:
-            raise UnreadableError("tokens that are no lists of texts")
-        texts: Any = [_texts(text) for text in rows]
-        return texts
-    pair = isinstance(x, list) and len(x) == 2 and all(isinstance(side, list) for side in x)
-    for texts in x if pair else [x]:
-        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-            raise UnreadableError("tokens that are no lists of texts")
-    return (x[0], x[1]) if pair else x
+        return [_texts(text) for text in x["rows"]]
+    return tuple(x) if x and isinstance(x[0], list) else x
 
 
 def _name(x: str) -> str:

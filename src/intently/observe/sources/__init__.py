@@ -6,7 +6,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-NAMES = ("functional", "ours", "native", "flex", "transformers", "softmax", "by_hand")
+NAMES = ("functional", "ours", "native", "flex", "transformers", "softmax")
 
 
 def every() -> list[Callable[[Any], list[Any]]]:

@@ -14,8 +14,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import wraps
-from itertools import chain
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -32,12 +30,9 @@ from intently.observe.trace.calls import BY_HAND
 from intently.observe.trace.follow import Trace
 from intently.observe.trace.waiting import AfterFunctions
 from intently.observe.watching.call import traced
-from intently.observe.watching.helpers import Helper, helpers
 from intently.observe.watching.listener import Changing, Listener
-from intently.observe.watching.patches import Function, Target, is_replaced
-from intently.observe.watching.revealed import own_kinds, writes_attention
-from intently.observe.watching.scope import current, running, tell
-from intently.observe.watching.searched import Searched
+from intently.observe.watching.revealed import writes_attention
+from intently.observe.watching.scope import current, tell
 from intently.observe.watching.unseen import Softmax
 
 
@@ -58,7 +53,7 @@ class mode:  # noqa: N801 - used as a function: `with by_hand.mode():`
     def __exit__(self, *error: Any) -> None:
         if threading.get_ident() != self._thread:  # the stack of another thread is out of reach
             return
-        _here.trace.flush(ended=True)
+        _here.trace.finish() if _here.count == 1 else _here.trace.flush(ended=True)
         _here.count -= 1
         self._after.__exit__(*error)
         if self._turned_on and not _here.whole and _is_on():
@@ -79,7 +74,7 @@ class whole_model:  # noqa: N801 - as `mode`
     def __exit__(self, *error: object) -> None:
         if threading.get_ident() != self._thread:
             return
-        _here.trace.flush(ended=True)
+        _here.trace.finish()
         _here.whole -= 1
         if not _here.whole and _is_on():
             _leave()
@@ -100,28 +95,6 @@ class _paused:  # noqa: N801 - as `mode`
     def __exit__(self, *error: object) -> None:
         if self._was_on and not _is_on():
             _here.trace.__enter__()
-
-
-def targets(searched: Searched) -> list[Target]:
-    """The functions in which alone modules of a model attend by hand."""
-    found: dict[tuple[int, str], Target] = {}
-    for module in filter(attends_by_hand, searched.modules):
-        for x in _read(module):
-            found[id(x.owner), x.name] = Target(x.owner, x.name, _followed)
-    return list(found.values())
-
-
-def _followed(original: Function) -> Function:
-    @wraps(original)
-    def followed(*args: Any, **kwargs: Any) -> Any:
-        listeners = current()
-        module = running() if listeners else None
-        if module is None or _is_on() or not any(x.wants(module) for x in listeners):
-            return original(*args, **kwargs)
-        with mode():
-            return original(*args, **kwargs)
-
-    return followed
 
 
 class _Here(threading.local):
@@ -153,7 +126,7 @@ def around(
     if module not in plain:
         if not attends_by_hand(module):
             plain.add(module)
-        elif not _in_helpers(module) and any(x.wants(module) for x in listeners):
+        elif any(x.wants(module) for x in listeners):
             return None if _here.whole else mode()
     if _here.whole:
         return None
@@ -178,25 +151,6 @@ def attends_by_hand(module: nn.Module) -> bool:
         ours = type(module).__module__.split(".")[0] in ("intently", "torch")
         known = _known[module] = not ours and writes_attention(module)
     return known
-
-
-def _read(module: nn.Module) -> tuple[Helper, ...]:
-    """The functions in which alone a module attends, read again if it or its classes changed."""
-    kinds = own_kinds(type(module))
-    stamp = tuple(map(id, chain(*(vars(x).values() for x in (module, *kinds)))))
-    before = _known_helpers.get(module)
-    if before is None or before[0] != stamp:
-        before = _known_helpers[module] = stamp, helpers(module)
-    return before[1]
-
-
-def _in_helpers(module: nn.Module) -> bool:
-    """Whether functions are followed in which alone a module attends, none of them its own."""
-    _, known = _known_helpers.get(module, (None, ()))
-    if not known or type(module) in _caught:
-        return False
-    own = vars(module)
-    return all(x.name not in own and is_replaced(x.owner, x.name) and x.stands() for x in known)
 
 
 def ended(module: nn.Module, given: Sequence[Any], result: Any) -> None:
@@ -237,8 +191,6 @@ def _follow_from(module: nn.Module, weights: Tensor, axis: int, softmax: Softmax
 
 _known: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 """Whether the code of a module attends by hand, as far as it tells."""
-_known_helpers: WeakKeyDictionary[nn.Module, tuple[Any, tuple[Helper, ...]]] = WeakKeyDictionary()
-"""What a module and its classes held when a watch was opened, and the functions read then."""
 _caught: WeakSet[type[nn.Module]] = WeakSet()
 """Classes whose code did not tell, and that were caught with a softmax."""
 

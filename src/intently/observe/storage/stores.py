@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,42 +16,43 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from intently.errors import ArgumentError, StaleError, build, shape_of
 from intently.foundation.checks import check_word
 from intently.foundation.values import Value
-from intently.observe.storage import mmap_pool
+from intently.observe.storage import memory
 from intently.observe.watching.call import AttentionSpec, Projected
 
-PIECE = 2**22
-"""Bytes that are written to a file at a time."""
+LEAST = 64
+"""Steps that a piece of `Growing` has room for at least; later ones for a quarter of all before."""
 
 SMALL = 2**22
 """Entries up to which a tensor that seems unchanged is compared before its copy serves again."""
 
 
-class Kept(Protocol):
+class Kept:
     """A tensor that a store keeps."""
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Its shape."""
-        ...
+    shape: tuple[int, ...]
 
     def get(self) -> Tensor:
         """Return the tensor; raises `StaleError` if it has changed."""
-        ...
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """Raise the errors of `get`, and read and compute as little as possible."""
+        self.get()
+
+    def holds(self, x: Tensor) -> bool:
+        """Whether it has the same bits as x."""
+        own = self.get()
+        return same(own, x.to(own.dtype))
 
 
-class Held:
+class Held(Kept):
     """A tensor that belongs to the recording."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor, self.shape = tensor, tuple(tensor.shape)
 
     def get(self) -> Tensor:
-        """Return the tensor."""
         return self.tensor
-
-    def holds(self, x: Tensor) -> bool:
-        """Whether it has the same bits as x."""
-        return same(self.tensor, x.to(self.tensor.dtype))
 
 
 class Referenced(Held):
@@ -65,7 +66,7 @@ class Referenced(Held):
     def __init__(self, tensor: Tensor, looked: bool = False) -> None:
         super().__init__(tensor.detach())
         self._version = None if tensor.is_inference() else tensor._version
-        self._sum = self._summed() if looked else None
+        self._sum = _bits(self.tensor).sum(dtype=torch.int64) if looked else None
 
     def get(self) -> Tensor:
         """Return the tensor; raises `StaleError` if it has changed, or if it cannot tell."""
@@ -74,47 +75,20 @@ class Referenced(Held):
             got = f"an inference tensor of {shape_of(self.tensor)}, which does not"
             fix = 'watch with store="copy", or run the model under torch.no_grad()'
             raise build(StaleError, "store", expected, got, fix=fix)
-        if self.tensor._version != self._version or not self._same():
-            raise self._changed()
+        if self.tensor._version != self._version or not self.holds(self.tensor):
+            expected = "the tensors and weights that the model had when it ran"
+            got = f"a tensor of {shape_of(self.tensor)} changed in place since"
+            cause = "static caches, training and loading write into them"
+            raise build(StaleError, "store", expected, got, cause, 'watch with store="copy"')
         return self.tensor
 
     def holds(self, x: Tensor) -> bool:
         """Whether x, the same tensor, has not changed since."""
-        return self._version is not None and self._same()
-
-    def _same(self) -> bool:
-        return self._sum is None or torch.equal(self._sum, self._summed())
-
-    def _summed(self) -> Tensor:
-        with torch.no_grad():
-            return _bits(self.tensor).sum(dtype=torch.int64)
-
-    def _changed(self) -> StaleError:
-        return build(
-            StaleError,
-            "store",
-            "q, k, mask and bias as the model left them",
-            f"a tensor of {shape_of(self.tensor)} changed in place since",
-            "the model writes into it again, as static caches do",
-            'watch with store="copy"',
-        )
+        unseen = self._sum is None or torch.equal(self._sum, _bits(x).sum(dtype=torch.int64))
+        return self._version is not None and unseen
 
 
-class Weight(Referenced):
-    """A weight of the model's own, from which operands are computed on demand."""
-
-    def _changed(self) -> StaleError:
-        return build(
-            StaleError,
-            "store",
-            "the weights that the model had when it ran",
-            f"a weight of {shape_of(self.tensor)} changed in place since",
-            "a native operator keeps q and k to itself: they are computed when asked for",
-            "read or save a recording before the model is trained or loaded",
-        )
-
-
-class OnDisk:
+class OnDisk(Kept):
     """A tensor in a file, of the shape ``stored`` there; expanded to ``shape``."""
 
     def __init__(
@@ -129,28 +103,74 @@ class OnDisk:
         flat = self._file.mapped()[self._at : self._at + size].view(self._dtype)
         return flat.view(self._stored).expand(self.shape)
 
-    def holds(self, x: Tensor) -> bool:
-        """Whether it has the same bits as x."""
-        return same(self.get(), x.to(self._dtype))
 
-
-class Computed:
-    """Heads that a native operator projects, computed from x and the weights."""
+class Computed(Kept):
+    """Heads (b, heads, steps, d) that a native operator projects, from x and the weights."""
 
     def __init__(self, x: Kept, weight: Kept, bias: Kept | None, heads: int) -> None:
-        self.x, self.weight, self.bias, self.heads = x, weight, bias, heads
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(b, heads, steps, d)."""
-        *lead, steps, _ = self.x.shape
-        return (*lead, self.heads, steps, self.weight.shape[0] // self.heads)
+        self._parts, self._heads = (x, weight, bias), heads
+        *lead, steps, _ = x.shape
+        self.shape = (*lead, heads, steps, weight.shape[0] // heads)
 
     def get(self) -> Tensor:
         """Return the heads, computed; raises `StaleError` if the weights have changed."""
-        bias = None if self.bias is None else self.bias.get()
-        weight = self.weight.get()
-        return Projected(self.x.get().to(weight.dtype), weight, bias, self.heads).tensor()
+        x, weight, bias = (part and part.get() for part in self._parts)
+        assert x is not None and weight is not None
+        return Projected(x.to(weight.dtype), weight, bias, self._heads).tensor()
+
+    def check(self) -> None:
+        for part in self._parts:
+            if part is not None:
+                part.check()
+
+
+class Growing(Kept):
+    """Rows (b, …, n, d) that grow along n, the first axis in memory, stored in a few large pieces.
+
+    A tensor for each step of a generation would lie between those that the model allocates and
+    frees, and keep its heap from shrinking: 200 steps took 24 times their bytes.
+    """
+
+    def __init__(self, x: Tensor, dtype: torch.dtype) -> None:
+        self._dtype, self._pieces = dtype, list[Tensor]()
+        self.shape = (*x.shape[:-2], 0, x.shape[-1])
+        self.append(x)
+
+    def get(self) -> Tensor:
+        """Return a copy of the rows so far."""
+        return memory.joined(self.parts())
+
+    def parts(self) -> list[Tensor]:
+        """The rows so far, piece by piece, as they lie in memory."""
+        sizes = [len(piece) for piece in self._pieces]
+        sizes[-1] -= sum(sizes) - self.shape[-2]
+        return [piece[:n].movedim(0, -2) for piece, n in zip(self._pieces, sizes)]
+
+    def append(self, x: Tensor, parents: Tensor | None = None) -> None:
+        """Put x (b, …, m, d) below the rows; row i of x continues row ``parents[i]``."""
+        if parents is not None:
+            for n, piece in enumerate(self._pieces):
+                rows = piece.index_select(1, parents)
+                self._pieces[n] = piece.copy_(rows) if rows.shape == piece.shape else rows
+        left, n = x.detach().movedim(-2, 0), self.shape[-2]
+        while len(left):
+            room = sum(map(len, self._pieces)) - n
+            if not room:
+                room = max(len(left), LEAST, n // 4)
+                piece = memory.empty((room, *left.shape[1:]), self._dtype, x.device)
+                self._pieces.append(piece)
+            last, m = self._pieces[-1], min(len(left), room)
+            last[len(last) - room :][:m] = left[:m]
+            left, n = left[m:], n + m
+        self.shape = (*x.shape[:-2], n, x.shape[-1])
+
+    def cropped(self, last: int) -> Growing:
+        """Drop the ``last`` rows, and return self."""
+        n = self.shape[-2] - last
+        while sum(map(len, self._pieces[:-1])) >= n:
+            self._pieces.pop()
+        self.shape = (*self.shape[:-2], n, self.shape[-1])
+        return self
 
 
 def packed(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
@@ -163,7 +183,7 @@ def packed(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
             return packed(x, dtype)
     x = x.detach()
     part = _unexpanded(x)
-    found = mmap_pool.empty_like(part, dtype or x.dtype).copy_(part)
+    found = memory.empty_like(part, dtype or x.dtype).copy_(part)
     return found if part is x else found.expand(x.shape)
 
 
@@ -178,26 +198,25 @@ def _unexpanded(x: Tensor) -> Tensor:
 class Spool:
     """A temporary file of tensors that goes away with the last of them."""
 
-    def __init__(self, folder: str | None = None) -> None:
-        handle, path = tempfile.mkstemp(prefix="intently-", suffix=".watch", dir=folder)
+    def __init__(self) -> None:
+        handle, self.path = tempfile.mkstemp(prefix="intently-", suffix=".watch")
         self._file = os.fdopen(handle, "wb", buffering=0)
         self._size, self._map = 0, torch.empty(0, dtype=torch.uint8)
-        self.path, self._owner = path, os.getpid()
+        self._owner = os.getpid()
 
     def write(self, x: Tensor, dtype: torch.dtype) -> int:
         """Append the entries of x and return where they begin; raises `OSError` when full."""
         before = self._size
         at = -(-before // 64) * 64
-        axis = next((n for n, size in enumerate(x.shape) if size > 1), 0)
-        x = x if x.ndim else x[None]
-        steps = max(1, PIECE * x.shape[axis] // max(1, x.numel() * dtype.itemsize))
         try:
-            self._put(b"\0" * (at - before))
-            for part in x.split(steps, axis) if x.numel() else ():
-                flat = _flat(part.to(dtype).cpu()).view(torch.uint8)
-                self._put(flat.numpy().data)
+            self._put(bytes(at - before))
+            for part in memory.pieces(x, dtype):
+                self._put(part)
         except OSError:
-            self._cut(before)
+            self._size = before
+            with suppress(OSError):  # give back the room
+                self._file.seek(before)
+                self._file.truncate()
             raise
         return at
 
@@ -213,13 +232,6 @@ class Spool:
             n = self._file.write(left)
             self._size += n
             left = left[n:]
-
-    def _cut(self, size: int) -> None:
-        """Give back the space of a failed write."""
-        self._size = size
-        with suppress(OSError):
-            self._file.seek(size)
-            self._file.truncate()
 
     def __reduce__(self) -> Any:
         expected, cause = "a recording in memory to copy or pickle", "its file goes away with it"
@@ -264,25 +276,22 @@ class Store:
             raise build(ArgumentError, "dtype", expected, dtype, cause, fix)
         self.kind, self.dtype = kind, dtype
         self._spool = Spool() if kind == "disk" else None
-        self._seen: dict[tuple[Any, ...], tuple[StorageWeakRef, Held | OnDisk | Referenced]] = {}
+        self._seen: dict[tuple[Any, ...], tuple[StorageWeakRef, Kept]] = {}
 
     def keep(self, x: Tensor | Projected) -> Kept:
         """Keep an operand."""
         if isinstance(x, Projected):
-            bias = None if x.bias is None else self._weight(x.bias)
-            return Computed(self.once(x.x, self.dtype), self._weight(x.weight), bias, x.heads)
+            weight, bias = (y if y is None else self.once(y, look=True) for y in (x.weight, x.bias))
+            assert weight is not None
+            return Computed(self.once(x.x, self.dtype), weight, bias, x.heads)
         return Referenced(x) if self.kind == "reference" else self.own(x, self.dtype)
 
-    def _weight(self, x: Tensor) -> Kept:
-        return Weight(x, looked=True) if self.kind == "reference" else self.once(x, look=True)
-
-    def own(self, x: Tensor, dtype: torch.dtype | None = None) -> Held | OnDisk:
+    def own(self, x: Tensor, dtype: torch.dtype | None = None) -> Kept:
         """Keep a copy of x, whatever the strategy."""
         if self._spool is None:
             return Held(packed(x, dtype))
         part, dtype = _unexpanded(x.detach()), dtype or x.dtype
-        at = self._spool.write(part, dtype)
-        return OnDisk(self._spool, at, dtype, part.shape, x.shape)
+        return OnDisk(self._spool, self._spool.write(part, dtype), dtype, part.shape, x.shape)
 
     def once(self, x: Tensor, dtype: torch.dtype | None = None, look: bool = False) -> Kept:
         """Keep x, or return the earlier copy of the same tensor.
@@ -299,7 +308,7 @@ class Store:
         return kept
 
     def how(self, how: AttentionSpec) -> KeptSpec:
-        """Keep the tensors of score, mask, bias, scale and sinks, each once."""
+        """Keep the tensors of score, mask, bias, scale, sinks and weights, each once."""
         tensors: list[Kept] = []
 
         def change(x: Tensor) -> Tensor:
@@ -310,15 +319,15 @@ class Store:
             return kept.get()
 
         changed = {
-            field: value.replaced(change) if isinstance(value, Value) else change(value)
-            for field in ("score", "mask", "bias", "scale", "sinks", "weights")
-            if isinstance(value := getattr(how, field), (Value, Tensor))
+            name: x.replaced(change) if isinstance(x, Value) else change(x)
+            for name, x in vars(how).items()
+            if isinstance(x, (Value, Tensor))
         }
         return KeptSpec(replace(how, **changed) if changed else how, tuple(tensors))
 
     def join(self, parts: Sequence[Tensor]) -> Kept:
         """Keep tensors (…, n, d) one below the other, as one."""
-        whole = mmap_pool.joined(parts)
+        whole = memory.joined(parts)
         return self.own(whole, self.dtype) if self._spool else Held(whole)
 
     def forget(self) -> None:
@@ -336,17 +345,11 @@ def small(x: Tensor) -> bool:
     return _unexpanded(x).numel() <= SMALL
 
 
-def _flat(x: Tensor) -> Tensor:
-    """The entries of a tensor in a row; that of an expanded number has a stride of 1, too."""
-    x = x.contiguous()
-    return x.as_strided((x.numel(),), (1,))
-
-
 def _bits(x: Tensor) -> Tensor:
     """The bits of a tensor (…), as int64 if they fit, which is faster."""
-    flat = _flat(_unexpanded(x.detach())).view(torch.uint8)
-    fits = not flat.numel() % 8 and not flat.storage_offset() % 8
-    return flat.view(torch.int64) if fits else flat
+    bits = memory.flat(_unexpanded(x.detach())).view(torch.uint8)
+    fits = not bits.numel() % 8 and not bits.storage_offset() % 8
+    return bits.view(torch.int64) if fits else bits
 
 
 def identity(x: Tensor) -> tuple[Any, ...]:

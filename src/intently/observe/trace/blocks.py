@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from intently.observe.recording.blocks import InBlocks
+from intently.core.matrix.blocks import InBlocks
 from intently.observe.trace.axes import PRODUCTS
 from intently.observe.trace.graph import Node, View
 from intently.observe.trace.places import MOVES, NOWHERE, places

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from intently.core.biases import TensorBias, as_bias
+from intently.core.biases import as_bias
 from intently.core.masks import allowed
 from intently.core.matrix import LazyMatrix
-from intently.observe.recording.blocks import Given
 from intently.observe.trace.blocks import Placed, in_place, of_sources
+from intently.observe.trace.normaliser import Normal
 from intently.observe.trace.scores import before_dropout, scores
 from intently.observe.trace.sites import Site
 from intently.observe.watching.call import After, AttentionSpec, Call, Put
@@ -50,7 +50,7 @@ def call_of(site: Site) -> Call:
         passed = partial(_pairs, site)
     as_weights = partial(weights_kept, made, y=y, met=met, passed=passed, put=put)
     if given is None:
-        return as_weights(why(site))
+        return replace(as_weights(why(site)), changed=changed(site))
     how = AttentionSpec(
         mask=allowed(reduce(and_, given.masks)) if given.masks else None,
         bias=reduce(add, map(as_bias, given.biases)) if given.biases else None,
@@ -84,17 +84,16 @@ def blocks_kept(site: Site, placed: Placed) -> Call:
         lambda edited: edited[..., w.rows.clamp_min(0), :],
     )
     how, ones = AttentionSpec(weights=w), torch.ones_like(w.weights[(0,) * (w.weights.ndim - 3)])
-    passed = lambda: Given(w.replaced(lambda x: ones if x is w.weights else x)).dense().clamp(max=1)  # noqa: E731
-    return Call(
-        none, keys, placed.values, y, how, BY_HAND, as_it_is=IN_BLOCKS, put=put, passed=passed
-    )
+    there = w.replaced(lambda x: ones if x is w.weights else x)
+    made = Call(none, keys, placed.values, y, how, BY_HAND, as_it_is=IN_BLOCKS, put=put)
+    return replace(made, passed=lambda: there.dense().clamp(max=1), changed=changed(site))
 
 
 def why(site: Site) -> str:
     """Why the weights are kept, and not the queries and keys."""
     normal = site.normal
     assert normal is not None
-    changes = [f"aten.{name}" for name in normal.changes if name != "native_dropout"]
+    changes = _changes(normal)
     if not normal.sure:
         return OTHER.format(" and ".join([f"aten.{normal.node.name}", *changes]))
     if changes:
@@ -106,6 +105,16 @@ def why(site: Site) -> str:
     )
 
 
+def changed(site: Site) -> str | None:
+    """What changed weights that were a whole before they met the values, None if nothing did."""
+    normal = site.normal
+    return (" and ".join(_changes(normal)) or None) if normal and normal.sure else None
+
+
+def _changes(normal: Normal) -> list[str]:
+    return [f"aten.{name}" for name in normal.changes if name != "native_dropout"]
+
+
 def weights_kept(site: Site, reason: str, y: Tensor | After, **more: Any) -> Call:
     """The call that keeps the weights themselves."""
     w = site.weights
@@ -113,7 +122,7 @@ def weights_kept(site: Site, reason: str, y: Tensor | After, **more: Any) -> Cal
         w.new_zeros(()).expand(*w.shape[:-1], 0),
         w.new_zeros(()).expand(*w.shape[:-2], w.shape[-1], 0),
     )
-    how = AttentionSpec(weights=TensorBias(w))
+    how = AttentionSpec(weights=w)
     return Call(q, k, site.values, y, how, BY_HAND, real=w, as_it_is=reason, **more)
 
 
@@ -123,7 +132,7 @@ def sparse_call(weights: Tensor, axis: int) -> Call:
     none = w.new_zeros(()).expand(*w.shape[:-1], 0)
     keys = w.new_zeros(()).expand(*w.shape[:-2], w.shape[-1], 0)
     then = "their product with values is not followed"
-    how = AttentionSpec(weights=TensorBias(w))
+    how = AttentionSpec(weights=w)
     return Call(none, keys, keys, None, how, BY_HAND, as_it_is="they are sparse", then=then)
 
 
@@ -142,7 +151,7 @@ def _put_in(
     edited: Tensor,
     matrix: LazyMatrix,
 ) -> None:
-    """Overwrite what an operation wrote: ``part`` of y at the places of ``pick``, except -1."""
+    """Overwrite what an operation wrote: ``part`` of y at the places of ``pick``, but -1."""
     out, factor = site.contraction.added or (site.contraction.result, None)
     out = out if site.into is None else site.into
     flat, at, new = out.reshape(-1), pick(site.places()), part(edited)

@@ -23,13 +23,13 @@ from intently.observe.trace.contraction import Contraction
 from intently.observe.trace.graph import CONSTANT, COPIES, RANDOM, SOFTMAX, Node, View, kind
 from intently.observe.trace.normaliser import upstream
 from intently.observe.trace.places import CHOOSES
-from intently.observe.trace.sites import Site, found, together
-from intently.observe.trace.sums import divided, factored
+from intently.observe.trace.sites import Site, found, together, unnormalised
+from intently.observe.trace.sums import divided, factored, running_sums
 from intently.observe.trace.waiting import OWN_BACKWARD, Waiting, has_own_backward
 from intently.observe.watching.call import Call, traced
 from intently.observe.watching.inputs import storage_of
 from intently.observe.watching.listener import Changing, in_backward
-from intently.observe.watching.scope import around, current, tell
+from intently.observe.watching.scope import around, current, line_of_code, tell
 from intently.observe.watching.unseen import Softmax
 
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
@@ -46,7 +46,9 @@ LOOKED = frozenset(
 
 KEPT = (Tensor, list, tuple)
 
-OTHER_AXIS = "its weights were summed over another axis than the one along which they are a whole"
+OTHER_AXIS = "its weights are summed at {} over another axis than the one along which they are 1"
+LOOSE = "the values met scores at {} that nothing made a whole along the keys"
+CUMULATIVE = "running sums are divided at {}, of which no weights are computed"
 
 WAITING = 64
 """Products at most that wait for a division."""
@@ -78,6 +80,7 @@ class Trace(TorchDispatchMode):
         self.waiting.clear()
         self._held: list[list[tuple[nn.Module | None, Site]]] = []
         self._sums: list[tuple[nn.Module | None, set[Node], Site]] = []
+        self._loose: dict[Node, tuple[nn.Module | None, str]] = {}
         self._room = 256
 
     @classmethod
@@ -126,7 +129,7 @@ class Trace(TorchDispatchMode):
         except Exception as error:  # the model goes on, whatever it computes with
             why = f"{type(error).__name__} in aten.{name}: {error}"
             for listener in current():
-                listener.miss(next(iter(around()[-1:]), None), BY_HAND, why)
+                listener.miss(_innermost(), BY_HAND, why)
         ready = [x for x in self.waiting if not x.graded]
         for site in ready:
             self.waiting.remove(site)
@@ -194,6 +197,8 @@ class Trace(TorchDispatchMode):
             if self._products and out.is_floating_point():
                 products = dict(self._products)
                 self._summed(lambda: divided(node, out, products))
+            if node.name == "div" and running_sums(node):
+                self._loose[node] = _innermost(), CUMULATIVE.format(line_of_code())
             if node.name == "div" or not (contraction := Contraction.of_one_key(node, out)):
                 return
             site = found(contraction)
@@ -226,6 +231,8 @@ class Trace(TorchDispatchMode):
             self._products[node] = contraction
             if len(self._products) > WAITING:
                 del self._products[next(iter(self._products))]
+            if unnormalised(contraction):
+                self._loose[node] = _innermost(), LOOSE.format(line_of_code())
 
     def _turned(self, contraction: Contraction) -> None:
         """Note a softmax whose weights meet values along another axis."""
@@ -234,7 +241,7 @@ class Trace(TorchDispatchMode):
             while node.name in COPIES and (more := [x for _, x in node.sources()]):
                 node = more[0].settled().node
             if node in self._softmaxes:
-                self._softmaxes[node].why = OTHER_AXIS
+                self._softmaxes[node].why = OTHER_AXIS.format(line_of_code())
 
     def _found(self, site: Site, again: Callable[[], Site | None]) -> None:
         """Hold a site until it is clear which other values its weights meet; edits cannot wait."""
@@ -246,7 +253,7 @@ class Trace(TorchDispatchMode):
                 self._softmaxes[other].met = True
         whose = softmax.module if softmax is not None else None
         running = around()
-        whose = whose if whose in running else next(iter(running[-1:]), None)
+        whose = whose if whose in running else _innermost()
         if site.mixing:
             for listener in current():
                 listener.mixed(whose, site.mixing)
@@ -269,7 +276,9 @@ class Trace(TorchDispatchMode):
         if found is None:
             return
         products, site = found
-        whose = next(iter(around()[-1:]), None)
+        for node in products:
+            self._loose.pop(node, None)
+        whose = _innermost()
         if any(isinstance(x, Changing) for x in current()):
             refused = SEVERAL.format(site.node.name) if products & set(self._edited) else None
             self._edited |= dict.fromkeys(products, site)
@@ -305,6 +314,14 @@ class Trace(TorchDispatchMode):
             sums, self._sums = self._sums, []
             for module, _, site in sums:
                 self._tell(module, site)
+
+    def finish(self) -> None:
+        """Tell the sites that were held, and products of scores that nothing made a whole."""
+        self.flush(ended=True)
+        for module, why in self._loose.values():
+            for listener in current():
+                listener.miss(module, BY_HAND, why)
+        self._loose.clear()
 
     def _tell(self, module: nn.Module | None, site: Site) -> None:
         tell(current(), BY_HAND, module, partial(call_of, site), again=site.again)
@@ -367,6 +384,10 @@ class Trace(TorchDispatchMode):
             node = Node("given", _whole(x), x.ndim > 0 and not _fixed(x))
             self._note(storage, node)
         return View.of(node, x)
+
+
+def _innermost() -> nn.Module | None:
+    return next(iter(around()[-1:]), None)
 
 
 def _whole(x: Tensor) -> Tensor:

@@ -123,13 +123,13 @@ def _whole(node: Node, found: Sequence[Any]) -> bool | None:
     mains = [x for _, x in args if not found or moves(node.into(found, x))]
     if not mains:
         return False
-    if node.name in ("div", "mul") and len(args) > 1 and _adds_up(args, mains[0]):
+    if node.name in ("div", "mul") and len(args) > 1 and adds_up(args, mains[0]):
         return True
     others = [x for _, x in args if not any(x is y for y in mains)]
     return None if any(mixes(x) for x in others) else False
 
 
-def _adds_up(args: Sequence[tuple[int, View]], top: View) -> bool:
+def adds_up(args: Sequence[tuple[int, View]], top: View) -> bool:
     """Whether another argument is the sum of the first: exactly, or with something added."""
     one = top.settled().node
     left, seen = [x for _, x in args], set[Node]()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from intently.observe.trace.axes import along, back, made_by_parameters, origin
+from intently.observe.trace.axes import PRODUCTS, along, back, made_by_parameters, origin
 from intently.observe.trace.contraction import Axis, Contraction
 from intently.observe.trace.graph import COPIES, SOFTMAX, Line, Node, View
 from intently.observe.trace.normaliser import STEPS, Normal, normaliser, upstream, whole
@@ -75,6 +75,25 @@ def found(contraction: Contraction) -> Site | None:
         if best is None or far < best[0]:
             best = far, site
     return best[1] if best else None
+
+
+def unnormalised(contraction: Contraction) -> bool:
+    """Whether values meet scores, or what is computed of them, that nothing makes a whole."""
+    keys = [x for x in contraction.axes if x.count > 1 and x.steps[2] == 0 and all(x.steps[:2])]
+    for side in (0, 1):
+        view = contraction.views[side]
+        for node in upstream(view, DEEP):
+            first = PRODUCTS.get(node.name)
+            scores = first is not None and all(x.node.data for i, x in node.views() if i >= first)
+            if scores and node is not contraction.views[1 - side].settled().node:
+                return bool(keys) and all(
+                    made_by_parameters(
+                        contraction.views[i], tuple((x.steps[i], x.count) for x in reversed(keys))
+                    )
+                    is False
+                    for i in (0, 1)
+                )
+    return False
 
 
 def _normal(

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from intently.observe.trace.contraction import Contraction
 from intently.observe.trace.graph import Node, View
-from intently.observe.trace.normaliser import Normal, mixes, whole
+from intently.observe.trace.normaliser import Normal, adds_up, mixes, upstream, whole
 from intently.observe.trace.sites import Site, laid_out
 
 DEPTH = 256
@@ -40,7 +40,8 @@ def divided(
             if len(shapes) != 1:
                 continue
             weights = torch.cat([x.weights for x in sites], -1)
-            if whole(weights):
+            top = waiting[terms[0].product].views[side]
+            if whole(weights) or (len(terms) == 1 and adds_up([(0, y) for y in others], top)):
                 values = torch.cat([x.values for x in sites], -2)
                 made = replace(sites[0], weights=weights, values=values)
                 return {term.product for term in terms}, made
@@ -49,6 +50,12 @@ def divided(
             if site is not None:
                 return {term.product}, site
     return None
+
+
+def running_sums(node: Node) -> bool:
+    """Whether an operation divides running sums, as attention without a softmax may do."""
+    args = [x for _, x in node.sources()]
+    return len(args) == 2 and all(any(y.name == "cumsum" for y in upstream(x, 8)) for x in args)
 
 
 def factored(

@@ -11,12 +11,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from intently.core.attention import Attention, attend
-from intently.core.biases import Bias, TensorBias
+from intently.core.biases import Bias
 from intently.core.kernels.operands import in_autocast, transformed
 from intently.core.masks import Mask
 from intently.core.matrix import Dense, LazyMatrix
+from intently.core.matrix.blocks import InBlocks
 from intently.core.scores import Score
-from intently.observe.recording.blocks import Given, InBlocks
+from intently.foundation.values import Value
+
+Weights: TypeAlias = Attention | Dense | InBlocks
+"""The lazy matrix of a call."""
 
 
 @dataclass(frozen=True)
@@ -33,14 +37,17 @@ class AttentionSpec:
     softcap: float | None = None
     sinks: Tensor | None = None
     dropout: float = 0.0
-    weights: TensorBias | InBlocks | None = None
+    weights: Tensor | InBlocks | None = None
 
-    def attend(self, q: Tensor, k: Tensor) -> Attention | Dense | Given:
+    def tensors(self) -> list[Tensor]:
+        """The tensors of score, mask, bias, scale, sinks and weights."""
+        values = [x.tensors() if isinstance(x, Value) else (x,) for x in vars(self).values()]
+        return [x for some in values for x in some if isinstance(x, Tensor)]
+
+    def attend(self, q: Tensor, k: Tensor) -> Weights:
         """The weights of queries (b, h, t, d) and keys (b, g, s, d), lazily."""
-        if isinstance(self.weights, InBlocks):
-            return Given(self.weights)
         if self.weights is not None:
-            return Dense(self.weights.tensor)
+            return self.weights if isinstance(self.weights, InBlocks) else Dense(self.weights)
         given = {name: x for name, x in vars(self).items() if name != "weights"}
         return attend(q, k, **given)
 
@@ -119,7 +126,8 @@ class Call:
 
     Attention by hand: y is None where the product was not seen, and ``then`` why. If v holds the
     values of some keys only, ``columns`` says which. ``real`` are the weights (b, h, t, s) that
-    ran, and ``met`` those that dropout left of them; ``as_weights`` of a reason makes a call that
+    ran, and ``met`` those that dropout left of them; ``changed`` names the operations that changed
+    them between what made them a whole and the values; ``as_weights`` of a reason makes a call that
     keeps them, ``as_it_is`` is that reason, and ``keys`` are its keys as far as they are known.
     """
 
@@ -132,6 +140,7 @@ class Call:
     module: nn.Module | None = None
     columns: slice | None = None
     as_it_is: str | None = None
+    changed: str | None = None
     keys: Tensor | None = None
     then: str | None = None
     shut: str | None = None
@@ -148,6 +157,8 @@ class Call:
     @property
     def shown(self) -> Tensor | None:
         """What a cache shows of the call: its keys, or its values if only weights are known."""
+        if isinstance(self.how.weights, InBlocks):
+            return None
         if self.as_it_is is None or self.keys is not None:
             return operand(self.k) if self.keys is None else self.keys
         known = self.y is not None and self.columns is None and self.v.shape[-1]

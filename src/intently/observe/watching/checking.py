@@ -11,8 +11,8 @@ from torch import Tensor
 
 from intently.core.attention import Attention
 from intently.core.matrix import Dense
-from intently.observe.recording.blocks import Given
-from intently.observe.watching.call import After, Call, InPieces, operand
+from intently.core.matrix.blocks import InBlocks
+from intently.observe.watching.call import After, Call, InPieces, Weights, operand
 from intently.observe.watching.half_precision import Finished, Outcome, Product, compare
 from intently.observe.watching.near_misses import Logits
 
@@ -36,9 +36,7 @@ class Verdict:
     rows: int = 0
 
 
-def check(
-    call: Call, matrix: Attention | Dense | Given, turn: int, stored: torch.dtype | None = None
-) -> Verdict:
+def check(call: Call, matrix: Weights, turn: int, stored: torch.dtype | None = None) -> Verdict:
     """Compare some rows of ``matrix`` @ v with the output of the call.
 
     They agree if they differ by at most 1e-4 of the largest entry of each head, and in half
@@ -56,7 +54,7 @@ def check(
         return Verdict(None, "nothing to compare: there are no weights, or no values")
     if isinstance(call.real, InPieces):
         return _same_pieces(call.real, matrix) or Verdict(None, UNSEEN)
-    if isinstance(matrix, (Dense, Given)):
+    if isinstance(matrix, (Dense, InBlocks)):
         return _same_product(call, matrix, sample(matrix.shape[-2], turn, HALF_ROWS))
     t, cells = matrix.shape[-2], math.prod(matrix.shape) // matrix.shape[-2]
     dtype, most = _coarsest(call, matrix, stored), max(HALF_ROWS, CELLS // cells)
@@ -76,9 +74,7 @@ def check(
     return found
 
 
-def _same_dropped(
-    call: Call, matrix: Attention | Dense | Given, real: Tensor, met: Tensor, rows: Tensor
-) -> Verdict:
+def _same_dropped(call: Call, matrix: Weights, real: Tensor, met: Tensor, rows: Tensor) -> Verdict:
     """The same where weights were dropped: of those that ran, and with what dropout left."""
     left = Dense(met)
     found = _same_product(replace(call, met=None), left, rows)
@@ -90,7 +86,7 @@ def _same_dropped(
     return found
 
 
-def _same_product(call: Call, matrix: Dense | Given, rows: Tensor) -> Verdict:
+def _same_product(call: Call, matrix: Dense | InBlocks, rows: Tensor) -> Verdict:
     """Whether weights that are kept themselves give the output, but for rounding."""
     if call.y is None:
         return Verdict(None, UNSEEN)
@@ -139,7 +135,7 @@ def _ran(call: Call, matrix: Attention, rows: Tensor) -> Tensor | None:
     return None if bool(real[..., s:].any()) else real[..., :s]
 
 
-def _same_pieces(real: InPieces, matrix: Attention) -> Verdict | None:
+def _same_pieces(real: InPieces, matrix: Weights) -> Verdict | None:
     """True where some rows of all pieces are those of the matrix; None where they are not."""
     tile, s = matrix.tile(real.rows), matrix.shape[-1]
     margin = RELATIVE + 4 * torch.finfo(real.dtype).eps

@@ -130,11 +130,6 @@ def active() -> int:
     return len(_patches)
 
 
-def is_replaced(owner: Any, name: Any) -> bool:
-    """Whether a name is replaced at the moment."""
-    return (id(owner), name) in _patches
-
-
 def known_to_scripts(replacement: Function, original: Function) -> None:
     """Let `torch.jit.script` take a replacement, which has to live forever, for the original."""
     known = _find_builtin(original)

@@ -10,18 +10,17 @@ from zlib import crc32
 import torch
 from torch import Tensor, nn
 
-from intently.core.attention import Attention, attend
+from intently.core.attention import attend
 from intently.core.kernels.operands import transformed, usual
 from intently.core.masks import Geometry
 from intently.errors import StaleError
 from intently.observe.generation.call_masks import trimmed, written
 from intently.observe.generation.generations import Added, Generations, Step
-from intently.observe.recording.labels import Tokens
-from intently.observe.recording.reading import Reads
+from intently.observe.recording.labels import Reads, Tokens
 from intently.observe.recording.recording import Entry, Recording
 from intently.observe.storage.stores import Store
 from intently.observe.watching import checking
-from intently.observe.watching.call import IN_TRACE, Call, numberless, operand
+from intently.observe.watching.call import IN_TRACE, Call, Weights, numberless, operand
 from intently.observe.watching.gradients import Gradients
 from intently.observe.watching.inputs import comes_from_elsewhere
 from intently.observe.watching.isolation import alone
@@ -66,7 +65,7 @@ class Recorder(Listener):
         super().__init__(Names(model, layers))
         self._deep, self.ran_compiled = deep, False
         self.recording = Recording(tokens)
-        self.reads = Reads(self.recording, tokenizer)
+        self.reads = Reads(self.recording.texts, tokenizer)
         covered = self.recording.covered
         self._store, self._masks = Store(store, dtype), KnownMasks()
         self._gradients = Gradients(self._store, covered) if gradients else None
@@ -207,7 +206,7 @@ class Recorder(Listener):
             return Step(call, call.q, call.k, self._store.how(whole), g)
         how, shown, cut = trimmed(whole, shown.detach(), g)
         spec, part = self._store.how(how), k[..., : cut.s, :]
-        matrix: Callable[[], Attention] | None = None
+        matrix: Callable[[], Weights] | None = None
         if cut.s < g.s and how.mask is None:  # padding saw what is not written, too
             matrix = partial(whole.attend, q, k)
         elif self._store.kind == "disk":  # the file need not be read
@@ -216,14 +215,14 @@ class Recorder(Listener):
             return Step(call, q, part, spec, cut, matrix)
         shown = written(shown, g.t)
         none = q.new_zeros(()).expand(*q.shape[:-1], shown.shape[-1])
-        return Step(call, none, shown, spec, cut, matrix, given=True)
+        return Step(call, none, shown, spec, cut, matrix)
 
     def _begun(self, name: str, step: Step) -> Added:
         """A new entry of a call that continues none."""
         rows = self._generations.rows(step)
         entry = Entry(name, self._counts.get(name, 0), step.call.source, rows)
         self._counts[name] = entry.index + 1
-        entry.tokens = self.recording.tokens
+        entry.changed = step.call.changed
         entry.across = comes_from_elsewhere(step.call, self.running.inputs)
         self.recording.add(entry)
         return entry, step.call, step.matrix or entry.attention
@@ -232,7 +231,7 @@ class Recorder(Listener):
         self,
         entry: Entry,
         call: Call,
-        matrix: Callable[[], Attention],
+        matrix: Callable[[], Weights],
         found: checking.Verdict | None,
     ) -> None:
         """Compare with the output unless a verdict was ``found``; remember the worst verdict."""

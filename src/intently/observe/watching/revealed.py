@@ -47,12 +47,8 @@ FORMULAS: dict[str, tuple[Set[str], ...]] = {
 }
 """By the function that makes weights: the functions that have to follow it, in any order."""
 
-LAYS_OUT = frozenset(("as_strided", "unfold", "pad", "roll"))
-"""Functions that lay out positions in blocks, windows or diagonals."""
-
-JOINS = frozenset(("cat", "concat", "concatenate", "stack", "gather", "take_along_dim"))
-FILLS = frozenset(("zeros", "zeros_like", "new_zeros"))
-"""Functions that do so together: blocks that are picked, or stand beside others or nothing."""
+HANDED = "eager_attention_forward"
+"""The function that a model of transformers hands to an interface, which is watched itself."""
 
 FORWARDS = ("forward", "call", "__call__")
 """Names of the methods that run a module."""
@@ -132,7 +128,7 @@ def mixes(shape: Sequence[int], come: set[str]) -> bool:
 
 def pools(come: set[str]) -> bool:
     """Whether code weighs values entry by entry and adds them up."""
-    return {"*", "sum"} <= come and "log" not in come
+    return "*" in come and bool({"sum", "cumsum"} & come) and "log" not in come
 
 
 def remembered(say: Callable[[type[nn.Module]], Said]) -> Callable[[type[nn.Module]], Said]:
@@ -211,28 +207,6 @@ def _writes(codes: list[CodeType], softmax: bool) -> bool:
     return softmax or any(_makes_weights(code) is not None or _shares(code) for code in codes)
 
 
-def gathers(module: nn.Module) -> bool:
-    """Whether the code of a forward may lay out queries, keys or scores in blocks."""
-    if type(module) not in _gathers:
-        mine = [x for kind in own_kinds(type(module)) for x in vars(kind).values()]
-        codes = [x.__code__ for x in map(_function, mine) if x is not None]
-        codes += all_codes(type(module), holding(module))
-        for code in codes:  # which grows by the comprehensions within
-            codes += [x for x in code.co_consts if isinstance(x, CodeType)]
-        names = {word.text for code in codes for word in words(code)}
-        _gathers[type(module)] = bool(names & LAYS_OUT or (names & JOINS and names & FILLS))
-    return _gathers[type(module)]
-
-
-def _function(x: Any) -> FunctionType | None:
-    x = x.__func__ if isinstance(x, (staticmethod, classmethod)) else x
-    x = unwrap(x) if callable(x) else None
-    return x if isinstance(x, FunctionType) else None
-
-
-_gathers: WeakKeyDictionary[type[nn.Module], bool] = WeakKeyDictionary()
-
-
 def calls_operator(names: set[str]) -> bool:
     """Whether code calls an operator of fused attention and not PyTorch's function."""
     fused = any(name.startswith("_scaled_dot_product") for name in names)
@@ -258,10 +232,11 @@ def _makes_weights(code: CodeType, *then: Set[str]) -> str | None:
 
 @lru_cache(4096)
 def _shares(code: CodeType) -> bool:
-    """Whether code divides by a sum, or takes shares of a sorted tensor."""
+    """Whether code divides by a sum, takes shares of a sorted tensor, or has two products."""
     names = {word.text for word in words(code)}
-    pairs = (SUMS, QUOTIENTS), (SCATTERS, QUOTIENTS), SELECTS
-    return any(names & one and names & other for one, other in pairs)
+    pairs = (SUMS, QUOTIENTS), (SCATTERS, QUOTIENTS), ({"cumsum"}, QUOTIENTS), SELECTS
+    products = sum(word.text in PRODUCTS for word in words(code))
+    return products > 1 or any(names & one and names & other for one, other in pairs)
 
 
 def only_calls_its_parts(module: nn.Module) -> bool:
@@ -320,6 +295,8 @@ def _called(left: list[Any], own: Mapping[str, Any], anywhere: bool) -> Iterator
         if not isinstance(function, FunctionType) or function in known:
             continue
         known.add(function)
+        if function.__name__ == HANDED:
+            continue
         codes = list(_nested(function.__code__))
         yield from codes
         names = frozenset(name for code in codes for name in code.co_names)

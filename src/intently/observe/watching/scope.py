@@ -6,6 +6,8 @@ The watches are in a `ContextVar`: one that a thread or task opened sees nothing
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar, Token
@@ -27,6 +29,9 @@ class _Scope(NamedTuple):
     thread: int
     task: asyncio.Task[Any] | None
 
+
+PASSED = ("torch", "intently")
+"""Packages whose own code is no model's."""
 
 _NOBODY = _Scope((), 0, None)
 _scope: ContextVar[_Scope] = ContextVar("intently_watch", default=_NOBODY)
@@ -62,6 +67,14 @@ def around() -> list[nn.Module]:
     """All running modules, the innermost last."""
     listeners = _scope.get().listeners
     return list(listeners[-1].running) if listeners else []
+
+
+def line_of_code() -> str:
+    """The file and line of a model's code that runs: neither of PyTorch nor of ours."""
+    frame = sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in PASSED:
+        frame = frame.f_back
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
 class inside:  # noqa: N801 - used as a function: `with inside():`

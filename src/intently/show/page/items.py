@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -156,30 +157,23 @@ def items_of(
         source = {"attention": source}
     if isinstance(source, Sequence) and source and all(isinstance(x, Item) for x in source):
         return list(source)
-    left_out: list[str] = []
+    told: list[str] = []
     if isinstance(source, RecordingLike):
-        every = list(_recorded(source, left_out))
+        every = list(_recorded(source, told))
     elif isinstance(source, Mapping) and all(isinstance(m, LazyMatrix) for m in source.values()):
         every = [_NamedMatrix(str(key), matrix, str(key)) for key, matrix in source.items()]
     else:
         expected = "a recording, a lazy matrix, or lazy matrices by name"
         fix = "wrap dense weights: it.Dense(weights)"
         raise build(KindError, "source", expected, type(source).__name__, fix=fix)
-    named = []
-    for one in every:
-        shape = one.matrix.shape
-        if len(shape) > 4:
-            told = f"{one.name} is left out: its weights {shape} have more axes than (b, h, t, s)"
-            left_out.append(f"{told}; pick from them and show A[0]")
-        elif 0 not in shape:
-            named.append(one)
+    named = [one for one in every if 0 not in one.matrix.shape]
     if not named:
         expected = "at least one attention with queries and keys"
-        raise build(ArgumentError, "source", expected, "none", "; ".join(left_out) or None)
+        raise build(ArgumentError, "source", expected, "none", "; ".join(told) or None)
     _check_sides(sides, named)
-    rows = max(one.batch for one in named)
-    notes = ". ".join(filter(None, [note, *left_out])) or None
-    return [_item(named, row, rows, name, sides, notes) for row in range(rows)]
+    wide = max((one.lead for one in named), key=math.prod)
+    notes = ". ".join(filter(None, [note, *told])) or None
+    return [_item(named, row, wide, name, sides, notes) for row in range(math.prod(wide))]
 
 
 def _check_sides(sides: Sequence[Side], named: Sequence[_NamedMatrix]) -> None:
@@ -213,13 +207,16 @@ class _NamedMatrix:
     across: bool | None = None
 
     @property
-    def batch(self) -> int:
-        """The rows of its batch."""
-        return self.matrix.shape[0] if self.matrix.ndim == 4 else 1
+    def lead(self) -> tuple[int, ...]:
+        """The axes before the heads: the batch, and what else is before them."""
+        return self.matrix.shape[:-3]
 
     def row(self, row: int) -> LazyMatrix:
-        """Return one batch row; heads that share keys still share them."""
+        """Return one row of the leading axes; heads that share keys still share them."""
         matrix = self.matrix
+        while matrix.ndim > 4:
+            inner = math.prod(matrix.shape[1:-3])
+            matrix, row = matrix[row // inner], row % inner
         if matrix.ndim < 4 or (matrix.shape[0] == 1 and isinstance(matrix, Attention)):
             return matrix
         if isinstance(matrix, Attention):
@@ -228,17 +225,19 @@ class _NamedMatrix:
         return matrix[row]
 
 
-def _recorded(source: RecordingLike, left_out: list[str]) -> Iterator[_NamedMatrix]:
-    """Yield the matrices of a recording; append the reasons for skipped ones to ``left_out``."""
+def _recorded(source: RecordingLike, told: list[str]) -> Iterator[_NamedMatrix]:
+    """Yield the matrices of a recording; append what is to be said of them to ``told``."""
     for name, call in zip(numbered(source.calls), source.calls):
         if call.verified is False:
-            left_out.append(f"{name} is left out: its weights do not give what the model put out")
+            told.append(f"{name} is left out: its weights do not give what the model put out")
             continue
         try:
             matrix = call.matrix()
         except IntentlyError as error:
-            left_out.append(f"{name} is left out: {error}")
+            told.append(f"{name} is left out: {error}")
             continue
+        if call.changed is not None:
+            told.append(f"{name}: {call.changed} changed its weights before they met the values")
         written = matrix.shape[-2] - call.steps + 1 if call.steps > 1 else 0
         yield _NamedMatrix(name, matrix, call.name, written if written > 0 else None, call.across)
 
@@ -246,18 +245,19 @@ def _recorded(source: RecordingLike, left_out: list[str]) -> Iterator[_NamedMatr
 def _item(
     named: Sequence[_NamedMatrix],
     row: int,
-    rows: int,
+    wide: tuple[int, ...],
     name: str | None,
     given: Sequence[Side],
     note: str | None,
 ) -> Item:
-    sides = ItemSides(given, {one.module for one in named})
+    sides, rows = ItemSides(given, {one.module for one in named}), math.prod(wide)
     layers = []
     for one in named:
-        batch = one.batch
-        if 1 < batch <= row:
+        n = math.prod(one.lead)
+        at = row // (rows // n) if wide[: len(one.lead)] == one.lead else row if n > 1 else 0
+        if at >= n:
             continue
-        matrix = one.row(row if batch > 1 else 0)
+        matrix = one.row(at)
         queries, keys = sides.of(one.module, matrix, one.produced, one.across)
         labels, texts = matrix.labels
         if labels == getattr(sides.every[queries], "tokens", None):

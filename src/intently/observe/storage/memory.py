@@ -1,4 +1,4 @@
-"""Memory for large copies: private pages, which a recording leaves to the next one.
+"""Memory for copies: large ones have private pages, which a recording leaves to the next one.
 
 On the model's heap a recording took 1.5 times its bytes, and touching memory for the first time
 costs more than the copy itself.
@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 import mmap
 import weakref
-from collections.abc import Sequence
-from itertools import accumulate
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -23,6 +22,9 @@ HUGE = 2**22
 
 LEFT = 2**28
 """Bytes at most that stay allocated after their recordings are gone."""
+
+PIECE = 2**22
+"""Bytes that are written to a file at a time."""
 
 _PRIVATE = {"flags": mmap.MAP_PRIVATE} if hasattr(mmap, "MAP_PRIVATE") else {}
 """Shared pages, Python's default, would belong to a forked child too, and are never huge."""
@@ -40,11 +42,9 @@ def empty_like(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 def joined(parts: Sequence[Tensor]) -> Tensor:
     """Return a copy of tensors (…, n, d), one below the other."""
-    x, ends = parts[0], list(accumulate(part.shape[-2] for part in parts))
-    found = empty((*x.shape[:-2], ends[-1], x.shape[-1]), x.dtype, x.device)
-    for part, end in zip(parts, ends):
-        found[..., end - part.shape[-2] : end, :] = part
-    return found
+    x, n = parts[0], sum(part.shape[-2] for part in parts)
+    whole = empty((*x.shape[:-2], n, x.shape[-1]), x.dtype, x.device)
+    return torch.cat([part.detach() for part in parts], -2, out=whole)
 
 
 def empty(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -91,3 +91,18 @@ def _rounded(size: int) -> int:
     """The size rounded up by an eighth at most, so that pages fit again."""
     step = max(mmap.PAGESIZE, 1 << max(0, size.bit_length() - 4))
     return -(-size // step) * step
+
+
+def flat(x: Tensor) -> Tensor:
+    """The entries of a tensor in a row; that of an expanded number has a stride of 1, too."""
+    x = x.contiguous()
+    return x.as_strided((x.numel(),), (1,))
+
+
+def pieces(x: Tensor, dtype: torch.dtype) -> Iterator[memoryview]:
+    """The bytes of a tensor in the order of its axes, some at a time."""
+    axis = next((n for n, size in enumerate(x.shape) if size > 1), 0)
+    x = x.detach() if x.ndim else x.detach()[None]
+    steps = max(1, PIECE * x.shape[axis] // max(1, x.numel() * dtype.itemsize))
+    for part in x.split(steps, axis) if x.numel() else ():
+        yield flat(part.to(dtype).cpu()).view(torch.uint8).numpy().data
