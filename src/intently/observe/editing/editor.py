@@ -55,6 +55,7 @@ class Editor(Changing):
         self.used: set[str] = set()
         """Patterns whose edits changed at least one row."""
         self.failed: TypeError | None = None
+        self._suspected: dict[str, str] = {}
 
     def close(self) -> None:
         """Change nothing from now on, and let go of the model."""
@@ -67,7 +68,8 @@ class Editor(Changing):
         named = {
             m: x for m, x in self.names.modules.items() if any(matches(x, p) for p in patterns)
         }
-        return unseen(named, self.applied, self.ran, deep=True)
+        found = unseen(named, self.applied, self.ran, deep=True)
+        return found | {name: x for name, x in self._suspected.items() if name in named.values()}
 
     def see(self, call: Call) -> None:
         """A call was changed already, or is not wanted."""
@@ -77,6 +79,12 @@ class Editor(Changing):
         name = None if in_backward() else self._named(module)
         if name is not None:
             raise build(KernelError, name, "a call that edits can change", f"{source}: {why}")
+
+    def suspect(self, module: nn.Module | None, source: str, why: str) -> None:
+        """Keep it for the end, if no call is changed."""
+        name = self._named(module)
+        if name is not None:
+            self._suspected[name] = f"{source}: {why}"
 
     def mixed(self, module: nn.Module | None, what: str) -> None:
         """Edits change attention only."""
