@@ -13,7 +13,7 @@ from matplotlib.patches import Rectangle
 import intently as it
 from intently.core.matrix import Dense
 from intently.errors import ArgumentError, KindError
-from intently.observe.measuring.table import Effects
+from intently.observe.measuring.effects import Effects
 from intently.show import blocks, heatmap
 
 from .drawing import GOLD, SOURCE, TARGET, milk, shaded, ticks, weights, written

@@ -136,12 +136,13 @@ def test_functions_of_the_weights() -> None:
     torch.testing.assert_close(found[:, :, :2], plain[:, :, :2])
 
 
-def test_weights_that_are_no_shares_act_and_are_not_kept() -> None:
+def test_weights_that_are_no_shares_act_and_are_kept() -> None:
     attend, given = Attend(), qkv()
     with it.edit(attend, edits.weights(lambda w: -3 * w)), it.watch(attend) as seen:
         y = attend(*given)
     torch.testing.assert_close(y, -3 * attend(*given))
-    assert "negative or sum to more than 1" in str(seen.coverage()) and not seen.calls
+    torch.testing.assert_close(seen.calls[0].matrix() @ given[2], y)
+    assert "an edit made them" in str(seen.coverage()) and seen.calls[0].verified
 
 
 def test_a_run_replaces_parts_of_another() -> None:

@@ -14,8 +14,7 @@ import intently as it
 from intently import edits
 from intently.errors import ArgumentError, KindError
 from intently.observe.measuring.deferred import Deferred
-from intently.observe.measuring.replays import Replays
-from intently.observe.measuring.table import Effects
+from intently.observe.measuring.effects import Effects
 
 from ..decoders import drawn
 
@@ -91,28 +90,6 @@ def test_the_numbers_are_those_of_hooks(gpt2: Any, score: Callable[[Any], Tensor
     gaps = [a - b for a, b in zip(table["after"], table["before"])]
     assert table["difference"] == pytest.approx(gaps, abs=1e-9)
     assert not any("forward" in vars(module) for module in gpt2.modules())
-
-
-class Layer(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.attention, self.ran = nn.MultiheadAttention(8, 2, batch_first=True), 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.ran += 1
-        return x + self.attention(x, x, x)[0]
-
-
-def test_layers_before_an_edit_do_not_run_again() -> None:
-    model, x = nn.Sequential(*(Layer() for _ in range(6))).eval(), torch.randn(1, 7, 8)
-    given = edits.each_key(model)
-    table = it.effects(model, lambda: model(x), lambda y: y[0, -1, 0], edits=given)
-    assert len(table) == 7 * 6
-    assert sum(layer.ran for layer in model) < 0.8 * 6 * (1 + 7 * 6)
-    with torch.no_grad(), it.edit(model, {"5": edits.forbid(keys=[2])}):
-        assert table.filter(layer="5*", key=2)["after"] == pytest.approx(
-            [float(model(x)[0, -1, 0])]
-        )
 
 
 def test_only_rows_that_are_read_are_computed(gpt2: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,15 +304,3 @@ def test_deferred_rows_are_those_of_the_whole() -> None:
         assert type(dense) is Tensor
         torch.testing.assert_close(dense, chosen)
     assert later.shape == whole.shape and later.dtype == whole.dtype
-
-
-def test_replays_are_refused_where_inputs_differ() -> None:
-    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    replays = Replays(model, [model[1]])
-    x = torch.ones(1, 2)
-    replays.keep(lambda: model(x))
-    first, ran = model[0], []
-    first.register_forward_hook(lambda *_: ran.append(1))
-    until = replays.before({model[1]})
-    with replays.handed_out(until):
-        assert torch.equal(model(2 * x), model[1](first(2 * x)))

@@ -10,8 +10,7 @@ from weakref import finalize
 from torch import nn
 
 from intently.errors import KernelError, KindError, build
-from intently.observe.editing.applied import Applied
-from intently.observe.editing.editor import Editor
+from intently.observe.editing.editor import Applied, Editor
 from intently.observe.edits import Edit
 from intently.observe.recording.labels import Tokens
 from intently.observe.watching.doors import listen
@@ -30,8 +29,8 @@ class edit:  # noqa: N801 - used as a function: `with it.edit(model, edits.off(h
     A `intently.watch` around or within keeps the edited weights, and says so. Every call is
     verified before it is changed: weights that do not give the model's output raise
     `UnverifiedError`. Raises `ArgumentError` for patterns, heads and texts that match nothing,
-    `KernelError` for a compiled model, for a call that edits cannot change (attention in blocks or
-    in compiled code), and at the end of the block for an edit that changed no call.
+    `KernelError` for a compiled model, for a call that edits cannot change, with the operation that
+    prevents it, and at the end of the block for an edit that changed no call.
 
     >>> import torch, intently as it
     >>> from intently import edits
@@ -76,13 +75,17 @@ class edit:  # noqa: N801 - used as a function: `with it.edit(model, edits.off(h
             fix = "write `with it.edit(model, edits):`, which enters and leaves it"
             got = "one that was not entered, or was left"
             raise build(KernelError, "edit", "the end of a block that runs", got, fix=fix)
+        left = [pattern for pattern in self._edits if pattern not in editor.used]
+        unseen = editor.unseen(left) if left else {}
         self._doors.close()
         self._undo.detach()  # an interrupt before leaves it to the collector
-        left = [pattern for pattern in self._edits if pattern not in editor.used]
+        if editor.failed is not None and raised[1] is not editor.failed:
+            raise editor.failed  # an operator of Python tells no TypeError
         if left and raised[0] is None:
             ran = ", ".join(editor.applied) or "none"
             got = "none for " + ", ".join(f"{x!r}: {self._edits[x]!r}" for x in left)
-            cause = f"calls that were changed: {ran}"
+            told = (f"{name}: {why}" for name, why in unseen.items())
+            cause = "; ".join([f"calls that were changed: {ran}", *told])
             fix = "watch(model) lists the layers that attend; heads and rows have to exist in them"
             raise build(KernelError, "edits", "calls that each edit changes", got, cause, fix)
 

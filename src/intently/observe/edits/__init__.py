@@ -11,7 +11,7 @@ from intently.foundation.on_demand import listed
 from intently.observe.edits.each import Attending, Each, each_head, each_key, each_layer
 from intently.observe.edits.edit import Edit, Joined, Scene, during
 from intently.observe.edits.given import replace, weights
-from intently.observe.edits.pictures import region
+from intently.observe.edits.places import region
 from intently.observe.edits.rules import (
     favour,
     forbid,

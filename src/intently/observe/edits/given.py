@@ -14,7 +14,7 @@ from intently.core.matrix import Dense, LazyMatrix
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.checks import check_word
 from intently.observe.edits.edit import OnRows, Scene, fit
-from intently.observe.edits.matrices import Chosen
+from intently.observe.edits.rules import Chosen
 
 Part: TypeAlias = Literal["weights", "queries", "keys", "values", "outputs"]
 

@@ -1,12 +1,14 @@
-"""`Deferred`: the output of a linear layer of which only the rows that are read are computed."""
+"""The last linear layer of a model, of whose output only the rows that are read are computed."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 ATEN = torch.ops.aten
@@ -89,3 +91,34 @@ def _leading(indices: Any, ndim: int) -> bool:
     boolean = (torch.bool, torch.uint8)
     used = sum(1 if x is None or x.dtype not in boolean else x.ndim for x in indices)
     return used < ndim
+
+
+def last_linear(
+    model: nn.Module, run: Callable[[], Any], edited: Collection[nn.Module]
+) -> nn.Linear | None:
+    """The linear layer that a run calls last and once, behind all ``edited`` modules, if any."""
+    ran: list[nn.Module] = []
+    hooks = [x.register_forward_pre_hook(lambda m, given: ran.append(m)) for x in model.modules()]
+    try:
+        run()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    last = ran[-1] if ran else None
+    inside = any(part is last for module in edited for part in module.modules())
+    if not isinstance(last, nn.Linear) or type(last).forward is not nn.Linear.forward:
+        return None
+    return None if inside or ran.count(last) > 1 else last
+
+
+@contextmanager
+def deferring(last: nn.Linear) -> Iterator[None]:
+    """Let a layer return its output `Deferred` while the block runs."""
+    own = vars(last).get("forward")
+    last.forward = lambda input: Deferred(input, last.weight, last.bias)
+    try:
+        yield
+    finally:
+        del last.forward
+        if own is not None:
+            last.forward = own

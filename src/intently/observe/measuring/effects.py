@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, TypeAlias
@@ -10,19 +10,41 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from intently.errors import ArgumentError, KernelError, KindError, build, shape_of
+from intently.errors import ArgumentError, KernelError, KindError, UnverifiedError, build, shape_of
 from intently.foundation.process import late_bar
 from intently.observe.editing.edit import edit
 from intently.observe.editing.editor import Editor
 from intently.observe.edits import Attending, Each, Edit, each_head
 from intently.observe.edits.each import Placed
-from intently.observe.measuring.replays import Replays
-from intently.observe.measuring.table import Effects
+from intently.observe.measuring.deferred import deferring, last_linear
 from intently.observe.recording.labels import Tokens
 from intently.observe.recording.recording import Recording
+from intently.observe.recording.table import Table
 from intently.observe.watching.doors import listen
-from intently.observe.watching.naming import Names, matches
+from intently.observe.watching.naming import Names
 from intently.observe.watching.watch import watch
+
+
+class Effects(Table):
+    """A tidy table: one row for each edit, with the score before it, after it, and the difference.
+
+    ``layer``, ``head``, ``key`` or ``edit`` say which edit it is; ``left_out`` are the layers that
+    cannot be edited, and why. `intently.show.heatmap` draws it.
+
+    >>> row = {"layer": "layers.0", "head": 1, "before": -1.0, "after": -3.5, "difference": -2.5}
+    >>> print(Effects([row], tuple(row)))
+    layer     head   before    after  difference
+    layers.0     1  -1.0000  -3.5000     -2.5000
+    """
+
+    names = place = ("edit", "layer", "head", "key", "sender", "receiver")
+    words = ("edit", "layer", "sender", "receiver")
+    form = "z.4f"
+
+    def strongest(self) -> Effects:
+        """Return the rows by the size of their difference, the largest first."""
+        return self._of(sorted(self, key=lambda row: -abs(row["difference"])))
+
 
 Given: TypeAlias = "Edit | Mapping[str, Edit]"
 Edits: TypeAlias = "Each | Mapping[str, Given] | Sequence[Given]"
@@ -46,12 +68,11 @@ def effects(
     `intently.edit` takes, or such edits by name. ``tokens`` are the texts by which edits name rows
     and keys.
 
-    The numbers are those of one run for each edit. Modules before the first edited one are not run
-    again, and of the last linear layer only the rows that the score reads are computed, wherever
-    an unedited run comes out the same in this way. Nothing has gradients. Layers that cannot be
-    edited are left out of `each_head` and its like; ``left_out`` of the table names them. Raises
-    `ArgumentError` if nothing attends or a score is not one number, and what `intently.edit`
-    raises.
+    The numbers are those of one run for each edit; of the last linear layer only the rows that the
+    score reads are computed, if an unedited run scores the same in this way. Nothing has gradients.
+    Layers that cannot be edited are left out of `each_head` and its like; ``left_out`` of the table
+    names them. Raises `ArgumentError` if nothing attends or a score is not one number, and what
+    `intently.edit` raises.
 
     >>> import torch, intently as it
     >>> _ = torch.manual_seed(0)
@@ -61,97 +82,56 @@ def effects(
     [0, 1]
     """
     check_functions(run=run, score=score)
-    with torch.no_grad(), late_bar() as tell, ExitStack() as doors:
+
+    def scored() -> float:
+        return as_number(score(run()))
+
+    with torch.no_grad(), late_bar() as tell, ExitStack() as within:
         with watch(model, store="reference") as seen:
-            plain = as_number(score(run()))
+            plain = scored()
         placed = _placed(model, seen, each_head(model) if edits is None else edits)
-        runs = _Runs(model, seen, lambda: as_number(score(run())), plain, [x for _, x in placed])
-        listen(Editor(model, {}, None), doors)  # once: each edit finds them open
-        rows = []
+        plain = _deferred(model, seen, scored, plain, within)
+        listen(Editor(model, {}, None), within)  # once: each edit finds the doors open
+        rows, layers = [], {place.get("layer") for place, _ in placed}
         left_out: dict[str, str] = {}
         for n, (place, given) in enumerate(placed):
             tell("running edits", n, len(placed))
             if place.get("layer") in left_out:
                 continue
             try:
-                found = runs.edited(given, tokens)
-            except KernelError as error:
-                if "layer" not in place:
-                    raise
-                left_out[place["layer"]] = str(error)
-                if len(left_out) == len({at["layer"] for at, _ in placed}):
+                with edit(model, given, tokens=tokens):
+                    found = scored()
+            except (KernelError, UnverifiedError) as error:
+                if "layer" in place:
+                    left_out[place["layer"]] = str(error)
+                if left_out.keys() == layers or not left_out:
                     raise
                 continue
-            numbers = {"before": runs.plain, "after": found, "difference": found - runs.plain}
+            numbers = {"before": plain, "after": found, "difference": found - plain}
             rows.append({**place, **numbers})
     columns = dict.fromkeys(name for place, _ in placed for name in place)
     return Effects(rows, (*columns, "before", "after", "difference"), left_out)
 
 
-class _Runs:
-    """Runs that share what no edit changes, as far as unedited runs come out the same."""
-
-    def __init__(
-        self,
-        model: nn.Module,
-        seen: Recording,
-        scored: Callable[[], float],
-        plain: float,
-        given: Sequence[Mapping[str, Edit]],
-    ) -> None:
-        self._model, self._scored, self.plain = model, scored, plain
-        modules = {name: module for module, name in Names(model, None).modules.items()}
-        self._attended = {x: modules[x] for x in seen if x in modules}
-        every = {module for x in given for module in self._of(x)}
-        self._replays = Replays(model, every)
-        self._seconds = self._replays.keep(scored)
-        self._shared = Counter(self._replays.before(self._of(x)) for x in given)
-        self._right: dict[int, bool] = {}
-        if self._replays.can_defer():
-            self._defer()
-
-    def edited(self, given: Mapping[str, Edit], tokens: Tokens | None) -> float:
-        """The score of a run with edits."""
-        until = self._replays.before(self._of(given))
-        with ExitStack() as within:
-            within.enter_context(self._replays.handed_out(until if self._holds(until) else 0))
-            within.enter_context(edit(self._model, given, tokens=tokens))
-            return self._scored()
-
-    def _of(self, given: Mapping[str, Edit]) -> set[nn.Module]:
-        """The modules that attended and are edited."""
-        names = (x for x in self._attended if any(matches(x, pattern) for pattern in given))
-        return {self._attended[x] for x in names}
-
-    def _holds(self, until: int) -> bool:
-        """Whether the calls before number ``until`` are handed out: it pays, and is right."""
-        if until not in self._right:
-            saved = self._replays.saves(until)
-            pays = saved * self._shared[until] > self._seconds - saved
-            self._right[until] = pays and self._unedited(until) == self.plain
-        return self._right[until]
-
-    def _unedited(self, until: int) -> float | None:
-        """The score of an unedited run with calls handed out; None if anything came out otherwise.
-
-        Whatever a module that was not run would have left behind (a cache, a random state) shows.
-        """
-        try:
-            with self._replays.handed_out(until) as way:
-                found = self._scored()
-        except Exception:
-            return None
-        return None if way.differs else found
-
-    def _defer(self) -> None:
-        """Compute only the rows of logits that the score reads, if that gives the same score."""
-        self._replays.defers = True
-        found = self._unedited(0)
-        rounding = ROUNDING * torch.finfo(torch.float32).eps * max(1.0, abs(self.plain))
-        if found is None or not abs(found - self.plain) <= rounding:
-            self._replays.defers = False
-        else:
-            self.plain = found
+def _deferred(
+    model: nn.Module, seen: Recording, scored: Callable[[], float], plain: float, within: ExitStack
+) -> float:
+    """The score with only those rows of logits computed that are read, if it is the same."""
+    edited = [module for module, name in Names(model, None).modules.items() if name in seen]
+    last = last_linear(model, scored, edited)
+    if last is None:
+        return plain
+    trial = within.enter_context(ExitStack())
+    trial.enter_context(deferring(last))
+    try:
+        found = scored()
+    except Exception:
+        found = math.nan
+    rounding = ROUNDING * torch.finfo(torch.float32).eps * max(1.0, abs(plain))
+    if not abs(found - plain) <= rounding:
+        trial.close()
+        return plain
+    return found
 
 
 def check_functions(**given: object) -> None:

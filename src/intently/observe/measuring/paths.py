@@ -14,8 +14,7 @@ from intently.foundation.process import late_bar
 from intently.observe.editing.edit import edit
 from intently.observe.edits import Edit, replace
 from intently.observe.edits.places import Steps, Whole
-from intently.observe.measuring.effects import as_number, check_functions
-from intently.observe.measuring.table import Effects
+from intently.observe.measuring.effects import Effects, as_number, check_functions
 from intently.observe.recording.recording import Recording
 from intently.observe.watching.naming import matches
 from intently.observe.watching.watch import watch

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import torch
+
 from intently.observe.trace.graph import Line, Node, Piece, View, moves
 
 PRODUCTS = {
@@ -238,6 +240,8 @@ def made_by_parameters(view: View, line: Line, most: int = 64) -> bool | None:
 
 
 def _has_parameters(node: Node) -> bool:
-    """Whether an operation is a product or a convolution with parameters."""
+    """Whether an operation is a product or a convolution with parameters, packed ones included."""
+    if any(isinstance(x, torch.ScriptObject) for x in node.args):
+        return True
     first = PRODUCTS.get(node.name, 0 if node.name in CONVOLUTIONS else None)
     return first is not None and any(not x.node.data for i, x in node.views() if i >= first)

@@ -76,7 +76,12 @@ def in_place(site: Site, scores: Scores | None) -> Placed | None:
 
     weights = InBlocks(ordered(site.weights), rows, columns, queries.size, keys.size)
     values = _laid(ordered(site.values), columns, keys.size)
-    return Placed(weights, values, _laid(ordered(site.output), rows, queries.size), ordered)
+    output = _laid(ordered(site.output), rows, queries.size)
+    if not _are_rows(values, columns, site.values, ordered):
+        return None
+    if not _are_rows(output, rows, site.output, ordered):
+        return None
+    return Placed(weights, values, output, ordered)
 
 
 def of_sources(site: Site) -> Site:
@@ -191,6 +196,14 @@ def _shared(at: Tensor, apart: Sequence[int], same: Sequence[int]) -> Tensor | N
     at = at.permute(*same, *apart, at.ndim - 1)
     first = at[(0,) * len(same)]
     return first.reshape(-1, at.shape[-1]) if bool((at == first).all()) else None
+
+
+def _are_rows(
+    whole: Tensor, at: Tensor, blocks: Tensor, ordered: Callable[[Tensor], Tensor]
+) -> bool:
+    """Whether rows that come several times are the same, so that each has a place."""
+    real = (at >= 0)[..., None]
+    return torch.equal(whole[..., at.clamp_min(0), :] * real, ordered(blocks) * real)
 
 
 def _laid(x: Tensor, at: Tensor, size: int) -> Tensor:

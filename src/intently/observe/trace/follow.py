@@ -320,7 +320,7 @@ class Trace(TorchDispatchMode):
         self.flush(ended=True)
         for module, why in self._loose.values():
             for listener in current():
-                listener.miss(module, BY_HAND, why)
+                listener.suspect(module, BY_HAND, why)
         self._loose.clear()
 
     def _tell(self, module: nn.Module | None, site: Site) -> None:

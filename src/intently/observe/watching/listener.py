@@ -38,6 +38,10 @@ class Listener(ABC):
     def miss(self, module: nn.Module | None, source: str, why: str) -> None:
         """Hear that a source saw a call that it cannot read, and why."""
 
+    def suspect(self, module: nn.Module | None, source: str, why: str) -> None:
+        """Hear that a source saw what may be a part of attention that is not seen, and why."""
+        self.miss(module, source, why)
+
     def called(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Hear of the arguments of the outermost module that runs; most do not care."""
         del args, kwargs
