@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from intently.observe.trace.axes import PRODUCTS
 from intently.observe.trace.graph import Node, View
 from intently.observe.trace.places import MOVES, NOWHERE, places
 from intently.observe.trace.scores import Scores
-from intently.observe.trace.sites import Site
+from intently.observe.trace.sites import DEEP, Site, finest
 
 STEPS = 64
 
@@ -41,13 +41,12 @@ class Placed(NamedTuple):
 
 def in_place(site: Site, scores: Scores | None) -> Placed | None:
     """The site with its blocks in their places; None if all queries share their keys."""
-    side = site.side
     if len(site.groups) < 4:
         return None
-    groups = [[(x.steps[1 - side], x.count) for x in group] for group in site.groups]
-    keys = located(site.contraction.views[1 - side], [*groups[:-2], groups[-1]])
-    if keys is None:
+    found = [_keys(part) for part in site.parts or [site]]
+    if None in found or len({x.size for x in found if x is not None}) > 1:
         return None
+    keys = Located(torch.cat([x.at for x in found if x is not None], -1), found[0].size)  # type: ignore[union-attr]
     queries = None if scores is None else located(scores.asked, scores.groups)
     lead = range(len(site.groups) - 3)
     both = [keys.at] if queries is None else [keys.at, queries.at]
@@ -86,9 +85,7 @@ def in_place(site: Site, scores: Scores | None) -> Placed | None:
 
 def of_sources(site: Site) -> Site:
     """The site of a sum over edges, its columns the rows from which their values were copied."""
-    side = site.side
-    groups = [[(x.steps[1 - side], x.count) for x in group] for group in site.groups]
-    found = located(site.contraction.views[1 - side], [*groups[:-2], groups[-1]])
+    found = _keys(site)
     if found is None or found.at.ndim != 1 or bool((found.at < 0).any()):
         return site
     values = _laid(site.values[..., None, :, :], found.at[None], found.size)
@@ -96,6 +93,12 @@ def of_sources(site: Site) -> Site:
         return site
     weights = site.weights.new_zeros(*site.weights.shape[:-1], found.size)
     return replace(site, weights=weights.index_add(-1, found.at, site.weights), values=values)
+
+
+def _keys(site: Site) -> Located | None:
+    """The positions of the keys, by where their values come from."""
+    steps = [[(x.steps[1 - site.side], x.count) for x in group] for group in site.groups]
+    return located(site.contraction.views[1 - site.side], [*steps[:-2], steps[-1]])
 
 
 def located(view: View, groups: Sequence[Sequence[tuple[int, int]]]) -> Located | None:
@@ -123,17 +126,24 @@ def located(view: View, groups: Sequence[Sequence[tuple[int, int]]]) -> Located 
     real, at, size = found != NOWHERE, torch.zeros_like(found), 1
     if not bool(real.any()):
         return None
-    for axis in reversed(range(len(node.size))):
-        step = node.stride[axis]
-        if node.size[axis] == 1 or not step:
-            continue
-        here = found // step % node.size[axis]
-        low, high = torch.where(real, here, node.size[axis]), torch.where(real, here, -1)
+    for step, count in _axes(node):
+        here = found // step % count
+        low, high = torch.where(real, here, count), torch.where(real, here, -1)
         if bool((high.amax(-1) > low.amin(-1)).any()):
-            at, size = at + here * size, size * node.size[axis]
+            at, size = at + here * size, size * count
     at = torch.where(real, at, NOWHERE)
     alike = bool((at == at[..., :1, :]).all())
     return Located(at[..., 0, :], size) if alike else None
+
+
+def _axes(node: Node) -> Iterator[tuple[int, int]]:
+    """The axes of a result as steps and sizes, the last first; the first may join the batch."""
+    for axis in reversed(range(len(node.size))):
+        step, count = node.stride[axis], node.size[axis]
+        if count > 1 and step:
+            for part in [count] if axis else finest(node.view, ((step, count),), DEEP):
+                yield step, part
+                step *= part
 
 
 def _before(node: Node) -> tuple[View, int, int] | None:

@@ -44,6 +44,8 @@ LOOKED = frozenset(
 )
 """Operations that may be sites, or that a site is followed back to."""
 
+CHANNELS_FIRST = (nn.modules.conv._ConvNd, nn.modules.batchnorm._NormBase, nn.GroupNorm)
+
 KEPT = (Tensor, list, tuple)
 
 OTHER_AXIS = "its weights are summed at {} over another axis than the one along which they are 1"
@@ -359,7 +361,6 @@ class Trace(TorchDispatchMode):
     def made(self, module: nn.Module, given: Sequence[Any], result: Any) -> None:
         """Hear what a module made while nothing was recorded."""
         first = next((self._viewed(x) for x in given if isinstance(x, Tensor)), None)
-        own = 1 if isinstance(module, nn.modules.conv._ConvNd) else -1
         for x in result if isinstance(result, (tuple, list)) else (result,):
             storage = storage_of(x) if isinstance(x, Tensor) else None
             if storage is None or not isinstance(first, View) or not first.node.data:
@@ -367,10 +368,8 @@ class Trace(TorchDispatchMode):
             alive, _ = self._memory.get(storage._cdata, (None, None))
             if alive is None or alive.expired():
                 same = len(first.size) == x.ndim
-                node = Node(
-                    "module", x, True, None, [first] if same else [], {"own": own, "module": module}
-                )
-                self._note(storage, node)
+                about = {"own": _own_axis(module, x), "module": module}
+                self._note(storage, Node("module", x, True, None, [first] if same else [], about))
 
     def _viewed(self, x: Any) -> Any:
         """A tensor as a view of the node that wrote it; other arguments as they are."""
@@ -384,6 +383,15 @@ class Trace(TorchDispatchMode):
             node = Node("given", _whole(x), x.ndim > 0 and not _fixed(x))
             self._note(storage, node)
         return View.of(node, x)
+
+
+def _own_axis(module: nn.Module, x: Tensor) -> int:
+    """The axis of a module's result along which it has parameters of its own."""
+    if isinstance(module, CHANNELS_FIRST):
+        return 1
+    sizes = {p.shape[0] for p in module.parameters() if p.ndim}
+    found = [i for i in range(1, x.ndim) if x.shape[i] in sizes]
+    return found[-1] if found else -1
 
 
 def _innermost() -> nn.Module | None:

@@ -27,7 +27,7 @@ class Site:
     the contraction, as views of its tensors, without h where a code has but t and s; ``normal`` is
     None if nothing normalises the weights along the keys. It was found ``again`` if a checkpoint
     computed it in the backward pass. ``at`` are the places of the output in what was written, for
-    a sum of products; ``into`` is the tensor that stands for what was written since.
+    a sum of products, ``parts`` those of some keys each; ``into`` is the tensor that stands for what was written since.
     """
 
     node: Node
@@ -42,6 +42,7 @@ class Site:
     again: bool | None = None
     at: Tensor | None = None
     into: Tensor | None = None
+    parts: Sequence[Site] = ()
 
     def places(self) -> Tensor:
         """The number of each entry of the output (*b, h, t, e) in what its operation wrote."""
@@ -138,6 +139,7 @@ def together(sites: Sequence[Site]) -> Site:
         values=values,
         output=output,
         normal=replace(first.normal, changes=changes),
+        parts=some,
     )
 
 
