@@ -98,7 +98,12 @@ def of_sources(site: Site) -> Site:
 def _keys(site: Site) -> Located | None:
     """The positions of the keys, by where their values come from."""
     steps = [[(x.steps[1 - site.side], x.count) for x in group] for group in site.groups]
-    return located(site.contraction.views[1 - site.side], [*steps[:-2], steps[-1]])
+    found = located(site.contraction.views[1 - site.side], [*steps[:-2], steps[-1]])
+    if found is None or site.lead is None:
+        return found
+    wide = found.at[..., None, :].repeat_interleave(math.prod(n for _, n in steps[-3]), -2)
+    at = wide.flatten(0, -2)[site.lead]
+    return Located(at[..., 0, :], found.size) if bool((at == at[..., :1, :]).all()) else None
 
 
 def located(view: View, groups: Sequence[Sequence[tuple[int, int]]]) -> Located | None:
