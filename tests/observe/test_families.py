@@ -19,7 +19,7 @@ import intently as it
 from intently.observe import Recording
 
 from ..combinations import each
-from .attending import DividedByMore, Softmaxes, seen_by
+from .attending import Softmaxes, seen_by
 
 B, H, T, S, D = 2, 2, 5, 7, 8
 Made = Callable[[Tensor], Tensor]
