@@ -43,10 +43,9 @@ def in_place(site: Site, scores: Scores | None) -> Placed | None:
     """The site with its blocks in their places; None if all queries share their keys."""
     if len(site.groups) < 4:
         return None
-    found = [_keys(part) for part in site.parts or [site]]
-    if None in found or len({x.size for x in found if x is not None}) > 1:
+    keys = _keys(site)
+    if keys is None:
         return None
-    keys = Located(torch.cat([x.at for x in found if x is not None], -1), found[0].size)  # type: ignore[union-attr]
     queries = None if scores is None else located(scores.asked, scores.groups)
     lead = range(len(site.groups) - 3)
     both = [keys.at] if queries is None else [keys.at, queries.at]
@@ -97,13 +96,18 @@ def of_sources(site: Site) -> Site:
 
 def _keys(site: Site) -> Located | None:
     """The positions of the keys, by where their values come from."""
-    steps = [[(x.steps[1 - site.side], x.count) for x in group] for group in site.groups]
-    found = located(site.contraction.views[1 - site.side], [*steps[:-2], steps[-1]])
-    if found is None or site.lead is None:
-        return found
-    wide = found.at[..., None, :].repeat_interleave(math.prod(n for _, n in steps[-3]), -2)
-    at = wide.flatten(0, -2)[site.lead]
-    return Located(at[..., 0, :], found.size) if bool((at == at[..., :1, :]).all()) else None
+    found: list[Tensor] = []
+    roots = set[Node]()
+    for part in site.parts or [site]:
+        side = 1 - part.side
+        steps = [[(x.steps[side], x.count) for x in group] for group in part.groups]
+        made = _sources(part.contraction.views[side], [*steps[:-2], steps[-1]])
+        if made is None:
+            return None
+        at, root = made
+        found.append(at if part.lead is None else at.flatten(0, -2)[part.lead])
+        roots.add(root)
+    return _positions(torch.cat(found, -1), roots.pop()) if len(roots) == 1 else None
 
 
 def located(view: View, groups: Sequence[Sequence[tuple[int, int]]]) -> Located | None:
@@ -111,8 +115,13 @@ def located(view: View, groups: Sequence[Sequence[tuple[int, int]]]) -> Located 
 
     ``groups`` are the axes batch, heads and rows of a view, as steps and sizes.
     """
-    *batch, heads, last = groups
-    some = [part for group in (*batch, heads, last) for part in group]
+    found = _sources(view, groups)
+    return None if found is None else _positions(*found)
+
+
+def _sources(view: View, groups: Sequence[Sequence[tuple[int, int]]]) -> tuple[Tensor, Node] | None:
+    """The tensor that some rows come from, and the places (*b, h, n) of their entries in it."""
+    some = [part for group in groups for part in group]
     node = _root(view)
     part = View(view.node, tuple(n for _, n in some), tuple(s for s, _ in some), view.offset)
     try:
@@ -128,6 +137,11 @@ def located(view: View, groups: Sequence[Sequence[tuple[int, int]]]) -> Located 
             node = root
     except Exception:  # an operation that takes no whole numbers
         return None
+    return found, node
+
+
+def _positions(found: Tensor, node: Node) -> Located | None:
+    """Places (*b, h, n) as positions along the axes in which they differ; None if heads do."""
     real, at, size = found != NOWHERE, torch.zeros_like(found), 1
     if not bool(real.any()):
         return None
