@@ -15,13 +15,13 @@ from intently.observe.trace.axes import PRODUCTS
 from intently.observe.trace.graph import Node, View
 from intently.observe.trace.places import MOVES, NOWHERE, places
 from intently.observe.trace.scores import Scores
-from intently.observe.trace.sites import DEEP, Site, finest
+from intently.observe.trace.sites import DEEP, Site, finest, is_heads
 
 STEPS = 64
 
 
 class Located(NamedTuple):
-    """The positions (*b, n) of rows among ``size``; -1 for padding."""
+    """The positions (*b, h, n) of rows among ``size``; -1 for padding."""
 
     at: Tensor
     size: int
@@ -47,10 +47,14 @@ def in_place(site: Site, scores: Scores | None) -> Placed | None:
     if keys is None:
         return None
     queries = None if scores is None else located(scores.asked, scores.groups)
-    lead = range(len(site.groups) - 3)
+    lead = range(len(site.groups) - 2)
     both = [keys.at] if queries is None else [keys.at, queries.at]
     apart = [i for i in lead if any(_differs(at, i) for at in both)]
     if not apart or site.contraction.rows is not None:
+        return None
+    if lead[-1] in apart and any(
+        is_heads(site.contraction, site.side, x) is not None for x in site.groups[-3]
+    ):
         return None
     assert site.normal is not None
     by, same = site.normal.node, [i for i in lead if i not in apart]
@@ -67,10 +71,9 @@ def in_place(site: Site, scores: Scores | None) -> Placed | None:
     def ordered(x: Tensor) -> Tensor:
         """(*b, h, n, …) of a tensor (*b, h, …) whose blocks are among its leading axes."""
         wide = x.expand(*site.weights.shape[: len(lead)], *x.shape[len(lead) :])
-        front = len(lead)
-        wide = wide.permute(*same, front, *apart, front + 1, front + 2)
-        made = wide.flatten(len(same) + 1, len(same) + len(apart))
-        return made if same or len(by.size) <= 3 else made[None]  # a batch of one
+        wide = wide.permute(*same, *apart, len(lead), len(lead) + 1)
+        made = wide.flatten(len(same), len(lead) - 1)
+        return made if len(same) > 1 or len(by.size) <= 3 else made[None]  # a batch of one
 
     weights = InBlocks(ordered(site.weights), rows, columns, queries.size, keys.size)
     values = _laid(ordered(site.values), columns, keys.size)
@@ -85,13 +88,14 @@ def in_place(site: Site, scores: Scores | None) -> Placed | None:
 def of_sources(site: Site) -> Site:
     """The site of a sum over edges, its columns the rows from which their values were copied."""
     found = _keys(site)
-    if found is None or found.at.ndim != 1 or bool((found.at < 0).any()):
+    at = None if found is None else found.at.flatten(0, -2)
+    if found is None or at is None or bool((at < 0).any() | (at != at[:1]).any()):
         return site
-    values = _laid(site.values[..., None, :, :], found.at[None], found.size)
-    if not torch.equal(values[..., found.at, :], site.values):  # each edge has values of its own
+    values = _laid(site.values[..., None, :, :], at[:1], found.size)
+    if not torch.equal(values[..., at[0], :], site.values):  # each edge has values of its own
         return site
     weights = site.weights.new_zeros(*site.weights.shape[:-1], found.size)
-    return replace(site, weights=weights.index_add(-1, found.at, site.weights), values=values)
+    return replace(site, weights=weights.index_add(-1, at[0], site.weights), values=values)
 
 
 def _keys(site: Site) -> Located | None:
@@ -141,7 +145,7 @@ def _sources(view: View, groups: Sequence[Sequence[tuple[int, int]]]) -> tuple[T
 
 
 def _positions(found: Tensor, node: Node) -> Located | None:
-    """Places (*b, h, n) as positions along the axes in which they differ; None if heads do."""
+    """Places (*b, h, n) as positions along the axes in which they differ along the last."""
     real, at, size = found != NOWHERE, torch.zeros_like(found), 1
     if not bool(real.any()):
         return None
@@ -150,9 +154,7 @@ def _positions(found: Tensor, node: Node) -> Located | None:
         low, high = torch.where(real, here, count), torch.where(real, here, -1)
         if bool((high.amax(-1) > low.amin(-1)).any()):
             at, size = at + here * size, size * count
-    at = torch.where(real, at, NOWHERE)
-    alike = bool((at == at[..., :1, :]).all())
-    return Located(at[..., 0, :], size) if alike else None
+    return Located(torch.where(real, at, NOWHERE), size)
 
 
 def _axes(node: Node) -> Iterator[tuple[int, int]]:

@@ -316,7 +316,8 @@ class Trace(TorchDispatchMode):
         held, self._held = self._held, []
         for group in held:
             with _Counted():
-                self._tell(group[0][0], together([site for _, site in group]))
+                for site in together([site for _, site in group]):
+                    self._tell(group[0][0], site)
         if ended and self._sums:
             sums, self._sums = self._sums, []
             for module, _, site in sums:

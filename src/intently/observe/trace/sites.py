@@ -114,10 +114,10 @@ def _normal(
     return contraction, normal
 
 
-def together(sites: Sequence[Site]) -> Site:
+def together(sites: Sequence[Site]) -> Sequence[Site]:
     """The site of weights that met values in several products: of some of their keys, or of all.
 
-    Its rows are laid out as those of the product in most blocks.
+    Its rows are laid out as those of the product in most blocks. Several, if they cannot be.
     """
     made = set[Node]().union(*(upstream(x.contraction.views[x.side]) for x in sites))
     sites = [x for x in sites if x.node not in made] or sites  # a power of weights meets values
@@ -125,24 +125,24 @@ def together(sites: Sequence[Site]) -> Site:
     found: dict[int, tuple[Site, Tensor]] = {}
     for site, known in zip(sites, at):
         if known is None or site.contraction.rows is not None:
-            return sites[0]
+            return sites[:1]
         rows, keys = known
         first = int(keys.masked_fill(keys < 0, torch.iinfo(torch.int64).max).min())
         found.setdefault(first, (site, rows.amax(-1)))
     if len(found) < 2:
-        return sites[0]
+        return sites[:1]
     base, rows = max(found.values(), key=lambda x: x[1][..., 0].numel())
     parts = [_beside(rows, *found[first]) for first in sorted(found)]
     some = [x for x in parts if x is not None and x.output.shape == base.output.shape]
     if len(some) < len(parts):
-        return sites[0]
+        return [site for site, _ in found.values()]
     weights, values = (
         torch.cat([getattr(x, name) for x in some], axis)
         for name, axis in (("weights", -1), ("values", -2))
     )
     output = sum(x.output for x in some)
     assert isinstance(output, Tensor)
-    return replace(base, weights=weights, values=values, output=output, parts=some)
+    return [replace(base, weights=weights, values=values, output=output, parts=some)]
 
 
 def _beside(rows: Tensor, site: Site, own: Tensor) -> Site | None:
@@ -234,10 +234,10 @@ def laid_out(contraction: Contraction, side: int, normal: Normal | None) -> Site
         elif not v:
             rows.append(axis)
         else:
-            own = _is_heads(contraction, side, axis)
+            own = is_heads(contraction, side, axis)
             told |= own is not None
             (heads if own else batch).append(axis)
-    more = [axis for axis in rows if len(rows) > 1 and _is_heads(contraction, side, axis)]
+    more = [axis for axis in rows if len(rows) > 1 and is_heads(contraction, side, axis)]
     if len(more) < len(rows):  # queries of several heads that share their values
         heads += more
         rows = [axis for axis in rows if axis not in more]
@@ -303,7 +303,7 @@ def finest(view: View, line: Line, steps: int) -> list[int]:
     return found
 
 
-def _is_heads(contraction: Contraction, side: int, axis: Axis) -> bool | None:
+def is_heads(contraction: Contraction, side: int, axis: Axis) -> bool | None:
     """Whether an axis of the weights and the output is made by parameters; None if unknown."""
     found = [
         made_by_parameters(contraction.views[i], ((axis.steps[i], axis.count),))
