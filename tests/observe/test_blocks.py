@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,8 @@ from torch import Tensor, nn
 
 import intently as it
 from intently.observe.watching.unseen import LAST_BITS
+
+from .attending import Softmaxes
 
 HEADS = 2
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": HEADS}
@@ -87,20 +90,23 @@ def texts(padded: bool, t: int = 48) -> dict[str, Tensor]:
     return {"input_ids": ids, "attention_mask": mask}
 
 
-def watched(model: nn.Module, inputs: dict[str, Any], **options: Any) -> Any:
+def watched(model: nn.Module, inputs: dict[str, Any], calls: int = 1, **options: Any) -> Any:
+    """A recording with so many calls of each layer, all of them verified."""
     with torch.no_grad():
         expected = model(**inputs)[0]
         with it.watch(model, **options) as seen:
             got = model(**inputs)[0]
     assert torch.equal(got, expected)
     assert all(entry.verified for entry in seen.calls), seen.coverage()
-    assert len(seen.calls) == len(seen.layers) and not seen.covered.unseen, seen.coverage()
-    assert set(seen.covered.notes) <= {LAST_BITS}, seen.coverage()
+    assert Counter(x.name for x in seen.calls) == dict.fromkeys(seen.layers, calls), seen.coverage()
+    assert not seen.covered.unseen, seen.coverage()
+    notes = set(seen.covered.notes) - {LAST_BITS}
+    assert all("the weights themselves are kept" in x for x in notes), seen.coverage()
     return seen
 
 
 def from_windows(made: Any, layer: int, marked: Tensor) -> Tensor:
-    """The weights (b, h, t, t) that Longformer returns as windows, global keys and global rows."""
+    """The weights (b, h, t, t) that Longformer returns as windows and global keys."""
     local = made.attentions[layer]
     b, h, t, _ = local.shape
     most = int(marked.sum(-1).max())
@@ -112,8 +118,13 @@ def from_windows(made: Any, layer: int, marked: Tensor) -> Tensor:
     for row in range(b):
         for n, key in enumerate(marked[row].nonzero().flatten().tolist()):
             dense[row, :, :, key] += local[row, :, :, n]
-            dense[row, :, key] = made.global_attentions[layer][row, :, :, n]
     return dense
+
+
+def returned(model: nn.Module, inputs: dict[str, Any]) -> Any:
+    """What a model returns with its own weights."""
+    with torch.no_grad():
+        return model(**inputs, output_attentions=True)
 
 
 def compare(found: Tensor, expected: Tensor, rows: Tensor | None = None) -> None:
@@ -125,54 +136,63 @@ def compare(found: Tensor, expected: Tensor, rows: Tensor | None = None) -> None
 
 
 @pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("tokens", [(), ((0, 0), (0, 7), (1, 0))])
-def test_longformer_is_one_matrix_of_positions(
-    padded: bool, tokens: tuple[tuple[int, int], ...]
-) -> None:
+def test_longformer_is_one_matrix_of_positions(padded: bool) -> None:
     model, inputs = longformer(), texts(padded)
-    marked = torch.zeros(2, 48, dtype=torch.long)
-    for place in tokens:
-        marked[place] = 1
-    seen = watched(model, {**inputs, "global_attention_mask": marked})
-    with torch.no_grad():
-        made = model(**inputs, global_attention_mask=marked, output_attentions=True)
+    seen, made = watched(model, inputs), returned(model, inputs)
     for layer, name in enumerate(seen.layers):
         assert seen[name].shape == (2, HEADS, 48, 48)
-        compare(seen[name].dense(), from_windows(made, layer, marked), inputs["attention_mask"])
+        compare(seen[name].dense(), from_windows(made, layer, torch.zeros(2, 48)))
 
 
-def test_longformers_window_is_a_mask_value() -> None:
-    seen = watched(longformer(), texts(False))
-    assert [str(seen[name].mask) for name in seen.layers] == ["window(2, 2)"] * 2
-    seen = watched(longformer(), texts(True))
-    assert str(seen[seen.layers[0]].mask) == "window(2, 2) & padding([48, 30])"
-    marked = torch.zeros(2, 48, dtype=torch.long)
-    marked[:, :2] = 1
-    seen = watched(longformer(), {**texts(False), "global_attention_mask": marked})
-    mask = str(seen[seen.layers[0]].mask)
-    assert mask == "window(2, 2) | allowed(1×1×1×48 tensor) | allowed(1×1×48×1 tensor)"
+@pytest.mark.parametrize("padded", [False, True])
+def test_global_tokens_are_keys_of_all_rows_and_attend_in_calls_of_their_own(padded: bool) -> None:
+    model, marked = longformer(), torch.zeros(2, 48, dtype=torch.long)
+    marked[:, [0, 7]] = 1
+    inputs = {**texts(padded), "global_attention_mask": marked}
+    seen, made = watched(model, inputs, calls=2), returned(model, inputs)
+    for layer, name in enumerate(seen.layers):
+        local, rows = (seen[name, n].dense() for n in (0, 1))
+        compare(
+            local, from_windows(made, layer, marked), marked == 0
+        )  # the model returns no others
+        compare(rows, made.global_attentions[layer].mT)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_global_tokens_of_each_text_leave_blocks(padded: bool) -> None:
+    model, marked = longformer(), torch.zeros(2, 48, dtype=torch.long)
+    marked[0, [0, 7]] = marked[1, 0] = 1
+    inputs = {**texts(padded), "global_attention_mask": marked}
+    seen, made = watched(model, inputs, calls=2), returned(model, inputs)
+    for layer, name in enumerate(seen.layers):
+        local, rows = (seen[name, n].dense() for n in (0, 1))
+        own = made.attentions[layer].unflatten(2, (24, 2))  # 2 global keys, 5 of the window
+        expected = torch.zeros(2, HEADS, 24, 2, 8)
+        expected[..., :2] = own[..., :2]
+        expected[..., 0, 2:7], expected[..., 1, 3:8] = own[..., 0, 2:], own[..., 1, 2:]
+        shown = (marked == 0).view(2, 24, 1, 2, 1)
+        compare(local * shown, expected.transpose(1, 2) * shown)
+        compare(rows[0], made.global_attentions[layer][0].mT)
+        compare(rows[1, :, :1], made.global_attentions[layer][1].mT[:, :1])
 
 
 @pytest.mark.parametrize("padded", [False, True])
 def test_leds_encoder(padded: bool) -> None:
     model, inputs = led(), texts(padded)
-    seen = watched(model, inputs)
-    with torch.no_grad():
-        made = model(**inputs, output_attentions=True)
+    seen, made = watched(model, inputs), returned(model, inputs)
     for layer, name in enumerate(seen.layers):
-        expected = from_windows(made, layer, torch.zeros(2, 48, dtype=torch.long))
-        compare(seen[name].dense(), expected, inputs["attention_mask"])
+        compare(seen[name].dense(), from_windows(made, layer, torch.zeros(2, 48)))
 
 
-def by_blocks(n: int, side: int, random: int) -> Tensor:
-    """How often BigBird multiplies each query with each key outside of training, (t, t)."""
-    times = torch.zeros(n, n)
-    times[[0, -1]] = 1
-    for i in range(1, n - 1):
-        times[i, [0, n - 1]] = 1
-        times[i, i - 1 : i + 2] = 1
-        times[i, 0] += random  # all random blocks are the first one
-    return times.repeat_interleave(side, 0).repeat_interleave(side, 1)
+def by_blocks(n: int) -> list[list[int]]:
+    """The blocks of keys of each block of queries in BigBird, outside of training.
+
+    All random blocks are the first then.
+    """
+    near = [[i - 1, i, i + 1] for i in range(2, n - 2)]
+    middle = [[*x, 0, 0, 0, n - 1] for x in near]
+    second, before_last = [0, 1, 2, n - 1, 0, 0], [0, n - 3, n - 2, n - 1, 0, 0]
+    return [[*range(n)], second, *middle, before_last, [*range(n)]]
 
 
 def projected(model: nn.Module, inputs: dict[str, Tensor], name: str, parts: str) -> list[Tensor]:
@@ -193,43 +213,56 @@ def projected(model: nn.Module, inputs: dict[str, Tensor], name: str, parts: str
 
 @pytest.mark.parametrize("deep", [False, True])
 @pytest.mark.parametrize("make", [bigbird, bigbird_pegasus])
-def test_bigbird_counts_a_key_that_comes_repeatedly(
-    make: Callable[[], nn.Module], deep: bool
+@pytest.mark.parametrize("padded", [False, True])
+def test_each_softmax_of_bigbird_is_a_call(
+    make: Callable[[], nn.Module], deep: bool, padded: bool
 ) -> None:
-    model, inputs = make(), texts(False)
-    seen = watched(model, inputs, deep=deep)
+    """A key that comes several times in a row of blocks in their places is counted so often."""
+    model, inputs = make(), texts(padded)
+    seen, known = watched(model, inputs, 5, deep=deep), inputs["attention_mask"].bool()
     for name in seen.layers:
-        q, k = projected(model, inputs, name, "query key")
-        weights = (q @ k.mT / q.shape[-1] ** 0.5).exp() * by_blocks(12, 4, 2)
-        compare(seen[name].dense(), weights / weights.sum(-1, keepdim=True))
+        q, k = (x.unflatten(2, (12, 4)) for x in projected(model, inputs, name, "query key"))
+        shown = known.view(2, 1, 12, 4)
+        made: list[Tensor] = []
+        for i, blocks in enumerate(by_blocks(12)):
+            z = q[:, :, i] @ k[:, :, blocks].flatten(2, 3).mT / q.shape[-1] ** 0.5
+            z = z.masked_fill(~shown[:, :, None, blocks].flatten(-2), -10000)
+            made.append(z.softmax(-1) * shown[:, :, i, :, None])
+        middle = torch.zeros(2, HEADS, 8, 4, 48)
+        for i, blocks in enumerate(by_blocks(12)[2:-2]):
+            at = (torch.tensor(blocks)[:, None] * 4 + torch.arange(4)).flatten()
+            middle[:, :, i].index_add_(-1, at, made[i + 2])
+        expected = [*made[:2], middle.flatten(2, 3), *made[-2:]]
+        rows = [known[:, i : i + n] for i, n in ((0, 4), (4, 4), (8, 32), (40, 4), (44, 4))]
+        for n in range(5):
+            compare(seen[name, n].dense(), expected[n], rows[n])
 
 
 def test_random_blocks_of_bigbird_differ_from_head_to_head() -> None:
     model, inputs = bigbird().train(), texts(True, 64)
-    with torch.no_grad(), it.watch(model) as seen:
-        made = model(**inputs, output_attentions=True)
-    assert all(entry.verified for entry in seen.calls) and len(seen.calls) == 2, seen.coverage()
-    for name, expected in zip(seen.layers, made.attentions):
-        found = seen[name].dense()
-        known = (expected.sum(-1, keepdim=True) - 1).abs() < 1e-5  # no key came repeatedly
-        known = known & inputs["attention_mask"][:, None, :, None].bool()
-        assert int(known.sum()) > 100
-        compare(found * known, expected * known)
+    with torch.no_grad(), it.watch(model) as seen, Softmaxes() as real:
+        model(**inputs)
+    assert len(seen.calls) == len(real.found) == 10, seen.coverage()
+    for entry, expected in zip(seen.calls, real.found, strict=True):
+        assert entry.verified
+        five = expected.ndim == 5
+        compare(entry.matrix().dense(), expected.transpose(1, 2) if five else expected)
 
 
 @pytest.mark.parametrize("padded", [False, True])
-def test_pegasus_x_joins_global_and_local_rows(padded: bool) -> None:
+def test_pegasus_x_attends_from_global_and_from_local_rows(padded: bool) -> None:
     model, inputs = pegasus_x(), texts(padded)
-    seen = watched(model, inputs)
-    name = "layers.0.self_attn"
-    local_q, local_k, global_q, global_k = projected(model, inputs, name, "q_proj k_proj")[:4]
-    q, k = torch.cat([global_q, local_q], -2), torch.cat([global_k, local_k], -2)
-    block = torch.cat([torch.full((3,), -1), torch.arange(48) // 4])  # global tokens come first
-    sees = (block[:, None] == block) | (block < 0) | (block[:, None] < 0)
-    keys = F.pad(inputs["attention_mask"], (3, 0), value=1).bool()
-    z = (q @ k.mT / 8**0.5).masked_fill(~(sees & keys[:, None, None]), -torch.inf)
-    compare(seen[name].dense(), z.softmax(-1).nan_to_num(), keys)
-    assert seen["layers.1.self_attn"].shape == (2, HEADS, 55, 55)  # half a block at both ends
+    seen = watched(model, inputs, calls=2)
+    name, keys = "layers.0.self_attn", inputs["attention_mask"].bool()
+    q, k, global_q, global_k = projected(model, inputs, name, "q_proj k_proj")[:4]
+    hidden = ~F.pad(keys, (3, 0), value=True)[:, None, None]  # global tokens come first
+    scores = global_q @ torch.cat([global_k, k], -2).mT / 8**0.5
+    compare(seen[name, 0].dense(), scores.masked_fill(hidden, -torch.inf).softmax(-1))
+    q, k = (x.unflatten(2, (12, 4)) for x in (q, k))
+    local = (q @ k.mT).masked_fill(~keys.view(2, 1, 12, 1, 4), torch.finfo().min)
+    scores = torch.cat([q @ global_k[:, :, None].mT, local], -1) / 8**0.5
+    compare(seen[name, 1].dense(), scores.softmax(-1).transpose(1, 2))
+    assert seen["layers.1.self_attn", 1].shape == (2, 13, HEADS, 4, 7)  # half a block at both ends
 
 
 class Chunks(nn.Module):
@@ -313,20 +346,15 @@ class Rotated(Chunks):
         return blocks * torch.linspace(0.5, 1.5, blocks.shape[-2])[:, None]
 
 
-def test_keys_that_differ_from_block_to_block_leave_weights_in_tiles() -> None:
+def test_values_that_differ_from_block_to_block_leave_blocks() -> None:
     model, x = nn.Sequential(Rotated("unfold")), torch.randn(2, 24, 16)
-    with torch.no_grad(), it.watch(model) as seen:
-        model(x)
-    matrix = seen["0"]
-    assert matrix.shape == (2, HEADS, 24, 24) and "differ from block to block" in str(
-        seen.coverage()
-    )
+    seen = watched(model, {"input": x})
     q, k, _ = model[0].qkv(x)
-    i = torch.arange(24)
-    place = i - (i[:, None] // 4 - 1) * 4
-    sees = (i <= i[:, None]) & (place >= 0)
-    z = q @ k.mT * 8**-0.5 * torch.linspace(0.5, 1.5, 8)[place.clamp(0, 7)]
-    compare(matrix.dense(), z.masked_fill(~sees, -torch.inf).softmax(-1))
+    z = q.unflatten(2, (6, 4)) @ model[0].around(k).mT * 8**-0.5
+    j = torch.arange(8)
+    hidden = j > torch.arange(4)[:, None] + 4
+    hidden = hidden | ((torch.arange(6) == 0)[:, None, None] & (j < 4))
+    compare(seen["0"].dense(), z.masked_fill(hidden, -torch.inf).softmax(-1).transpose(1, 2))
 
 
 class Relative(Chunks):
@@ -339,10 +367,15 @@ class Relative(Chunks):
 
 
 def test_padding_that_is_attended_is_no_key() -> None:
-    model = nn.Sequential(Relative("unfold"))
-    with torch.no_grad(), it.watch(model) as seen:
-        model(torch.randn(2, 24, 16))
-    assert seen["0"].shape == (2, HEADS, 6, 4, 8) and seen.calls[0].verified
+    model, x = nn.Sequential(Relative("unfold")), torch.randn(2, 24, 16)
+    seen = watched(model, {"input": x})
+    q, k, _ = model[0].qkv(x)
+    weights = (q.unflatten(2, (6, 4)) @ model[0].around(k).mT + torch.arange(8.0)).softmax(-1)
+    expected = torch.zeros(2, HEADS, 24, 28)  # with four keys of padding
+    for n in range(6):
+        expected[:, :, 4 * n : 4 * n + 4, 4 * n : 4 * n + 8] = weights[:, :, n]
+    assert bool((expected[..., :4] > 0.01).any())
+    compare(seen["0"].dense(), expected[..., 4:])
 
 
 class Whole(nn.Module):
@@ -355,9 +388,11 @@ class Whole(nn.Module):
 
 
 def test_plain_attention_in_a_module_that_gathers_stays_as_it_is() -> None:
-    with torch.no_grad(), it.watch(model := nn.Sequential(Whole())) as seen:
-        model(torch.randn(2, 6, 4))
-    assert [entry.shape for entry in seen.calls] == [(2, 6, 6), (2, 6, 7)]
+    model, x = nn.Sequential(Whole()), torch.randn(2, 6, 4)
+    seen = watched(model, {"input": x}, calls=2)
+    first = (x @ x.mT).softmax(-1)
+    compare(seen["0", 0].dense(), first)
+    compare(seen["0", 1].dense(), (first @ x @ F.pad(x, (0, 0, 1, 0)).mT).softmax(-1)[..., 1:])
 
 
 def test_rows_are_labelled_saved_and_drawn(tmp_path: Any) -> None:
@@ -367,13 +402,12 @@ def test_rows_are_labelled_saved_and_drawn(tmp_path: Any) -> None:
     assert matrix.labels == (tuple(words), tuple(words))
     table = seen.summary()
     assert len(table) == 2 * HEADS and all(row["self"] > 0 for row in table.rows)
-    for name, make in (("long", longformer), ("bird", bigbird)):
-        seen = watched(make(), texts(True))
+    for name, make, calls in (("long", longformer, 1), ("bird", bigbird, 5)):
+        seen = watched(make(), texts(True), calls)
         seen.save(tmp_path / f"{name}.safetensors")
         again = it.load_recording(tmp_path / f"{name}.safetensors")
-        for layer in seen.layers:
-            assert torch.equal(again[layer].dense(), seen[layer].dense())
-            assert type(again[layer].mask) is type(seen[layer].mask)
+        for one, other in zip(seen.calls, again.calls, strict=True):
+            assert torch.equal(one.matrix().dense(), other.matrix().dense())
         assert seen.page(tmp_path / f"{name}.html").stat().st_size > 1000
 
 
@@ -383,13 +417,11 @@ def test_a_long_window_takes_no_memory_of_t_times_s() -> None:
     marked = torch.zeros(1, t, dtype=torch.long)
     marked[0, 0] = 1
     ids = torch.randint(4, 50, (1, t))
-    with torch.no_grad(), it.watch(model) as seen:
-        model(input_ids=ids, global_attention_mask=marked)
-    assert all(entry.verified for entry in seen.calls), seen.coverage()
+    seen = watched(model, {"input_ids": ids, "global_attention_mask": marked}, calls=2)
     for name in seen.layers:
-        matrix = seen[name]
-        kept = [*matrix.mask.tensors(), matrix.problem.q, matrix.problem.k]
-        assert matrix.shape[-2:] == (t, t) and sum(x.numel() for x in kept) < 100 * t
+        matrix = seen[name, 0]
+        assert matrix.shape[-2:] == (t, t)
+        assert sum(x.numel() for x in (matrix.weights, matrix.rows, matrix.columns)) < 100 * t
 
 
 def test_calls_that_are_alike_may_hide_other_scores_and_have_other_global_tokens() -> None:
@@ -408,12 +440,12 @@ def test_calls_that_are_alike_may_hide_other_scores_and_have_other_global_tokens
         for inputs in given:
             model(**inputs)
     assert all(entry.verified for entry in together.calls), together.coverage()
-    for number, inputs in enumerate(given):
-        alone = watched(model, inputs)
-        for name in alone.layers:
-            found = together[name, number]
-            assert torch.equal(found.dense(), alone[name].dense())
-            assert str(found.mask) == str(alone[name].mask)
+    alone = [watched(model, x, 1 + ("global_attention_mask" in x)) for x in given]
+    for name in together.layers:
+        found = [x for x in together.calls if x.name == name]
+        own = [x for one in alone for x in one.calls if x.name == name]
+        for one, other in zip(found, own, strict=True):
+            assert torch.equal(one.matrix().dense(), other.matrix().dense())
 
 
 def test_indices_of_gathered_keys_are_compared() -> None:

@@ -19,7 +19,7 @@ import intently as it
 from intently.observe import Recording
 
 from ..combinations import each
-from .attending import DividedByMore, Softmaxes, seen_by
+from .attending import Softmaxes, Unnormalised, seen_by
 
 B, H, T, S, D = 2, 2, 5, 7, 8
 Made = Callable[[Tensor], Tensor]
@@ -197,7 +197,7 @@ class Divided(nn.Module):
 
 @pytest.mark.parametrize(
     ("kind", "why"),
-    [(DividedByMore, "by hand: exponentials of scores meet values before they are divided")],
+    [(Unnormalised, "the values met scores at")],
 )
 def test_deep_names_the_operation_that_stood_in_the_way(kind: type[nn.Module], why: str) -> None:
     seen = seen_by(nn.Sequential(kind()), torch.randn(3, 6, 16), deep=True)

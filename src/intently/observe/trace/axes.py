@@ -93,6 +93,13 @@ def _aligned(node: Node) -> Iterator[tuple[int, View, Sequence[int] | None]]:
     elif name == "module":
         own = node.kwargs["own"] % n
         yield from ((0, x, [-1 if i == own else i for i in range(n)]) for _, x in node.views())
+    elif name == "index_put":
+        x, places, values = given[:3]
+        if x.node.data:
+            yield 0, x, None
+        if isinstance(values, View):
+            more = len(values.size) - n
+            yield 2, values, [-1 if i < len(places) else i + more for i in range(n)]
     elif name in WRITES:
         written = (0, given[0]), (WRITES[name], given[WRITES[name]])
         yield from ((i, x, None) for i, x in written if isinstance(x, View) and len(x.size) == n)

@@ -15,7 +15,7 @@ from intently.observe.trace.axes import PRODUCTS
 from intently.observe.trace.graph import Node, View
 from intently.observe.trace.places import MOVES, NOWHERE, places
 from intently.observe.trace.scores import Scores
-from intently.observe.trace.sites import DEEP, Site, finest
+from intently.observe.trace.sites import DEEP, Site, finest, is_heads
 
 STEPS = 64
 SLACK = 0.02
@@ -23,7 +23,7 @@ SLACK = 0.02
 
 
 class Located(NamedTuple):
-    """The positions (*b, n) of rows among ``size``; -1 for padding."""
+    """The positions (*b, h, n) of rows among ``size``; -1 for padding."""
 
     at: Tensor
     size: int
@@ -45,16 +45,18 @@ def in_place(site: Site, scores: Scores | None) -> Placed | None:
     """The site with its blocks in their places; None if all queries share their keys."""
     if len(site.groups) < 4:
         return None
-    found = [x for part in site.parts or [site] if (x := _keys(part)) is not None]
-    if len(found) < max(1, len(site.parts)) or len({x.size for x in found}) > 1:
+    keys = _keys(site)
+    if keys is None:
         return None
-    keys = Located(torch.cat([x.at for x in found], -1), found[0].size)
-    asked = None if scores is None else scores.asked
-    queries = None if scores is None or asked is None else located(asked, scores.groups)
-    lead = range(len(site.groups) - 3)
+    queries = None if scores is None else located(scores.asked, scores.groups)
+    lead = range(len(site.groups) - 2)
     both = [keys.at] if queries is None else [keys.at, queries.at]
     apart = [i for i in lead if any(_differs(at, i) for at in both)]
     if not apart or site.contraction.rows is not None:
+        return None
+    if lead[-1] in apart and any(
+        is_heads(site.contraction, site.side, x) is not None for x in site.groups[-3]
+    ):
         return None
     assert site.normal is not None
     by, same = site.normal.node, [i for i in lead if i not in apart]
@@ -71,10 +73,9 @@ def in_place(site: Site, scores: Scores | None) -> Placed | None:
     def ordered(x: Tensor) -> Tensor:
         """(*b, h, n, …) of a tensor (*b, h, …) whose blocks are among its leading axes."""
         wide = x.expand(*site.weights.shape[: len(lead)], *x.shape[len(lead) :])
-        front = len(lead)
-        wide = wide.permute(*same, front, *apart, front + 1, front + 2)
-        made = wide.flatten(len(same) + 1, len(same) + len(apart))
-        return made if same or len(by.size) <= 3 else made[None]  # a batch of one
+        wide = wide.permute(*same, *apart, len(lead), len(lead) + 1)
+        made = wide.flatten(len(same), len(lead) - 1)
+        return made if len(same) > 1 or len(by.size) <= 3 else made[None]  # a batch of one
 
     weights = InBlocks(ordered(site.weights), rows, columns, queries.size, keys.size)
     values = _laid(ordered(site.values), columns, keys.size)
@@ -92,19 +93,30 @@ def in_place(site: Site, scores: Scores | None) -> Placed | None:
 def of_sources(site: Site) -> Site:
     """The site of a sum over edges, its columns the rows from which their values were copied."""
     found = _keys(site)
-    if found is None or found.at.ndim != 1 or bool((found.at < 0).any()):
+    at = None if found is None else found.at.flatten(0, -2)
+    if found is None or at is None or bool((at < 0).any() | (at != at[:1]).any()):
         return site
-    values = _laid(site.values[..., None, :, :], found.at[None], found.size)
-    if not torch.equal(values[..., found.at, :], site.values):  # each edge has values of its own
+    values = _laid(site.values[..., None, :, :], at[:1], found.size)
+    if not torch.equal(values[..., at[0], :], site.values):  # each edge has values of its own
         return site
     weights = site.weights.new_zeros(*site.weights.shape[:-1], found.size)
-    return replace(site, weights=weights.index_add(-1, found.at, site.weights), values=values)
+    return replace(site, weights=weights.index_add(-1, at[0], site.weights), values=values)
 
 
 def _keys(site: Site) -> Located | None:
     """The positions of the keys, by where their values come from."""
-    steps = [[(x.steps[1 - site.side], x.count) for x in group] for group in site.groups]
-    return located(site.contraction.views[1 - site.side], [*steps[:-2], steps[-1]])
+    found: list[Tensor] = []
+    roots = set[Node]()
+    for part in site.parts or [site]:
+        side = 1 - part.side
+        steps = [[(x.steps[side], x.count) for x in group] for group in part.groups]
+        made = _sources(part.contraction.views[side], [*steps[:-2], steps[-1]])
+        if made is None:
+            return None
+        at, root = made
+        found.append(at if part.lead is None else at.flatten(0, -2)[part.lead])
+        roots.add(root)
+    return _positions(torch.cat(found, -1), roots.pop()) if len(roots) == 1 else None
 
 
 def located(view: View, groups: Sequence[Sequence[tuple[int, int]]]) -> Located | None:
@@ -112,8 +124,13 @@ def located(view: View, groups: Sequence[Sequence[tuple[int, int]]]) -> Located 
 
     ``groups`` are the axes batch, heads and rows of a view, as steps and sizes.
     """
-    *batch, heads, last = groups
-    some = [part for group in (*batch, heads, last) for part in group]
+    found = _sources(view, groups)
+    return None if found is None else _positions(*found)
+
+
+def _sources(view: View, groups: Sequence[Sequence[tuple[int, int]]]) -> tuple[Tensor, Node] | None:
+    """The tensor that some rows come from, and the places (*b, h, n) of their entries in it."""
+    some = [part for group in groups for part in group]
     node = _root(view)
     part = View(view.node, tuple(n for _, n in some), tuple(s for s, _ in some), view.offset)
     try:
@@ -129,6 +146,11 @@ def located(view: View, groups: Sequence[Sequence[tuple[int, int]]]) -> Located 
             node = root
     except Exception:  # an operation that takes no whole numbers
         return None
+    return found, node
+
+
+def _positions(found: Tensor, node: Node) -> Located | None:
+    """Places (*b, h, n) as positions along the axes in which they differ along the last."""
     real, at, size = found != NOWHERE, torch.zeros_like(found), 1
     if not bool(real.any()):
         return None
@@ -137,9 +159,7 @@ def located(view: View, groups: Sequence[Sequence[tuple[int, int]]]) -> Located 
         low, high = torch.where(real, here, count), torch.where(real, here, -1)
         if bool((high.amax(-1) > low.amin(-1)).any()):
             at, size = at + here * size, size * count
-    at = torch.where(real, at, NOWHERE)
-    alike = bool((at == at[..., :1, :]).all())
-    return Located(at[..., 0, :], size) if alike else None
+    return Located(torch.where(real, at, NOWHERE), size)
 
 
 def _axes(node: Node) -> Iterator[tuple[int, int]]:
@@ -195,7 +215,7 @@ def _root(view: View) -> Node:
     node = view.settled().node
     for _ in range(STEPS):
         moved = node.name in MOVES or node.entrywise
-        nexts = [x for _, x in node.sources()] if moved else []
+        nexts = [x for _, x in node.sources() if moved and x.node.dtype.is_floating_point]
         if not nexts:
             break
         node = nexts[0].settled().node

@@ -110,8 +110,8 @@ class Trace(TorchDispatchMode):
             given: Any = [self._viewed(x) if isinstance(x, KEPT) else x for x in args]
         except Exception:  # whatever a model computes with
             return func(*args, **kwargs)
-        if changes and self._held and any(map(self._holds, args)):
-            self.flush()
+        if changes and self._held:
+            self._spare(kwargs.get("out", args[0]))
         result = func(*args, **kwargs)
         for site in self.waiting:
             site.reads(name, args, result)
@@ -180,7 +180,7 @@ class Trace(TorchDispatchMode):
         if node.name in CHOOSES:
             for i, x in enumerate(args[1:], 1):
                 for j, y in enumerate(x) if isinstance(x, (list, tuple)) else [(0, x)]:
-                    if isinstance(y, Tensor):
+                    if isinstance(y, Tensor) and not y.is_floating_point():
                         node.keep(10 * i + j if isinstance(x, (list, tuple)) else i, y)
             return
         if not large and not node.entrywise:
@@ -296,14 +296,19 @@ class Trace(TorchDispatchMode):
         self._sums = [x for x in self._sums if not x[1] <= products]
         self._sums.append((whose, products, site))
 
-    def _holds(self, x: Any) -> bool:
+    def _spare(self, x: Any) -> None:
+        """Copy the outputs that are held and about to change; tell a site whose factors are."""
         storage = storage_of(x) if isinstance(x, Tensor) else None
-        return storage is not None and any(
-            y.untyped_storage()._cdata == storage._cdata
+
+        def shared(y: Tensor) -> bool:
+            return storage is not None and y.untyped_storage()._cdata == storage._cdata
+
+        if any(shared(y) for g in self._held for _, s in g for y in (s.weights, s.values)):
+            self.flush()
+        self._held = [
+            [(m, replace(s, output=s.output.clone()) if shared(s.output) else s) for m, s in group]
             for group in self._held
-            for _, site in group
-            for y in (site.weights, site.values, site.output)
-        )
+        ]
 
     def flush(self, ended: bool = False) -> None:
         """Tell the sites that were held; those of sums if their module ended.
@@ -318,7 +323,8 @@ class Trace(TorchDispatchMode):
         held, self._held = self._held, []
         for group in held:
             with _Counted():
-                self._tell(group[0][0], together([site for _, site in group]))
+                for site in together([site for _, site in group]):
+                    self._tell(group[0][0], site)
         if ended and self._sums:
             sums, self._sums = self._sums, []
             for module, _, site in sums:

@@ -13,17 +13,18 @@ from torch import Tensor
 
 from intently.observe.trace.graph import Node, View
 
-CHOOSES = frozenset(("gather", "index", "index_select", "take", "_unsafe_index"))
-"""Those that take numbers by their places."""
+CHOOSES = frozenset(("gather", "index", "index_put", "index_select", "take", "_unsafe_index"))
+"""Those that take numbers by their places, or put them there."""
 
 NOWHERE = -1
 """The place of a constant, such as padding, and of what was computed."""
 
 MOVES = frozenset(
     (
-        *("cat", "stack", "clone", "gather", "index", "index_select", "constant_pad_nd", "repeat"),
-        *("roll", "flip", "_to_copy", "take", "slice_scatter", "select_scatter", "copy", "unfold"),
-        *("unfold_copy", "im2col", "_unsafe_index", "as_strided_scatter", "alias", "detach"),
+        *CHOOSES,
+        *("cat", "stack", "clone", "constant_pad_nd", "repeat", "roll", "flip", "_to_copy"),
+        *("slice_scatter", "select_scatter", "copy", "unfold", "unfold_copy", "im2col"),
+        *("as_strided_scatter", "alias", "detach"),
     )
 )
 """Operations that move numbers."""
@@ -74,6 +75,8 @@ class _Places:
             return self.of(source).expand(node.size) if isinstance(source, View) else None
         if name in MOVES and node.func is not None:
             args = [self._given(x) for x in node.args]
+            if name == "index_put":
+                return args[0].clone().index_put_(node.chosen(1, node.args[1]), args[2])
             if name in CHOOSES:
                 args[1:] = [node.chosen(i, x) for i, x in enumerate(node.args[1:], 1)]
             if name == "constant_pad_nd":

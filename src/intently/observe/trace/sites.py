@@ -11,7 +11,7 @@ from torch import Tensor
 
 from intently.observe.trace.axes import PRODUCTS, along, back, made_by_parameters, origin
 from intently.observe.trace.contraction import Axis, Contraction
-from intently.observe.trace.graph import COPIES, SOFTMAX, Line, Node, View
+from intently.observe.trace.graph import SOFTMAX, Line, Node, View
 from intently.observe.trace.normaliser import STEPS, Normal, normaliser, upstream, whole
 from intently.observe.trace.places import MOVES, places
 
@@ -28,7 +28,7 @@ class Site:
     None if nothing normalises the weights along the keys. It was found ``again`` if a checkpoint
     computed it in the backward pass. ``at`` are the places of the output in what was written, for
     a sum of products; ``into`` is the tensor that stands for what was written since. ``parts`` are
-    the sites of some keys each that it was joined of.
+    the sites of some keys each, and ``lead`` says which batch and head of a part each of it is.
     """
 
     node: Node
@@ -44,6 +44,7 @@ class Site:
     at: Tensor | None = None
     into: Tensor | None = None
     parts: Sequence[Site] = ()
+    lead: Tensor | None = None
 
     def places(self) -> Tensor:
         """The number of each entry of the output (*b, h, t, e) in what its operation wrote."""
@@ -109,47 +110,71 @@ def _normal(
     return contraction, normal
 
 
-def together(sites: Sequence[Site]) -> Site:
-    """The site of weights that met values in several products: of some of their keys, or of all."""
-    first, parts = sites[0], dict[int, Site]()
-    for site in sites:
-        parts.setdefault(_start(site), site)
-    some = [parts[at] for at in sorted(parts)]
-    alike = {(x.weights.shape[:-1], x.values.shape[-1]) for x in some}
-    if len(some) == 1 or len(alike) > 1:
-        return first
-    widths = [x.values.shape[:-2] for x in some]
-    if len(set(widths)) > 1:
-        return first
+def together(sites: Sequence[Site]) -> Sequence[Site]:
+    """The site of weights that met values in several products: of some of their keys, or of all.
+
+    Its rows are laid out as those of the product in most blocks. Several, if they cannot be.
+    """
+    at = [_rows(x.contraction, x.side, x.normal) for x in sites] if len(sites) > 1 else []
+    found: dict[int, tuple[Site, Tensor]] = {}
+    for site, known in zip(sites, at):
+        if known is None or site.contraction.rows is not None:
+            return sites[:1]
+        rows, keys = known
+        first = int(keys.masked_fill(keys < 0, torch.iinfo(torch.int64).max).min())
+        found.setdefault(first, (site, rows.amax(-1)))
+    if len(found) < 2:
+        return sites[:1]
+    base, rows = max(found.values(), key=lambda x: x[1][..., 0].numel())
+    parts = [_beside(rows, *found[first]) for first in sorted(found)]
+    some = [x for x in parts if x is not None and x.output.shape == base.output.shape]
+    if len(some) < len(parts):
+        return [site for site, _ in found.values()]
     weights, values = (
         torch.cat([getattr(x, name) for x in some], axis)
         for name, axis in (("weights", -1), ("values", -2))
     )
     output = sum(x.output for x in some)
     assert isinstance(output, Tensor)
-    return replace(first, weights=weights, values=values, output=output, parts=some)
+    return [replace(base, weights=weights, values=values, output=output, parts=some)]
 
 
-def _start(site: Site) -> int:
-    """The first key of a site among those of the operation that makes its weights a whole."""
-    assert site.normal is not None
-    view, by = site.contraction.views[site.side], site.normal.node
-    for _ in range(STEPS):
-        node = view.settled().node
-        if node is by and by.name in SOFTMAX:
-            axis = along(by)
-            step = by.stride[axis]
-            return (view.offset - by.offset) % max(1, step * by.size[axis]) // max(1, step)
-        if node.name not in COPIES or view.offset != node.offset:
-            return 0
-        view = node.args[0]
-    return 0
+def _beside(rows: Tensor, site: Site, own: Tensor) -> Site | None:
+    """A site whose rows (…, t), numbers of those of a softmax, are laid out as others are."""
+    place = rows.new_full((int(torch.maximum(rows.max(), own.max())) + 2,), -1)
+    place[own.flatten()] = torch.arange(own.numel())
+    at = place[rows]
+    lead = at // own.shape[-1]
+    if bool((at < 0).any() | (lead != lead[..., :1]).any()):
+        return None
+    weights, output = (x.reshape(-1, x.shape[-1])[at] for x in (site.weights, site.output))
+    lead = lead[..., 0]
+    values = site.values.reshape(-1, *site.values.shape[-2:])[lead]
+    return replace(site, weights=weights, values=values, output=output, lead=lead)
+
+
+def _rows(
+    contraction: Contraction, side: int, normal: Normal | None
+) -> tuple[Tensor, Tensor] | None:
+    """For weights (…, t, s) the rows and keys of their softmax, by their places; -1 for none."""
+    if normal is None or normal.node.name not in SOFTMAX:
+        return None
+    node, x, swapped = normal.node, contraction.factors[side], list(contraction.factors)
+    try:
+        found = places(contraction.views[side], node)
+        swapped[side] = torch.empty_strided(x.shape, x.stride(), dtype=found.dtype).copy_(found)
+    except Exception:  # an operation that takes no whole numbers
+        return None
+    laid = replace(contraction, factors=(swapped[0], swapped[1]))
+    at, axis = laid_out(laid, side, normal).weights, along(node)
+    step = max(1, node.stride[axis])
+    keys = at // step % node.size[axis]
+    return torch.where(at < 0, -1, at - step * keys), torch.where(at < 0, -1, keys)
 
 
 def _moved(contraction: Contraction, side: int) -> Normal | None:
     """The softmax whose rows are the rows of weights that were laid out anew, by their places."""
-    view, x = contraction.views[side], contraction.factors[side]
-    left, seen = [(view, ())], set[Node]()
+    left, seen = [(contraction.views[side], ())], set[Node]()
     while left and len(seen) < STEPS:
         at, names = left.pop(0)
         node = at.settled().node
@@ -157,22 +182,12 @@ def _moved(contraction: Contraction, side: int) -> Normal | None:
             continue
         seen.add(node)
         if node.name in SOFTMAX:
-            try:
-                found = places(view, node)
-            except Exception:  # an operation that takes no whole numbers
+            normal = Normal(node, True, names)
+            rows, _ = _rows(contraction, side, normal) or (None, None)
+            if rows is None or not bool((rows >= 0).any()):
                 return None
-            laid = torch.empty_strided(x.shape, x.stride(), dtype=torch.int64).copy_(found)
-            swapped = list(contraction.factors)
-            swapped[side] = laid
-            own = replace(contraction, factors=(swapped[0], swapped[1]))
-            rows = laid_out(own, side, None).weights
-            axis = along(node)
-            step, size = node.stride[axis], node.size[axis]
-            number = rows - step * (rows // step % size)
-            low = torch.where(rows < 0, torch.iinfo(torch.int64).max, number).amin(-1, keepdim=True)
-            if bool(((number == low) | (rows < 0)).all()) and bool((rows >= 0).any()):
-                return Normal(node, True, names)
-            return None
+            one = (rows == rows.amax(-1, keepdim=True)) | (rows < 0)
+            return normal if bool(one.all()) else None
         more = node.name in (*MOVES, "copy") or node.entrywise
         before = [] if node.before is None else [at._replace(node=node.before)]
         if more or before:
@@ -213,10 +228,10 @@ def laid_out(contraction: Contraction, side: int, normal: Normal | None) -> Site
         elif not v:
             rows.append(axis)
         else:
-            own = _is_heads(contraction, side, axis)
+            own = is_heads(contraction, side, axis)
             told |= own is not None
             (heads if own else batch).append(axis)
-    more = [axis for axis in rows if len(rows) > 1 and _is_heads(contraction, side, axis)]
+    more = [axis for axis in rows if len(rows) > 1 and is_heads(contraction, side, axis)]
     if len(more) < len(rows):  # queries of several heads that share their values
         heads += more
         rows = [axis for axis in rows if axis not in more]
@@ -282,7 +297,7 @@ def finest(view: View, line: Line, steps: int) -> list[int]:
     return found
 
 
-def _is_heads(contraction: Contraction, side: int, axis: Axis) -> bool | None:
+def is_heads(contraction: Contraction, side: int, axis: Axis) -> bool | None:
     """Whether an axis of the weights and the output is made by parameters; None if unknown."""
     found = [
         made_by_parameters(contraction.views[i], ((axis.steps[i], axis.count),))

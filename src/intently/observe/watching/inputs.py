@@ -45,12 +45,9 @@ class Inputs:
             return
         before, after = storage_of(x), storage_of(y)
         if before is not None and after is not None and before._cdata != after._cdata:
-            alive, root = self._made.get(before._cdata, (None, None))
-            known = root is not None and alive is not None and not alive.expired()
-            self._made[after._cdata] = (
-                StorageWeakRef(after),
-                root if known else StorageWeakRef(before),
-            )
+            known = self._made.get(before._cdata)
+            root = known[1] if known and not known[0].expired() else StorageWeakRef(before)
+            self._made[after._cdata] = StorageWeakRef(after), root
 
     def made(self, x: Tensor) -> bool:
         """Whether a part that ran in this forward made x."""
@@ -59,10 +56,10 @@ class Inputs:
     def root(self, x: Tensor) -> int | None:
         """The memory that x was made of in the end."""
         place = _memory(x)
-        alive, root = self._made.get(place, (None, None)) if place is not None else (None, None)
-        if root is None or alive is None:
+        found = None if place is None else self._made.get(place)
+        if found is None:
             return place
-        return None if alive.expired() or root.expired() else root.cdata
+        return None if any(x.expired() for x in found) else found[1].cdata
 
 
 def comes_from_elsewhere(call: Call, around: Sequence[Inputs]) -> bool | None:
