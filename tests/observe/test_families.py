@@ -195,10 +195,7 @@ class Divided(nn.Module):
         return torch.matmul(e / e.sum(-1, keepdim=True), x)
 
 
-@pytest.mark.parametrize(
-    ("kind", "why"),
-    [(Unnormalised, "the values met scores at")],
-)
+@pytest.mark.parametrize(("kind", "why"), [(Unnormalised, "the values met scores at")])
 def test_deep_names_the_operation_that_stood_in_the_way(kind: type[nn.Module], why: str) -> None:
     seen = seen_by(nn.Sequential(kind()), torch.randn(3, 6, 16), deep=True)
     assert why in seen.coverage().unseen["0"]
