@@ -18,6 +18,8 @@ from intently.observe.trace.scores import Scores
 from intently.observe.trace.sites import DEEP, Site, finest, is_heads
 
 STEPS = 64
+SLACK = 0.02
+"""How far the blocks in their places may be from the output, of its largest entry."""
 
 
 class Located(NamedTuple):
@@ -46,7 +48,8 @@ def in_place(site: Site, scores: Scores | None) -> Placed | None:
     keys = _keys(site)
     if keys is None:
         return None
-    queries = None if scores is None else located(scores.asked, scores.groups)
+    asked = None if scores is None else scores.asked
+    queries = None if scores is None or asked is None else located(asked, scores.groups)
     lead = range(len(site.groups) - 2)
     both = [keys.at] if queries is None else [keys.at, queries.at]
     apart = [i for i in lead if any(_differs(at, i) for at in both)]
@@ -81,6 +84,9 @@ def in_place(site: Site, scores: Scores | None) -> Placed | None:
     if not _are_rows(values, columns, site.values, ordered):
         return None
     if not _are_rows(output, rows, site.output, ordered):
+        return None
+    off = (weights.matmul(values) - output).abs().max()
+    if bool(off > SLACK * output.abs().max()):  # what is attended beside the text counts, too
         return None
     return Placed(weights, values, output, ordered)
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from intently.core.biases import as_bias
 from intently.core.masks import allowed
 from intently.core.matrix import LazyMatrix
+from intently.observe.trace.axes import along
 from intently.observe.trace.blocks import Placed, in_place, of_sources
 from intently.observe.trace.normaliser import Normal
 from intently.observe.trace.scores import before_dropout, scores
@@ -27,13 +28,14 @@ NO_PRODUCT = "the scores of its softmax are no product of queries and keys"
 IN_BLOCKS = "it attends in blocks"
 DROPPED = "dropout changed weights in blocks"
 CHANGED = "{} changed its weights before they met the values"
+PARTS = "they met their values in several products"
 OTHER = "{} made them a whole"
 
 
 def call_of(site: Site) -> Call:
     """The call of a site: its queries and keys where they give the weights, else the weights."""
     summed, left = site.contraction.summed is not None, before_dropout(site)
-    given = None if site.parts else scores(site)
+    given = scores(site)
     placed = in_place(site, given)
     if placed is not None:
         return replace(blocks_kept(site, placed), shut=None if left is None else DROPPED)
@@ -50,7 +52,9 @@ def call_of(site: Site) -> Call:
         passed = partial(_pairs, site)
     as_weights = partial(weights_kept, made, y=y, met=met, passed=passed, put=put)
     if given is None:
-        return replace(as_weights(why(site)), changed=changed(site))
+        made = as_weights(why(site))
+        how = replace(made.how, softmax=earlier(site))
+        return replace(made, how=how, changed=changed(site))
     how = AttentionSpec(
         mask=allowed(reduce(and_, given.masks)) if given.masks else None,
         bias=reduce(add, map(as_bias, given.biases)) if given.biases else None,
@@ -94,6 +98,8 @@ def why(site: Site) -> str:
     normal = site.normal
     assert normal is not None
     changes = _changes(normal)
+    if site.parts:
+        return PARTS
     if not normal.sure:
         return OTHER.format(" and ".join([f"aten.{normal.node.name}", *changes]))
     if changes:
@@ -111,8 +117,19 @@ def changed(site: Site) -> str | None:
     return (" and ".join(_changes(normal)) or None) if normal and normal.sure else None
 
 
+def earlier(site: Site) -> Tensor | None:
+    """The weights (*b, h, t, s) of the softmax, before something changed them."""
+    normal, size = site.normal, site.weights.shape
+    found = normal.node.kept(-1) if normal and changed(site) else None
+    if found is None or normal is None:
+        return None
+    found = found.movedim(along(normal.node), -1)
+    alike = found.shape[-2:] == size[-2:] and found.numel() == site.weights.numel()
+    return found.reshape(size) if alike else None
+
+
 def _changes(normal: Normal) -> list[str]:
-    return [f"aten.{name}" for name in normal.changes if name != "native_dropout"]
+    return [f"aten.{x}" for x in dict.fromkeys(normal.changes) if x != "native_dropout"]
 
 
 def weights_kept(site: Site, reason: str, y: Tensor | After, **more: Any) -> Call:

@@ -63,7 +63,7 @@ def found(contraction: Contraction) -> Site | None:
             continue
         keys = [x for x in contraction.axes if x.count > 1 and x.steps[2] == 0 and all(x.steps[:2])]
         one, normal = _normal(contraction, side, keys)
-        if normal is None:
+        if normal is None or normal.node in upstream(values):  # a power of weights, an inverse
             continue
         site = laid_out(one.alone(), side, normal)
         if not normal.sure and not whole(site.weights):
@@ -81,21 +81,17 @@ def found(contraction: Contraction) -> Site | None:
 
 
 def unnormalised(contraction: Contraction) -> bool:
-    """Whether values meet scores, or what is computed of them, that nothing makes a whole."""
+    """Whether values meet scores, or what is computed of them entry by entry."""
     keys = [x for x in contraction.axes if x.count > 1 and x.steps[2] == 0 and all(x.steps[:2])]
-    for side in (0, 1):
-        view = contraction.views[side]
-        for node in upstream(view, DEEP):
-            first = PRODUCTS.get(node.name)
-            scores = first is not None and all(x.node.data for i, x in node.views() if i >= first)
-            if scores and node is not contraction.views[1 - side].settled().node:
-                return bool(keys) and all(
-                    made_by_parameters(
-                        contraction.views[i], tuple((x.steps[i], x.count) for x in reversed(keys))
-                    )
-                    is False
-                    for i in (0, 1)
-                )
+    lines = [tuple((x.steps[i], x.count) for x in reversed(keys)) for i in (0, 1)]
+    for view in contraction.views:
+        node = view.settled().node
+        while node.entrywise and node.name not in SOFTMAX and (more := list(node.sources())):
+            node = more[0][1].settled().node
+        first = PRODUCTS.get(node.name)
+        if first is not None and all(x.node.data for i, x in node.views() if i >= first):
+            made = map(made_by_parameters, contraction.views, lines)
+            return bool(keys) and all(x is False for x in made)
     return False
 
 
@@ -119,8 +115,6 @@ def together(sites: Sequence[Site]) -> Sequence[Site]:
 
     Its rows are laid out as those of the product in most blocks. Several, if they cannot be.
     """
-    made = set[Node]().union(*(upstream(x.contraction.views[x.side]) for x in sites))
-    sites = [x for x in sites if x.node not in made] or sites  # a power of weights meets values
     at = [_rows(x.contraction, x.side, x.normal) for x in sites] if len(sites) > 1 else []
     found: dict[int, tuple[Site, Tensor]] = {}
     for site, known in zip(sites, at):
@@ -163,7 +157,7 @@ def _rows(
     contraction: Contraction, side: int, normal: Normal | None
 ) -> tuple[Tensor, Tensor] | None:
     """For weights (…, t, s) the rows and keys of their softmax, by their places; -1 for none."""
-    if normal is None or normal.node.name not in SOFTMAX:
+    if normal is None or normal.node.name not in (*SOFTMAX, "_log_softmax"):
         return None
     node, x, swapped = normal.node, contraction.factors[side], list(contraction.factors)
     try:
