@@ -81,6 +81,10 @@ MIXED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
+MET: dict[str, Made] = {"selected": lambda w: w[..., :1, :], "gathered": lambda w: w[..., :-1]}
+"""The weights that met values, where some do not."""
+
+
 class Written(NamedTuple):
     """One way to write attention."""
 
@@ -131,7 +135,7 @@ class Block(nn.Module):
         w = WEIGHTS[how.weights](BEFORE[how.before](z))
         self.truth = w.detach().clone()
         w = AFTER[how.after](w)
-        self.used = w.detach().clone()
+        self.used = MET.get(how.mixed, torch.clone)(w.detach())
         return MIXED[how.mixed](w, v)
 
 

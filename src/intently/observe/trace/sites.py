@@ -12,7 +12,14 @@ from torch import Tensor
 from intently.observe.trace.axes import PRODUCTS, along, back, made_by_parameters, origin
 from intently.observe.trace.contraction import Axis, Contraction
 from intently.observe.trace.graph import SOFTMAX, Line, Node, View
-from intently.observe.trace.normaliser import STEPS, Normal, normaliser, upstream, whole
+from intently.observe.trace.normaliser import (
+    STEPS,
+    Normal,
+    normaliser,
+    since_softmax,
+    upstream,
+    whole,
+)
 from intently.observe.trace.places import MOVES, places
 
 DEEP = 12
@@ -181,8 +188,9 @@ def _moved(contraction: Contraction, side: int) -> Normal | None:
         if node in seen:
             continue
         seen.add(node)
-        if node.name in SOFTMAX:
-            normal = Normal(node, True, names)
+        since = since_softmax(node, names)
+        if since is not None:
+            normal = Normal(node, True, since)
             rows, _ = _rows(contraction, side, normal) or (None, None)
             if rows is None or not bool((rows >= 0).any()):
                 return None
