@@ -32,12 +32,16 @@ STATES = (RIGHT, SAID, SILENT, CHANGED, WRONG)
 
 
 class Held(NamedTuple):
-    """One entry of a recording, its weights as rows (n, s) in float64, or why there are none."""
+    """One entry of a recording, its weights as rows (n, s) in float64, or why there are none.
+
+    A matrix of it has ``length`` rows.
+    """
 
     name: str
     verified: bool | None
     rows: Tensor | None
     why: str | None
+    length: int = 1
 
 
 class Finding(NamedTuple):
@@ -55,27 +59,33 @@ def held(recording: Any) -> list[Held]:
     """Read every entry, verified or not."""
     found = []
     for entry in recording.calls:
-        rows, why = None, entry.why
+        rows, why, length = None, entry.why, 1
         try:
             if entry.verified is not False:
                 weights = entry.attention().dense().detach().double()
-                rows = weights.reshape(-1, weights.shape[-1])
+                rows, length = weights.reshape(-1, weights.shape[-1]), weights.shape[-2]
         except IntentlyError as error:
             why = str(error)
-        found.append(Held(entry.name, entry.verified, rows, why))
+        found.append(Held(entry.name, entry.verified, rows, why, length))
     return found
 
 
-def judge(truth: Sequence[Attended], others: Sequence[Attended], recording: Any) -> Finding:
+def judge(
+    truth: Sequence[Attended],
+    others: Sequence[Attended],
+    recording: Any,
+    factors: Sequence[Tensor] = (),
+) -> Finding:
     """Whether a recording holds all of ``truth`` and nothing else that it calls verified.
 
-    ``others`` are softmaxes that are no attention: an entry may hold them, too.
+    ``others`` are softmaxes that are no attention, ``factors`` those of products: an entry may hold
+    them, too.
     """
     entries = held(recording)
     used: set[int] = set()
     missed = [x for x in truth if not _found(x, entries, used)]
-    if wrong := _wrong(entries, used, [*truth, *others]):
-        return Finding(WRONG, f"verified, and no softmax gives it: {_names(wrong)}")
+    if wrong := _wrong(entries, used, [*truth, *others], factors):
+        return Finding(WRONG, f"verified, and nothing that ran gives it: {_names(wrong)}")
     if not missed:
         return Finding(RIGHT)
     coverage = recording.coverage()
@@ -116,7 +126,9 @@ def _found(truth: Attended, entries: Sequence[Held], used: set[int]) -> bool:
                 return True
         if truth.beams and _one_of_each(left, truth.beams):
             return True
-    return False
+    near = [x.rows for x in entries if _distance(truth.module, x.name) <= 2]
+    pieces = [[among(x, y, close) for y in near if y is not None] for x in truth.pieces()]
+    return len(pieces) > 1 and all(any(x.all() for x in found) for found in pieces)
 
 
 def _one_of_each(left: Tensor, beams: int) -> bool:
@@ -126,23 +138,46 @@ def _one_of_each(left: Tensor, beams: int) -> bool:
     return bool((~left).view(BATCH, beams, -1).any(1).all())
 
 
-def _wrong(entries: Sequence[Held], used: set[int], truth: Sequence[Attended]) -> list[str]:
-    """The verified entries with a row that no softmax has."""
+def _wrong(
+    entries: Sequence[Held], used: set[int], truth: Sequence[Attended], factors: Sequence[Tensor]
+) -> list[str]:
+    """The verified entries that are no factor with a row of no softmax, or that join two texts."""
     found = []
+    rounded = CLOSE + max((x.rounding for x in truth), default=0.0)
     for i, entry in enumerate(entries):
         if i in used or not entry.verified or entry.rows is None:
             continue
-        left = ~_nothing(entry.rows)
+        left, joined = ~_nothing(entry.rows), False
         for x in sorted(truth, key=lambda x: _distance(x.module, entry.name)):
-            for weights in x.forms(entry.rows.shape[-1]):
+            for weights in (*x.forms(entry.rows.shape[-1]), *x.pieces()):
                 if _large(entry.rows, weights):
                     left[:] = False  # not looked up, so nothing is said against it
                 elif left.any():
                     close = CLOSE + x.rounding
                     left[left.clone()] = ~among(entry.rows[left], weights, close)
-        if left.any():
+                    joined |= not left.any() and _joins(entry, weights, close)
+        if joined or (left.any() and not _is_factor(entry.rows, factors, rounded)):
             found.append(entry.name)
     return found
+
+
+def _joins(entry: Held, weights: Tensor, close: float) -> bool:
+    """Whether a matrix wider than the softmax holds rows of several texts: batch comes first."""
+    rows = entry.rows
+    if rows is None or rows.shape[-1] <= weights.shape[-1] or len(weights) % BATCH:
+        return False
+    texts = torch.stack([among(rows, x, close) for x in weights.chunk(BATCH)])
+    alone = (texts & (texts.sum(0) == 1)).view(BATCH, -1, entry.length)
+    return bool((alone.any(-1).sum(0) > 1).any())
+
+
+def _is_factor(rows: Tensor, factors: Sequence[Tensor], close: float) -> bool:
+    """Whether rows are a factor of a product, or shares of features of queries times keys'."""
+    wide = [x.double() for x in factors if x.shape[-1] == rows.shape[-1]]
+    left = [x.double() for x in factors if x.shape[:-1].numel() == len(rows)]
+    pairs = [(x, y) for x in left for y in wide if (*x.shape[:-2], x.shape[-1]) == y.shape[:-1]]
+    shares = (z / z.sum(-1, keepdim=True) for z in (x @ y for x, y in pairs))
+    return any(_same(x.flatten(0, -2), rows, close) for made in (wide, shares) for x in made)
 
 
 def _whole(rows: Tensor) -> Tensor:

@@ -63,16 +63,21 @@ class Attended:
         recording of their ``width``, so that its rows have to lie at their places.
         """
         whole = self.weights.double().reshape(-1, self.weights.shape[-1])
-        laid, pieces = [x.double() for x in self.laid], list[Tensor]()
+        laid, pieces = [x.double() for x in self.laid], self.pieces()
         if whole.shape[-1] != width and any(x.shape[-1] == width for x in laid):
             return laid
+        if any(len(x) != len(whole) for x in pieces):
+            return [whole, *laid]
+        return [whole, *([torch.cat(pieces, -1)] if pieces else []), *laid]
+
+    def pieces(self) -> list[Tensor]:
+        """The rows (n, s) in float64 of each product with values."""
+        pieces = list[Tensor]()
         for x in self.used:
             rows = x.double().reshape(-1, x.shape[-1])
-            if len(rows) != len(whole):
-                return [whole, *laid]
             if not any(rows.shape == y.shape and torch.equal(rows, y) for y in pieces):
                 pieces.append(rows)
-        return [whole, *([torch.cat(pieces, -1)] if pieces else []), *laid]
+        return pieces
 
 
 @dataclass
@@ -167,6 +172,18 @@ def laid_out(weights: Tensor, values: Tensor) -> Tensor | None:
         kept[k * r : k * r + c] |= needed[i]
     places = kept.nonzero().flatten().tolist() or [0]
     return made[..., places[0] : places[-1] + 1].flatten(0, 1)
+
+
+def merged(weights: Tensor, values: Tensor) -> Tensor | None:
+    """Rows (n · r, c) with the weights of equal values (n, c, d) added, None if none are equal."""
+    if weights.shape[:-2] != values.shape[:-2] or not values.numel():
+        return None
+    number = values.flatten(0, -2).unique(dim=0, return_inverse=True)[1].view(-1, values.shape[-2])
+    if not bool((number.sort(-1).values.diff() == 0).any()):
+        return None
+    weights = weights.reshape(-1, *weights.shape[-2:])
+    first = (number[:, :, None] == number[:, None]).int().argmax(-1)[:, None].expand_as(weights)
+    return torch.zeros_like(weights).scatter_add(-1, first, weights).flatten(0, 1)
 
 
 def _turns(number: Tensor, r: int) -> list[int] | None:

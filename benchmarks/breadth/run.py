@@ -144,7 +144,7 @@ def _watched(way: Way, truth: Truth, expected: list[Tensor] | None, deep: bool) 
     if expected is not None and not _equal(outputs, expected):
         return Finding(CHANGED, f"outputs differ by {_difference(outputs, expected):.1e}")
     states = [entry.verified for entry in seen.calls]
-    found = compare.judge(truth.found, [x for x in truth.all if not x.counts], seen)
+    found = compare.judge(truth.found, [x for x in truth.all if not x.counts], seen, truth.factors)
     return found._replace(checked=tuple(map(states.count, (True, None, False))))
 
 

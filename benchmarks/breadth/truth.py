@@ -11,11 +11,11 @@ On the way it may be moved (views, slices, copies, concatenation) and changed en
 (dropout, masks, casts). Whatever selects (`topk`, `argmax`, `multinomial`) or sums otherwise ends
 the way, and a softmax of scores that `topk` chose does not count where it weighs entry by entry, so
 that routers and samplers are left out. Nor does a weighted sum count of values that every row has
-of its own (mixtures of experts, deformable sampling), nor a softmax of a vector of parameters (a
-mixture of layers). `log_softmax` then `exp`, and `exp` divided by its sum, count like a softmax,
-also if it meets values first and is divided then. The weights of fused calls are computed from
-their arguments, and those of a softmax that never exists as a whole are declared by the module
-(``declared_weights``).
+of its own (mixtures of experts, deformable sampling), nor a softmax of numbers that depend on no
+input (a mixture of layers). `log_softmax` then `exp`, and `exp` divided by its sum, count like a
+softmax, also if it meets values first and is divided then. The weights of fused calls are computed
+from their arguments, and those of a softmax that never exists as a whole are declared by the module
+(``declared_weights``). Weights that are no softmax, or were changed, are ``factors`` of products.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ from benchmarks.breadth.marks import (
     Mark,
     axis_of,
     laid_out,
+    merged,
     rounding,
     spread,
     tensors,
@@ -70,6 +71,7 @@ class Truth(TorchDispatchMode):
         super().__init__()
         self.all: list[Attended] = []
         self.stopped: dict[str, int] = {}
+        self.factors: list[Tensor] = []  # of products of two tensors that depend on the input
         self._batch = batch
         floats = (x.dtype for x in model.parameters() if x.is_floating_point())
         self._eps = torch.finfo(next(floats, torch.float32)).eps
@@ -81,6 +83,7 @@ class Truth(TorchDispatchMode):
         }
         self._marks: dict[int, tuple[Tensor, Mark]] = {}
         self._stored: dict[int, tuple[Tensor, Mark]] = {}
+        self._fixed: dict[int, Tensor] = {}
         self._running: list[str] = []
 
     @property
@@ -101,6 +104,7 @@ class Truth(TorchDispatchMode):
             after.remove()
             self._marks.clear()
             self._stored.clear()
+            self._fixed.clear()
 
     def _enter(self, module: nn.Module, _: Any) -> None:
         self._running.append(self._names.get(id(module), self._where()))
@@ -133,10 +137,19 @@ class Truth(TorchDispatchMode):
             if made is not NotImplemented:
                 return made
         inputs = [(x, m) for x in tensors((args, kwargs)) if (m := self._mark(x)) is not None]
-        if not inputs and name not in STARTS:
-            return func(*args, **kwargs)
         out = func(*args, **kwargs)
-        self._follow(name, func, args, kwargs, inputs, out)
+        fixed = all(map(self._is_fixed, tensors((args, kwargs))))
+        for x in tensors(out):
+            if x.layout == torch.strided:
+                place = x.untyped_storage().data_ptr()
+                self._fixed.pop(place, None)
+                self._fixed |= {place: x} if fixed else {}
+        if name in PRODUCTS and not fixed:
+            both = [args[i].detach() for i in PRODUCTS[name]]
+            if all(x.dim() > 1 and not self._is_fixed(x) for x in both):
+                self.factors += [y.clone() for x in both for y in (x, x.mT)]
+        if inputs or name in STARTS:
+            self._follow(name, func, args, kwargs, inputs, out)
         return out
 
     # --- following ------------------------------------------------------------------------------
@@ -159,8 +172,8 @@ class Truth(TorchDispatchMode):
         elif name in SOFTMAX:
             chosen = any(m.kind == "chosen" for _, m in inputs)
             self._weights(out, axis_of(args, kwargs), name, chosen, args[0])
-            if out.dim() == 1 and self._constant(args[0]):
-                self._marks.pop(id(out))  # no queries, and the same for all inputs
+            if self._is_fixed(args[0]):
+                self._marks.pop(id(out))  # the same for all inputs
         elif name in LOG_SOFTMAX:
             chosen = any(m.kind == "chosen" for _, m in inputs)
             self._put(out, Mark("log", None, None, axis_of(args, kwargs), chosen=chosen))
@@ -339,8 +352,9 @@ class Truth(TorchDispatchMode):
                 used = x.detach().movedim(axis, -1)
                 self._met(mark.source, used)
                 if other.dim() == x.dim() > 2:
-                    laid = laid_out(used, other.detach() if axis == -1 else other.detach().mT)
-                    mark.source.laid += [] if laid is None else [laid]
+                    values = other.detach() if axis == -1 else other.detach().mT
+                    laid = laid_out(used, values), merged(used, values)
+                    mark.source.laid += [x for x in laid if x is not None]
 
     def _met(self, source: Attended | None, used: Tensor | None = None) -> None:
         if source is not None:
@@ -384,6 +398,11 @@ class Truth(TorchDispatchMode):
 
     def _constant(self, x: Tensor) -> bool:
         return x.untyped_storage().data_ptr() in self._constants
+
+    def _is_fixed(self, x: Tensor) -> bool:
+        """Whether a tensor is made of parameters and constants alone."""
+        place = x.untyped_storage().data_ptr() if x.layout == torch.strided else None
+        return place in self._constants or place in self._fixed
 
 
 class Nothing(TorchDispatchMode):

@@ -48,7 +48,8 @@ def in_place(site: Site, scores: Scores | None) -> Placed | None:
     keys = _keys(site)
     if keys is None:
         return None
-    queries = None if scores is None else located(scores.asked, scores.groups)
+    asked = None if scores is None else scores.asked
+    queries = None if scores is None or asked is None else located(asked, scores.groups)
     lead = range(len(site.groups) - 2)
     both = [keys.at] if queries is None else [keys.at, queries.at]
     apart = [i for i in lead if any(_differs(at, i) for at in both)]

@@ -35,7 +35,7 @@ OTHER = "{} made them a whole"
 def call_of(site: Site) -> Call:
     """The call of a site: its queries and keys where they give the weights, else the weights."""
     summed, left = site.contraction.summed is not None, before_dropout(site)
-    given = None if site.parts else scores(site)
+    given = scores(site)
     placed = in_place(site, given)
     if placed is not None:
         return replace(blocks_kept(site, placed), shut=None if left is None else DROPPED)

@@ -56,8 +56,9 @@ def normaliser(view: View, line: Line) -> Normal | None:
         if found is None:
             continue
         axes = {axis for axis, _, _ in found}
-        if node.name in SOFTMAX and axes <= {along(node)} and (axes or node.size[along(node)] == 1):
-            return Normal(node, True, so_far.changes, so_far.dropped)
+        since = since_softmax(node, so_far.changes)
+        if since is not None and axes <= {along(node)} and (axes or node.size[along(node)] == 1):
+            return Normal(node, True, since, so_far.dropped)
         if node.entrywise:
             kind = _whole(node, found)
             if kind:
@@ -70,6 +71,13 @@ def normaliser(view: View, line: Line) -> Normal | None:
             for i, x, x_line in _onward(node, found):
                 left.append((x, x_line, _after(so_far, node, i)))
     return maybe
+
+
+def since_softmax(node: Node, changes: tuple[str, ...]) -> tuple[str, ...] | None:
+    """What changed the result of a softmax, or of `exp` of its logarithm; None for another node."""
+    if node.name == "_log_softmax" and changes[:1] == ("exp",):
+        return changes[1:]
+    return changes if node.name in SOFTMAX else None
 
 
 def upstream(view: View, most: int = STEPS) -> set[Node]:

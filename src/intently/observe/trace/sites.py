@@ -12,7 +12,14 @@ from torch import Tensor
 from intently.observe.trace.axes import PRODUCTS, along, back, made_by_parameters, origin
 from intently.observe.trace.contraction import Axis, Contraction
 from intently.observe.trace.graph import SOFTMAX, Line, Node, View
-from intently.observe.trace.normaliser import STEPS, Normal, normaliser, upstream, whole
+from intently.observe.trace.normaliser import (
+    STEPS,
+    Normal,
+    normaliser,
+    since_softmax,
+    upstream,
+    whole,
+)
 from intently.observe.trace.places import MOVES, places
 
 DEEP = 12
@@ -157,7 +164,7 @@ def _rows(
     contraction: Contraction, side: int, normal: Normal | None
 ) -> tuple[Tensor, Tensor] | None:
     """For weights (…, t, s) the rows and keys of their softmax, by their places; -1 for none."""
-    if normal is None or normal.node.name not in SOFTMAX:
+    if normal is None or normal.node.name not in (*SOFTMAX, "_log_softmax"):
         return None
     node, x, swapped = normal.node, contraction.factors[side], list(contraction.factors)
     try:
@@ -181,8 +188,9 @@ def _moved(contraction: Contraction, side: int) -> Normal | None:
         if node in seen:
             continue
         seen.add(node)
-        if node.name in SOFTMAX:
-            normal = Normal(node, True, names)
+        since = since_softmax(node, names)
+        if since is not None:
+            normal = Normal(node, True, since)
             rows, _ = _rows(contraction, side, normal) or (None, None)
             if rows is None or not bool((rows >= 0).any()):
                 return None
