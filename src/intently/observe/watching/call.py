@@ -99,16 +99,6 @@ class After:
     finish: Callable[[Tensor, Tensor], Tensor]
 
 
-@dataclass(frozen=True)
-class InPieces:
-    """Weights of ``shape`` (…, t, s) that ran in pieces: those (…, n, s) of some ``rows`` (n,)."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    rows: Tensor
-    weights: Tensor
-
-
 Put: TypeAlias = "Callable[[Tensor, LazyMatrix], Any]"
 """Makes what the model gets of another y and its weights."""
 
@@ -144,7 +134,7 @@ class Call:
     keys: Tensor | None = None
     then: str | None = None
     shut: str | None = None
-    real: Tensor | InPieces | None = None
+    real: Tensor | None = None
     met: Tensor | None = None
     as_weights: Callable[[str], Call] | None = None
     handed: Tensor | None = None
