@@ -228,7 +228,8 @@ class _Output:
             if not few:
                 return True
         way = _finite(self.make(other) - self.y).masked_fill(self.empty, 0)
-        if not bool((way.abs() > RELATIVE * self.largest).any()):
+        least = LAST * torch.finfo(way.dtype).eps * self.largest
+        if not bool((way.abs() > least).any()):
             return False
         gone, unit = way * _finite(self.error), UNIT * self.eps * self.y
         noise = gone.sum(-1).square().sum() + (way * unit).square().sum()
