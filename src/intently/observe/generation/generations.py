@@ -19,7 +19,7 @@ from intently.observe.recording.coverage import Coverage
 from intently.observe.recording.recording import Entry
 from intently.observe.storage.stores import KeptSpec, Store, identity
 from intently.observe.watching.call import Call, Projected, Weights, operand
-from intently.observe.watching.naming import OUTSIDE, Running
+from intently.observe.watching.modules import OUTSIDE, Running
 
 CROPPED = (
     "A cache was cropped within its last call (drafts that were rejected): rows that read what it "

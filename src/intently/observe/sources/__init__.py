@@ -2,13 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from importlib import import_module
+import sys
+from collections.abc import Iterable
 from typing import Any
 
-NAMES = ("functional", "ours", "native", "flex", "transformers", "softmax")
+from torch import nn
+
+from intently.observe.sources import flex, functional, native, ours, softmax, transformers
+from intently.observe.watching.scope import Target
+
+EVERY = (functional, ours, native, flex, transformers, softmax)
 
 
-def every() -> list[Callable[[Any], list[Any]]]:
-    """``targets(searched)`` of every source."""
-    return [import_module(f"{__name__}.{name}").targets for name in NAMES]
+def targets(modules: Iterable[nn.Module], kinds: Iterable[type]) -> list[Target]:
+    """What is replaced: functions of what is imported, and what modules and ``kinds`` hold of them.
+
+    The classes include all bases; the files that define them are searched, but none of PyTorch's.
+    """
+    found: list[Target] = []
+    for source in EVERY:
+        for target in source.TARGETS:
+            if not isinstance(target.owner, str):
+                found.append(target)
+                continue
+            name, _, kind = target.owner.partition(":")
+            owner = sys.modules.get(name)
+            owner = getattr(owner, kind, None) if kind else owner
+            if hasattr(owner, target.name):
+                found.append(Target(owner, target.name, target.wrap, target.everywhere))
+    names = {kind.__module__ for kind in kinds}
+    files = [
+        vars(sys.modules[name])
+        for name in sorted(names)
+        if name in sys.modules and name.split(".")[0] not in ("torch", "builtins")
+    ]
+    held: list[tuple[Any, dict[str, Any]]] = [(module, vars(module)) for module in modules]
+    found += functional.held(held, kinds, files)
+    if "torch._dynamo.eval_frame" in sys.modules:  # else nothing was compiled
+        found += flex.held([*held, *((names, names) for names in files)])
+    return found

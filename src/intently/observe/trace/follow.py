@@ -27,9 +27,15 @@ from intently.observe.trace.sites import Site, found, together, unnormalised
 from intently.observe.trace.sums import divided, factored, running_sums
 from intently.observe.trace.waiting import OWN_BACKWARD, Waiting, has_own_backward
 from intently.observe.watching.call import Call, traced
-from intently.observe.watching.inputs import storage_of
-from intently.observe.watching.listener import Changing, in_backward
-from intently.observe.watching.scope import around, current, line_of_code, tell
+from intently.observe.watching.modules import storage_of
+from intently.observe.watching.scope import (
+    Changing,
+    around,
+    current,
+    in_backward,
+    line_of_code,
+    tell,
+)
 from intently.observe.watching.unseen import Softmax
 
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd

@@ -22,11 +22,9 @@ from intently.observe.storage.stores import Store
 from intently.observe.watching import checking
 from intently.observe.watching.call import IN_TRACE, Call, Weights, numberless, operand
 from intently.observe.watching.gradients import Gradients
-from intently.observe.watching.inputs import comes_from_elsewhere
-from intently.observe.watching.isolation import alone
-from intently.observe.watching.listener import Listener, in_backward
 from intently.observe.watching.mask_inference import KnownMasks
-from intently.observe.watching.naming import Names
+from intently.observe.watching.modules import Names, comes_from_elsewhere
+from intently.observe.watching.scope import Listener, alone, in_backward
 from intently.observe.watching.unseen import ELSEWHERE, LAST_BITS, Ran, unseen
 
 COMPILED = "Code compiled by torch.compile ran meanwhile; what it attended to could not be seen."
