@@ -140,8 +140,8 @@ class Generations:
 
     def begin(self, place: Place, entry: Entry, call: Call) -> None:
         """Let the next calls continue an entry."""
-        shown = call.shown
-        if entry.rows.store is not None and shown is not None:
+        shown = None if entry.rows.store is None else call.shown
+        if shown is not None:
             key, alive = identity(shown), StorageWeakRef(shown.untyped_storage())
             before = self._open.get((place.name, place.order), [])
             others = [x for x in before if x.turn != place.turn]

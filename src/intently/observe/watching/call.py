@@ -170,9 +170,9 @@ def traced() -> str | None:
 
 def numberless(call: Call) -> str | None:
     """Why the operands of a call hold no numbers to compute with; None if they do."""
-    given = (x if isinstance(x, Tensor) else x.x for x in (call.q, call.k))
-    if any(x.device.type == "meta" for x in given):
-        return ON_META
+    for x in (call.q, call.k):
+        if (x if isinstance(x, Tensor) else x.x).device.type == "meta":
+            return ON_META
     return IN_FUNC if transformed() else None
 
 

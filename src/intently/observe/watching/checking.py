@@ -60,8 +60,12 @@ def check(call: Call, matrix: Weights, turn: int, stored: torch.dtype | None = N
         return Verdict(None, "nothing to compare: there are no weights, or no values")
     t = matrix.shape[-2]
     output = call.y.output if isinstance(call.y, After) else call.y
-    dtypes = [x.dtype for x in (matrix, output, call.real) if x is not None]
-    eps, dtype = max((torch.finfo(x).eps, str(x)) for x in (*dtypes, stored or matrix.dtype))
+    eps, dtype = 0.0, ""
+    for one in (matrix, output, call.real):
+        if one is not None and torch.finfo(one.dtype).eps > eps:
+            eps, dtype = torch.finfo(one.dtype).eps, str(one.dtype)
+    if stored is not None and torch.finfo(stored).eps > eps:
+        eps, dtype = torch.finfo(stored).eps, str(stored)
     most = max(HALF_ROWS, CELLS // (math.prod(matrix.shape) // t))
     found = Verdict(None)
     for count in (ROWS if eps < RELATIVE else HALF_ROWS, MORE, most):
@@ -112,8 +116,10 @@ def _compared(call: Call, matrix: Weights, rows: Tensor, name: str, few: bool) -
         if made.is_far:
             return Verdict(False, why)
         return Verdict(None, f"too coarse to verify in {name}: {why}, as rounding may make it")
-    others = () if logits is None else logits.near_misses()
-    alike = dict.fromkeys(what for what, misses in others if not made.tells(misses, few))
+    alike: dict[str, None] = {}
+    for what, misses in () if logits is None else logits.near_misses():
+        if not made.tells(misses, few):
+            alike[what] = None
     if alike:
         return Verdict(None, f"{UNTOLD}: {' or '.join(alike)} would have given the same in {name}")
     return Verdict(True)

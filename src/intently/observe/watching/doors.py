@@ -185,6 +185,10 @@ _bound: dict[int, list[tuple[dict[str, Any], str]]] = {}
 """For a function by id: where these modules bind it."""
 
 
+STAY = "torch._C", "intently.observe.sources"
+"""Where names stay: those by which PyTorch's compiler and pickle know functions."""
+
+
 def install(claim: Claim) -> None:
     """Replace every target of a claim; if one fails, none stays."""
     try:
@@ -293,8 +297,7 @@ def _rebind(changes: list[tuple[Function, Function]], now: int) -> None:
     """Change the globals of all modules that are bound to one of a pair, now the first or second.
 
     If the modules are those of the last search, only the places found then and ``__main__``, where
-    people type, are searched. Names in ``torch._C``, by which PyTorch's compiler knows functions,
-    stay.
+    people type, are searched.
     """
     if not changes:
         return
@@ -307,7 +310,7 @@ def _rebind(changes: list[tuple[Function, Function]], now: int) -> None:
         found: dict[int, list[tuple[dict[str, Any], str]]] = {x: [] for x in left.values()}
         for name, module in list(sys.modules.items()):
             names = getattr(module, "__dict__", None)
-            if isinstance(names, dict) and not name.startswith("torch._C"):
+            if isinstance(names, dict) and not name.startswith(STAY):
                 for key, x in list(names.items()):
                     if id(x) in left:
                         found[left[id(x)]].append((names, key))
@@ -315,6 +318,9 @@ def _rebind(changes: list[tuple[Function, Function]], now: int) -> None:
     main = vars(sys.modules["__main__"])
     for pair in changes:
         old, new = pair[now], pair[1 - now]
-        for names, key in [*_bound[id(pair[0])], *((main, key) for key in list(main))]:
+        for names, key in _bound[id(pair[0])]:
             if names.get(key) is old:
                 names[key] = new
+        for key, x in list(main.items()):
+            if x is old:
+                main[key] = new

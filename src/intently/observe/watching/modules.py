@@ -39,7 +39,9 @@ class Running(list[nn.Module]):
         """Leave the innermost, which returned ``result``."""
         self.numbers.pop()
         self.pop()
-        self.makes(next(self.inputs.pop().tensors(), None), result)
+        inner = self.inputs.pop()
+        if self.inputs:
+            self.inputs[-1].makes(next(inner.tensors(), None), result)
 
     def makes(self, x: Any, y: Any) -> None:
         """Remember in the innermost forward that y was made of x."""
@@ -98,6 +100,8 @@ class Names:
 
     def chosen(self) -> dict[nn.Module, str]:
         """The modules of the model that a pattern asks for, and their names."""
+        if self._patterns is None:
+            return self._names
         return {module: name for module, name in self._names.items() if self.wanted(name)}
 
     def __contains__(self, module: nn.Module) -> bool:
@@ -202,11 +206,9 @@ class Inputs:
         before, after = storage_of(x), storage_of(y)
         if before is not None and after is not None and before._cdata != after._cdata:
             alive, root = self._made.get(before._cdata, (None, None))
-            known = root is not None and alive is not None and not alive.expired()
-            self._made[after._cdata] = (
-                StorageWeakRef(after),
-                root if known else StorageWeakRef(before),
-            )
+            if root is None or alive is None or alive.expired():
+                root = StorageWeakRef(before)
+            self._made[after._cdata] = StorageWeakRef(after), root
 
     def made(self, x: Tensor) -> bool:
         """Whether a part that ran in this forward made x."""

@@ -20,7 +20,7 @@ from intently.observe.recording.labels import Reads, Tokens
 from intently.observe.recording.recording import Entry, Recording
 from intently.observe.storage.stores import Store
 from intently.observe.watching import checking
-from intently.observe.watching.call import IN_TRACE, Call, Weights, numberless, operand
+from intently.observe.watching.call import IN_TRACE, Call, Projected, Weights, numberless, operand
 from intently.observe.watching.gradients import Gradients
 from intently.observe.watching.mask_inference import KnownMasks
 from intently.observe.watching.modules import Names, comes_from_elsewhere
@@ -186,6 +186,11 @@ class Recorder(Listener):
         return checking.check(step.call, matrix, turn, self._store.dtype)
 
     def _normalised(self, call: Call) -> Step:
+        if isinstance(call.q, Projected) and isinstance(call.k, Projected):
+            shape, (*_, s, _) = call.q.shape, call.k.shape
+            g = Geometry(shape[:-2], shape[-2], s, call.q.x.device)
+            whole = self._masks.simplified(call.how, g)
+            return Step(call, call.q, call.k, self._store.how(whole), g)
         q, k = operand(call.q).detach(), operand(call.k).detach()
         g, shown = _geometry(q, k), call.shown
         whole = self._masks.simplified(call.how, g)
