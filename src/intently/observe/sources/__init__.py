@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torch import nn
@@ -30,14 +30,15 @@ def targets(modules: Iterable[nn.Module], kinds: Iterable[type]) -> list[Target]
             owner = getattr(owner, kind, None) if kind else owner
             if hasattr(owner, target.name):
                 found.append(Target(owner, target.name, target.wrap, target.everywhere))
-    names = {kind.__module__ for kind in kinds}
-    files = [
-        vars(sys.modules[name])
-        for name in sorted(names)
-        if name in sys.modules and name.split(".")[0] not in ("torch", "builtins")
-    ]
-    held: list[tuple[Any, dict[str, Any]]] = [(module, vars(module)) for module in modules]
-    found += functional.held(held, kinds, files)
+    held: list[tuple[Any, Mapping[str, Any]]] = [(module, vars(module)) for module in modules]
+    classes: list[tuple[Any, Mapping[str, Any]]] = []
+    files: dict[str, tuple[Any, Mapping[str, Any]]] = {}
+    for kind in kinds:
+        classes.append((kind, vars(kind)))
+        name = kind.__module__
+        if name in sys.modules and name.split(".")[0] not in ("torch", "builtins"):
+            files[name] = vars(sys.modules[name]), vars(sys.modules[name])
+    found += functional.held(held, classes, files.values())
     if "torch._dynamo.eval_frame" in sys.modules:  # else nothing was compiled
-        found += flex.held([*held, *((names, names) for names in files)])
+        found += flex.held([*held, *files.values()])
     return found

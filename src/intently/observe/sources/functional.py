@@ -25,18 +25,14 @@ MODULES_OWN = frozenset(("_parameters", "_buffers", "_modules"))
 
 def held(
     modules: Iterable[tuple[Any, Mapping[str, Any]]],
-    kinds: Iterable[type],
-    files: Iterable[dict[str, Any]],
+    kinds: Iterable[tuple[Any, Mapping[str, Any]]],
+    files: Iterable[tuple[Any, Mapping[str, Any]]],
 ) -> list[Target]:
-    """References to the function in modules, in their classes, and partials in files."""
+    """References to the function under names in modules, in their classes, partials in files."""
     original = _unwrapped(F.scaled_dot_product_attention)
     containers: dict[int, Any] = {}
     found: list[Target] = []
-    for holding, wrap in (
-        (modules, _wrap),
-        (((kind, vars(kind)) for kind in kinds), _wrap_static),
-        (((names, names) for names in files), None),
-    ):
+    for holding, wrap in ((modules, _wrap), (kinds, _wrap_static), (files, None)):
         for owner, names in holding:
             for name, x in list(names.items()):
                 if type(x) in CONTAINERS:

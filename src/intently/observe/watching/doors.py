@@ -242,11 +242,16 @@ def _unclaimed() -> dict[tuple[int, Any], _Patch]:
         if claim is not None and claim.wanted:
             for target in claim.targets:
                 wanted.add((id(target.owner), target.name))
-    return {key: x for key, x in reversed(list(_patches.items())) if key not in wanted}
+    left: dict[tuple[int, Any], _Patch] = {}
+    for key, patch in reversed(list(_patches.items())):
+        if key not in wanted:
+            left[key] = patch
+    return left
 
 
 def _claim(claim: Claim) -> None:
-    _mend()
+    if _patches:
+        _mend()
     _claims.append(ref(claim))
     changes: list[tuple[Function, Function]] = []
     for target in claim.targets:

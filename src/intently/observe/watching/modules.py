@@ -228,7 +228,9 @@ def comes_from_elsewhere(call: Call, around: Sequence[Inputs]) -> bool | None:
 
     ``around`` are the inputs of the running forwards, the innermost last.
     """
-    q, k, v = (x.x if isinstance(x, Projected) else x for x in (call.q, call.k, call.v))
+    q = call.q.x if isinstance(call.q, Projected) else call.q
+    k = call.k.x if isinstance(call.k, Projected) else call.k
+    v = call.v.x if isinstance(call.v, Projected) else call.v
     if q is k and isinstance(call.q, Projected):
         return False
     if _memory(q) is not None and _memory(q) in (_memory(k), _memory(v)):
