@@ -14,7 +14,7 @@ import intently as it
 from intently.core.scores import Cosine
 from intently.observe.saving import files
 from intently.observe.storage.stores import Held
-from intently.observe.watching import patches
+from intently.observe.watching import doors
 from intently.observe.watching.call import AttentionSpec
 from intently.observe.watching.scope import current
 
@@ -46,7 +46,7 @@ def good(tmp_path: Path) -> Path:
 @pytest.fixture
 def undone() -> Iterator[None]:
     yield
-    assert patches.active() == 0
+    assert doors.active() == 0
     now = F.scaled_dot_product_attention, nn.Module.__call__, nn.Module._call_impl
     assert now == PLAIN
     assert current() == ()

@@ -25,7 +25,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import intently as it
 from intently.observe.sources import by_hand
-from intently.observe.watching import doors, patches
+from intently.observe.watching import doors
 from intently.observe.watching.scope import current, running
 
 from ..show.refusals import refuses
@@ -273,7 +273,7 @@ def test_a_watch_that_is_dropped_and_never_left_is_undone(cycle: bool, follows: 
         watch.itself = watch  # type: ignore[attr-defined]
     del watch
     gc.collect()
-    assert patches.active() == 0 and current() == ()
+    assert doors.active() == 0 and current() == ()
     assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
     model(x)
     assert len(seen.calls) == 1 and seen["layers.0"].shape == (1, 4, 5, 5)
@@ -293,10 +293,10 @@ def test_what_the_collector_asks_for_while_names_are_replaced_is_done_afterwards
     class Owner:
         name = len
 
-    claim = patches.Claim([patches.Target(Owner, "name", drops)])  # type: ignore[arg-type]
-    patches.install(claim)
-    assert not held and patches.active() == 1
-    patches.remove(claim)
+    claim = doors.Claim([doors.Target(Owner, "name", drops)])  # type: ignore[arg-type]
+    doors.install(claim)
+    assert not held and doors.active() == 1
+    doors.remove(claim)
     assert Owner.name is len
 
 
@@ -304,8 +304,8 @@ def test_what_was_left_replaced_is_mended_by_the_next_watch() -> None:
     class Owner:
         name = len
 
-    target = patches.Target(Owner, "name", lambda original: sum)
-    patches.install(patches.Claim([target]))  # whose claim is gone
+    target = doors.Target(Owner, "name", lambda original: sum)
+    doors.install(doors.Claim([target]))  # whose claim is gone
     assert Owner.name is sum
     with it.watch():
         assert Owner.name is len
@@ -327,7 +327,7 @@ def test_ctrl_c_at_any_instruction_leaves_nothing_replaced() -> None:
     )
     places: dict[tuple[CodeType, int], int] = {}
     """Each instruction that begins or ends a watch, and how often it runs."""
-    files = patches.__file__, doors.__file__, inspect.getfile(it.watch)
+    files = doors.__file__, inspect.getfile(it.watch)
     wanted: tuple[CodeType, int] | None = None
     left = 0
 
@@ -364,7 +364,7 @@ def test_ctrl_c_at_any_instruction_leaves_nothing_replaced() -> None:
             wanted = place
             with pytest.raises(KeyboardInterrupt):
                 watches()
-            assert left == 0 and patches.active() == 0 and current() == (), place
+            assert left == 0 and doors.active() == 0 and current() == (), place
             now = F.scaled_dot_product_attention, nn.Module.__call__, nn.Module._call_impl
             assert now == PLAIN and functions() == plain, place
     wanted = None

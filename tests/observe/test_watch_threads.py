@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import intently as it
-from intently.observe.watching import patches
+from intently.observe.watching import doors
 from intently.observe.watching.scope import current
 
 from .attending import Stack, in_a_thread, seen_by, stack
@@ -74,7 +74,7 @@ def test_another_thread_may_end_a_deep_watch() -> None:
     def opens() -> None:
         watch.__enter__()
         in_a_thread(watch.__exit__, None, None, None)
-        left.append(len(current()) + patches.active())
+        left.append(len(current()) + doors.active())
         stack(1)(torch.randn(1, 5, 32))
 
     in_a_thread(opens)
@@ -97,7 +97,7 @@ def test_a_generator_shares_its_watch_while_it_waits() -> None:
     assert next(generator) == 2
     generator.close()
     model(x)
-    assert current() == () and patches.active() == 0
+    assert current() == () and doors.active() == 0
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from intently.errors import ArgumentError, build
 from intently.foundation.tokens import bare
 from intently.observe import edit, watch
 from intently.observe import effects as measured
-from intently.observe.watching.naming import matches
+from intently.observe.watching.modules import matches
 from intently.show.labels import visible
 from intently.tasks.runners import OUTPUT, ModelOutput, output
 

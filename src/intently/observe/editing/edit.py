@@ -14,7 +14,7 @@ from intently.observe.editing.editor import Applied, Editor
 from intently.observe.edits import Edit
 from intently.observe.recording.labels import Tokens
 from intently.observe.watching.doors import listen
-from intently.observe.watching.naming import check_module
+from intently.observe.watching.modules import check_module
 
 
 class edit:  # noqa: N801 - used as a function: `with it.edit(model, edits.off(heads=[3])):`

@@ -31,11 +31,9 @@ from intently.observe.watching.call import (
     traced,
 )
 from intently.observe.watching.checking import Verdict, check
-from intently.observe.watching.inputs import comes_from_elsewhere
-from intently.observe.watching.listener import Changing, Made, in_backward
 from intently.observe.watching.mask_inference import KnownMasks
-from intently.observe.watching.naming import Names, matches
-from intently.observe.watching.plain_check import confirmed
+from intently.observe.watching.modules import Names, comes_from_elsewhere, matches
+from intently.observe.watching.scope import Changing, Made, in_backward
 from intently.observe.watching.unseen import unseen
 
 NO_DOOR = "an operator of PyTorch that was called directly"
@@ -182,10 +180,7 @@ class Editor(Changing):
         if seldom and call.as_weights is None:
             return Verdict(None)
         with torch.no_grad():
-            found = None
-            if isinstance(matrix, Attention):
-                found = confirmed(call, matrix.q.detach(), matrix.k.detach(), call.how, number)
-            return found or check(call, matrix, number)
+            return check(call, matrix, number)
 
 
 def _output(call: Call, scene: Scene, part: Part | None) -> tuple[Tensor, Tensor | After]:

@@ -19,7 +19,7 @@ from intently.observe.recording.coverage import Coverage
 from intently.observe.recording.recording import Entry
 from intently.observe.storage.stores import KeptSpec, Store, identity
 from intently.observe.watching.call import Call, Projected, Weights, operand
-from intently.observe.watching.naming import OUTSIDE, Running
+from intently.observe.watching.modules import OUTSIDE, Running
 
 CROPPED = (
     "A cache was cropped within its last call (drafts that were rejected): rows that read what it "
@@ -140,8 +140,8 @@ class Generations:
 
     def begin(self, place: Place, entry: Entry, call: Call) -> None:
         """Let the next calls continue an entry."""
-        shown = call.shown
-        if entry.rows.store is not None and shown is not None:
+        shown = None if entry.rows.store is None else call.shown
+        if shown is not None:
             key, alive = identity(shown), StorageWeakRef(shown.untyped_storage())
             before = self._open.get((place.name, place.order), [])
             others = [x for x in before if x.turn != place.turn]

@@ -21,7 +21,7 @@ from intently.observe.recording.labels import Tokens
 from intently.observe.recording.recording import Recording
 from intently.observe.recording.table import Table
 from intently.observe.watching.doors import listen
-from intently.observe.watching.naming import Names
+from intently.observe.watching.modules import Names
 from intently.observe.watching.watch import watch
 
 

@@ -16,7 +16,7 @@ from intently.observe.edits import Edit, replace
 from intently.observe.edits.places import Steps, Whole
 from intently.observe.measuring.effects import Effects, as_number, check_functions
 from intently.observe.recording.recording import Recording
-from intently.observe.watching.naming import matches
+from intently.observe.watching.modules import matches
 from intently.observe.watching.watch import watch
 
 Heads: TypeAlias = "Mapping[str, Steps]"

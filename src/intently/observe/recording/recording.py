@@ -39,7 +39,7 @@ from intently.observe.recording.labels import (
 from intently.observe.recording.summary import Source, Summary
 from intently.observe.storage.stores import Kept
 from intently.observe.watching.call import Weights
-from intently.observe.watching.naming import matches
+from intently.observe.watching.modules import matches
 
 
 class Entry:

@@ -30,9 +30,8 @@ from intently.observe.trace.calls import BY_HAND
 from intently.observe.trace.follow import Trace
 from intently.observe.trace.waiting import AfterFunctions
 from intently.observe.watching.call import traced
-from intently.observe.watching.listener import Changing, Listener
 from intently.observe.watching.revealed import writes_attention
-from intently.observe.watching.scope import current, tell
+from intently.observe.watching.scope import Changing, Listener, current, tell
 from intently.observe.watching.unseen import Softmax
 
 

@@ -7,8 +7,7 @@ mask and the bias are functions of indices, and are written out here.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from inspect import signature
 from types import FunctionType
@@ -21,21 +20,12 @@ from torch import Tensor
 from intently.core.biases import Bias, as_bias
 from intently.core.masks import Mask, allowed
 from intently.observe.watching.call import AttentionSpec, Call, itself
-from intently.observe.watching.patches import Function, Target
-from intently.observe.watching.scope import told
-from intently.observe.watching.searched import Searched
+from intently.observe.watching.scope import Function, Target, told
 
 
-def targets(searched: Searched) -> list[Target]:
-    """The function, if it is imported, and what torch.compile has made of it."""
-    theirs = sys.modules.get("torch.nn.attention.flex_attention")
-    if theirs is None:
-        return []
-    found = [Target(theirs, "flex_attention", _wrap, everywhere=True)]
-    if "torch._dynamo.eval_frame" not in sys.modules:  # nothing was compiled
-        return found
-    holding = [(m, m.__dict__) for m in searched.modules] + [(x, x) for x in searched.files]
-    return found + [
+def held(holding: Iterable[tuple[Any, Mapping[str, Any]]]) -> list[Target]:
+    """What torch.compile has made of the function, where owners hold it under a name."""
+    return [
         Target(owner, name, _wrap)
         for owner, names in holding
         for name, x in list(names.items())
@@ -125,3 +115,6 @@ def _added(
     if not all(bool(((x == bias) | ((x - bias).abs() <= 1e-5)).all()) for x in others):
         return "FlexAttention: its score_mod does more than add to the scores"
     return as_bias(bias) if bool(bias.any()) else None
+
+
+TARGETS = [Target("torch.nn.attention.flex_attention", "flex_attention", _wrap, everywhere=True)]

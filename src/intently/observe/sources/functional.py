@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from copy import copy
 from functools import cache, partial, update_wrapper
 from typing import Any
@@ -9,13 +10,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.jit._builtins import _find_builtin, _register_builtin
 
 from intently.core.biases import as_bias
 from intently.core.masks import allowed, causal
 from intently.observe.watching.call import AttentionSpec, Call, as_multiplied, itself
-from intently.observe.watching.patches import Function, Target, known_to_scripts
-from intently.observe.watching.scope import told
-from intently.observe.watching.searched import Searched
+from intently.observe.watching.scope import Function, Target, told
 
 MOST = 100
 """Entries of a dict or list at most that are searched."""
@@ -23,24 +23,23 @@ CONTAINERS = frozenset((dict, list))
 MODULES_OWN = frozenset(("_parameters", "_buffers", "_modules"))
 
 
-def targets(searched: Searched) -> list[Target]:
-    """The function, its from-imports, and references to it in the modules of the model."""
+def held(
+    modules: Iterable[tuple[Any, Mapping[str, Any]]],
+    kinds: Iterable[tuple[Any, Mapping[str, Any]]],
+    files: Iterable[tuple[Any, Mapping[str, Any]]],
+) -> list[Target]:
+    """References to the function under names in modules, in their classes, partials in files."""
     original = _unwrapped(F.scaled_dot_product_attention)
-    kinds = CONTAINERS | HOLDERS
-    holding: list[tuple[Any, Any, Any]] = [(m, vars(m), _wrap) for m in searched.modules]
-    holding += [(kind, vars(kind), _wrap_static) for kind in searched.kinds]
-    holding += [(names, names, None) for names in searched.files]
     containers: dict[int, Any] = {}
-    found = [Target(F, "scaled_dot_product_attention", _wrap, everywhere=True)]
-    for owner, names, wrap in holding:
-        for name, x in list(names.items()):
-            if x is not original and type(x) not in kinds:
-                continue
-            if type(x) in CONTAINERS:
-                if 0 < len(x) <= MOST and name not in MODULES_OWN:
-                    containers[id(x)] = x
-            else:
-                found += _held(owner, name, x, original, wrap)
+    found: list[Target] = []
+    for holding, wrap in ((modules, _wrap), (kinds, _wrap_static), (files, None)):
+        for owner, names in holding:
+            for name, x in list(names.items()):
+                if type(x) in CONTAINERS:
+                    if 0 < len(x) <= MOST and name not in MODULES_OWN:
+                        containers[id(x)] = x
+                elif x is original or type(x) in HOLDERS:
+                    found += _held(owner, name, x, original, wrap)
     for container in containers.values():
         items = enumerate(container) if isinstance(container, list) else container.items()
         for name, x in list(items):
@@ -145,3 +144,13 @@ def how_of(
     elif mask is not None:
         bias = as_bias(mask)
     return AttentionSpec(mask=rule, bias=bias, scale=scale, dropout=dropout)
+
+
+def known_to_scripts(replacement: Function, original: Function) -> None:
+    """Let `torch.jit.script` take a replacement, which has to live forever, for the original."""
+    known = _find_builtin(original)
+    if known is not None:
+        _register_builtin(replacement, known)
+
+
+TARGETS = [Target(F, "scaled_dot_product_attention", _wrap, everywhere=True)]

@@ -27,18 +27,7 @@ from intently.observe.watching.call import (
     as_multiplied,
     operand,
 )
-from intently.observe.watching.patches import Function, Target
-from intently.observe.watching.scope import current, running, told
-from intently.observe.watching.searched import Searched
-
-
-def targets(searched: Searched) -> list[Target]:
-    """The two operators, and the function that writes the formula out."""
-    return [
-        Target(torch, "_native_multi_head_attention", _wrapper(_attention_call)),
-        Target(torch, "_transformer_encoder_layer_fwd", _wrapper(_layer_call)),
-        Target(F, "multi_head_attention_forward", _wrap_formula, everywhere=True),
-    ]
+from intently.observe.watching.scope import Function, Target, current, running, told
 
 
 def _wrapper(read: Callable[..., Call]) -> Callable[[Function], Function]:
@@ -301,3 +290,10 @@ def _batch_first(x: Tensor) -> Tensor:
 def _merged(mixed: Tensor) -> Tensor:
     """Heads (…, h, n, e) side by side, (…, n, h · e)."""
     return mixed.transpose(-3, -2).flatten(-2)
+
+
+TARGETS = [
+    Target(torch, "_native_multi_head_attention", _wrapper(_attention_call)),
+    Target(torch, "_transformer_encoder_layer_fwd", _wrapper(_layer_call)),
+    Target(F, "multi_head_attention_forward", _wrap_formula, everywhere=True),
+]

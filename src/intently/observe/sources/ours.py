@@ -6,31 +6,13 @@ too, but only if self-attention is watched.
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from torch import Tensor
 
 from intently.core.kernels.problem import Problem
 from intently.observe.watching.call import AttentionSpec, Call, itself
-from intently.observe.watching.patches import Function, Target
-from intently.observe.watching.scope import current, inside, told
-from intently.observe.watching.searched import Searched
-
-
-def targets(searched: Searched) -> list[Target]:
-    """The one function that every product of ours calls, and methods that reorder caches."""
-    theirs = sys.modules.get("transformers.cache_utils")
-    ours = sys.modules.get("intently.nn.models.transformer")
-    found = [Target(sys.modules["intently.core.attention"], "_product", _wrap)]
-    if ours is not None:
-        found.append(Target(ours.DecoderCache, "reorder_targets", _reordering))
-    if theirs is not None:
-        found += [
-            Target(kind, "reorder_cache", _reordering)
-            for kind in (theirs.Cache, theirs.EncoderDecoderCache)
-        ]
-    return found
+from intently.observe.watching.scope import Function, Target, current, inside, told
 
 
 def _wrap(original: Function) -> Function:
@@ -55,3 +37,11 @@ def _reordering(original: Function) -> Function:
         return result
 
     return reorder
+
+
+TARGETS = [
+    Target("intently.core.attention", "_product", _wrap),
+    Target("intently.nn.models.transformer:DecoderCache", "reorder_targets", _reordering),
+    Target("transformers.cache_utils:Cache", "reorder_cache", _reordering),
+    Target("transformers.cache_utils:EncoderDecoderCache", "reorder_cache", _reordering),
+]

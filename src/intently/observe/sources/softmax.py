@@ -14,30 +14,30 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function
 
 from intently.observe.sources import by_hand
-from intently.observe.watching.patches import Function, Target, as_without, known_to_scripts
-from intently.observe.watching.scope import current
-from intently.observe.watching.searched import Searched
+from intently.observe.sources.functional import known_to_scripts
+from intently.observe.watching.scope import Function, Target, current
 
 FUNCTION = torch.softmax
-
-
-def targets(searched: Searched) -> list[Target]:
-    """The function, the method, and the names of the function where the model is written."""
-    return [Target(torch, "softmax", _wrap), Target(Tensor, "softmax", _wrap)] + [
-        Target(names, name, lambda x: softmax)
-        for names in searched.files
-        for name, x in list(names.items())
-        if x is FUNCTION or x is softmax
-    ]
 
 
 @cache
 def _wrap(original: Function) -> Function:
     def softmax(*args: Any, **kwargs: Any) -> Any:
         """See the original; whoever watches is told the result."""
-        return _told(as_without(original, args, kwargs), args, kwargs)
+        given = (*args, *kwargs.values())
+        if not torch.compiler.is_compiling() and has_torch_function(given):
+            # subclasses and modes get the original, and not the replacement
+            weights = handle_torch_function(original, given, *args, **kwargs)
+        else:
+            weights = original(*args, **kwargs)
+        axis = kwargs.get("dim", args[1] if len(args) > 1 else None)
+        if isinstance(weights, Tensor) and isinstance(axis, int) and current():
+            with torch._C.DisableTorchFunction():
+                by_hand.told(weights, axis)
+        return weights
 
     if original is FUNCTION:
         softmax.__qualname__ = softmax.__name__  # pickle finds it below
@@ -45,12 +45,6 @@ def _wrap(original: Function) -> Function:
     return softmax
 
 
-def _told(weights: Any, args: Any, kwargs: Any) -> Any:
-    axis = kwargs.get("dim", args[1] if len(args) > 1 else None)
-    if current() and isinstance(weights, Tensor) and isinstance(axis, int):
-        with torch._C.DisableTorchFunction():
-            by_hand.told(weights, axis)
-    return weights
-
-
 softmax = _wrap(FUNCTION)
+
+TARGETS = [Target(torch, "softmax", _wrap, everywhere=True), Target(Tensor, "softmax", _wrap)]

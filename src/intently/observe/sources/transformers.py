@@ -6,7 +6,6 @@ wrapper that runs the same function and reports its arguments, its result and th
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import torch
@@ -19,22 +18,7 @@ from intently.core.matrix import LazyMatrix
 from intently.observe.sources.flex import block_mask
 from intently.observe.watching.call import AttentionSpec, Call, as_multiplied
 from intently.observe.watching.mask_inference import simplified
-from intently.observe.watching.patches import Function, Target
-from intently.observe.watching.scope import current, inside, told
-from intently.observe.watching.searched import Searched
-
-
-def targets(searched: Searched) -> list[Target]:
-    """The method that returns attention functions, if transformers is imported."""
-    theirs, masks = (
-        sys.modules.get(f"transformers.{n}") for n in ("modeling_utils", "masking_utils")
-    )
-    if theirs is None:
-        return []
-    found = [Target(theirs.AttentionInterface, "get_interface", _wrap)]
-    if hasattr(masks, "create_block_mask"):
-        found.append(Target(masks, "create_block_mask", _wrap_mask))
-    return found
+from intently.observe.watching.scope import Function, Target, current, inside, told
 
 
 def _wrap_mask(original: Function) -> Function:
@@ -222,3 +206,9 @@ def _buckets(module: nn.Module, position: Tensor, g: Geometry) -> Bias | None:
         if not torch.equal(tile, position[0].index_select(-2, rows).detach()):
             return None
     return found
+
+
+TARGETS = [
+    Target("transformers.modeling_utils:AttentionInterface", "get_interface", _wrap),
+    Target("transformers.masking_utils", "create_block_mask", _wrap_mask),
+]

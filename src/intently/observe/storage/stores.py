@@ -108,15 +108,16 @@ class Computed(Kept):
     """Heads (b, heads, steps, d) that a native operator projects, from x and the weights."""
 
     def __init__(self, x: Kept, weight: Kept, bias: Kept | None, heads: int) -> None:
-        self._parts, self._heads = (x, weight, bias), heads
+        self._parts: tuple[Kept, Kept, Kept | None] = (x, weight, bias)
+        self._heads = heads
         *lead, steps, _ = x.shape
         self.shape = (*lead, heads, steps, weight.shape[0] // heads)
 
     def get(self) -> Tensor:
         """Return the heads, computed; raises `StaleError` if the weights have changed."""
-        x, weight, bias = (part and part.get() for part in self._parts)
-        assert x is not None and weight is not None
-        return Projected(x.to(weight.dtype), weight, bias, self._heads).tensor()
+        x, weight, bias = self._parts
+        w = weight.get()
+        return Projected(x.get().to(w.dtype), w, bias and bias.get(), self._heads).tensor()
 
     def check(self) -> None:
         for part in self._parts:
@@ -182,7 +183,7 @@ def packed(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         with torch.inference_mode(False):
             return packed(x, dtype)
     x = x.detach()
-    part = _unexpanded(x)
+    part = _unexpanded(x) if 0 in x.stride() else x
     found = memory.empty_like(part, dtype or x.dtype).copy_(part)
     return found if part is x else found.expand(x.shape)
 
@@ -281,8 +282,8 @@ class Store:
     def keep(self, x: Tensor | Projected) -> Kept:
         """Keep an operand."""
         if isinstance(x, Projected):
-            weight, bias = (y if y is None else self.once(y, look=True) for y in (x.weight, x.bias))
-            assert weight is not None
+            weight = self.once(x.weight, look=True)
+            bias = None if x.bias is None else self.once(x.bias, look=True)
             return Computed(self.once(x.x, self.dtype), weight, bias, x.heads)
         return Referenced(x) if self.kind == "reference" else self.own(x, self.dtype)
 
@@ -342,7 +343,7 @@ def same(a: Tensor, b: Tensor) -> bool:
 
 def small(x: Tensor) -> bool:
     """Whether a tensor is cheap to compare."""
-    return _unexpanded(x).numel() <= SMALL
+    return x.numel() <= SMALL or _unexpanded(x).numel() <= SMALL
 
 
 def _bits(x: Tensor) -> Tensor:

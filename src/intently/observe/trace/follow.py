@@ -27,9 +27,15 @@ from intently.observe.trace.sites import Site, found, together, unnormalised
 from intently.observe.trace.sums import divided, factored, running_sums
 from intently.observe.trace.waiting import OWN_BACKWARD, Waiting, has_own_backward
 from intently.observe.watching.call import Call, traced
-from intently.observe.watching.inputs import storage_of
-from intently.observe.watching.listener import Changing, in_backward
-from intently.observe.watching.scope import around, current, line_of_code, tell
+from intently.observe.watching.modules import storage_of
+from intently.observe.watching.scope import (
+    Changing,
+    around,
+    current,
+    in_backward,
+    line_of_code,
+    tell,
+)
 from intently.observe.watching.unseen import Softmax
 
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
@@ -47,6 +53,7 @@ LOOKED = frozenset(
 CHANNELS_FIRST = (nn.modules.conv._ConvNd, nn.modules.batchnorm._NormBase, nn.GroupNorm)
 
 KEPT = (Tensor, list, tuple)
+PLAIN = (Tensor, nn.Parameter)
 
 OTHER_AXIS = "its weights are summed at {} over another axis than the one along which they are 1"
 LOOSE = "the values met scores at {} that nothing made a whole along the keys"
@@ -97,17 +104,19 @@ class Trace(TorchDispatchMode):
         if isinstance(func, HigherOrderOperator):
             return _higher(func, args, kwargs)
         name, changes, views = kind(func)
-        if views and _plain(args[0]):
-            if args[0].untyped_storage()._cdata not in self._memory:
-                self._viewed(args[0])
+        if views and type(x := args[0]) in PLAIN and x.layout is torch.strided and not x.is_nested:
+            if x.untyped_storage()._cdata not in self._memory:
+                self._viewed(x)
             return func(*args, **kwargs)
         if "backward" in name or traced() or not current():
             return func(*args, **kwargs)
         if _composite(func) and not any(isinstance(x, Tensor) and x.is_nested for x in args):
             with self:  # comes here whole in inference mode
                 return func._op_dk(COMPOSITE, *args, **kwargs)
+        given: list[Any] = []
         try:
-            given: Any = [self._viewed(x) if isinstance(x, KEPT) else x for x in args]
+            for x in args:
+                given.append(self._viewed(x) if isinstance(x, KEPT) else x)
         except Exception:  # whatever a model computes with
             return func(*args, **kwargs)
         if changes and self._held:
@@ -132,11 +141,11 @@ class Trace(TorchDispatchMode):
             why = f"{type(error).__name__} in aten.{name}: {error}"
             for listener in current():
                 listener.miss(_innermost(), BY_HAND, why)
-        ready = [x for x in self.waiting if not x.graded]
-        for site in ready:
-            self.waiting.remove(site)
-            with _Counted():
-                site.tell()
+        for site in list(self.waiting):
+            if not site.graded:
+                self.waiting.remove(site)
+                with _Counted():
+                    site.tell()
         return result
 
     def _record(
@@ -144,7 +153,7 @@ class Trace(TorchDispatchMode):
     ) -> None:
         outs = result if isinstance(result, (tuple, list)) else (result,)
         outs = args[:1] if changes and "out" not in kwargs else outs
-        more = [self._viewed(x) for x in kwargs.values() if isinstance(x, Tensor)]
+        more = kwargs and [self._viewed(x) for x in kwargs.values() if isinstance(x, Tensor)]
         made = name.startswith((*CONSTANT, *RANDOM))  # data, too, where no model runs
         data = not around() if made else _depends([*given, *more])
         for x in outs:
@@ -445,11 +454,6 @@ def _depends(given: Iterable[Any]) -> bool:
         elif isinstance(x, list) and _depends(x):
             return True
     return False
-
-
-def _plain(x: Any) -> bool:
-    """Whether an argument is a tensor that has a memory."""
-    return type(x) in (Tensor, nn.Parameter) and x.layout is torch.strided and not x.is_nested
 
 
 class _Counted:

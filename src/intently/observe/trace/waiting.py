@@ -19,7 +19,7 @@ from torch.utils.checkpoint import CheckpointFunction
 from intently.observe.trace.calls import BY_HAND, call_of
 from intently.observe.trace.sites import Site
 from intently.observe.watching.call import Call
-from intently.observe.watching.inputs import storage_of
+from intently.observe.watching.modules import storage_of
 from intently.observe.watching.scope import current, tell
 
 LATE = "aten.{} read the output within the function that computed it, so that no gradient follows"

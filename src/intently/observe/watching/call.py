@@ -102,16 +102,6 @@ class After:
     finish: Callable[[Tensor, Tensor], Tensor]
 
 
-@dataclass(frozen=True)
-class InPieces:
-    """Weights of ``shape`` (…, t, s) that ran in pieces: those (…, n, s) of some ``rows`` (n,)."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    rows: Tensor
-    weights: Tensor
-
-
 Put: TypeAlias = "Callable[[Tensor, LazyMatrix], Any]"
 """Makes what the model gets of another y and its weights."""
 
@@ -147,7 +137,7 @@ class Call:
     keys: Tensor | None = None
     then: str | None = None
     shut: str | None = None
-    real: Tensor | InPieces | None = None
+    real: Tensor | None = None
     met: Tensor | None = None
     as_weights: Callable[[str], Call] | None = None
     handed: Tensor | None = None
@@ -183,9 +173,9 @@ def traced() -> str | None:
 
 def numberless(call: Call) -> str | None:
     """Why the operands of a call hold no numbers to compute with; None if they do."""
-    given = (x if isinstance(x, Tensor) else x.x for x in (call.q, call.k))
-    if any(x.device.type == "meta" for x in given):
-        return ON_META
+    for x in (call.q, call.k):
+        if (x if isinstance(x, Tensor) else x.x).device.type == "meta":
+            return ON_META
     return IN_FUNC if transformed() else None
 
 

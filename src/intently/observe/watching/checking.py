@@ -1,30 +1,41 @@
-"""The check of every call: on sampled rows, A[rows] @ v is compared with the output."""
+"""The check of every call: on sampled rows, A[rows] @ v is compared with the output.
+
+Weights that ran are compared themselves where they are known. An output agrees if it differs from
+A[rows] @ v by no more than rounding explains, which the plain formula tells whose every step is
+rounded. It proves nothing if near misses of A (another scale; in half precision a mask off by one
+and no bias, too) would have given the same: of the way from A @ v to theirs, the output may have
+gone less than half.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from intently.core.attention import Attention
-from intently.core.matrix import Dense
-from intently.core.matrix.blocks import InBlocks
-from intently.observe.watching.call import After, Call, InPieces, Weights, operand
-from intently.observe.watching.half_precision import Finished, Outcome, Product, compare
-from intently.observe.watching.near_misses import Logits
+from intently.core.kernels.operands import no_autocast
+from intently.core.kernels.problem import Problem, taken
+from intently.core.matrix.labelling import HIDDEN
+from intently.observe.watching.call import After, Call, Weights, operand
 
-RELATIVE = 1e-4
+RELATIVE, LAST, CANCELLED, PLAIN = 1e-4, 8.0, 16.0, 2.0
+"""What an output may differ by: of its largest entry, or units of its last place, whichever is
+more; units of the largest value, because values may cancel; errors of the rounded formula."""
+DEVIATIONS, UNIT = 3.0, 0.25
+"""Standard deviations of how far the way is known; that of a rounded number, in its last place."""
+SCALED = 1.1, 2.0
+"""The scales of near misses, as multiples of the right one: small scores need the larger."""
+ROWS, HALF_ROWS, MORE, CELLS = 2, 8, 64, 2**22
+"""Rows that are compared: at first, in half precision, if these cannot tell; and weights at most
+if those cannot tell either."""
+
 UNSEEN = "the product of its weights with values was not seen"
 UNTOLD = "the values cannot tell"
-CANNOT_TELL = f"{UNTOLD}: different weights would have given the same"
-ROWS, HALF_ROWS, MORE = 2, 8, 64
-"""Rows that are compared: at first, in half precision, and if these cannot tell."""
-
-CELLS = 2**22
-"""Weights that are compared at most if a few rows cannot tell."""
 
 
 @dataclass(frozen=True)
@@ -37,76 +48,35 @@ class Verdict:
 
 
 def check(call: Call, matrix: Weights, turn: int, stored: torch.dtype | None = None) -> Verdict:
-    """Compare some rows of ``matrix`` @ v with the output of the call.
+    """Compare some rows of ``matrix`` with the weights that ran, or their product with the output.
 
-    They agree if they differ by at most 1e-4 of the largest entry of each head, and in half
-    precision by the rounding of scores, weights and output; the comparison itself is made in
-    float32. There is no verdict if they differ by more, but not by more than rounding may explain,
-    nor if different weights would have given the same: those at half the scale, in half precision
-    those of all near misses. More rows are compared before that is said. Rows that may attend to
-    nothing are left out.
+    The precision is the coarsest that the weights went through, ``stored`` included; the comparison
+    itself is made in float32. There is no verdict if the difference is more than rounding, but less
+    than twice that, nor if other weights would have given the same; more rows are compared before
+    that is said. Rows that may attend to nothing are left out.
     """
-    if call.met is not None and isinstance(call.real, Tensor):
-        return _same_dropped(call, matrix, call.real, call.met, sample(matrix.shape[-2], turn))
-    if call.how.dropout:
+    if call.how.dropout and call.met is None:
         return Verdict(None, f"dropout={call.how.dropout} changed what came out")
     if 0 in (*matrix.shape, *(() if call.y is None else call.v.shape)):
         return Verdict(None, "nothing to compare: there are no weights, or no values")
-    if isinstance(call.real, InPieces):
-        return _same_pieces(call.real, matrix) or Verdict(None, UNSEEN)
-    if isinstance(matrix, (Dense, InBlocks)):
-        return _same_product(call, matrix, sample(matrix.shape[-2], turn, HALF_ROWS))
-    t, cells = matrix.shape[-2], math.prod(matrix.shape) // matrix.shape[-2]
-    dtype, most = _coarsest(call, matrix, stored), max(HALF_ROWS, CELLS // cells)
-    counts, compared = (HALF_ROWS, MORE, most), _compared_in_half
-    if torch.finfo(dtype).eps < RELATIVE:
-        found = _same_weights(call, matrix, sample(t, turn))
-        if found is not None:
-            return found
-        counts, compared = (ROWS, MORE), _compared
-    if call.y is None and (compared is _compared or call.real is None):
-        return Verdict(None, UNSEEN)
+    t = matrix.shape[-2]
+    output = call.y.output if isinstance(call.y, After) else call.y
+    eps, dtype = 0.0, ""
+    for one in (matrix, output, call.real):
+        if one is not None and torch.finfo(one.dtype).eps > eps:
+            eps, dtype = torch.finfo(one.dtype).eps, str(one.dtype)
+    if stored is not None and torch.finfo(stored).eps > eps:
+        eps, dtype = torch.finfo(stored).eps, str(stored)
+    most = max(HALF_ROWS, CELLS // (math.prod(matrix.shape) // t))
     found = Verdict(None)
-    for count in counts:
+    for count in (ROWS if eps < RELATIVE else HALF_ROWS, MORE, most):
         if found.verified is None and found.rows < min(count, most, t):
             rows = sample(t, turn, min(count, most)).to(matrix.device)
-            found = replace(compared(call, matrix, rows, dtype), rows=len(rows))
+            few = not found.rows and len(rows) < t
+            with no_autocast(matrix.device):
+                found = _compared(call, matrix, rows, dtype.removeprefix("torch."), few)
+            found = replace(found, rows=len(rows))
     return found
-
-
-def _same_dropped(call: Call, matrix: Weights, real: Tensor, met: Tensor, rows: Tensor) -> Verdict:
-    """The same where weights were dropped: of those that ran, and with what dropout left."""
-    left = Dense(met)
-    found = _same_product(replace(call, met=None), left, rows)
-    rows = rows.to(matrix.device)
-    tile, ran = matrix.tile(rows).double(), real.detach().index_select(-2, rows).double()
-    margin = (RELATIVE + 4 * torch.finfo(real.dtype).eps) * ran.amax(-1, keepdim=True)
-    if found.verified and not bool(((tile - ran).abs() <= margin).all()):
-        return Verdict(False, "the weights before dropout are others")
-    return found
-
-
-def _same_product(call: Call, matrix: Dense | InBlocks, rows: Tensor) -> Verdict:
-    """Whether weights that are kept themselves give the output, but for rounding."""
-    if call.y is None:
-        return Verdict(None, UNSEEN)
-    rows = rows.to(matrix.device)
-    columns = call.columns or slice(None)
-    w, v = matrix.tile(rows)[..., columns].double(), operand(call.v).detach().double()
-    v = v[..., : w.shape[-1], :]
-    made, size, y = w @ v, w.abs() @ v.abs(), call.y
-    if isinstance(y, After):
-        made, size, y = y.finish(made, rows), y.finish(size, rows), y.output
-    eps = torch.finfo(y.dtype).eps
-    y = y.detach().index_select(-2, rows).double()
-    off = (made - y).abs()
-    same = (off <= RELATIVE * _largest(y) + 4 * eps * size) | (y.isnan() & made.isnan())
-    if bool(same.all()):
-        return Verdict(True, rows=len(rows))
-    worst = float((off / _largest(y).clamp_min(1e-30)).nan_to_num(torch.inf).amax())
-    return Verdict(
-        False, f"A[rows] @ v differs from what came out by {worst:.1g} of its largest entry"
-    )
 
 
 def untold(why: str | None) -> bool:
@@ -114,166 +84,231 @@ def untold(why: str | None) -> bool:
     return why is not None and why.startswith(UNTOLD)
 
 
-def hidden_by_rounding(why: str | None) -> bool:
-    """Whether there is no verdict because of half precision."""
-    return untold(why) and why != CANNOT_TELL
-
-
-def _coarsest(call: Call, matrix: Attention, stored: torch.dtype | None) -> torch.dtype:
-    """The dtype of the least precision that the weights went through."""
-    y = call.y.output if isinstance(call.y, After) else call.y
-    dtypes = [x.dtype for x in (y, call.real, matrix) if x is not None]
-    return max([*dtypes, stored or matrix.dtype], key=lambda dtype: torch.finfo(dtype).eps)
-
-
-def _ran(call: Call, matrix: Attention, rows: Tensor) -> Tensor | None:
-    """The weights that ran, of all keys that the matrix has; None if they are not known."""
-    s = matrix.shape[-1]
-    if not isinstance(call.real, Tensor) or call.real.shape[-1] < s:
-        return None
-    real = call.real.detach().index_select(-2, rows)
-    return None if bool(real[..., s:].any()) else real[..., :s]
-
-
-def _same_pieces(real: InPieces, matrix: Weights) -> Verdict | None:
-    """True where some rows of all pieces are those of the matrix; None where they are not."""
-    tile, s = matrix.tile(real.rows), matrix.shape[-1]
-    margin = RELATIVE + 4 * torch.finfo(real.dtype).eps
-    off = (tile.double() - real.weights[..., :s].double()).abs()
-    close = off <= margin * tile.double().amax(-1, keepdim=True)
-    close |= (tile == 0).all(-1, keepdim=True)
-    if bool(close.all()) and not bool(real.weights[..., s:].any()):
-        return Verdict(True, rows=len(real.rows))
-    return None
-
-
-def _same_weights(call: Call, matrix: Attention, rows: Tensor) -> Verdict | None:
-    """True where weights that ran are those of the matrix; None where that is not known."""
-    rows = rows.to(matrix.device)
-    real = _ran(call, matrix, rows)
-    if real is None:
-        return None
-    tile = matrix.tile(rows)
-    if not bool(tile.any()):
-        return None
-    margin = RELATIVE * tile.double().amax(-1, keepdim=True)
-    close = (tile.double() - real.double()).abs() <= margin
-    empty = (tile == 0).all(-1, keepdim=True)
-    return Verdict(True, rows=len(rows)) if bool((close | empty).all()) else None
-
-
-def _output(
-    call: Call, rows: Tensor, s: int, dtype: torch.dtype
-) -> tuple[Product | Finished, Tensor]:
-    """What makes the output of weights of s keys, and the output of some rows."""
-    assert call.y is not None
-    v, y = operand(call.v).detach()[..., :s, :], call.y  # without unwritten columns
-    if not isinstance(y, After):
-        return Product(v.to(dtype)), y.detach().index_select(-2, rows).to(dtype)
-    finish, given = y.finish, v.dtype
-    made = Finished(v.to(dtype), lambda mixed: finish(mixed.to(given), rows).to(dtype))
-    return made, y.output.detach().index_select(-2, rows).to(dtype)
-
-
-def _left_out(call: Call, empty: Tensor, real: Tensor) -> Tensor:
-    """The rows of an output that see nothing, NaN in some kernels; ``empty`` are those of heads."""
-    if not isinstance(call.y, After):
-        return empty
-    lost = empty.any(-3) & real.isnan().all(-1, keepdim=True)  # NaN of one head is in the sum
-    return empty.all(-3) | lost
-
-
-def _compared(call: Call, matrix: Attention, rows: Tensor, dtype: torch.dtype) -> Verdict:
-    """Compare in float32 and float64, where other weights give another output."""
-    weights = matrix.tile(rows)[..., call.columns or slice(None)]
-    cannot = Verdict(None, CANNOT_TELL)
-    if not bool(weights.any()):
-        return cannot
-    made, real = _output(call, rows, matrix.shape[-1], weights.dtype)
-    found = made(weights)
-    if not bool(((found - real).abs_() <= RELATIVE * _largest(real)).all()):
-        empty = _left_out(call, (weights == 0).all(-1, keepdim=True), real)
-        found, real = found.masked_fill(empty, 0), real.masked_fill(empty, 0)
-        wrong, text = _wrong(found, real, call, dtype)
-        if wrong:
-            return Verdict(False, text)
-    return Verdict(True) if _tells(made, real, weights, call) else cannot
-
-
-def _wrong(found: Tensor, real: Tensor, call: Call, dtype: torch.dtype) -> tuple[bool, str]:
-    """Whether what was found differs by more than rounding at the end, and by how much."""
-    eps = torch.finfo(dtype).eps
-    error, scale = (found - real).abs_(), _largest(real)
-    noise = 16 * eps * operand(call.v).abs().amax().to(scale)  # values may cancel each other
-    same = (found == real) | (found.isnan() & real.isnan())
-    wrong = ~same & ~(error <= max(RELATIVE, 8 * eps) * scale + noise)
-    worst = float((error / scale.clamp_min(1e-30)).nan_to_num(torch.inf).amax())
-    text = f"A[rows] @ v differs from what came out by {worst:.1g} of its largest entry"
-    return bool(wrong.any()), text
-
-
-def _compared_in_half(call: Call, matrix: Attention, rows: Tensor, dtype: torch.dtype) -> Verdict:
-    """Compare the weights that ran, if they are known, or else the output."""
-    name, few = str(dtype).removeprefix("torch."), HALF_ROWS == len(rows) < matrix.shape[-2]
-    logits, tile = Logits.of(matrix, rows, call.columns), matrix.tile(rows)
-    empty = ~logits.open.any(-1, keepdim=True).expand_as(tile[..., :1])
-    if bool(empty.all()):
-        return Verdict(None, CANNOT_TELL)
-    real = _ran(call, matrix, rows)
-    if real is not None:
-        if matrix.problem.q.shape[-1] == 0 and bool((tile.to(real) == real).all()):
-            return Verdict(True)  # they are kept themselves
-        found = compare(Product(None), tile, real.to(tile), empty, logits, dtype, few)
-        if found.fits:
-            return _fitting(found, name)
+def _compared(call: Call, matrix: Weights, rows: Tensor, name: str, few: bool) -> Verdict:
+    """The verdict of some rows in the dtype called ``name``, which may be too ``few`` to tell."""
+    dtype = getattr(torch, name)
+    eps, logits, plain = torch.finfo(dtype).eps, None, None
+    if isinstance(matrix, Attention):
+        logits = Logits.of(matrix.problem, rows)
+        weights = logits.weights
+        if eps >= RELATIVE:
+            plain = Logits.of(matrix.problem, rows, dtype).weights.to(weights)
+    else:
+        weights = matrix.tile(rows).double()
+    known = None
+    if call.real is not None and (logits is not None or call.met is not None):
+        known = _same_weights(weights, plain, call.real.detach().index_select(-2, rows), eps)
+        if known and call.met is None:
+            return Verdict(True)
+        if known is False and call.met is not None:
+            return Verdict(False, "the weights before dropout are others")
+    if call.met is not None:
+        weights, logits = call.met.detach().index_select(-2, rows).double(), None
     if call.y is None:
         return Verdict(None, UNSEEN)
-    weights = tile[..., call.columns or slice(None)]
-    made, real = _output(call, rows, matrix.shape[-1], weights.dtype)
-    empty = _left_out(call, empty, real)
-    found = compare(made, weights, real, empty, logits, dtype, few)
-    if found.fits:
-        return _fitting(found, name)
-    shown = made(weights).masked_fill(empty, 0)
-    wrong, text = _wrong(shown, real.masked_fill(empty, 0), call, dtype)
-    if wrong and found.far:
-        return Verdict(False, text)
-    return Verdict(None, f"too coarse to verify in {name}: {text}, as rounding may make it")
+    made = _Output.of(call, rows, weights, plain, eps)
+    if logits is not None and bool(made.empty.all()):
+        return Verdict(None, f"{UNTOLD}: its rows attend to nothing")
+    if not made.fits:
+        worst = float(
+            (made.error.abs() / made.largest.clamp_min(1e-30)).nan_to_num(torch.inf).max()
+        )
+        why = f"A[rows] @ v differs from what came out by {worst:.1g} of its largest entry"
+        if made.is_far:
+            return Verdict(False, why)
+        return Verdict(None, f"too coarse to verify in {name}: {why}, as rounding may make it")
+    alike: dict[str, None] = {}
+    for what, misses in () if logits is None else logits.near_misses():
+        if not made.tells(misses, few):
+            alike[what] = None
+        if eps < RELATIVE:
+            break  # the difference allowed is so small that values which tell a scale tell a mask
+    if alike:
+        return Verdict(None, f"{UNTOLD}: {' or '.join(alike)} would have given the same in {name}")
+    return Verdict(True)
 
 
-def _fitting(found: Outcome, name: str) -> Verdict:
-    """The verdict if what came out fits."""
-    if not found.untold:
-        return Verdict(True)
-    others = " or ".join(found.untold)
-    return Verdict(None, f"{UNTOLD}: {others} would have given the same in {name}")
+def _same_weights(weights: Tensor, plain: Tensor | None, real: Tensor, eps: float) -> bool | None:
+    """Whether weights (…, n, s) are those that ran; None if that is not known."""
+    s = weights.shape[-1]
+    if real.shape[-1] < s or not bool(weights.any()) or bool(real[..., s:].any()):
+        return None
+    off = (real[..., :s].to(weights) - weights).masked_fill((weights == 0).all(-1, keepdim=True), 0)
+    limit = max(RELATIVE, LAST * eps) * weights.amax(-1, keepdim=True)
+    if plain is None:
+        return bool((off.abs() <= limit).all())
+    own = plain - weights
+    return bool(((off.abs() <= limit + PLAIN * own.abs().amax()) | (off == 0)).all()) and _in_all(
+        off, own, weights, eps
+    )
 
 
-def _tells(put_out: Callable[[Tensor], Tensor], real: Tensor, weights: Tensor, call: Call) -> bool:
-    """Whether the output tells the weights at half the scale from these, if they differ.
+def _in_all(off: Tensor, own: Tensor, y: Tensor, eps: float) -> bool:
+    """Whether errors are no more in all than those of the rounded formula."""
+    rms = [float(x.square().mean().sqrt()) for x in (off, own, y)]
+    return rms[0] <= PLAIN * rms[1] + eps * rms[2]
 
-    The first head alone mostly tells.
+
+@dataclass(frozen=True)
+class _Output:
+    """What ``make`` makes of weights, y (…, n, e), and by how much the ``real`` one differs.
+
+    The rounded formula differs by ``own``, None in float32 and float64; ``noise`` is what values
+    that cancel may leave. Rows that see nothing are ``empty``.
     """
-    if not isinstance(call.y, After):
-        some, v = weights[(0,) * (weights.ndim - 2)], operand(call.v)
-        v = v[(0,) * (v.ndim - 2)].detach()[: some.shape[-1]].to(some.dtype)
-        y = real[(0,) * (real.ndim - 2)]
-        if bool(((_halved(some) @ v - y).abs_() > RELATIVE * _largest(y)).any()):
-            return True
-    other = _halved(weights)
-    if bool(((other - weights).abs() <= RELATIVE * weights.amax(-1, keepdim=True)).all()):
-        return True
-    return bool(((put_out(other) - real).abs_() > RELATIVE * _largest(real)).any())
+
+    make: Callable[[Tensor], Tensor]
+    weights: Tensor
+    y: Tensor
+    error: Tensor
+    own: Tensor | None
+    empty: Tensor
+    noise: Tensor
+    eps: float
+    rounding: float
+
+    @staticmethod
+    def of(call: Call, rows: Tensor, weights: Tensor, plain: Tensor | None, eps: float) -> _Output:
+        """The output of a call, where ``weights`` (…, n, s) ought to make it."""
+        s, columns, output = weights.shape[-1], call.columns or slice(None), call.y
+        v = operand(call.v).detach()[..., :s, :]  # without unwritten columns
+        values = v.to(weights.dtype)
+        finish = output.finish if isinstance(output, After) else None
+
+        def make(w: Tensor, x: Tensor = values) -> Tensor:
+            mixed = _times(w[..., columns], x)
+            return mixed if finish is None else finish(mixed.to(v.dtype), rows).to(weights.dtype)
+
+        whole = output.output if isinstance(output, After) else output
+        assert whole is not None
+        real = whole.detach().index_select(-2, rows).to(weights.dtype)
+        empty = (weights == 0).all(-1, keepdim=True)
+        away = 0.0
+        if finish is not None:
+            lost = empty.any(-3) & real.isnan().all(-1, keepdim=True)  # NaN of one head is in all
+            empty = empty.all(-3) | lost
+        y = make(weights)
+        same = empty | (real == y) | (real.isnan() & y.isnan())
+        own = None
+        if plain is not None:
+            own = _finite(make(plain, values) - y).masked_fill(empty, 0)
+            away = float((plain - weights).nan_to_num(0).abs().sum(-1).amax()) / 2
+        error = (real - y).masked_fill(same, 0)
+        noise = CANCELLED * eps * _finite(values).abs().amax()
+        return _Output(make, weights, _finite(y), error, own, empty, noise, eps, away)
+
+    @cached_property
+    def largest(self) -> Tensor:
+        """The largest entry of each head."""
+        return self.y.masked_fill(self.empty, 0).abs().amax((-2, -1), keepdim=True)
+
+    @cached_property
+    def limit(self) -> Tensor:
+        """What each entry may differ by."""
+        limit = max(RELATIVE, LAST * self.eps) * self.largest + self.noise
+        if self.own is None:
+            return limit
+        return limit + PLAIN * self.own.abs().amax((-2, -1), keepdim=True)
+
+    @cached_property
+    def fits(self) -> bool:
+        """Whether rounding explains all differences."""
+        close = bool((self.error.abs() <= self.limit).all())
+        return close and (self.own is None or _in_all(self.error, self.own, self.y, self.eps))
+
+    @property
+    def is_far(self) -> bool:
+        """Whether rounding explains no such difference."""
+        return not bool((self.error.abs() <= 2 * self.limit).all())
+
+    def tells(self, misses: tuple[Callable[[], Tensor], ...], few: bool) -> bool:
+        """Whether it is nearer to y than to what other weights give, from near to far.
+
+        Those count whose weights differ by more than rounding first. If none do, none has to be
+        told, unless there are only a ``few`` rows, in which they may not show.
+        """
+        other = self.weights
+        for miss in misses:
+            other = miss()
+            apart = float((other - self.weights).nan_to_num(0).abs().sum(-1).amax()) / 2
+            if apart > max(RELATIVE, self.eps) + self.rounding:
+                break
+        else:
+            if not few:
+                return True
+        way = _finite(self.make(other) - self.y).masked_fill(self.empty, 0)
+        least = LAST * torch.finfo(way.dtype).eps * self.largest
+        if not bool((way.abs() > least).any()):
+            return False
+        gone, unit = way * _finite(self.error), UNIT * self.eps * self.y
+        noise = gone.sum(-1).square().sum() + (way * unit).square().sum()
+        return bool(gone.sum().abs() + DEVIATIONS * noise.sqrt() < way.square().sum() / 2)
 
 
-def _halved(weights: Tensor) -> Tensor:
-    """The weights at half the scale, which a check has to tell from the given ones."""
-    root = weights.sqrt()
-    return root / root.sum(-1, keepdim=True).clamp_min(1e-30)
+@dataclass(frozen=True)
+class Logits:
+    """z (…, n, s) = dot + bias where ``open``, −∞ elsewhere, of some rows of a problem."""
+
+    dot: Tensor
+    bias: Tensor | None
+    open: Tensor
+    sinks: Tensor | None
+
+    @staticmethod
+    def of(problem: Problem, rows: Tensor, dtype: torch.dtype | None = None) -> Logits:
+        """The logits of some rows (n,), of which each step is rounded to ``dtype``."""
+        p, s = problem.ready(), problem.geometry.s
+        dtype = dtype or p.compute_dtype
+        dot = p.scaled(taken(p.q, rows).to(dtype), p.k.to(dtype))
+        shape = (*p.geometry.lead, len(rows), s)
+        bias, is_open = p.bias_tile(rows), p.allow(rows)
+        if is_open is None:
+            is_open = dot.new_ones(1, 1, dtype=torch.bool)
+        if bias is not None:
+            hidden = bias <= HIDDEN
+            is_open, bias = is_open & ~hidden, bias.masked_fill(hidden, 0).to(dtype)
+        sinks = None if p.sinks is None else p.sinks.to(dtype)
+        sinks = sinks if sinks is None or not sinks.ndim else sinks[..., None, None]
+        is_open = is_open.expand(*is_open.shape[:-2], *shape[-2:])
+        return Logits(dot.expand(shape), bias, is_open, sinks)
+
+    @property
+    def weights(self) -> Tensor:
+        """The weights (…, n, s); rows in which all is hidden are zero."""
+        z = self.dot if self.bias is None else self.dot + self.bias
+        z = z.masked_fill(~self.open, -torch.inf)
+        if self.sinks is None:
+            return z.softmax(-1).masked_fill(~self.open.any(-1, keepdim=True), 0)
+        return torch.cat([z, self.sinks.expand(*z.shape[:-1], 1)], -1).softmax(-1)[..., :-1]
+
+    def near_misses(self) -> Iterator[tuple[str, tuple[Callable[[], Tensor], ...]]]:
+        """What other arguments would make of the same queries and keys, from near to far."""
+
+        def other(**changed: Tensor | None) -> Callable[[], Tensor]:
+            return lambda: replace(self, **changed).weights  # type: ignore[arg-type]
+
+        yield "another scale", tuple(other(dot=x * self.dot) for x in SCALED)
+        if self.bias is not None:
+            yield "no bias", (other(bias=None),)
+        for steps in (1, -1):
+            for one, found in ((False, self.open), (True, ~self.open)):
+                moved = found.roll(steps, -1)
+                moved[..., 0 if steps > 0 else -1] = False
+                mask = self.open & ~moved if one else self.open | moved
+                if bool((mask != self.open).any()):
+                    yield "another mask", (other(open=mask),)
 
 
-def _largest(y: Tensor) -> Tensor:
-    return y.abs().amax((-2, -1), keepdim=True)
+def _times(weights: Tensor, v: Tensor) -> Tensor:
+    """Weights (…, h, n, s) @ v (…, g, s, e), consecutive query heads sharing a value head."""
+    if weights.ndim >= 4 and v.ndim >= 3 and v.shape[-3] not in (1, weights.shape[-3]):
+        mixed = weights.unflatten(-3, (v.shape[-3], -1)).flatten(-3, -2) @ v
+        return mixed.unflatten(-2, (-1, weights.shape[-2])).flatten(-4, -3)
+    return weights @ v
+
+
+def _finite(x: Tensor) -> Tensor:
+    return x.nan_to_num(0, 0, 0)
 
 
 def sample(t: int, turn: int, count: int = ROWS) -> Tensor:

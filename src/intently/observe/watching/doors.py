@@ -1,27 +1,39 @@
 """The doors through which models attend: functions that are replaced while anybody listens.
 
-`scope` knows who listens in this thread or task; for everybody else, the replacements call the
-originals.
+All watches share one replacement, which asks at each call who watches (`scope.current`), so that
+watches nest, and other threads and tasks call the originals. They are undone after the last watch.
+
+Ctrl-C may interrupt at any instruction. A patch is therefore noted before its name is replaced, and
+forgotten after the name is restored; whatever nobody claims is restored by whoever comes next.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import nn
 
 from intently.errors import KernelError, build
-from intently.observe.watching import patches
-from intently.observe.watching.inputs import Inputs
-from intently.observe.watching.listener import Listener
-from intently.observe.watching.patches import Function, Target
-from intently.observe.watching.scope import begin, current, leave, tell_elsewhere
-from intently.observe.watching.searched import Searched
+from intently.observe import sources
+from intently.observe.sources import by_hand
+from intently.observe.watching.modules import Inputs
+from intently.observe.watching.scope import (
+    Function,
+    Listener,
+    Target,
+    begin,
+    current,
+    leave,
+    tell_elsewhere,
+)
 
 FIX_COMPILED = (
     "watch the model that was compiled (model._orig_mod), or run it within "
@@ -38,44 +50,41 @@ def listen(listener: Listener, undo: ExitStack) -> None:
     undo.callback(_compiler_forgets, _compiler_knows())
     modules = listener.names.modules
     same = (other.targets for other in current() if other.names.modules == modules)
-    listener.targets = next(same, None) or _targets(Searched.of(modules))
-    claim = patches.Claim(listener.targets)
+    listener.targets = next(same, None) or _targets(modules)
+    claim = Claim(listener.targets)
     for _ in range(2):  # the second does what an interrupt made the first leave out
-        undo.callback(patches.remove, claim)
+        undo.callback(remove, claim)
         undo.callback(leave, listener)
-    patches.install(claim)
+    install(claim)
     begin(listener)
 
 
-def _targets(searched: Searched) -> list[Target]:
-    """The targets of every source, and the calls of modules, which tell those that run."""
-    from intently.observe import sources
+def _targets(modules: Mapping[nn.Module, str]) -> list[Target]:
+    """The targets of every source, and the calls of modules, which tell those that run.
 
-    found = _calls(searched)
-    for targets in sources.every():
-        found += targets(searched)
+    The calls are those of `nn.Module`, and of classes of the model that are called in a way of
+    their own. Python updates every subclass if ``nn.Module.__call__`` changes, up to thousands; a
+    compiled module, which a stance makes run, is called by nothing else.
+    """
+    kinds = {
+        kind: None for own in {type(module): None for module in modules} for kind in own.__mro__
+    }
+    found = [
+        Target(kind, "__call__", _named)
+        for kind in kinds
+        if kind is not nn.Module and "__call__" in vars(kind) and issubclass(kind, nn.Module)
+    ]
+    compiled = not modules
+    for module in modules:
+        compiled = compiled or module._compiled_call_impl is not None
+    found.append(Target(nn.Module, "__call__" if compiled else "_call_impl", _named))
     frames = sys.modules.get("torch._dynamo.eval_frame")
     if frames is not None:
         found.append(Target(frames, "_callback_from_stance", _compiled_region))
-    return found
-
-
-def _calls(searched: Searched) -> list[Target]:
-    """The calls of `nn.Module`, and of classes of the model that are called in a way of their own.
-
-    Python updates every subclass if ``nn.Module.__call__`` changes, up to thousands; a compiled
-    module, which a stance makes run, is called by nothing else.
-    """
-    own = [kind for kind in searched.kinds if kind is not nn.Module and "__call__" in vars(kind)]
-    found = [Target(kind, "__call__", _named) for kind in own if issubclass(kind, nn.Module)]
-    compiled = any(module._compiled_call_impl for module in searched.modules)
-    name = "__call__" if compiled or not searched.modules else "_call_impl"
-    return [*found, Target(nn.Module, name, _named)]
+    return found + sources.targets(modules, kinds)
 
 
 def _named(original: Function) -> Function:
-    from intently.observe.sources import by_hand
-
     as_before = nullcontext()
 
     @wraps(original)  # a host may look up what its processor takes
@@ -146,3 +155,177 @@ def _compiler_forgets(knew: bool) -> None:
     rules = sys.modules.get("torch._dynamo.trace_rules")
     if rules is not None and not knew:
         rules.get_torch_obj_rule_map.cache_clear()
+
+
+# --- replacing by name ----------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Claim:
+    """Targets that are to be replaced as long as this object lives and is ``wanted``."""
+
+    targets: list[Target]
+    wanted: bool = True
+
+
+@dataclass
+class _Patch:
+    target: Target
+    original: Function
+    replacement: Function
+    inherited: bool
+
+
+_lock: Any = threading.RLock()
+_claims: list[ref[Claim]] = []
+_patches: dict[tuple[int, Any], _Patch] = {}
+_searched: list[Any] = []
+"""The modules in which functions were searched last."""
+_bound: dict[int, list[tuple[dict[str, Any], str]]] = {}
+"""For a function by id: where these modules bind it."""
+
+
+STAY = "torch._C", "intently.observe.sources"
+"""Where names stay: those by which PyTorch's compiler and pickle know functions."""
+
+
+def install(claim: Claim) -> None:
+    """Replace every target of a claim; if one fails, none stays."""
+    try:
+        _alone(lambda: _claim(claim))
+    except BaseException:
+        remove(claim)
+        raise
+    _settle()
+
+
+def remove(claim: Claim) -> None:
+    """Give up a claim, and restore what nobody else claims; doing it again changes nothing.
+
+    The garbage collector may call this at any time, even while targets are installed: whoever holds
+    the lock then restores them afterwards.
+    """
+    claim.wanted = False
+    _settle()
+
+
+def active() -> int:
+    """How many names are replaced at the moment."""
+    return len(_patches)
+
+
+def _settle() -> None:
+    while _patches and not _lock._is_owned() and _unclaimed():
+        if not _alone(_mend, blocking=False):
+            break
+
+
+def _alone(work: Callable[[], None], *, blocking: bool = True) -> bool:
+    """Do something while no other thread changes patches; False if one does and it may not wait."""
+    try:
+        if not _lock.acquire(blocking):
+            return False
+        work()
+        _lock.release()
+    except BaseException:  # an interrupt may come right before the release, or after it
+        if _lock._is_owned():
+            _lock.release()
+        raise
+    return True
+
+
+def _unclaimed() -> dict[tuple[int, Any], _Patch]:
+    """The patches that nobody wants any more, the last first."""
+    wanted = set[tuple[int, Any]]()
+    for one in list(_claims):
+        claim = one()
+        if claim is not None and claim.wanted:
+            for target in claim.targets:
+                wanted.add((id(target.owner), target.name))
+    left: dict[tuple[int, Any], _Patch] = {}
+    for key, patch in reversed(list(_patches.items())):
+        if key not in wanted:
+            left[key] = patch
+    return left
+
+
+def _claim(claim: Claim) -> None:
+    if _patches:
+        _mend()
+    _claims.append(ref(claim))
+    changes: list[tuple[Function, Function]] = []
+    for target in claim.targets:
+        owner, name = target.owner, target.name
+        own = owner if isinstance(owner, dict) else None
+        if own is None:
+            own = dict(enumerate(owner)) if isinstance(owner, list) else vars(owner)
+        patch = _patches.get((id(owner), name))
+        if patch is None:
+            inherited = name not in own
+            original = getattr(owner, name) if inherited else own[name]
+            patch = _Patch(target, original, target.wrap(original), inherited)
+            _patches[id(owner), name] = patch
+        if own.get(name, patch.original) is patch.original:
+            if isinstance(owner, (dict, list)):
+                owner[name] = patch.replacement
+            else:
+                setattr(owner, name, patch.replacement)
+        if target.everywhere:  # again for each watch: modules may have been imported since
+            changes.append((patch.original, patch.replacement))
+    _rebind(changes, 0)
+
+
+def _mend() -> None:
+    """Restore and forget what nobody claims."""
+    gone = _unclaimed()
+    changes: list[tuple[Function, Function]] = []
+    for patch in gone.values():
+        owner, name = patch.target.owner, patch.target.name
+        if isinstance(owner, (dict, list)):
+            there = name in owner if isinstance(owner, dict) else name < len(owner)
+            if there and owner[name] is patch.replacement:
+                owner[name] = patch.original
+        elif vars(owner).get(name) is patch.replacement:
+            if patch.inherited:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, patch.original)
+        if patch.target.everywhere:
+            changes.append((patch.original, patch.replacement))
+    _rebind(changes, 1)
+    for key in gone:
+        del _patches[key]
+    _claims[:] = [x for x in _claims if (claim := x()) is not None and claim.wanted]
+
+
+def _rebind(changes: list[tuple[Function, Function]], now: int) -> None:
+    """Change the globals of all modules that are bound to one of a pair, now the first or second.
+
+    If the modules are those of the last search, only the places found then and ``__main__``, where
+    people type, are searched.
+    """
+    if not changes:
+        return
+    modules = list(sys.modules.values())
+    if modules != _searched:
+        _bound.clear()
+        _searched[:] = modules
+    left = {id(pair[now]): id(pair[0]) for pair in changes if id(pair[0]) not in _bound}
+    if left:
+        found: dict[int, list[tuple[dict[str, Any], str]]] = {x: [] for x in left.values()}
+        for name, module in list(sys.modules.items()):
+            names = getattr(module, "__dict__", None)
+            if isinstance(names, dict) and not name.startswith(STAY):
+                for key, x in list(names.items()):
+                    if id(x) in left:
+                        found[left[id(x)]].append((names, key))
+        _bound.update(found)
+    main = vars(sys.modules["__main__"])
+    for pair in changes:
+        old, new = pair[now], pair[1 - now]
+        for names, key in _bound[id(pair[0])]:
+            if names.get(key) is old:
+                names[key] = new
+        for key, x in list(main.items()):
+            if x is old:
+                main[key] = new

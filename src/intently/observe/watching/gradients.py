@@ -9,7 +9,7 @@ from intently.observe.recording.coverage import Coverage
 from intently.observe.recording.recording import Entry
 from intently.observe.storage.stores import Store
 from intently.observe.watching.call import Call, operand
-from intently.observe.watching.isolation import alone
+from intently.observe.watching.scope import alone
 
 NO_GRAPH = (
     "the call ran without gradients: under torch.no_grad, from parameters and inputs that need "

@@ -20,14 +20,11 @@ from intently.observe.recording.labels import Reads, Tokens
 from intently.observe.recording.recording import Entry, Recording
 from intently.observe.storage.stores import Store
 from intently.observe.watching import checking
-from intently.observe.watching.call import IN_TRACE, Call, Weights, numberless, operand
+from intently.observe.watching.call import IN_TRACE, Call, Projected, Weights, numberless, operand
 from intently.observe.watching.gradients import Gradients
-from intently.observe.watching.inputs import comes_from_elsewhere
-from intently.observe.watching.isolation import alone
-from intently.observe.watching.listener import Listener, in_backward
 from intently.observe.watching.mask_inference import KnownMasks
-from intently.observe.watching.naming import Names
-from intently.observe.watching.plain_check import confirmed
+from intently.observe.watching.modules import Names, comes_from_elsewhere
+from intently.observe.watching.scope import Listener, alone, in_backward
 from intently.observe.watching.unseen import ELSEWHERE, LAST_BITS, Ran, unseen
 
 COMPILED = "Code compiled by torch.compile ran meanwhile; what it attended to could not be seen."
@@ -160,13 +157,15 @@ class Recorder(Listener):
         step = self._normalised(call)
         found: checking.Verdict | None = None
         if call.as_weights is not None:
-            found = self._confirmed(name, step)
-            why = None if found else self._differs(step)
+            found = self._verdict(name, step)
+            why = None if found.verified else OTHERS if found.verified is False else HIDDEN
             why = EMPTY if _sees_empty(step) else why
             why = why or (EARLIER if self._generations.keeps_weights(place) else None)
             if why is not None:
-                call, found = call.as_weights(why), None
+                call = call.as_weights(why)
                 step = self._normalised(call)
+            if why is not None or self._store.dtype is not None or self._store.kind == "reference":
+                found = None  # a copy has the same bits, so it need not be compared again
         for text, why in ((AS_IT_IS, call.as_it_is), (THEN, call.then)):
             if why is not None and why is not EARLIER:
                 self.recording.covered.note(text.format(name, why))
@@ -180,25 +179,18 @@ class Recorder(Listener):
         elif entry.steps == 1:
             self._generations.begin(place, entry, call)
 
-    def _confirmed(self, name: str, step: Step) -> checking.Verdict | None:
-        """The verdict on a new entry of a call by hand, if the quick check on its operands says it.
-
-        A copy has the same bits, so it need not be compared again; a reference may be stale.
-        """
-        if self._store.dtype is not None or self._store.kind == "reference":
-            return None
+    def _verdict(self, name: str, step: Step) -> checking.Verdict:
+        """The verdict on the queries and keys of a call by hand, as the model had them."""
         turn = _turn(name, self._counts.get(name, 0), 1)
-        return confirmed(step.call, operand(step.q), operand(step.k), step.spec.get(), turn)
-
-    def _differs(self, step: Step) -> str | None:
-        """Why queries and keys do not stand for the weights of a call by hand; None if they do."""
         matrix = step.spec.get().attend(operand(step.q), operand(step.k))
-        found = checking.check(step.call, matrix, 0, self._store.dtype)
-        if found.verified:
-            return None
-        return HIDDEN if checking.hidden_by_rounding(found.why) else OTHERS
+        return checking.check(step.call, matrix, turn, self._store.dtype)
 
     def _normalised(self, call: Call) -> Step:
+        if isinstance(call.q, Projected) and isinstance(call.k, Projected):
+            shape, (*_, s, _) = call.q.shape, call.k.shape
+            g = Geometry(shape[:-2], shape[-2], s, call.q.x.device)
+            whole = self._masks.simplified(call.how, g)
+            return Step(call, call.q, call.k, self._store.how(whole), g)
         q, k = operand(call.q).detach(), operand(call.k).detach()
         g, shown = _geometry(q, k), call.shown
         whole = self._masks.simplified(call.how, g)
@@ -237,8 +229,6 @@ class Recorder(Listener):
         """Compare with the output unless a verdict was ``found``; remember the worst verdict."""
         try:
             turn = _turn(entry.name, entry.index, entry.steps)
-            if found is None and matrix == entry.attention:
-                found = confirmed(call, *entry.rows.operands(), entry.rows.how(), turn)
             found = found or checking.check(call, matrix(), turn, self._store.dtype)
         except StaleError as error:
             found = checking.Verdict(None, str(error))

@@ -9,19 +9,116 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar, Token
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
-from torch import nn
-from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, _push_mode
+from torch import Tensor, nn
+from torch.utils._python_dispatch import (
+    _disable_current_modes,
+    _get_current_dispatch_mode,
+    _pop_mode,
+    _push_mode,
+)
 
+from intently.core.kernels.operands import in_autocast, no_autocast
 from intently.observe.watching.call import Call
-from intently.observe.watching.listener import Changing, Listener, Made, in_backward
-from intently.observe.watching.patches import Function
+from intently.observe.watching.modules import Names, Running
+from intently.observe.watching.unseen import Ran, Softmax
+
+Function: TypeAlias = Callable[..., Any]
+Made: TypeAlias = "Callable[[], Call | str]"
+"""Makes a call, or the text that says why there is none."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """Replace ``owner.name`` by ``wrap(original)``; with ``everywhere`` its from-imports too.
+
+    A dict or list is an owner too, whose names are its keys or indices; a text is the name of a
+    module, with a class in it after a colon, whose function is replaced if it is imported.
+    """
+
+    owner: Any
+    name: Any
+    wrap: Callable[[Function], Function]
+    everywhere: bool = False
+
+
+class Listener(ABC):
+    """Knows which modules run and which of them it wants; a watch keeps calls, edits change them.
+
+    ``plain`` are modules whose code does not attend by hand, ``targets`` the doors that are open.
+    """
+
+    def __init__(self, names: Names) -> None:
+        self.names, self.running, self.ran = names, Running(), Ran()
+        self.plain: set[nn.Module] = set()
+        self.targets: list[Target] = []
+        self._open, self.closed = True, False
+
+    @abstractmethod
+    def see(self, call: Call) -> None:
+        """Hear of a call."""
+
+    @abstractmethod
+    def miss(self, module: nn.Module | None, source: str, why: str) -> None:
+        """Hear that a source saw a call that it cannot read, and why."""
+
+    def suspect(self, module: nn.Module | None, source: str, why: str) -> None:
+        """Hear that a source saw what may be a part of attention that is not seen, and why."""
+        self.miss(module, source, why)
+
+    def called(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Hear of the arguments of the outermost module that runs; most do not care."""
+        del args, kwargs
+
+    @abstractmethod
+    def mixed(self, module: nn.Module | None, what: str) -> None:
+        """Hear that a module mixes parts of a model, and does not attend to rows."""
+
+    @abstractmethod
+    def compiled(self) -> None:
+        """Hear that code compiled by torch.compile begins to run."""
+
+    @abstractmethod
+    def reordered(self, index: object) -> None:
+        """Hear that a cache goes on with the rows ``index`` (b,) of the step before."""
+
+    def softmax(self, weights: Tensor, softmax: Softmax) -> nn.Module | None:
+        """Note a softmax outside of all functions that are seen, and return whose it is."""
+        if not self._open or in_backward():
+            return None
+        return self.ran.weights(self.running, weights, softmax)
+
+    def wants(self, module: nn.Module) -> bool:
+        """Whether calls of a module are wanted."""
+        return self._open and self._named(module) is not None
+
+    def _named(self, module: nn.Module | None) -> str | None:
+        """The name of a call's module; None for a call that is not wanted."""
+        name = self.names.of(module, self.running) if self._open else None
+        return name if name is not None and self.names.wanted(name) else None
+
+
+class Changing(Listener):
+    """A listener that changes calls before others hear of them."""
+
+    @abstractmethod
+    def changed(
+        self, module: nn.Module | None, source: str, make: Made, result: Any
+    ) -> tuple[Any, Made]:
+        """Return the result that the model gets instead, and what makes the call with it."""
+
+
+def in_backward() -> bool:
+    """Whether a backward pass runs in this thread."""
+    return torch._C._current_graph_task_id() != -1
 
 
 class _Scope(NamedTuple):
@@ -44,7 +141,9 @@ def current() -> tuple[Listener, ...]:
     if torch.compiler.is_compiling():
         return ()
     scope = _scope.get()
-    if not scope.listeners or not _here(scope):
+    if not scope.listeners or scope.thread != threading.get_ident():
+        return ()
+    if scope.task is not None and scope.task is not _task():
         return ()
     for listener in scope.listeners:
         if listener.closed:  # by another thread, which cannot change what this one watches
@@ -193,3 +292,29 @@ def _made(make: Made, module: nn.Module | None) -> Call | str:
         return call
     except Exception as error:  # whatever a model hands to its attention
         return f"{type(error).__name__}: {error}"
+
+
+# --- computing beside a model -----------------------------------------------------------------
+
+_AS_IT_IS = nullcontext()
+
+
+def alone(device: torch.device) -> AbstractContextManager[None]:
+    """Compute without gradients, autocast and modes of the user."""
+    modes = torch._C._len_torch_dispatch_stack() + torch._C._is_torch_function_enabled()
+    modes += torch.is_grad_enabled() + torch.is_inference_mode_enabled()
+    return _changed(device) if modes or in_autocast(device) else _AS_IT_IS
+
+
+@contextmanager
+def _changed(device: torch.device) -> Iterator[None]:
+    modes = torch._C._len_torch_dispatch_stack()
+    none = _disable_current_modes() if modes else nullcontext()
+    with (
+        torch.inference_mode(False),
+        torch.no_grad(),
+        no_autocast(device),
+        torch._C.DisableTorchFunction(),
+        none,
+    ):
+        yield

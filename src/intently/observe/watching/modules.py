@@ -1,16 +1,19 @@
-"""Names of modules, patterns over them, and the modules that run."""
+"""The modules of a model: their names, those that run, and what these made of their inputs."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from intently.errors import ArgumentError, KindError, build
-from intently.observe.watching.inputs import Inputs
+from intently.nn import MultiHeadAttention
+from intently.observe.watching.call import Call, Projected
 
 OUTSIDE = "attention"
 """The name of attention that no module runs."""
@@ -36,7 +39,9 @@ class Running(list[nn.Module]):
         """Leave the innermost, which returned ``result``."""
         self.numbers.pop()
         self.pop()
-        self.makes(next(self.inputs.pop().tensors(), None), result)
+        inner = self.inputs.pop()
+        if self.inputs:
+            self.inputs[-1].makes(next(inner.tensors(), None), result)
 
     def makes(self, x: Any, y: Any) -> None:
         """Remember in the innermost forward that y was made of x."""
@@ -95,6 +100,8 @@ class Names:
 
     def chosen(self) -> dict[nn.Module, str]:
         """The modules of the model that a pattern asks for, and their names."""
+        if self._patterns is None:
+            return self._names
         return {module: name for module, name in self._names.items() if self.wanted(name)}
 
     def __contains__(self, module: nn.Module) -> bool:
@@ -161,3 +168,123 @@ def matches(name: str, pattern: str) -> bool:
     """Whether a pattern matches the name of a module, or of a module around it."""
     parts = name.split(".")
     return any(fnmatchcase(".".join(parts[: n + 1]), pattern) for n in range(len(parts)))
+
+
+# --- where keys come from -------------------------------------------------------------------------
+
+TAKEN = {nn.MultiheadAttention: ("query", "key", "value"), MultiHeadAttention: ("x", "context")}
+"""Modules that project in ways that are not seen, and what they take."""
+
+
+class Inputs:
+    """What the forward of a module was given, and of what the parts that ran in it made others."""
+
+    def __init__(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        self.module, self._args, self._kwargs = module, args, kwargs
+        self._made: dict[int, tuple[StorageWeakRef, StorageWeakRef]] = {}
+
+    def tensors(self) -> Iterator[Tensor]:
+        """The tensors it was given, in order."""
+        return (x for x in (*self._args, *self._kwargs.values()) if isinstance(x, Tensor))
+
+    def taken(self) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Queries, keys and values as one of `TAKEN` gets them; None for other modules."""
+        names = next((x for kind, x in TAKEN.items() if isinstance(self.module, kind)), ())
+        given = dict(zip(names, self._args)) | dict(self._kwargs)
+        found = [given[name] for name in names if isinstance(given.get(name), Tensor)]
+        return (found[0], found[1], found[-1]) if len(found) == len(names) > 0 else None
+
+    def shared(self, place: int) -> bool:
+        """Whether it was given several parts of one memory, which need not be of one text."""
+        return len({_view(x) for x in self.tensors() if _memory(x) == place}) > 1
+
+    def makes(self, x: Any, y: Any) -> None:
+        """Remember that ``y``, or the first of several, was made of x."""
+        y = y[0] if isinstance(y, (tuple, list)) and y else y
+        if not isinstance(x, Tensor) or not isinstance(y, Tensor):
+            return
+        before, after = storage_of(x), storage_of(y)
+        if before is not None and after is not None and before._cdata != after._cdata:
+            alive, root = self._made.get(before._cdata, (None, None))
+            if root is None or alive is None or alive.expired():
+                root = StorageWeakRef(before)
+            self._made[after._cdata] = StorageWeakRef(after), root
+
+    def made(self, x: Tensor) -> bool:
+        """Whether a part that ran in this forward made x."""
+        return _memory(x) in self._made
+
+    def root(self, x: Tensor) -> int | None:
+        """The memory that x was made of in the end."""
+        place = _memory(x)
+        alive, root = self._made.get(place, (None, None)) if place is not None else (None, None)
+        if root is None or alive is None:
+            return place
+        return None if alive.expired() or root.expired() else root.cdata
+
+
+def comes_from_elsewhere(call: Call, around: Sequence[Inputs]) -> bool | None:
+    """Whether the keys of a call come from elsewhere than its queries; None if that is not seen.
+
+    ``around`` are the inputs of the running forwards, the innermost last.
+    """
+    q = call.q.x if isinstance(call.q, Projected) else call.q
+    k = call.k.x if isinstance(call.k, Projected) else call.k
+    v = call.v.x if isinstance(call.v, Projected) else call.v
+    if q is k and isinstance(call.q, Projected):
+        return False
+    if _memory(q) is not None and _memory(q) in (_memory(k), _memory(v)):
+        return False if any(inputs.made(q) for inputs in around) else None  # by one projection
+    for n, inputs in reversed([*enumerate(around)]):
+        taken = inputs.taken()
+        if taken is not None:
+            return _given(*taken, around[n - 1] if n else None)
+        key = next((x for x in (v, k) if inputs.made(x)), None)
+        if key is not None:
+            return _projected(inputs, q, key)
+    return None
+
+
+def _given(queries: Tensor, keys: Tensor, values: Tensor, outer: Inputs | None) -> bool | None:
+    """The same of tensors that a module got, in the forward ``outer``."""
+    for x in (keys, values):
+        if _memory(queries) == _memory(x):
+            return False if _view(queries) == _view(x) else None
+    if outer is None:
+        return True
+    home = outer.root(queries)
+    if home is None or home not in map(outer.root, (keys, values)):
+        return True
+    return None if outer.shared(home) else False
+
+
+def _projected(inputs: Inputs, q: Tensor, key: Tensor) -> bool | None:
+    """The same of keys that a part of a module made: its first input is what queries come from."""
+    given, home = [_memory(x) for x in inputs.tensors()], inputs.root(key)
+    asks = inputs.root(q)
+    if home is None or inputs.shared(home):
+        return None
+    if asks == home:
+        return False
+    if home not in given:
+        return None
+    return home != (asks if asks in given else given[0])
+
+
+def storage_of(x: Tensor) -> torch.UntypedStorage | None:
+    """The memory of a tensor; None if it has none (sparse, under torch.func) or is nested."""
+    if x.is_nested:
+        return None
+    try:
+        return x.untyped_storage()
+    except NotImplementedError:
+        return None
+
+
+def _view(x: Tensor) -> tuple[Any, ...]:
+    return x.storage_offset(), x.shape
+
+
+def _memory(x: Tensor) -> int | None:
+    storage = storage_of(x)
+    return None if storage is None else storage._cdata
