@@ -44,7 +44,7 @@ MIXED = {
 }
 EARLIER = "those of earlier steps are"
 HIDDEN = "rounding hides whether its queries and keys give them"
-AS_IT_IS = "{}: the weights themselves are kept, t · s numbers, because {}."
+AS_IT_IS = "{}: the weights themselves are kept, because {}."
 EDITED = "{}: these are the weights after {}."
 
 
