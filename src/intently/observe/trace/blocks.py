@@ -18,6 +18,8 @@ from intently.observe.trace.scores import Scores
 from intently.observe.trace.sites import DEEP, Site, finest
 
 STEPS = 64
+SLACK = 0.02
+"""How far the blocks in their places may be from the output, of its largest entry."""
 
 
 class Located(NamedTuple):
@@ -79,6 +81,9 @@ def in_place(site: Site, scores: Scores | None) -> Placed | None:
     if not _are_rows(values, columns, site.values, ordered):
         return None
     if not _are_rows(output, rows, site.output, ordered):
+        return None
+    off = (weights.matmul(values) - output).abs().max()
+    if bool(off > SLACK * output.abs().max()):  # what is attended beside the text counts, too
         return None
     return Placed(weights, values, output, ordered)
 

@@ -27,6 +27,7 @@ NO_PRODUCT = "the scores of its softmax are no product of queries and keys"
 IN_BLOCKS = "it attends in blocks"
 DROPPED = "dropout changed weights in blocks"
 CHANGED = "{} changed its weights before they met the values"
+PARTS = "they met their values in several products"
 OTHER = "{} made them a whole"
 
 
@@ -94,6 +95,8 @@ def why(site: Site) -> str:
     normal = site.normal
     assert normal is not None
     changes = _changes(normal)
+    if site.parts:
+        return PARTS
     if not normal.sure:
         return OTHER.format(" and ".join([f"aten.{normal.node.name}", *changes]))
     if changes:
@@ -112,7 +115,7 @@ def changed(site: Site) -> str | None:
 
 
 def _changes(normal: Normal) -> list[str]:
-    return [f"aten.{name}" for name in normal.changes if name != "native_dropout"]
+    return [f"aten.{x}" for x in dict.fromkeys(normal.changes) if x != "native_dropout"]
 
 
 def weights_kept(site: Site, reason: str, y: Tensor | After, **more: Any) -> Call:

@@ -251,6 +251,7 @@ class Trace(TorchDispatchMode):
         node = site.normal.node
         softmax = self._softmaxes.get(node)
         for other in upstream(site.contraction.views[site.side]):
+            self._loose.pop(other, None)
             if other in self._softmaxes:
                 self._softmaxes[other].met = True
         whose = softmax.module if softmax is not None else None

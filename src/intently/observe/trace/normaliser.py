@@ -18,6 +18,10 @@ TOTALS = frozenset(("sum", "nansum", "index_add", "scatter_add", "scatter_reduce
 STEPS = 96
 """Operations at most that are followed back from a product."""
 
+LAYERS = frozenset(("module", "mm", "addmm", "convolution", "native_layer_norm"))
+MOST = 2
+"""Layers at most that may change weights, such as a convolution over heads and a norm."""
+
 SLACK = 0.02
 """How far from 1 a sum of weights may be, by rounding or an epsilon."""
 
@@ -62,8 +66,9 @@ def normaliser(view: View, line: Line) -> Normal | None:
                 maybe = Normal(node, False, so_far.changes, so_far.dropped)
         elif node.name == "_log_softmax" and axes <= {along(node)} and maybe is None:
             maybe = Normal(node, False, so_far.changes, so_far.dropped)
-        for i, x, x_line in _onward(node, found):
-            left.append((x, x_line, _after(so_far, node, i)))
+        if sum(name in LAYERS for name in (node.name, *so_far.changes)) <= MOST:
+            for i, x, x_line in _onward(node, found):
+                left.append((x, x_line, _after(so_far, node, i)))
     return maybe
 
 
@@ -166,11 +171,15 @@ def mixes(view: View) -> bool:
 
 
 def whole(weights: Tensor) -> bool:
-    """Whether weights (…, s) are shares: none below 0, and each row 1 in sum, or empty."""
+    """Whether weights (…, s) are shares: none below 0, and each row 1 in sum, or empty.
+
+    A row must have several: a single weight may be 1 by chance.
+    """
     if not weights.numel():
         return False
     w = weights.detach()
     w = w if w.dtype is torch.float64 else w.float()
     sums = w.sum(-1)
     one = (sums - 1).abs() <= SLACK
-    return bool((w >= -1e-6).all() & (one | (sums == 0)).all() & one.any())
+    several = ((w != 0).sum(-1) > 1).any()
+    return bool((w >= -1e-6).all() & (one | (sums == 0)).all() & one.any() & several)

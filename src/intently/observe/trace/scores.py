@@ -38,7 +38,7 @@ class Scores:
 
 def scores(site: Site) -> Scores | None:
     """The queries and keys of weights; None if it takes more than one product and one softmax."""
-    if site.normal is None or site.contraction.rows is not None:
+    if site.normal is None or site.contraction.rows is not None or site.parts:
         return None
     walk = _Walk(site)
     for _ in range(STEPS):

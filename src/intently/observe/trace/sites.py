@@ -27,7 +27,8 @@ class Site:
     the contraction, as views of its tensors, without h where a code has but t and s; ``normal`` is
     None if nothing normalises the weights along the keys. It was found ``again`` if a checkpoint
     computed it in the backward pass. ``at`` are the places of the output in what was written, for
-    a sum of products, ``parts`` those of some keys each; ``into`` is the tensor that stands for what was written since.
+    a sum of products; ``into`` is the tensor that stands for what was written since. ``parts`` are
+    the sites of some keys each that it was joined of.
     """
 
     node: Node
@@ -61,7 +62,7 @@ def found(contraction: Contraction) -> Site | None:
             continue
         keys = [x for x in contraction.axes if x.count > 1 and x.steps[2] == 0 and all(x.steps[:2])]
         one, normal = _normal(contraction, side, keys)
-        if normal is None:
+        if normal is None or normal.node in upstream(values):  # a power of weights, an inverse
             continue
         site = laid_out(one.alone(), side, normal)
         if not normal.sure and not whole(site.weights):
@@ -79,21 +80,17 @@ def found(contraction: Contraction) -> Site | None:
 
 
 def unnormalised(contraction: Contraction) -> bool:
-    """Whether values meet scores, or what is computed of them, that nothing makes a whole."""
+    """Whether values meet scores, or what is computed of them entry by entry."""
     keys = [x for x in contraction.axes if x.count > 1 and x.steps[2] == 0 and all(x.steps[:2])]
-    for side in (0, 1):
-        view = contraction.views[side]
-        for node in upstream(view, DEEP):
-            first = PRODUCTS.get(node.name)
-            scores = first is not None and all(x.node.data for i, x in node.views() if i >= first)
-            if scores and node is not contraction.views[1 - side].settled().node:
-                return bool(keys) and all(
-                    made_by_parameters(
-                        contraction.views[i], tuple((x.steps[i], x.count) for x in reversed(keys))
-                    )
-                    is False
-                    for i in (0, 1)
-                )
+    lines = [tuple((x.steps[i], x.count) for x in reversed(keys)) for i in (0, 1)]
+    for view in contraction.views:
+        node = view.settled().node
+        while node.entrywise and node.name not in SOFTMAX and (more := list(node.sources())):
+            node = more[0][1].settled().node
+        first = PRODUCTS.get(node.name)
+        if first is not None and all(x.node.data for i, x in node.views() if i >= first):
+            made = map(made_by_parameters, contraction.views, lines)
+            return bool(keys) and all(x is False for x in made)
     return False
 
 
@@ -114,8 +111,6 @@ def _normal(
 
 def together(sites: Sequence[Site]) -> Site:
     """The site of weights that met values in several products: of some of their keys, or of all."""
-    made = set[Node]().union(*(upstream(x.contraction.views[x.side]) for x in sites))
-    sites = [x for x in sites if x.node not in made] or sites  # a power of weights meets values
     first, parts = sites[0], dict[int, Site]()
     for site in sites:
         parts.setdefault(_start(site), site)
@@ -131,16 +126,8 @@ def together(sites: Sequence[Site]) -> Site:
         for name, axis in (("weights", -1), ("values", -2))
     )
     output = sum(x.output for x in some)
-    assert isinstance(output, Tensor) and first.normal is not None
-    changes = (*first.normal.changes, "slice")
-    return replace(
-        first,
-        weights=weights,
-        values=values,
-        output=output,
-        normal=replace(first.normal, changes=changes),
-        parts=some,
-    )
+    assert isinstance(output, Tensor)
+    return replace(first, weights=weights, values=values, output=output, parts=some)
 
 
 def _start(site: Site) -> int:

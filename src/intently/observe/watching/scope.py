@@ -30,7 +30,7 @@ class _Scope(NamedTuple):
     task: asyncio.Task[Any] | None
 
 
-PASSED = ("torch", "intently")
+PASSED = ("torch", "intently", "einops", "einx", "opt_einsum")
 """Packages whose own code is no model's."""
 
 _NOBODY = _Scope((), 0, None)

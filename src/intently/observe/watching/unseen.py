@@ -126,12 +126,9 @@ def unseen(
         elif name in by_hand:
             why = _by_hand(by_hand[name], name in known)
         elif not _under(name, told):
-            why = _suspect(module, ran, deep)
+            why = _suspect(module, ran, deep) or _written_out(module, ran, deep)
             if why is not None and any(names.get(m) in told for m in module.modules()):
                 why = None
-            written = None if why else _written_out(module, ran, deep)
-            if written and not any(names.get(m) in by_hand for m in module.modules()):
-                why = written
         if why is not None and (name not in known or name in by_hand):
             found[name] = why
     return found
