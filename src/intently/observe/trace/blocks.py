@@ -103,7 +103,8 @@ def of_sources(site: Site) -> Site:
 def _keys(site: Site) -> Located | None:
     """The positions of the keys, by where their values come from."""
     steps = [[(x.steps[1 - site.side], x.count) for x in group] for group in site.groups]
-    return located(site.contraction.views[1 - site.side], [*steps[:-2], steps[-1]])
+    heads = steps[:-2] or [[]]
+    return located(site.contraction.views[1 - site.side], [*heads, steps[-1]])
 
 
 def located(view: View, groups: Sequence[Sequence[tuple[int, int]]]) -> Located | None:
