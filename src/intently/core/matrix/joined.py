@@ -25,18 +25,30 @@ class Dense(LazyMatrix):
     A floating-point tensor is used without a copy; arrays, lists and integers are copied, as by
     `attend`. Raises `KindError` for anything else, `ArgumentError` for fewer than two axes.
 
+    ``softmax`` (…, t, s) are the weights before a model changed them.
+
     >>> Dense([[0.5, 0.5], [0, 1]]).entropy()
     tensor([0.6931, 0.0000])
     """
 
-    def __init__(self, weights: Tensor | Numbers, labels: Labels = (None, None)) -> None:
+    def __init__(
+        self,
+        weights: Tensor | Numbers,
+        labels: Labels = (None, None),
+        softmax: Tensor | None = None,
+    ) -> None:
         weights = as_tensor(weights, "weights")
         if weights.ndim < 2:
             raise build(ArgumentError, "weights", "numbers (…, t, s)", shape_of(weights))
         self.weights = self._like = weights
-        self._cast = in_autocast(weights.device)
+        self._cast, self._softmax = in_autocast(weights.device), softmax
         if labels != (None, None):
             self.labels = self.label(*labels).labels
+
+    @property
+    def softmax(self) -> Dense:
+        """The weights (…, t, s) before a model changed them; these, if it did not."""
+        return self if self._softmax is None else Dense(self._softmax, self.labels)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -53,10 +65,14 @@ class Dense(LazyMatrix):
             return self.weights @ v
 
     def _lead(self, index: tuple[Any, ...]) -> LazyMatrix:
-        return Dense(self.weights[index])
+        return Dense(self.weights[index], softmax=_of(self._softmax, lambda x: x[index]))
 
     def _to(self, device: torch.device) -> LazyMatrix:
-        return Dense(self.weights.to(device))
+        return Dense(self.weights.to(device), softmax=_of(self._softmax, lambda x: x.to(device)))
+
+
+def _of(x: Tensor | None, change: Callable[[Tensor], Tensor]) -> Tensor | None:
+    return None if x is None else change(x)
 
 
 class Stacked(LazyMatrix):

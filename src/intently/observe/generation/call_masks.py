@@ -44,7 +44,9 @@ def joined_how(pieces: Sequence[Piece]) -> AttentionSpec:
         return last
     if last.weights is not None:
         tiles = [how.weights for how in hows if isinstance(how.weights, Tensor)]
-        return replace(last, weights=_written(pieces, tiles))
+        before = [how.softmax for how in hows if how.softmax is not None]
+        softmax = _written(pieces, before) if len(before) == len(hows) else None
+        return replace(last, weights=_written(pieces, tiles), softmax=softmax)
     mask, bias = _plain(pieces, hows), last.bias
     if mask is None:
         seen = _written(pieces, [_allowed(how, p.geometry) for p, how in zip(pieces, hows)])
@@ -76,7 +78,9 @@ def first_part(how: AttentionSpec, g: Geometry, t: int, s: int) -> tuple[Attenti
     if bias is not None and (type(bias) is TensorBias or g.s - s != g.t - t):
         bias = as_bias(_added(how, g, part))
     weights = weights[..., :t, :s] if isinstance(weights, Tensor) else weights
-    return simplified(replace(how, mask=mask, bias=bias, weights=weights), part), part
+    softmax = None if how.softmax is None else how.softmax[..., :t, :s]
+    how = replace(how, mask=mask, bias=bias, weights=weights, softmax=softmax)
+    return simplified(how, part), part
 
 
 def trimmed(how: AttentionSpec, k: Tensor, g: Geometry) -> tuple[AttentionSpec, Tensor, Geometry]:

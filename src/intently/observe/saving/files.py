@@ -48,6 +48,7 @@ _HOW = {
     "scale?": (None, float, _TENSOR),
     "softcap?": (None, float),
     "sinks?": (None, _TENSOR),
+    "softmax?": (None, _TENSOR),
     "dropout": float,
     **{f"{name}?": object for name in _VALUES},
 }
@@ -257,7 +258,8 @@ def _part(name: str, x: Any, file: Mapped) -> Any:
 def _check(parts: Mapping[str, Tensor], how: AttentionSpec) -> None:
     """Raise unless the parts make a matrix; only the shapes of large tensors are checked."""
     q, k = parts["q"], parts["k"]
-    given = {"weights": how.weights} if isinstance(how.weights, Tensor) else {}
+    given = {name: getattr(how, name) for name in ("weights", "softmax")}
+    given = {name: x for name, x in given.items() if isinstance(x, Tensor)}
     for name, x in {**parts, **given}.items():
         if not x.is_floating_point():  # `attend` would take them for a learner's
             raise UnreadableError(f"{name}: expected a floating-point tensor; got dtype {x.dtype}")
@@ -267,6 +269,8 @@ def _check(parts: Mapping[str, Tensor], how: AttentionSpec) -> None:
     if how.weights is not None:
         if matrix.shape != (*q.shape[:-1], k.shape[-2]):
             raise UnreadableError(f"weights {matrix.shape} for {shapes}")
+        if how.softmax is not None and how.softmax.shape != matrix.shape:
+            raise UnreadableError(f"a softmax of {shape_of(how.softmax)} for {shapes}")
     elif not (q.numel() and k.numel()) and t * s * max(1, math.prod(lead)) > HOLLOW:
         raise UnreadableError(f"weights {matrix.shape} of queries and keys without entries")
     if math.prod(lead) > max(math.prod(q.shape[:-2]), math.prod(k.shape[:-2])):

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from intently.core.matrix.blocks import InBlocks
 from intently.errors import ArgumentError, MemoryRefused, StaleError, build, shape_of
 from intently.foundation.checks import check_word, whole_number
 from intently.foundation.values import Value
@@ -315,10 +314,9 @@ class Store:
             return None
         return kept
 
-    def _spend(self, weights: Tensor | InBlocks) -> None:
+    def _spend(self, weights: Sequence[Tensor]) -> None:
         """Take the room of weights from the budget; raises `MemoryRefused` where it has none."""
-        new = [x for x in AttentionSpec(weights=weights).tensors() if self._known(x) is None]
-        size = sum(_unexpanded(x).nbytes for x in new)
+        size = sum(_unexpanded(x).nbytes for x in weights if self._known(x) is None)
         if size > self._left:
             expected = f"at most the {self._left:,} bytes that are left of budget={self.budget:,}"
             cause = "no queries and keys give them, so that each of them is kept"
@@ -327,12 +325,12 @@ class Store:
         self._left -= size
 
     def how(self, how: AttentionSpec) -> KeptSpec:
-        """Keep the tensors of score, mask, bias, scale, sinks and weights, each once.
+        """Keep the tensors of score, mask, bias, scale, sinks, weights and softmax, once.
 
         Raises `MemoryRefused` for weights that the budget has no room for.
         """
         if how.weights is not None and self._spool is None:
-            self._spend(how.weights)
+            self._spend(AttentionSpec(weights=how.weights, softmax=how.softmax).tensors())
         tensors: list[Kept] = []
 
         def change(x: Tensor) -> Tensor:

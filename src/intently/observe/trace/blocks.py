@@ -45,11 +45,12 @@ def in_place(site: Site, scores: Scores | None) -> Placed | None:
     """The site with its blocks in their places; None if all queries share their keys."""
     if len(site.groups) < 4:
         return None
-    found = [_keys(part) for part in site.parts or [site]]
-    if None in found or len({x.size for x in found if x is not None}) > 1:
+    found = [x for part in site.parts or [site] if (x := _keys(part)) is not None]
+    if len(found) < max(1, len(site.parts)) or len({x.size for x in found}) > 1:
         return None
-    keys = Located(torch.cat([x.at for x in found if x is not None], -1), found[0].size)  # type: ignore[union-attr]
-    queries = None if scores is None else located(scores.asked, scores.groups)
+    keys = Located(torch.cat([x.at for x in found], -1), found[0].size)
+    asked = None if scores is None else scores.asked
+    queries = None if scores is None or asked is None else located(asked, scores.groups)
     lead = range(len(site.groups) - 3)
     both = [keys.at] if queries is None else [keys.at, queries.at]
     apart = [i for i in lead if any(_differs(at, i) for at in both)]

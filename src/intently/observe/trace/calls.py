@@ -14,6 +14,7 @@ from torch import Tensor
 from intently.core.biases import as_bias
 from intently.core.masks import allowed
 from intently.core.matrix import LazyMatrix
+from intently.observe.trace.axes import along
 from intently.observe.trace.blocks import Placed, in_place, of_sources
 from intently.observe.trace.normaliser import Normal
 from intently.observe.trace.scores import before_dropout, scores
@@ -51,7 +52,9 @@ def call_of(site: Site) -> Call:
         passed = partial(_pairs, site)
     as_weights = partial(weights_kept, made, y=y, met=met, passed=passed, put=put)
     if given is None:
-        return replace(as_weights(why(site)), changed=changed(site))
+        made = as_weights(why(site))
+        how = replace(made.how, softmax=earlier(site))
+        return replace(made, how=how, changed=changed(site))
     how = AttentionSpec(
         mask=allowed(reduce(and_, given.masks)) if given.masks else None,
         bias=reduce(add, map(as_bias, given.biases)) if given.biases else None,
@@ -112,6 +115,17 @@ def changed(site: Site) -> str | None:
     """What changed weights that were a whole before they met the values, None if nothing did."""
     normal = site.normal
     return (" and ".join(_changes(normal)) or None) if normal and normal.sure else None
+
+
+def earlier(site: Site) -> Tensor | None:
+    """The weights (*b, h, t, s) of the softmax, before something changed them."""
+    normal, size = site.normal, site.weights.shape
+    found = normal.node.kept(-1) if normal and changed(site) else None
+    if found is None or normal is None:
+        return None
+    found = found.movedim(along(normal.node), -1)
+    alike = found.shape[-2:] == size[-2:] and found.numel() == site.weights.numel()
+    return found.reshape(size) if alike else None
 
 
 def _changes(normal: Normal) -> list[str]:

@@ -16,7 +16,7 @@ from intently.observe.trace.graph import COPIES, SOFTMAX, Node, View
 class Axis(NamedTuple):
     """An axis of a contraction: its size, and its steps in factors and result, 0 for none."""
 
-    count: int
+    count: int  # pyright: ignore[reportIncompatibleMethodOverride]
     steps: tuple[int, int, int]
 
 

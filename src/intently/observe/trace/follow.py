@@ -175,6 +175,8 @@ class Trace(TorchDispatchMode):
             softmax = self._softmaxes[node] = Softmax(node.size)
             for listener in current():
                 softmax.module = listener.softmax(out, softmax) or softmax.module
+            node.keep(-1, out)
+            self._remember(node)
         if node.name in CHOOSES:
             for i, x in enumerate(args[1:], 1):
                 for j, y in enumerate(x) if isinstance(x, (list, tuple)) else [(0, x)]:
@@ -188,11 +190,15 @@ class Trace(TorchDispatchMode):
                 node.keep(i, x)
                 large |= x.numel() >= out.numel()
         if large and node.name not in PRODUCTS:
-            self._recent.append(node)
-            if len(self._recent) > RECENT:
-                old = self._recent.pop(0)
-                size = torch.Size(old.size).numel()
-                old.tensors = {i: p for i, p in old.tensors.items() if p[0].numel() < size}
+            self._remember(node)
+
+    def _remember(self, node: Node) -> None:
+        """Keep large tensors of a node until some others were kept."""
+        self._recent.append(node)
+        if len(self._recent) > RECENT:
+            old = self._recent.pop(0)
+            size = torch.Size(old.size).numel()
+            old.tensors = {i: p for i, p in old.tensors.items() if p[0].numel() < size}
 
     def _look(self, node: Node, args: Any, out: Tensor) -> None:
         if node.name in ("div", "mul"):

@@ -48,7 +48,7 @@ class View(NamedTuple):
     @staticmethod
     def of(node: Node, x: Tensor) -> View:
         """The view that a tensor is of the memory of its node."""
-        return View(node, tuple(x.shape), x.stride(), x.storage_offset())
+        return View(node, tuple(x.shape), x.stride(), int(x.storage_offset()))
 
     def line(self, *axes: int) -> Line:
         """Some axes as one, the innermost first."""
@@ -101,7 +101,7 @@ class Node:
         before: Node | None = None,
     ) -> None:
         self.name, self.func, self.args, self.kwargs = name, func, args, kwargs or {}
-        self.size, self.stride, self.offset = tuple(x.shape), x.stride(), x.storage_offset()
+        self.size, self.stride, self.offset = tuple(x.shape), x.stride(), int(x.storage_offset())
         self.dtype, self.data, self.before = x.dtype, data, before
         self.entrywise = (
             name in ENTRYWISE or name in COPIES or (func is not None and entrywise(func))

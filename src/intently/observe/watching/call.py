@@ -38,17 +38,20 @@ class AttentionSpec:
     sinks: Tensor | None = None
     dropout: float = 0.0
     weights: Tensor | InBlocks | None = None
+    softmax: Tensor | None = None
 
     def tensors(self) -> list[Tensor]:
-        """The tensors of score, mask, bias, scale, sinks and weights."""
+        """The tensors of score, mask, bias, scale, sinks, weights and softmax."""
         values = [x.tensors() if isinstance(x, Value) else (x,) for x in vars(self).values()]
         return [x for some in values for x in some if isinstance(x, Tensor)]
 
     def attend(self, q: Tensor, k: Tensor) -> Weights:
         """The weights of queries (b, h, t, d) and keys (b, g, s, d), lazily."""
+        if isinstance(self.weights, InBlocks):
+            return self.weights
         if self.weights is not None:
-            return self.weights if isinstance(self.weights, InBlocks) else Dense(self.weights)
-        given = {name: x for name, x in vars(self).items() if name != "weights"}
+            return Dense(self.weights, softmax=self.softmax)
+        given = {name: x for name, x in vars(self).items() if name not in ("weights", "softmax")}
         return attend(q, k, **given)
 
 
