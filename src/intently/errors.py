@@ -29,6 +29,10 @@ class KindError(IntentlyError, TypeError):
     """An argument has the wrong type, dtype or device."""
 
 
+class AbsentError(IntentlyError, AttributeError):
+    """A lazy matrix does not know what was asked for."""
+
+
 class StaleError(IntentlyError, RuntimeError):
     """A lazy matrix was read after its tensors had been changed in place."""
 

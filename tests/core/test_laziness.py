@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 import intently as it
-from intently.errors import KindError, MemoryRefused, StaleError
+from intently.core.matrix.blocks import InBlocks
+from intently.errors import AbsentError, KindError, MemoryRefused, StaleError
 
 from ..combinations import each
 from ..messages import refused
@@ -55,6 +56,24 @@ ASKED: dict[str, Callable[[it.LazyMatrix], object]] = {
     "pickled": pickle.dumps,
     "array": np.asarray,
 }
+
+
+@pytest.mark.parametrize("name", ["q", "k", "mask", "scores", "lse", "plan"])
+def test_weights_alone_refuse_by_name_what_queries_and_keys_give(name: str) -> None:
+    A = made(tensors())
+    blocks = InBlocks(torch.ones(1, 2, 2), torch.tensor([[0, 1]]), torch.tensor([[0, 1]]), 2, 2)
+    assert hasattr(A, name) and name not in dir(it.Dense)
+    for other in (it.Dense(A.dense()), A.mT, A.mean_heads(), blocks):
+        assert not hasattr(other, name)
+        refused(
+            lambda other=other: getattr(other, name),
+            AbsentError,
+            f"A.{name}: expected a matrix of queries and keys, as attend makes it; got "
+            f"{type(other).__name__}. What watch keeps as weights has neither; its coverage() says "
+            "why. A[..., rows, cols], A.dense() and all statistics need the weights only.",
+        )
+    with pytest.raises(AttributeError, match="'Dense' object has no attribute 'score'"):
+        it.Dense(A.dense()).score  # type: ignore[attr-defined]  # noqa: B018
 
 
 @each({"name": tensors(), "what": ASKED}, times=2)

@@ -148,6 +148,38 @@ def test_weights_that_a_sink_leaves_below_1(deep: bool) -> None:
     close(entry, e / (1 + e.sum(-1, keepdim=True)))
 
 
+class Edges(nn.Module):
+    """Nodes of a graph attend to those that an edge joins them with; ``heads`` (h,) or ()."""
+
+    rows, keys = torch.tensor([[1, 2, 3, 4, 5, 0, 0, 1], [0, 1, 2, 3, 4, 5, 0, 1]])
+
+    def __init__(self, *heads: int) -> None:
+        super().__init__()
+        self.heads, self.qkv = heads, nn.Linear(8, 24)
+
+    def weights(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Of each edge, and the values."""
+        q, k, v = self.qkv(x).unflatten(-1, (3, *self.heads, -1)).unbind(1)
+        e = (q[self.rows] * k[self.keys]).sum(-1).exp()
+        total = torch.zeros(len(x), *self.heads).index_add(0, self.rows, e)
+        return e / total[self.rows], v
+
+    def forward(self, x: Tensor) -> Tensor:
+        w, v = self.weights(x)
+        return torch.zeros_like(v).index_add(0, self.rows, w[..., None] * v[self.keys])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("heads", [(), (2,)])
+def test_edges_are_places_of_a_matrix(heads: tuple[int, ...]) -> None:
+    layer, x = Edges(*heads), torch.randn(6, 8)
+    seen = watched(nn.Sequential(layer), x)
+    (entry,) = seen.calls
+    assert entry.verified, seen.coverage()
+    expected = torch.zeros(6, 6, *heads).index_put((layer.rows, layer.keys), layer.weights(x)[0])
+    close(entry, expected.movedim(-1, 0) if heads else expected)
+
+
 class TalkingHeads(Attends):
     """Heads are mixed after the softmax, by a layer of its own."""
 

@@ -339,5 +339,5 @@ def test_other_masks_are_not() -> None:
 def test_a_store_joins_what_it_kept() -> None:
     parts = [torch.randn(2, 3, n, 4) for n in (2, 1, 5)]
     for kind in ("copy", "reference", "disk"):
-        assert torch.equal(Store(kind, None).join(parts).get(), torch.cat(parts, -2))
+        assert torch.equal(Store(kind, None, 0).join(parts).get(), torch.cat(parts, -2))
     assert packed(parts[0]).data_ptr() != parts[0].data_ptr()

@@ -406,7 +406,7 @@ def batch(left: bool) -> tuple[Tensor, Tensor]:
 def test_every_row_of_a_batch_has_its_own_tokens(tmp_path: Path, left: bool, way: str) -> None:
     ids, mask = batch(left)
     model = Embedded().eval()
-    given = {"tokenizer": Words()} if "tokenizer" in way else {}
+    given: dict[str, Any] = {"tokens": Words()} if "tokenizer" in way else {}
     given |= {"tokens": TEXTS} if way == "lists" else {}
     with torch.no_grad(), it.watch(model, **given) as seen:
         model(ids, mask) if way == "tokenizer, no mask" else model(ids, attention_mask=mask)
@@ -452,8 +452,8 @@ def test_tokens_of_one_text_label_no_batch_of_several() -> None:
 
 def test_what_rows_are_refused() -> None:
     KindError, model = it.errors.KindError, Embedded()
-    with pytest.raises(KindError, match="a tokenizer with convert_ids_to_tokens, or ours"):
-        it.watch(model, tokenizer=3).__enter__()
+    with pytest.raises(KindError, match=r"tokens: expected a list of texts, .*; got int\. A token"):
+        it.watch(model, tokens=3).__enter__()
     with pytest.raises(KindError, match="tokens: expected the tokens of one text"):
         it.edit(model, {"*": edits.forbid(["a"])}, tokens=TEXTS).__enter__()
     with pytest.raises(KindError, match="tokens: expected a list of texts"):

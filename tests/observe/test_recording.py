@@ -22,6 +22,7 @@ from intently.show.page import items_of
 from ..messages import refused
 from ..show.refusals import refuses
 from .attending import SelfAttention, Stack, Unnormalised, attended, close, seen_by, stack
+from .test_blocks import longformer
 
 WORDS = ["I", "drink", "cold", "milk", "."]
 
@@ -339,6 +340,39 @@ class Graded(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self.qkv(x).chunk(3, -1)
         return (torch.softmax(q @ k.mT / 4, -1) * torch.linspace(0.5, 1, x.shape[1])) @ v
+
+
+@pytest.mark.parametrize("kind", ["longformer", "by hand"])
+def test_weights_that_are_kept_fill_no_more_than_a_budget(kind: str) -> None:
+    model: Any = longformer() if kind == "longformer" else nn.Sequential(Graded(), Graded())
+    x = torch.randint(4, 50, (1, 48)) if kind == "longformer" else torch.randn(1, 6, 16)
+    seen, expected = within(model, x)
+    first, second = seen.layers
+    size = sum(tensor.nbytes for tensor in seen.calls[0].tensors())
+    assert within(model, x, budget=2 * size)[0].layers == (first, second)
+    assert within(model, x, budget=size, layers=second)[0].layers == (second,)
+    assert within(model, x, budget=0, store="disk")[0].layers == (first, second)
+    for store in ("copy", "reference"):
+        seen, found = within(model, x, budget=2 * size - 1, store=store)
+        assert torch.equal(found, expected)
+        assert seen.layers == (first,) and seen.calls[0].verified
+        assert seen.coverage().unseen == {
+            second: f"weights: expected at most the {size - 1:,} bytes that are left of "
+            f"budget={2 * size - 1:,}; got {size:,} bytes. No queries and keys give them, so that "
+            "each of them is kept. Raise budget=, choose fewer layers=, or keep them in a file, "
+            'store="disk".'
+        }
+    with torch.no_grad(), it.watch(model, budget=size) as seen:
+        model(x)
+        model(x)
+    assert f"Not every call of {first} was kept: weights: expected" in str(seen.coverage())
+
+
+def within(model: nn.Module, x: Tensor, **options: Any) -> tuple[Recording, Tensor]:
+    """What a watch with these options keeps, and the output."""
+    with torch.no_grad(), it.watch(model, **options) as seen:
+        y = model(x)
+    return seen, y if isinstance(y, Tensor) else y[0]
 
 
 def test_what_changed_weights_is_said_everywhere(tmp_path: Path) -> None:

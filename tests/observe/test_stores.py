@@ -113,7 +113,7 @@ def test_disk_keeps_little_in_memory_and_cleans_up(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_a_spool_gives_back_what_was_written(dtype: torch.dtype) -> None:
-    store = Store("disk", None)
+    store = Store("disk", None, 0)
     given = [
         torch.randn(2, 3, 5, 7, dtype=dtype),
         torch.randn(2, 5, 3, 7, dtype=dtype).transpose(1, 2),
@@ -210,7 +210,7 @@ def test_a_device_that_is_full_says_so() -> None:
 
 
 def test_a_write_that_fails_gives_its_room_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    store, x = Store("disk", None), torch.randn(3, 5)
+    store, x = Store("disk", None, 0), torch.randn(3, 5)
     first = store.own(x)
     assert store._spool is not None
     size = os.path.getsize(store._spool.path)

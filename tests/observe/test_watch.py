@@ -213,6 +213,7 @@ def test_layers_are_chosen_by_patterns() -> None:
             it.errors.ArgumentError,
             "dtype: expected None with",
         ),
+        ({"budget": -1}, it.errors.ArgumentError, "budget: expected an int ≥ 0; got -1"),
         ({"model": [1]}, it.errors.KindError, "model: expected an nn.Module"),
         ({"layers": [3]}, it.errors.KindError, "layers: expected names .* as text"),
     ],

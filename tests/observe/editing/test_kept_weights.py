@@ -11,9 +11,10 @@ from torch.utils.checkpoint import checkpoint
 
 import intently as it
 from intently import edits
-from intently.errors import KernelError
+from intently.errors import AbsentError, ArgumentError, KernelError
 
 from ...combinations import pairs
+from ...messages import refused
 from .test_by_hand import EDITS, HEADS, WIDTH, Plain, T
 
 D = WIDTH // HEADS
@@ -263,6 +264,29 @@ def test_what_prevents_an_edit_is_named(kind: type[Plain], said: str) -> None:
     x = torch.randn(2, T, WIDTH, generator=seed()).double().requires_grad_()
     with pytest.raises(KernelError, match=said), it.edit(model, edit):
         model(x)
+
+
+@pytest.mark.parametrize("part", ["queries", "keys"])
+def test_weights_alone_have_no_queries_and_keys_to_replace(part: Any) -> None:
+    x = torch.randn(2, T, WIDTH, generator=seed())
+    model, plain = nn.Sequential(Squares()).eval(), nn.Sequential(Kept()).eval()
+    with torch.no_grad(), it.watch(model) as seen:
+        model(x)
+    refused(
+        lambda: edited(model, edits.replace(seen, part), x),
+        ArgumentError,
+        "part: expected weights of 0 that follow from its queries and keys; got weights "
+        "alone. What watch keeps as weights has neither, nor has what another edit made. Replace "
+        'queries and keys first, or part="weights".',
+    )
+    told = f"A.{part[0]}: expected a matrix of queries and keys, as attend makes it; got Dense"
+    with pytest.raises(AbsentError, match=told):
+        edited(plain, edits.replace(seen, part), x)
+
+
+def edited(model: nn.Module, edit: edits.Edit, x: Tensor) -> Tensor:
+    with torch.no_grad(), it.edit(model, edit):
+        return model(x)
 
 
 def test_a_function_with_its_own_backward_is_edited_where_no_gradients_flow() -> None:

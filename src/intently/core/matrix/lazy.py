@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy as copies
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -17,10 +17,14 @@ from torch import Tensor
 from intently.core.kernels.operands import check_product, no_autocast
 from intently.core.matrix.indexing import named, split, take
 from intently.core.matrix.statistics import Statistics
-from intently.errors import ArgumentError, KindError, MemoryRefused, RangeError, build
+from intently.errors import AbsentError, ArgumentError, KindError, MemoryRefused, RangeError, build
 from intently.foundation.arrays import Numbers, as_tensor, valued
 
 Labels: TypeAlias = tuple[tuple[str, ...] | None, tuple[str, ...] | None]
+
+
+OF_QUERIES = ("q", "k", "mask", "scores", "lse", "plan")
+"""What only a matrix of queries and keys has."""
 
 
 class LazyMatrix(Statistics):
@@ -37,6 +41,17 @@ class LazyMatrix(Statistics):
     __iter__ = None
     __array_ufunc__ = None
     __hash__ = object.__hash__
+
+    if not TYPE_CHECKING:  # checkers of types know which matrix has which
+
+        def __getattr__(self, name: str) -> Any:
+            """Refuse by name what weights alone do not give."""
+            if name not in OF_QUERIES or hasattr(type(self), name):
+                return object.__getattribute__(self, name)
+            expected, got = "a matrix of queries and keys, as attend makes it", type(self).__name__
+            cause = "what watch keeps as weights has neither; its coverage() says why"
+            fix = "A[..., rows, cols], A.dense() and all statistics need the weights only"
+            raise build(AbsentError, f"A.{name}", expected, got, cause, fix)
 
     def matmul(self, v: Tensor | Numbers) -> Tensor:
         """Y (…, t, e) = weights @ v (…, s, e); ``self._operand(v)`` checks v."""

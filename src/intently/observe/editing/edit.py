@@ -30,7 +30,8 @@ class edit:  # noqa: N801 - used as a function: `with it.edit(model, edits.off(h
     verified before it is changed: weights that do not give the model's output raise
     `UnverifiedError`. Raises `ArgumentError` for patterns, heads and texts that match nothing,
     `KernelError` for a compiled model, for a call that edits cannot change, with the operation that
-    prevents it, and at the end of the block for an edit that changed no call.
+    prevents it, and at the end of the block for an edit that changed no call, with what may have
+    attended unseen.
 
     >>> import torch, intently as it
     >>> from intently import edits

@@ -123,9 +123,10 @@ class weights(OnRows):  # noqa: N801
 
 def _with_queries(scene: Scene) -> Attention:
     if not isinstance(scene.matrix, Attention):
-        expected = f"queries and keys of {scene.name}"
-        got = "weights that an edit before made"
-        raise build(ArgumentError, "part", expected, got, fix="replace queries and keys first")
+        expected = f"weights of {scene.name} that follow from its queries and keys"
+        cause = "what watch keeps as weights has neither, nor has what another edit made"
+        fix = 'replace queries and keys first, or part="weights"'
+        raise build(ArgumentError, "part", expected, "weights alone", cause, fix)
     return scene.matrix
 
 

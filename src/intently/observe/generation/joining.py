@@ -167,7 +167,8 @@ class Rows:
     def crop(self, columns: int) -> None:
         """Keep the first ``columns``; forget the rows of the last call that read later ones.
 
-        Raises `OSError` if the disk is full, and forgets nothing then.
+        Raises `OSError` if the disk is full, `MemoryRefused` if weights fill the budget, and
+        forgets nothing then.
         """
         block, last, store = self._blocks[-1], self.last, self.store
         assert block.k is not None and store is not None
@@ -175,12 +176,13 @@ class Rows:
         how, g = first_part(
             last.how.get(), last.geometry, last.geometry.t - cut, columns - last.low
         )
+        kept = store.how(how)
         q, k = (
             x.cropped(cut) if isinstance(x, Growing) else store.keep(x.get()[..., :-cut, :])
             for x in (block.q, block.k)
         )
         block.q, block.k = q, k
-        self._pieces[-1] = replace(last, how=store.how(how), geometry=g)
+        self._pieces[-1] = replace(last, how=kept, geometry=g)
         self.columns = columns
 
     def shown_again(self, k: Tensor, maybe: Tensor) -> Link | None:

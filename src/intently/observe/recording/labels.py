@@ -170,27 +170,28 @@ def _produced(tokens: tuple[str, ...], t: int) -> tuple[str, ...]:
     return (*tokens[1:], "")[:t]
 
 
+Naming: TypeAlias = Callable[..., Any]
+"""Ids to texts."""
+
+
+def naming_of(tokens: Any) -> Naming | None:
+    """What a tokenizer of transformers, or of ours, makes of ids; None if these are texts."""
+    found: Any = getattr(tokens, "convert_ids_to_tokens", getattr(tokens, "tokens", None))
+    return found if callable(found) else None
+
+
 IDS, MASK = "input_ids", "attention_mask"
 
 
 class Reads:
     """Tells the ``texts`` of a recording what a model reads, of the ids that it is called with.
 
-    A ``tokenizer`` of transformers has ``convert_ids_to_tokens``, ours ``tokens``. Steps of a
-    generation, whose mask is longer than their ids, add nothing: beams may change places.
+    A ``naming`` of ids makes texts of them, less those that are ``pad``. Steps of a generation,
+    whose mask is longer than their ids, add nothing: beams may change places.
     """
 
-    def __init__(self, texts: Texts, tokenizer: Any) -> None:
-        self._texts = texts
-        if tokenizer is None:
-            self._tokens: Any = None
-        else:
-            ours = getattr(tokenizer, "tokens", None)
-            self._tokens = getattr(tokenizer, "convert_ids_to_tokens", ours)
-            if not callable(self._tokens):
-                expected = "a tokenizer with convert_ids_to_tokens, or ours"
-                raise build(KindError, "tokenizer", expected, type(tokenizer).__name__)
-        self._pad = getattr(tokenizer, "pad_token_id", None)
+    def __init__(self, texts: Texts, naming: Naming | None, pad: int | None) -> None:
+        self._texts, self._naming, self._pad = texts, naming, pad
 
     def called(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Hear of the arguments of the outermost module."""
@@ -205,7 +206,7 @@ class Reads:
         if _are_ids(written) and len(written) == len(ids):
             targets = self._rows(written, kwargs.get("decoder_" + MASK))
             rows = list(zip(rows, targets))
-        self._texts.read(rows, self._tokens is not None)
+        self._texts.read(rows, self._naming is not None)
 
     def _rows(self, ids: Tensor, mask: Any) -> list[list[Any]]:
         """The tokens of each row, or its ids, without padding."""
@@ -214,7 +215,7 @@ class Reads:
         else:
             seen = ids != (-1 if self._pad is None else self._pad)
         rows = [row[own].tolist() for row, own in zip(ids, seen)]
-        return rows if self._tokens is None else [list(self._tokens(row)) for row in rows]
+        return rows if self._naming is None else [list(self._naming(row)) for row in rows]
 
 
 def _are_ids(x: Any) -> bool:

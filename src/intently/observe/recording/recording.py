@@ -214,7 +214,12 @@ class Recording:
         return len(self.layers)
 
     def coverage(self) -> Coverage:
-        """Return what was seen and verified, and what was not, with the reasons, to be printed."""
+        """Return what was seen and verified, and what was not, with the reasons, to be printed.
+
+        An entry is verified if A[rows] @ v gave the output of the product of its weights and
+        values, in some rows (n,). Notes say why weights (b, h, t, s) were kept themselves, and
+        which modules mix and do not attend.
+        """
         return self.covered.of(self.calls)
 
     def summary(self) -> Summary:

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from intently.errors import ArgumentError, StaleError, build, shape_of
-from intently.foundation.checks import check_word
+from intently.errors import ArgumentError, MemoryRefused, StaleError, build, shape_of
+from intently.foundation.checks import check_word, whole_number
 from intently.foundation.values import Value
 from intently.observe.storage import memory
 from intently.observe.watching.call import AttentionSpec, Projected
@@ -263,11 +263,12 @@ class KeptSpec:
 class Store:
     """Keeps tensors by one of three strategies, and a tensor that comes again unchanged once.
 
-    Raises `ArgumentError` for an unknown strategy, for a ``dtype`` that is not floating-point, and
-    for any ``dtype`` with references, which cannot change theirs.
+    Weights that are kept themselves fill ``budget`` bytes at most, but in a file. Raises
+    `ArgumentError` for an unknown strategy, for a ``dtype`` that is not floating-point, and for any
+    ``dtype`` with references, which cannot change theirs.
     """
 
-    def __init__(self, kind: str, dtype: torch.dtype | None) -> None:
+    def __init__(self, kind: str, dtype: torch.dtype | None, budget: int) -> None:
         check_word(kind, "store", ("copy", "reference", "disk"))
         if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
             raise build(ArgumentError, "dtype", "a floating-point dtype, or None", repr(dtype))
@@ -276,6 +277,7 @@ class Store:
             fix = 'store="copy" keeps it in another dtype'
             raise build(ArgumentError, "dtype", expected, dtype, cause, fix)
         self.kind, self.dtype = kind, dtype
+        self.budget, self._left = budget, whole_number(budget, "budget", 0)
         self._spool = Spool() if kind == "disk" else None
         self._seen: dict[tuple[Any, ...], tuple[StorageWeakRef, Kept]] = {}
 
@@ -300,16 +302,36 @@ class Store:
         PyTorch does not count every change of a tensor: small tensors, inference tensors and those
         with ``look`` are compared with the copy.
         """
-        key = identity(x)
-        look = look or x.is_inference() or small(x)
-        alive, kept = self._seen.get(key, (None, None))
-        if kept is None or alive is None or alive.expired() or (look and not kept.holds(x)):
+        kept = self._known(x, look)
+        if kept is None:
             kept = Referenced(x, look) if self.kind == "reference" else self.own(x, dtype)
-            self._seen[key] = StorageWeakRef(x.untyped_storage()), kept
+            self._seen[identity(x)] = StorageWeakRef(x.untyped_storage()), kept
         return kept
 
+    def _known(self, x: Tensor, look: bool = False) -> Kept | None:
+        look = look or x.is_inference() or small(x)
+        alive, kept = self._seen.get(identity(x), (None, None))
+        if kept is None or alive is None or alive.expired() or (look and not kept.holds(x)):
+            return None
+        return kept
+
+    def _spend(self, weights: Sequence[Tensor]) -> None:
+        """Take the room of weights from the budget; raises `MemoryRefused` where it has none."""
+        size = sum(_unexpanded(x).nbytes for x in weights if self._known(x) is None)
+        if size > self._left:
+            expected = f"at most the {self._left:,} bytes that are left of budget={self.budget:,}"
+            cause = "no queries and keys give them, so that each of them is kept"
+            fix = 'raise budget=, choose fewer layers=, or keep them in a file, store="disk"'
+            raise build(MemoryRefused, "weights", expected, f"{size:,} bytes", cause, fix)
+        self._left -= size
+
     def how(self, how: AttentionSpec) -> KeptSpec:
-        """Keep the tensors of score, mask, bias, scale, sinks and weights, each once."""
+        """Keep the tensors of score, mask, bias, scale, sinks, weights and softmax, once.
+
+        Raises `MemoryRefused` for weights that the budget has no room for.
+        """
+        if how.weights is not None and self._spool is None:
+            self._spend(AttentionSpec(weights=how.weights, softmax=how.softmax).tensors())
         tensors: list[Kept] = []
 
         def change(x: Tensor) -> Tensor:

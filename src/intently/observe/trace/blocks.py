@@ -111,7 +111,7 @@ def _keys(site: Site) -> Located | None:
     for part in site.parts or [site]:
         side = 1 - part.side
         steps = [[(x.steps[side], x.count) for x in group] for group in part.groups]
-        made = _sources(part.contraction.views[side], [*steps[:-2], steps[-1]])
+        made = _sources(part.contraction.views[side], [*(steps[:-2] or [[]]), steps[-1]])
         if made is None:
             return None
         at, root = made

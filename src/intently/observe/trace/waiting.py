@@ -31,7 +31,7 @@ class Waiting:
     """A site of a module that an edit changes; it is found ``again`` above autograd.
 
     ``graded`` says that gradients flow; ``refused`` is why it cannot be changed, ``more`` that its
-    call was changed before, with other values.
+    call was changed before, with different values.
     """
 
     module: nn.Module | None

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from intently.core.attention import attend
 from intently.core.kernels.operands import transformed, usual
 from intently.core.masks import Geometry
-from intently.errors import StaleError
+from intently.errors import MemoryRefused, StaleError
 from intently.observe.generation.call_masks import trimmed, written
 from intently.observe.generation.generations import Added, Generations, Step
-from intently.observe.recording.labels import Reads, Tokens
+from intently.observe.recording.labels import Reads, Tokens, naming_of
 from intently.observe.recording.recording import Entry, Recording
 from intently.observe.storage.stores import Store
 from intently.observe.watching import checking
@@ -41,7 +41,7 @@ MIXED = {
 }
 EARLIER = "those of earlier steps are"
 HIDDEN = "rounding hides whether its queries and keys give them"
-AS_IT_IS = "{}: the weights themselves are kept, t · s numbers, because {}."
+AS_IT_IS = "{}: the weights themselves are kept, because {}."
 EDITED = "{}: these are the weights after {}."
 
 
@@ -52,19 +52,20 @@ class Recorder(Listener):
         self,
         model: nn.Module | None,
         layers: str | Sequence[str] | None,
-        tokens: Tokens | None,
-        tokenizer: Any,
+        tokens: Tokens | Any,
         store: str,
         dtype: torch.dtype | None,
         gradients: bool,
-        deep: bool = False,
+        budget: int,
+        deep: bool,
     ) -> None:
         super().__init__(Names(model, layers))
         self._deep, self.ran_compiled = deep, False
-        self.recording = Recording(tokens)
-        self.reads = Reads(self.recording.texts, tokenizer)
+        naming = naming_of(tokens)
+        self.recording = Recording(tokens if naming is None else None)
+        self.reads = Reads(self.recording.texts, naming, getattr(tokens, "pad_token_id", None))
         covered = self.recording.covered
-        self._store, self._masks = Store(store, dtype), KnownMasks()
+        self._store, self._masks = Store(store, dtype, budget), KnownMasks()
         self._gradients = Gradients(self._store, covered) if gradients else None
         self._generations = Generations(self._store, self.running, covered)
         self._counts: dict[str, int] = {}
@@ -101,6 +102,8 @@ class Recorder(Listener):
         except OSError as error:
             self._open = False
             covered.note(f"The recording ended at {name}: {error}")
+        except MemoryRefused as error:
+            covered.unseen[name] = str(error)
         except Exception as error:
             covered.unseen[name] = f"{type(error).__name__}: {error}"
 

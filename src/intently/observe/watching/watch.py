@@ -24,13 +24,16 @@ class watch:  # noqa: N801 - used as a function: `with it.watch(model) as seen:`
     Without a model, all attention of this thread or task is kept. ``layers`` are names of modules
     or patterns such as "decoder.layers.*.self_attn" (a name includes all modules in it); ``tokens``
     label the matrices, ``(source, target)`` the two sides of an encoder and decoder, a list of
-    these the rows of a batch, without padding; a ``tokenizer`` (of transformers, or ours) makes
-    them of the ids that the model is called with, less those that its mask hides; ``store`` is
-    "copy" (own copies of q and of new key rows), "reference" (the tensors themselves, refused once
-    they were changed in place) or "disk" (a temporary file that is mapped into memory); ``dtype``
-    is a floating-point type to store in; ``gradients`` keeps v, and after a backward pass the
-    gradient of the output. Attention that is written by hand is followed within the modules whose
-    code makes weights; ``deep`` follows every operation of the model, which makes it slower.
+    these the rows of a batch, without padding, a tokenizer (of transformers, or ours) the ids that
+    the model is called with, less those that its mask hides; ``store`` is "copy" (own copies of q
+    and of new key rows), "reference" (the tensors themselves, refused once they were changed in
+    place) or "disk" (a temporary file that is mapped into memory); ``dtype`` is a floating-point
+    type to store in; ``gradients`` keeps v, and after a backward pass the gradient of the output.
+
+    Attention that is written by hand is followed in the modules whose code makes weights; ``deep``
+    follows every operation of the model, which makes it slower. Where queries and keys do not give
+    the weights (b, h, t, s), the weights that met the values are kept, ``budget`` bytes at most,
+    but in a file; calls beyond it are left out, and `Recording.coverage` names them.
 
     Outputs are the same bit for bit. With ``deep`` every operation passes through Python; the last
     bits differ if PyTorch picks another kernel because of that. A generator that holds a watch open
@@ -55,14 +58,14 @@ class watch:  # noqa: N801 - used as a function: `with it.watch(model) as seen:`
         model: nn.Module | None = None,
         *,
         layers: str | Sequence[str] | None = None,
-        tokens: Tokens | None = None,
-        tokenizer: Any = None,
+        tokens: Tokens | Any = None,
         store: Literal["copy", "reference", "disk"] = "copy",
         dtype: torch.dtype | None = None,
         gradients: bool = False,
+        budget: int = 2 * 2**30,
         deep: bool = False,
     ) -> None:
-        self._options = (model, layers, tokens, tokenizer, store, dtype, gradients, deep)
+        self._options = (model, layers, tokens, store, dtype, gradients, budget, deep)
         self._model, self._deep = model, deep
         self._recorder: Recorder | None = None
         self._doors = ExitStack()
