@@ -149,7 +149,7 @@ def _wrong(
             continue
         left, joined = ~_nothing(entry.rows), False
         for x in sorted(truth, key=lambda x: _distance(x.module, entry.name)):
-            for weights in (*x.forms(entry.rows.shape[-1]), *x.pieces()):
+            for weights in x.forms(entry.rows.shape[-1]):
                 if _large(entry.rows, weights):
                     left[:] = False  # not looked up, so nothing is said against it
                 elif left.any():

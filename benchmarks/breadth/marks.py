@@ -59,16 +59,17 @@ class Attended:
         """The rows (n, s) in float64 as normalised, and as multiplied if that differs in width.
 
         A part of the keys may be left out (a sink), or multiplied in several pieces: then all
-        pieces together are one form. Windows as one matrix are another, and the only one for a
-        recording of their ``width``, so that its rows have to lie at their places.
+        pieces together are one form, and each is one for a recording of a ``width``. Windows as one
+        matrix are another, and the only one for a recording of their ``width``, so that its rows
+        have to lie at their places.
         """
         whole = self.weights.double().reshape(-1, self.weights.shape[-1])
         laid, pieces = [x.double() for x in self.laid], self.pieces()
         if whole.shape[-1] != width and any(x.shape[-1] == width for x in laid):
             return laid
-        if any(len(x) != len(whole) for x in pieces):
-            return [whole, *laid]
-        return [whole, *([torch.cat(pieces, -1)] if pieces else []), *laid]
+        side_by_side = pieces and all(len(x) == len(whole) for x in pieces)
+        found = [whole, *([torch.cat(pieces, -1)] if side_by_side else []), *laid]
+        return found if width is None else [*found, *pieces]
 
     def pieces(self) -> list[Tensor]:
         """The rows (n, s) in float64 of each product with values."""
@@ -175,14 +176,17 @@ def laid_out(weights: Tensor, values: Tensor) -> Tensor | None:
 
 
 def merged(weights: Tensor, values: Tensor) -> Tensor | None:
-    """Rows (n · r, c) with the weights of equal values (n, c, d) added, None if none are equal."""
+    """Rows (n · r, c) with the weights of equal values (n, c, d) added; None if but zeros are."""
     if weights.shape[:-2] != values.shape[:-2] or not values.numel():
         return None
     number = values.flatten(0, -2).unique(dim=0, return_inverse=True)[1].view(-1, values.shape[-2])
-    if not bool((number.sort(-1).values.diff() == 0).any()):
+    real = (values != 0).any(-1).view(-1, 1, values.shape[-2])
+    same = (number[:, :, None] == number[:, None]) & real
+    if not bool((same.sum(-1) > 1).any()):
         return None
     weights = weights.reshape(-1, *weights.shape[-2:])
-    first = (number[:, :, None] == number[:, None]).int().argmax(-1)[:, None].expand_as(weights)
+    same |= torch.eye(number.shape[-1], dtype=torch.bool)
+    first = same.int().argmax(-1)[:, None].expand_as(weights)
     return torch.zeros_like(weights).scatter_add(-1, first, weights).flatten(0, 1)
 
 

@@ -353,8 +353,9 @@ class Truth(TorchDispatchMode):
                 self._met(mark.source, used)
                 if other.dim() == x.dim() > 2:
                     values = other.detach() if axis == -1 else other.detach().mT
-                    laid = laid_out(used, values), merged(used, values)
-                    mark.source.laid += [x for x in laid if x is not None]
+                    laid = merged(used, values)
+                    laid = laid_out(used, values) if laid is None else laid
+                    mark.source.laid += [] if laid is None else [laid]
 
     def _met(self, source: Attended | None, used: Tensor | None = None) -> None:
         if source is not None:

@@ -87,6 +87,8 @@ def _aligned(node: Node) -> Iterator[tuple[int, View, Sequence[int] | None]]:
         table, ids = given[:2]
         yield 0, table, [*[-1] * (n - 1), 1]
         yield 1, ids, [*range(n - 1), -1]
+    elif _packed(node):
+        yield 0, given[0], [*range(n - 1), -1]
     elif name in CONVOLUTIONS:
         yield 0, given[0], [0, -1, *range(2, n)]
         yield 1, given[1], [-1, 0, *[-1] * (n - 2)]
@@ -190,7 +192,7 @@ def origin(view: View, line: Line, most: int = 64) -> str:
         steps = list(back(node, found))
         carried = [(x, there) for _, x, there in steps if x.node.data]
         if not carried:
-            if steps:
+            if steps or _packed(node):
                 return "parameters"
             return "copies" if node.entrywise else "rows"
         view, line = carried[0]
@@ -241,7 +243,7 @@ def made_by_parameters(view: View, line: Line, most: int = 64) -> bool | None:
             return True
         steps = list(back(node, found))
         carried = [(x, x_line) for _, x, x_line in steps if x.node.data]
-        if steps and not carried:
+        if not carried and (steps or _packed(node)):
             return True
         met |= node.name == "module" or _has_parameters(node)
         left += carried
@@ -250,7 +252,11 @@ def made_by_parameters(view: View, line: Line, most: int = 64) -> bool | None:
 
 def _has_parameters(node: Node) -> bool:
     """Whether an operation is a product or a convolution with parameters, packed ones included."""
-    if any(isinstance(x, torch.ScriptObject) for x in node.args):
-        return True
     first = PRODUCTS.get(node.name, 0 if node.name in CONVOLUTIONS else None)
-    return first is not None and any(not x.node.data for i, x in node.views() if i >= first)
+    fixed = first is not None and any(not x.node.data for i, x in node.views() if i >= first)
+    return fixed or _packed(node)
+
+
+def _packed(node: Node) -> bool:
+    """Whether the parameters of a product are packed, as quantised ones are."""
+    return any(isinstance(x, torch.ScriptObject) for x in node.args)

@@ -7,6 +7,7 @@ wrote the memory is arithmetic.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple, TypeAlias
@@ -119,7 +120,10 @@ class Node:
     def wrote(self, view: View) -> bool:
         """Whether a view lies within what the operation wrote."""
         (low, high), (first, last) = view.span(), self.view.span()
-        return first <= low and high <= last
+        if low < first or last < high:
+            return False
+        dense = last - first < math.prod(self.size)
+        return dense or None not in map(self.pieces, map(view.line, range(len(view.size))))
 
     def views(self) -> Iterator[tuple[int, View]]:
         """The arguments that are tensors, and their places; those in lists have their list's."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from intently.observe.trace.axes import along, back
-from intently.observe.trace.graph import RANDOM, SOFTMAX, Line, Node, View, moves
+from intently.observe.trace.graph import CONSTANT, RANDOM, SOFTMAX, Line, Node, View, moves
 
 TOTALS = frozenset(("sum", "nansum", "index_add", "scatter_add", "scatter_reduce"))
 """Operations that may add up what a quotient then divides by their result."""
@@ -105,6 +105,7 @@ def _after(so_far: Normal, node: Node, i: int) -> Normal:
     if is_dropout(node):
         return Normal(so_far.node, False, so_far.changes, so_far.dropped or (node, i))
     same = node.name in ("clone", "_to_copy", "copy", "alias", "detach", "lift_fresh")
+    same = same or node.name.startswith(CONSTANT)  # a buffer that is like them, and takes them
     changes = so_far.changes if same else (node.name, *so_far.changes)
     return Normal(so_far.node, False, changes, so_far.dropped)
 

@@ -244,8 +244,8 @@ def laid_out(contraction: Contraction, side: int, normal: Normal | None) -> Site
         heads += more
         rows = [axis for axis in rows if axis not in more]
     if batch and not heads and not told:  # nothing but tensors that were given
-        size = normal.node.size if normal is not None else ()
-        total = size[-3] if len(size) > 2 else 1
+        made = normal.node.view if normal is not None and len(normal.node.size) > 2 else None
+        total, *_ = (made is not None and finest(made, made.line(-3), DEEP)) or [1]
         heads = [batch.pop()]
         while batch and math.prod(x.count for x in (batch[-1], *heads)) <= total:
             heads.insert(0, batch.pop())
@@ -277,7 +277,7 @@ def _parts(contraction: Contraction, side: int) -> Iterator[tuple[Axis, Axis]]:
         for i in (0, 1):
             if axis.steps[i]:
                 line = ((axis.steps[i], axis.count),)
-                shared = i != side and axis.steps[2]
+                shared = axis.steps[2]
                 own = finest(contraction.views[i], line, DEEP if shared else 1)
                 best = own if len(own) > len(best) else best
         inner, split = 1, []
