@@ -59,6 +59,9 @@ from benchmarks.breadth.marks import (
     varies,
 )
 
+STREAMS = ("HyperConnection",)
+"""How the names of classes end whose softmaxes mix streams."""
+
 
 class Truth(TorchDispatchMode):
     """Record what a model attends while the mode is on.
@@ -76,6 +79,7 @@ class Truth(TorchDispatchMode):
         floats = (x.dtype for x in model.parameters() if x.is_floating_point())
         self._eps = torch.finfo(next(floats, torch.float32)).eps
         self._names = {id(m): name for name, m in model.named_modules()}
+        self._mixers = {x for x, m in model.named_modules() if type(m).__name__.endswith(STREAMS)}
         self._constants = {
             x.untyped_storage().data_ptr()
             for x in [*model.parameters(), *model.buffers()]
@@ -89,7 +93,7 @@ class Truth(TorchDispatchMode):
     @property
     def found(self) -> list[Attended]:
         """The softmaxes that met values, in their order."""
-        return [x for x in self.all if x.counts]
+        return [x for x in self.all if x.counts and x.module not in self._mixers]
 
     @contextmanager
     def on(self) -> Iterator[Truth]:
