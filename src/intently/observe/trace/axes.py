@@ -177,7 +177,7 @@ def origin(view: View, line: Line, most: int = 64) -> str:
         axes = {axis for axis, _, _ in found}
         if node.name == "given":  # beside the batch, or between rows and width, as streams are
             first = found[0][0] == 0 and found[0][2] < node.size[0]
-            between = len(node.size) > 3 and 0 < min(axes) and max(axes) < len(node.size) - 1
+            between = len(node.size) > 3 and min(axes) > 0 and max(axes) < len(node.size) - 1
             return "parts" if first or between else "rows"
         if node.name == "module":
             if node.kwargs["own"] % len(node.size) in axes:
