@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, TypeAlias
 
-import torch
-
-from intently.observe.trace.graph import Line, Node, Piece, View, moves
+from intently.observe.trace.graph import Line, Node, Piece, View
 
 PRODUCTS = {
     **dict.fromkeys(("mm", "bmm", "mv", "dot", "_sparse_mm", "_int_mm"), 0),
@@ -53,63 +52,63 @@ WRITES = {
 }
 """Operations that write an argument into their first, and which."""
 
+Aligned: TypeAlias = list[tuple[int, View, Sequence[int] | None]]
+"""Arguments by their place, and which of their axes each axis of the result is."""
 
-def back(node: Node, pieces: Sequence[Piece]) -> Iterator[tuple[int, View, Line]]:
+
+def back(node: Node, pieces: Sequence[Piece]) -> list[tuple[int, View, Line]]:
     """The arguments in which parts of a node's axes go on, and as which lines."""
+    found: list[tuple[int, View, Line]] = []
     for i, x, axes in _aligned(node):
-        line = moves(node.into(pieces, x, axes))
+        line = node.moves(pieces, x, axes)
         if line:
-            yield i, x, line
+            found.append((i, x, line))
+    return found
 
 
-def _aligned(node: Node) -> Iterator[tuple[int, View, Sequence[int] | None]]:
+def _aligned(node: Node) -> Aligned:
     """The arguments whose axes are those of the result, and how; None: from the last."""
     n, name, given = len(node.size), node.name, node.args
+    first = given[0] if given and isinstance(given[0], View) else None
     if node.entrywise:
-        yield from ((i, x, None) for i, x in node.views())
-    elif name in PRODUCTS:
-        yield from _factors(node, PRODUCTS[name])
-    elif name in SUMS and given and isinstance(given[0], View):
-        x = given[0]
-        gone = reduced(node)
-        kept = [i for i in range(len(x.size)) if i not in gone]
-        same = n == len(x.size)
-        yield 0, x, [-1 if i in gone else i for i in range(n)] if same else kept[:n]
-    elif name == "cat":  # an empty tensor of one axis may be among them
-        yield from ((i, x, None) for i, x in node.views() if len(x.size) == n)
-    elif name == "stack":
-        at = _axis(given[1] if len(given) > 1 else 0, n)
-        axes = [-1 if i == at else i - (i > at) for i in range(n)]
-        yield from ((i, x, axes) for i, x in node.views())
-    elif name in ("index", "_unsafe_index") and isinstance(given[0], View):
-        yield from _indexed(node, given[0], given[1])
-    elif name == "embedding":
-        table, ids = given[:2]
-        yield 0, table, [*[-1] * (n - 1), 1]
-        yield 1, ids, [*range(n - 1), -1]
-    elif _packed(node):
-        yield 0, given[0], [*range(n - 1), -1]
-    elif name in CONVOLUTIONS:
-        yield 0, given[0], [0, -1, *range(2, n)]
-        yield 1, given[1], [-1, 0, *[-1] * (n - 2)]
-    elif name == "module":
+        return [(i, x, None) for i, x in node.views]
+    if name in PRODUCTS:
+        return _factors(node, PRODUCTS[name])
+    if name in SUMS and first:
+        gone, m = reduced(node), len(first.size)
+        kept = [i for i in range(m) if i not in gone]
+        return [(0, first, [-1 if i in gone else i for i in range(n)] if n == m else kept[:n])]
+    if name == "cat":  # an empty tensor of one axis may be among them
+        return [(i, x, None) for i, x in node.views if len(x.size) == n]
+    if name == "stack":
+        at = _joined_along(node)
+        return [(i, x, [-1 if j == at else j - (j > at) for j in range(n)]) for i, x in node.views]
+    if name in ("index", "_unsafe_index") and first:
+        return _indexed(first, given[1])
+    if name == "embedding":
+        return [(0, given[0], [*[-1] * (n - 1), 1]), (1, given[1], [*range(n - 1), -1])]
+    if name in CONVOLUTIONS:
+        rest = range(2, n)
+        return [(0, given[0], [0, -1, *rest]), (1, given[1], [-1, 0, *[-1 for _ in rest]])]
+    if name == "module":
         own = node.kwargs["own"] % n
-        yield from ((0, x, [-1 if i == own else i for i in range(n)]) for _, x in node.views())
-    elif name == "index_put":
+        return [(0, x, [-1 if i == own else i for i in range(n)]) for _, x in node.views]
+    if name == "index_put":
         x, places, values = given[:3]
-        if x.node.data:
-            yield 0, x, None
+        found: Aligned = [(0, x, None)] if x.node.data else []
         if isinstance(values, View):
             more = len(values.size) - n
-            yield 2, values, [-1 if i < len(places) else i + more for i in range(n)]
-    elif name in WRITES:
-        written = (0, given[0]), (WRITES[name], given[WRITES[name]])
-        yield from ((i, x, None) for i, x in written if isinstance(x, View) and len(x.size) == n)
-    elif given and isinstance(given[0], View) and (name in ALONG or given[0].size == node.size):
-        yield 0, given[0], None
+            found.append((2, values, [-1 if i < len(places) else i + more for i in range(n)]))
+        return found
+    if name in WRITES:
+        written = (0, first), (WRITES[name], given[WRITES[name]])
+        return [(i, x, None) for i, x in written if isinstance(x, View) and len(x.size) == n]
+    if first and has_packed(node):
+        return [(0, first, [*range(n - 1), -1])]
+    return [(0, first, None)] if first and (name in ALONG or first.size == node.size) else []
 
 
-def _factors(node: Node, first: int) -> Iterator[tuple[int, View, Sequence[int]]]:
+def _factors(node: Node, first: int) -> Aligned:
     """The factors of a product, and its sum with another tensor."""
     n, name = len(node.size), node.name
     a, b = node.args[first : first + 2]
@@ -120,21 +119,33 @@ def _factors(node: Node, first: int) -> Iterator[tuple[int, View, Sequence[int]]
     else:
         rows = [*range(n - 2), n - 2, -1]
         columns = [*range(n - 2), -1, n - 1]
+    found: Aligned = []
     for i, x, axes in ((first, a, rows), (first + 1, b, columns)):
         if isinstance(x, View) and n:
-            yield i, x, axes
+            found.append((i, x, axes))
     if first and isinstance(node.args[0], View) and n == len(node.args[0].size):
-        yield 0, node.args[0], range(n)
+        found.append((0, node.args[0], range(n)))
+    return found
 
 
-def _indexed(node: Node, x: View, places: Any) -> Iterator[tuple[int, View, Sequence[int]]]:
+def _indexed(x: View, places: Any) -> Aligned:
     """A tensor indexed by one other, along one axis."""
     given = [(i, y) for i, y in enumerate(places) if isinstance(y, View)]
-    if len(given) == 1:
-        at, index = given[0]
-        more = len(index.size)
-        axes = [*range(at), *[at if more == 1 else -1] * more, *range(at + 1, len(x.size))]
-        yield 0, x, axes
+    if len(given) != 1:
+        return []
+    at, index = given[0]
+    more = len(index.size)
+    return [(0, x, [*range(at), *[at if more == 1 else -1] * more, *range(at + 1, len(x.size))])]
+
+
+@cache
+def _takes_packed(func: Any) -> bool:
+    return func is not None and any("__torch__" in str(x.type) for x in func._schema.arguments)
+
+
+def has_packed(node: Node) -> bool:
+    """Whether an operation takes packed parameters, as quantised products do."""
+    return _takes_packed(node.func)
 
 
 def reduced(node: Node) -> frozenset[int]:
@@ -183,7 +194,7 @@ def origin(view: View, line: Line, most: int = 64) -> str:
             if node.kwargs["own"] % len(node.size) in axes:
                 return "parameters"
         elif node.name in PRODUCTS and all(
-            x.node.data for i, x in node.views() if i >= PRODUCTS[node.name]
+            x.node.data for i, x in node.views if i >= PRODUCTS[node.name]
         ):
             return "rows"
         elif node.name in ("stack", "cat") and len(axes) == 1 and _joined_along(node) in axes:
@@ -194,7 +205,7 @@ def origin(view: View, line: Line, most: int = 64) -> str:
         steps = list(back(node, found))
         carried = [(x, there) for _, x, there in steps if x.node.data]
         if not carried:
-            if steps or _packed(node):
+            if steps or has_packed(node):
                 return "parameters"
             return "copies" if node.entrywise else "rows"
         view, line = carried[0]
@@ -212,10 +223,10 @@ def _maker(view: View, most: int = 32) -> object:
         if node.name == "module":
             return node.kwargs["module"]
         if node.name in PRODUCTS or node.name == "convolution":
-            fixed = [x.settled().node for _, x in node.views() if not x.node.data]
+            fixed = [x.settled().node for _, x in node.views if not x.node.data]
             if fixed:
                 return fixed[-1]
-        view = next((x for _, x in node.sources()), None)  # type: ignore[assignment]
+        view = next((x for _, x in node.sources), None)  # type: ignore[assignment]
         if view is None:
             return node
     return None
@@ -245,7 +256,7 @@ def made_by_parameters(view: View, line: Line, most: int = 64) -> bool | None:
             return True
         steps = list(back(node, found))
         carried = [(x, x_line) for _, x, x_line in steps if x.node.data]
-        if not carried and (steps or _packed(node)):
+        if not carried and (steps or has_packed(node)):
             return True
         met |= node.name == "module" or _has_parameters(node)
         left += carried
@@ -255,10 +266,5 @@ def made_by_parameters(view: View, line: Line, most: int = 64) -> bool | None:
 def _has_parameters(node: Node) -> bool:
     """Whether an operation is a product or a convolution with parameters, packed ones included."""
     first = PRODUCTS.get(node.name, 0 if node.name in CONVOLUTIONS else None)
-    fixed = first is not None and any(not x.node.data for i, x in node.views() if i >= first)
-    return fixed or _packed(node)
-
-
-def _packed(node: Node) -> bool:
-    """Whether the parameters of a product are packed, as quantised ones are."""
-    return any(isinstance(x, torch.ScriptObject) for x in node.args)
+    fixed = first is not None and any(not x.node.data for i, x in node.views if i >= first)
+    return fixed or has_packed(node)

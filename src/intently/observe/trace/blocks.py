@@ -216,7 +216,7 @@ def _root(view: View) -> Node:
     node = view.settled().node
     for _ in range(STEPS):
         moved = node.name in MOVES or node.entrywise
-        nexts = [x for _, x in node.sources() if moved and x.node.dtype.is_floating_point]
+        nexts = [x for _, x in node.sources if moved and x.node.dtype.is_floating_point]
         if not nexts:
             break
         node = nexts[0].settled().node

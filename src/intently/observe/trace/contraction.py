@@ -146,6 +146,6 @@ class Contraction:
 def _of_one(view: View) -> bool:
     """Whether a tensor is a softmax over an axis of size 1."""
     node = view.settled().node
-    while node.name in COPIES and (nexts := [x for _, x in node.views()]):
+    while node.name in COPIES and (nexts := [x for _, x in node.views]):
         node = nexts[0].settled().node
     return node.name in SOFTMAX and node.size[along(node)] == 1

@@ -255,7 +255,7 @@ class Trace(TorchDispatchMode):
         """Note a softmax whose weights meet values along another axis."""
         for view in contraction.views:
             node = view.settled().node
-            while node.name in COPIES and (more := [x for _, x in node.sources()]):
+            while node.name in COPIES and (more := [x for _, x in node.sources]):
                 node = more[0].settled().node
             if node in self._softmaxes:
                 self._softmaxes[node].why = OTHER_AXIS.format(line_of_code())

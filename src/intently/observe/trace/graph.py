@@ -8,7 +8,8 @@ wrote the memory is arithmetic.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from bisect import bisect
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple, TypeAlias
 
@@ -57,7 +58,10 @@ class View(NamedTuple):
 
     def span(self) -> tuple[int, int]:
         """The first and the last place in memory."""
-        return self.offset, self.offset + sum((n - 1) * s for n, s in zip(self.size, self.stride))
+        last = self.offset
+        for n, step in zip(self.size, self.stride):
+            last += (n - 1) * step
+        return self.offset, last
 
     def written_in_parts(self) -> bool:
         """Whether an operation overwrote a part of it."""
@@ -87,8 +91,8 @@ class Node:
     """
 
     __slots__ = (
-        *("name", "func", "args", "kwargs", "size", "stride", "offset", "dtype"),
-        *("before", "data", "tensors", "entrywise"),
+        *("name", "func", "args", "kwargs", "size", "stride", "offset", "dtype", "before"),
+        *("data", "tensors", "entrywise", "views", "sources", "_pieces", "_axes"),
     )
 
     def __init__(
@@ -108,6 +112,19 @@ class Node:
             name in ENTRYWISE or name in COPIES or (func is not None and entrywise(func))
         )
         self.tensors: dict[int, tuple[Tensor, int]] = {}
+        self.views: list[tuple[int, View]] = []
+        """The arguments that are tensors, and their places; those in lists have their list's."""
+        for i, given in enumerate(args):
+            for y in given if isinstance(given, list) else (given,):
+                if isinstance(y, View):
+                    self.views.append((i, y))
+        self.sources = self.views
+        """The arguments that depend on data."""
+        if False in [y.node.data for _, y in self.views]:
+            self.sources = [(i, y) for i, y in self.views if y.node.data]
+        self._pieces: dict[Line, tuple[Piece, ...] | None] = {}
+        self._axes = [(step, i) for i, step in enumerate(self.stride) if step and self.size[i] > 1]
+        self._axes.sort()
 
     def __repr__(self) -> str:
         return f"<{self.name} {self.size}>"
@@ -124,18 +141,6 @@ class Node:
             return False
         dense = last - first < math.prod(self.size)
         return dense or None not in map(self.pieces, map(view.line, range(len(view.size))))
-
-    def views(self) -> Iterator[tuple[int, View]]:
-        """The arguments that are tensors, and their places; those in lists have their list's."""
-        for i, x in enumerate(self.args):
-            if isinstance(x, View):
-                yield i, x
-            elif isinstance(x, list):
-                yield from ((i, y) for y in x if isinstance(y, View))
-
-    def sources(self) -> Iterator[tuple[int, View]]:
-        """The arguments that depend on data."""
-        return ((i, x) for i, x in self.views() if x.node.data)
 
     def keep(self, i: int, x: Tensor) -> None:
         """Keep an argument."""
@@ -158,15 +163,19 @@ class Node:
 
     def pieces(self, line: Line) -> tuple[Piece, ...] | None:
         """The parts of axes along which a line moves, the innermost first; None for a diagonal."""
-        axes = [i for i, n in enumerate(self.size) if n > 1 and self.stride[i]]
-        axes.sort(key=lambda i: self.stride[i], reverse=True)
+        if line not in self._pieces:
+            self._pieces[line] = self._parts(line)
+        return self._pieces[line]
+
+    def _parts(self, line: Line) -> tuple[Piece, ...] | None:
         found: list[Piece] = []
         for stride, count in line:
             while count > 1 and stride:
-                axis = next((i for i in axes if self.stride[i] <= stride), None)
-                if axis is None or stride % self.stride[axis]:
+                at = bisect(self._axes, (stride, len(self.size))) - 1
+                inside, axis = self._axes[at] if at >= 0 else (0, 0)
+                if not inside or stride % inside:
                     return None
-                step = stride // self.stride[axis]
+                step = stride // inside
                 room = -(-self.size[axis] // step)
                 if count <= room:
                     found.append((axis, step, count))
@@ -174,7 +183,7 @@ class Node:
                 if room < 2 or self.size[axis] % step or count % room:
                     return None
                 found.append((axis, step, room))
-                stride, count = self.stride[axis] * self.size[axis], count // room
+                stride, count = inside * self.size[axis], count // room
         return tuple(found)
 
     def into(
@@ -194,10 +203,13 @@ class Node:
             line.append((x.stride[at] * step if inside else 0, count))
         return tuple(line)
 
-
-def moves(line: Line | None) -> Line:
-    """The steps of a line that are not 0."""
-    return tuple((stride, count) for stride, count in line or () if stride)
+    def moves(self, pieces: Sequence[Piece], x: View, axes: Sequence[int] | None = None) -> Line:
+        """The steps of pieces in an argument that are not 0; none if it has a part of them only."""
+        line = self.into(pieces, x, axes) or ()
+        for step in line:
+            if not step[0]:
+                return tuple([step for step in line if step[0]])
+        return line
 
 
 @cache

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from intently.observe.trace.axes import along, back
-from intently.observe.trace.graph import CONSTANT, RANDOM, SOFTMAX, Line, Node, View, moves
+from intently.observe.trace.graph import CONSTANT, RANDOM, SOFTMAX, Line, Node, View
 
 TOTALS = frozenset(("sum", "nansum", "index_add", "scatter_add", "scatter_reduce"))
 """Operations that may add up what a quotient then divides by their result."""
@@ -89,7 +89,7 @@ def upstream(view: View, most: int = STEPS) -> set[Node]:
             continue
         seen.add(node)
         if node.name not in SOFTMAX:
-            left += [x for _, x in node.sources()]
+            left += [x for _, x in node.sources]
     return seen
 
 
@@ -97,7 +97,7 @@ def _onward(node: Node, found: Sequence[Any]) -> Iterator[tuple[int, View, Line]
     if found:
         yield from ((i, x, line) for i, x, line in back(node, found) if x.node.data)
     elif node.entrywise:  # an axis of size 1 is in all of them
-        yield from ((i, x, ()) for i, x in node.sources())
+        yield from ((i, x, ()) for i, x in node.sources)
 
 
 def _after(so_far: Normal, node: Node, i: int) -> Normal:
@@ -116,7 +116,7 @@ def is_dropout(node: Node) -> bool:
         return True
     if node.name not in ("mul", "div"):
         return False
-    return any(_random(x) for _, x in node.views())
+    return any(_random(x) for _, x in node.views)
 
 
 def _random(view: View, most: int = 6) -> bool:
@@ -124,7 +124,7 @@ def _random(view: View, most: int = 6) -> bool:
     node = view.settled().node
     if node.name.startswith((*RANDOM, "native_dropout")):
         return True
-    nexts = [x for _, x in node.views()] if node.entrywise and most else []
+    nexts = [x for _, x in node.views] if node.entrywise and most else []
     return bool(nexts) and all(_random(x, most - 1) for x in nexts)
 
 
@@ -133,8 +133,8 @@ def _whole(node: Node, found: Sequence[Any]) -> bool | None:
 
     It may, if an argument that is constant along the axis is made of many entries.
     """
-    args = list(node.sources())
-    mains = [x for _, x in args if not found or moves(node.into(found, x))]
+    args = list(node.sources)
+    mains = [x for _, x in args if not found or node.moves(found, x)]
     if not mains:
         return False
     if node.name in ("div", "mul") and len(args) > 1 and adds_up(args, mains[0]):
@@ -153,7 +153,7 @@ def adds_up(args: Sequence[tuple[int, View]], top: View) -> bool:
             continue
         seen.add(node)
         if node.name in TOTALS or node.name == "linalg_vector_norm":
-            if any(x.settled().node is one for _, x in node.views()):
+            if any(x.settled().node is one for _, x in node.views):
                 return node.name != "linalg_vector_norm" or node.args[1] == 1
         elif node.entrywise or node.name in (
             "gather",
@@ -161,7 +161,7 @@ def adds_up(args: Sequence[tuple[int, View]], top: View) -> bool:
             "index",
             "repeat_interleave",
         ):
-            left += [x for _, x in node.sources() if node is not one]
+            left += [x for _, x in node.sources if node is not one]
     return False
 
 
@@ -175,7 +175,7 @@ def mixes(view: View) -> bool:
         seen.add(node)
         if node.func is not None and not node.entrywise:
             return True
-        left += [x for _, x in node.sources()]
+        left += [x for _, x in node.sources]
     return False
 
 

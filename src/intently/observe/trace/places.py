@@ -86,7 +86,7 @@ class _Places:
             made = node.func(*args, **node.kwargs)
             return made if isinstance(made, Tensor) else None
         if node.entrywise:
-            for _, x in node.sources():
+            for _, x in node.sources:
                 found = self.of(x)
                 if bool((found != NOWHERE).any()):
                     return found.expand(node.size)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from intently.core.matrix.labelling import HIDDEN
 from intently.observe.trace.axes import PRODUCTS
-from intently.observe.trace.graph import COPIES, SOFTMAX, Line, Node, View, moves
+from intently.observe.trace.graph import COPIES, SOFTMAX, Line, Node, View
 from intently.observe.trace.normaliser import is_dropout
 from intently.observe.trace.sites import Site
 
@@ -94,7 +94,7 @@ class _Walk:
 
     def over(self, node: Node) -> bool:
         """Go back over an operation; say whether that was possible."""
-        name, views = node.name, dict(node.views())
+        name, views = node.name, dict(node.views)
         if 0 not in views and name != "where":
             return False
         if name in COPIES or is_dropout(node):
@@ -195,8 +195,8 @@ class _Walk:
         for _ in range(STEPS):
             at = x.settled().node
             if at.name in PRODUCTS:
-                return all(v.node.data for j, v in at.views() if j >= PRODUCTS[at.name])
-            x = next((v for _, v in at.sources()), None)
+                return all(v.node.data for j, v in at.views if j >= PRODUCTS[at.name])
+            x = next((v for _, v in at.sources), None)
             if x is None or not at.entrywise:
                 return False
         return False
@@ -264,7 +264,7 @@ def placed(x: Tensor, groups: Sequence[Sequence[Line]]) -> Tensor:
     sizes, steps, joined = list[int](), list[int](), list[int]()
     for group in groups:
         some = [part for line in group for part in reversed(line)]
-        if not any(moves(line) for line in group):
+        if not any(step for line in group for step, _ in line):
             some = [(0, 1)]
         sizes += [n for _, n in some]
         steps += [step for step, _ in some]

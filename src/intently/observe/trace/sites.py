@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 
 import torch
 from torch import Tensor
@@ -21,6 +22,8 @@ from intently.observe.trace.normaliser import (
     whole,
 )
 from intently.observe.trace.places import MOVES, places
+
+SIZE, SIZES = itemgetter(1), itemgetter(2)
 
 DEEP = 12
 """Operations through which an axis is followed to see what it was joined of."""
@@ -93,10 +96,10 @@ def unnormalised(contraction: Contraction) -> bool:
     lines = [tuple((x.steps[i], x.count) for x in reversed(keys)) for i in (0, 1)]
     for view in contraction.views:
         node = view.settled().node
-        while node.entrywise and node.name not in SOFTMAX and (more := list(node.sources())):
+        while node.entrywise and node.name not in SOFTMAX and (more := list(node.sources)):
             node = more[0][1].settled().node
         first = PRODUCTS.get(node.name)
-        if first is not None and all(x.node.data for i, x in node.views() if i >= first):
+        if first is not None and all(x.node.data for i, x in node.views if i >= first):
             made = map(made_by_parameters, contraction.views, lines)
             return bool(keys) and all(x is False for x in made)
     return False
@@ -199,7 +202,7 @@ def _moved(contraction: Contraction, side: int) -> Normal | None:
         more = node.name in (*MOVES, "copy") or node.entrywise
         before = [] if node.before is None else [at._replace(node=node.before)]
         if more or before:
-            nexts = [v for _, v in node.sources()] if more else []
+            nexts = [v for _, v in node.sources] if more else []
             left += [(v, (node.name, *names)) for v in (*nexts, *before)]
     return None
 
@@ -273,35 +276,34 @@ def _parts(contraction: Contraction, side: int) -> Iterator[tuple[Axis, Axis]]:
     for axis in contraction.axes:
         if axis.count == 1:
             continue
-        best: Sequence[int] = (axis.count,)
+        best = [axis.count]
         for i in (0, 1):
             if axis.steps[i]:
                 line = ((axis.steps[i], axis.count),)
-                shared = axis.steps[2]
-                own = finest(contraction.views[i], line, DEEP if shared else 1)
+                own = finest(contraction.views[i], line, DEEP if axis.steps[2] else 1)
                 best = own if len(own) > len(best) else best
         inner, split = 1, []
+        a, b, c = axis.steps
         for count in best:
-            split.append(Axis(count, tuple(s * inner for s in axis.steps)))  # type: ignore[arg-type]
+            split.append((axis, Axis(count, (a * inner, b * inner, c * inner))))
             inner *= count
-        yield from ((axis, part) for part in reversed(split))
+        yield from reversed(split)
 
 
 def finest(view: View, line: Line, steps: int) -> list[int]:
     """The sizes of the axes that were joined into one, the innermost first."""
-    node = view.settled().node
-    pieces = node.pieces(line)
-    if (
-        not steps
-        or not pieces
-        or math.prod(n for _, _, n in pieces) != math.prod(n for _, n in line)
-    ):
-        return [n for _, n in line]
+    node, sizes = view.settled().node, list(map(SIZE, line))
+    pieces = node.pieces(line) if steps else None
+    if not pieces or math.prod(map(SIZES, pieces)) != math.prod(sizes):
+        return sizes
     found: list[int] = []
     for piece in pieces:
-        carried = ((x, there) for _, x, there in back(node, [piece]) if x.node.data)
-        x, there = next(((x, y) for x, y in carried if len(y) == 1), (None, ()))
-        found += [piece[2]] if x is None else finest(x, there, steps - 1)
+        own = [piece[2]]
+        for _, x, there in back(node, [piece]):
+            if x.node.data and len(there) == 1:
+                own = finest(x, there, steps - 1)
+                break
+        found += own
     return found
 
 
@@ -317,7 +319,12 @@ def is_heads(contraction: Contraction, side: int, axis: Axis) -> bool | None:
 
 def _taken(x: Tensor, which: int, axes: Sequence[Sequence[Axis]]) -> Tensor:
     """A tensor with its axes in another order, some of them joined."""
-    flat = [a for group in axes for a in group]
-    y = x.as_strided([a.count for a in flat], [a.steps[which] for a in flat], x.storage_offset())
-    sizes = [math.prod(a.count for a in group) for group in axes]
-    return y if [a.count for a in flat] == sizes else y.reshape(sizes)
+    counts, steps, sizes = list[int](), list[int](), list[int]()
+    for group in axes:
+        sizes.append(1)
+        for axis in group:
+            counts.append(axis.count)
+            steps.append(axis.steps[which])
+            sizes[-1] *= axis.count
+    y = x.as_strided(counts, steps, x.storage_offset())
+    return y if counts == sizes else y.reshape(sizes)

@@ -26,7 +26,7 @@ def divided(
     node: Node, out: Tensor, waiting: Mapping[Node, Contraction]
 ) -> tuple[set[Node], Site] | None:
     """The site whose weights a quotient makes whole, of one product or of many, and these."""
-    args = list(node.sources())
+    args = list(node.sources)
     for i, x in args[:1] if node.name == "div" else args:
         others = [y for j, y in args if j != i]
         if not any(map(mixes, others)) or not _holds(x, waiting):
@@ -54,7 +54,7 @@ def divided(
 
 def running_sums(node: Node) -> bool:
     """Whether an operation divides running sums, as attention without a softmax may do."""
-    args = [x for _, x in node.sources()]
+    args = [x for _, x in node.sources]
     return len(args) == 2 and all(any(y.name == "cumsum" for y in upstream(x, 8)) for x in args)
 
 
@@ -122,7 +122,7 @@ def _holds(view: View, waiting: Mapping[Node, Contraction]) -> bool:
         if node in waiting:
             return True
         if node not in seen and node.entrywise:
-            left += [x for _, x in node.sources()]
+            left += [x for _, x in node.sources]
         seen.add(node)
     return False
 
@@ -138,7 +138,7 @@ def _terms(
     found: list[Term] = []
     if not depth or not node.entrywise:
         return found
-    for i, x in node.sources():
+    for i, x in node.sources:
         if not _holds(x, waiting) or tuple(x.size) != node.size:
             continue
         share = factor
