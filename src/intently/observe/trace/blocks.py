@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from intently.core.matrix.blocks import InBlocks
-from intently.observe.trace.axes import PRODUCTS
-from intently.observe.trace.graph import Node, View
+from intently.observe.trace.graph import PRODUCTS, Node, View
 from intently.observe.trace.places import MOVES, NOWHERE, places
-from intently.observe.trace.scores import Scores
 from intently.observe.trace.sites import DEEP, Site, finest, is_heads
+
+Part: TypeAlias = tuple[int, int]
+"""The step and the size of a part of an axis."""
 
 STEPS = 64
 SLACK = 0.02
@@ -41,15 +42,17 @@ class Placed(NamedTuple):
     ordered: Callable[[Tensor], Tensor]
 
 
-def in_place(site: Site, scores: Scores | None) -> Placed | None:
-    """The site with its blocks in their places; None if all queries share their keys."""
+def in_place(site: Site, asked: View | None, groups: Sequence[Sequence[Part]]) -> Placed | None:
+    """The site with its blocks in their places; None if all queries share their keys.
+
+    ``asked`` are its queries, if they are known, with the axes batch, heads and rows in ``groups``.
+    """
     if len(site.groups) < 4:
         return None
     keys = _keys(site)
     if keys is None:
         return None
-    asked = None if scores is None else scores.asked
-    queries = None if scores is None or asked is None else located(asked, scores.groups)
+    queries = None if asked is None else located(asked, groups)
     lead = range(len(site.groups) - 2)
     both = [keys.at] if queries is None else [keys.at, queries.at]
     apart = [i for i in lead if any(_differs(at, i) for at in both)]
@@ -120,7 +123,7 @@ def _keys(site: Site) -> Located | None:
     return _positions(torch.cat(found, -1), roots.pop()) if len(roots) == 1 else None
 
 
-def located(view: View, groups: Sequence[Sequence[tuple[int, int]]]) -> Located | None:
+def located(view: View, groups: Sequence[Sequence[Part]]) -> Located | None:
     """The positions of the last of some axes in the tensor that its rows come from.
 
     ``groups`` are the axes batch, heads and rows of a view, as steps and sizes.
@@ -129,7 +132,7 @@ def located(view: View, groups: Sequence[Sequence[tuple[int, int]]]) -> Located 
     return None if found is None else _positions(*found)
 
 
-def _sources(view: View, groups: Sequence[Sequence[tuple[int, int]]]) -> tuple[Tensor, Node] | None:
+def _sources(view: View, groups: Sequence[Sequence[Part]]) -> tuple[Tensor, Node] | None:
     """The tensor that some rows come from, and the places (*b, h, n) of their entries in it."""
     some = [part for group in groups for part in group]
     node = _root(view)

@@ -1,9 +1,13 @@
-"""A site as the call that watches keep and edits change."""
+"""A site as the call that watches keep and edits change.
+
+Where one product and one softmax give the weights, these lead back to their queries and keys.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from operator import add, and_
 from typing import Any
@@ -14,12 +18,268 @@ from torch import Tensor
 from intently.core.biases import as_bias
 from intently.core.masks import allowed
 from intently.core.matrix import LazyMatrix
-from intently.observe.trace.axes import along
+from intently.core.matrix.labelling import HIDDEN
 from intently.observe.trace.blocks import Placed, in_place, of_sources
-from intently.observe.trace.normaliser import Normal
-from intently.observe.trace.scores import before_dropout, scores
+from intently.observe.trace.graph import COPIES, PRODUCTS, SOFTMAX, Line, Node, View, along
+from intently.observe.trace.normaliser import Normal, is_dropout
 from intently.observe.trace.sites import Site
 from intently.observe.watching.call import After, AttentionSpec, Call, Put
+
+STEPS = 32
+"""Operations at most between the weights and the product."""
+
+
+@dataclass
+class Scores:
+    """scale · q kᵀ + biases, hidden where a mask is False: q (*b, h, t, d) and k (*b, h, s, d).
+
+    Biases and masks broadcast to (*b, h, t, s).
+    """
+
+    q: Tensor
+    k: Tensor
+    scale: float = 1.0
+    biases: list[Tensor] = field(default_factory=list)
+    masks: list[Tensor] = field(default_factory=list)
+    asked: View | None = None
+    groups: list[list[tuple[int, int]]] = field(default_factory=list)
+
+
+def scores(site: Site) -> Scores | None:
+    """The queries and keys of weights; None if it takes more than one product and one softmax."""
+    if site.normal is None or site.contraction.rows is not None or site.parts:
+        return None
+    walk = _Walk(site)
+    for _ in range(STEPS):
+        node = walk.view.settled().node
+        if walk.view.written_in_parts():
+            return None
+        if node.name in PRODUCTS:
+            return walk.product(node) if walk.whole else None
+        if not walk.over(node):
+            return None
+    return None
+
+
+def before_dropout(site: Site) -> tuple[Tensor, Tensor] | None:
+    """The weights (*b, h, t, s) before some were dropped, and their factors; None if none were."""
+    if site.normal is None or site.normal.dropped is None:
+        return None
+    walk, (node, i) = _Walk(site), site.normal.dropped
+    for _ in range(STEPS):
+        here = walk.view.settled().node
+        if here is node:
+            whole, factor = walk._other(node, i), None
+            if whole is not None and node.name in ("mul", "div"):
+                factor = walk._other(node, 1 - i)
+            elif whole is not None:
+                factor = torch.where(whole == 0, 0, site.weights / whole)
+            if whole is None or factor is None:
+                return None
+            return whole, 1 / factor if node.name == "div" else factor
+        if here.name not in COPIES or not walk._into(here, 0):
+            return None
+    return None
+
+
+class _Walk:
+    """A walk from weights to the product, with each axis as lines in every tensor on the way.
+
+    ``groups`` are the axes batch, heads, queries and keys, each made of one line or several.
+    ``whole`` says that it came by what makes the weights a whole.
+    """
+
+    def __init__(self, site: Site) -> None:
+        assert site.normal is not None
+        self.normal = site.normal.node
+        self.view = site.contraction.views[site.side]
+        self.groups: list[list[Line]] = [
+            [((axis.steps[site.side], axis.count),) for axis in group] for group in site.groups
+        ]
+        self.whole, self.exponential = False, False
+        self.scale = 1.0
+        self.biases = list[tuple[Tensor, float]]()
+        self.masks = list[Tensor]()
+
+    def over(self, node: Node) -> bool:
+        """Go back over an operation; say whether that was possible."""
+        name, views = node.name, dict(node.views)
+        if 0 not in views and name != "where":
+            return False
+        if name in COPIES or is_dropout(node):
+            return self._into(node, 0)
+        if not self.whole:
+            if node is self.normal and name in SOFTMAX:
+                self.whole = True
+            elif name == "exp":
+                self.whole = self.exponential = True
+            elif node is not self.normal or name not in ("div", "mul"):
+                return False
+            return self._into(node, 0)
+        if name == "_log_softmax" and node is self.normal:
+            return self._into(node, 0)
+        if name == "neg":
+            self.scale = -self.scale
+            return self._into(node, 0)
+        if name in ("mul", "div"):
+            factor = node.args[1]
+            if 1 in views:
+                other = node.kept(1)
+                factor = float(other) if other is not None and other.numel() == 1 else None
+            if factor is None or factor == 0:
+                return False
+            self.scale *= factor if name == "mul" else 1 / factor
+            return self._into(node, 0)
+        if name in ("add", "sub") and len(views) == 2:
+            main = int(not self._leads(node, 0))
+            alpha = node.kwargs.get("alpha", 1)
+            sign, own = (-alpha, 1) if name == "sub" else (alpha, 1)
+            if main == 1 and (name == "sub" or own != alpha):
+                return False
+            return self._added(node, main, sign) and self._into(node, main)
+        if name == "masked_fill" and 1 in views:
+            return self._hidden(node, 1, node.args[2], 2, False) and self._into(node, 0)
+        if name == "where":
+            for main, fill in ((1, 2), (2, 1)):
+                if main in views and self._leads(node, main):
+                    value = node.args[fill]
+                    return self._hidden(node, 0, value, fill, main == 1) and self._into(node, main)
+        return False
+
+    def product(self, node: Node) -> Scores | None:
+        """The queries and keys of the product that gives the scores."""
+        first, n = PRODUCTS[node.name], len(node.size)
+        a, b = node.kept(first), node.kept(first + 1)
+        if a is None or b is None or node.name not in ("mm", "bmm", "addmm", "baddbmm"):
+            return None
+        if first:
+            beta = node.kwargs.get("beta", 1)
+            if beta and not self._added(node, 1, beta):
+                return None
+            self.scale *= node.kwargs.get("alpha", 1)
+        lead, rows, columns = range(n - 2), n - 2, n - 1
+        left = {i: a.stride(i) for i in lead} | {rows: a.stride(-2)}
+        right = {i: b.stride(i) for i in lead} | {columns: b.stride(-1)}
+        inner = a.stride(-1), b.stride(-2)
+        for q, k, of_q, of_k, steps in (
+            (a, b, left, right, inner),
+            (b, a, right, left, inner[::-1]),
+        ):
+            queries = self._factor(node, q, of_q, -2, steps[0], a.shape[-1])
+            keys = self._factor(node, k, of_k, -1, steps[1], a.shape[-1])
+            if queries is not None and keys is not None:
+                biases = [x if s == 1 else x * s for x, s in self.biases]
+                asked = node.args[first if q is a else first + 1]
+                parts = self._parts(node, of_q)
+                return Scores(queries, keys, self.scale, biases, self.masks, asked, parts)
+        return None
+
+    def _into(self, node: Node, i: int) -> bool:
+        """Go on in an argument that has all axes of the result."""
+        lines = self._lines(node, node.args[i])
+        if lines is None or any(step == 0 for group in lines for line in group for step, _ in line):
+            return False
+        self.view, self.groups = node.args[i], lines
+        return True
+
+    def _lines(self, node: Node, x: View) -> list[list[Line]] | None:
+        """The axes in an argument that is aligned with the result at the last axis."""
+        found: list[list[Line]] = []
+        for group in self.groups:
+            found.append([])
+            for line in group:
+                pieces = node.pieces(line)
+                there = None if pieces is None else node.into(pieces, x)
+                if there is None:
+                    return None
+                found[-1].append(there)
+        return found
+
+    def _leads(self, node: Node, i: int) -> bool:
+        """Whether an argument has all axes of the scores, and comes from a product."""
+        x = node.args[i]
+        lines = self._lines(node, x)
+        if lines is None or any(step == 0 for group in lines for line in group for step, _ in line):
+            return False
+        for _ in range(STEPS):
+            at = x.settled().node
+            if at.name in PRODUCTS:
+                return all(v.node.data for j, v in at.views if j >= PRODUCTS[at.name])
+            x = next((v for _, v in at.sources), None)
+            if x is None or not at.entrywise:
+                return False
+        return False
+
+    def _other(self, node: Node, i: int) -> Tensor | None:
+        """An argument beside the scores, as (*b, h, t, s) with 1 where it is the same."""
+        x, view = node.kept(i), node.args[i]
+        lines = self._lines(node, view) if isinstance(view, View) else None
+        return None if x is None or lines is None else placed(x, lines)
+
+    def _added(self, node: Node, main: int, sign: float) -> bool:
+        other = self._other(node, 1 - main)
+        if other is None:
+            return False
+        if other.shape[-1] > 1 or not self.groups[-1]:  # else it is the same for all keys
+            self.biases.append((other, sign * self.scale))
+        return True
+
+    def _hidden(self, node: Node, mask: int, value: Any, at: int, keep: bool) -> bool:
+        if isinstance(value, View):
+            x = node.kept(at)
+            value = float(x) if x is not None and x.numel() == 1 else None
+        shown = self._other(node, mask)
+        if value is None or shown is None or value * math.copysign(1, self.scale) > HIDDEN:
+            return False
+        self.masks.append(shown if keep else ~shown)
+        return True
+
+    def _parts(self, node: Node, steps: Mapping[int, int]) -> list[list[tuple[int, int]]]:
+        """The axes batch, heads and queries in the queries, as steps and sizes."""
+        return [
+            [
+                (steps.get(axis, 0) * step, n)
+                for line in group
+                for axis, step, n in reversed(node.pieces(line) or ())
+            ]
+            for group in self.groups[:-1]
+        ]
+
+    def _factor(
+        self, node: Node, x: Tensor, steps: Mapping[int, int], own: int, inner: int, width: int
+    ) -> Tensor | None:
+        """The queries or keys (*b, h, n, d) in a factor; None if its axes are others."""
+        sizes, strides, joined = list[int](), list[int](), list[int]()
+        for at, group in enumerate(self.groups, -len(self.groups)):
+            some = list[tuple[int, int]]()
+            for line in group:
+                pieces = node.pieces(line)
+                if pieces is None:
+                    return None
+                some += [(steps.get(axis, 0) * step, n) for axis, step, n in reversed(pieces)]
+            if at in (-2, -1) and any(bool(step) != (at == own) for step, _ in some):
+                return None
+            if at in (-2, -1) and at != own:
+                continue
+            sizes += [n for _, n in some]
+            strides += [step for step, _ in some]
+            joined.append(math.prod(n for _, n in some))
+        y = x.as_strided([*sizes, width], [*strides, inner], x.storage_offset())
+        return y.reshape(*joined, width)
+
+
+def placed(x: Tensor, groups: Sequence[Sequence[Line]]) -> Tensor:
+    """A tensor with its axes in the order of their lines, of size 1 where it is the same."""
+    sizes, steps, joined = list[int](), list[int](), list[int]()
+    for group in groups:
+        some = [part for line in group for part in reversed(line)]
+        if not any(step for line in group for step, _ in line):
+            some = [(0, 1)]
+        sizes += [n for _, n in some]
+        steps += [step for step, _ in some]
+        joined.append(math.prod(n for _, n in some))
+    return x.as_strided(sizes, steps, x.storage_offset()).reshape(joined)
+
 
 BY_HAND = "by hand"
 """The name of this source."""
@@ -36,9 +296,9 @@ def call_of(site: Site) -> Call:
     """The call of a site: its queries and keys where they give the weights, else the weights."""
     summed, left = site.contraction.summed is not None, before_dropout(site)
     given = scores(site)
-    placed = in_place(site, given)
-    if placed is not None:
-        return replace(blocks_kept(site, placed), shut=None if left is None else DROPPED)
+    blocks = in_place(site, *((given.asked, given.groups) if given else (None, ())))
+    if blocks is not None:
+        return replace(blocks_kept(site, blocks), shut=None if left is None else DROPPED)
     y: Tensor | After = site.output
     put: Put = partial(_put_in, site, _first if summed else _same, _same)
     if summed:

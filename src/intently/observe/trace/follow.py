@@ -17,13 +17,20 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from intently.core.kernels.operands import transformed
 from intently.observe.sources.flex import operator_call
 from intently.observe.sources.functional import how_of
-from intently.observe.trace.axes import PRODUCTS
 from intently.observe.trace.calls import BY_HAND, call_of, sparse_call
-from intently.observe.trace.contraction import Contraction
-from intently.observe.trace.graph import CONSTANT, COPIES, RANDOM, SOFTMAX, Node, View, kind
+from intently.observe.trace.graph import (
+    CONSTANT,
+    COPIES,
+    PRODUCTS,
+    RANDOM,
+    SOFTMAX,
+    Node,
+    View,
+    kind,
+)
 from intently.observe.trace.normaliser import upstream
 from intently.observe.trace.places import CHOOSES
-from intently.observe.trace.sites import Site, found, together, unnormalised
+from intently.observe.trace.sites import Contraction, Site, found, together, unnormalised
 from intently.observe.trace.sums import divided, factored, running_sums
 from intently.observe.trace.waiting import OWN_BACKWARD, Waiting, has_own_backward
 from intently.observe.watching.call import Call, traced

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from intently.observe.trace.axes import along, back
-from intently.observe.trace.graph import CONSTANT, RANDOM, SOFTMAX, Line, Node, View
+from intently.observe.trace.graph import CONSTANT, RANDOM, SOFTMAX, Line, Node, View, along, back
 
 TOTALS = frozenset(("sum", "nansum", "index_add", "scatter_add", "scatter_reduce"))
 """Operations that may add up what a quotient then divides by their result."""

@@ -13,10 +13,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from intently.observe.trace.contraction import Contraction
 from intently.observe.trace.graph import Node, View
 from intently.observe.trace.normaliser import Normal, adds_up, mixes, upstream, whole
-from intently.observe.trace.sites import Site, laid_out
+from intently.observe.trace.sites import Contraction, Site, laid_out
 
 DEPTH = 256
 """Operations at most between the products and the division."""
