@@ -418,10 +418,7 @@ def origin(view: View, line: Line, most: int = 64) -> str:
         ):
             return "rows"
         elif node.name in ("stack", "cat") and len(axes) == 1 and _joined_along(node) in axes:
-            parts = [x for _, x, _ in _aligned(node)]
-            makers = set(map(_maker, parts))
-            single = node.name == "stack" or all(x.size[_joined_along(node)] == 1 for x in parts)
-            return "parts" if single and len(makers) > 1 else "rows"
+            return "parts" if len({_maker(x) for _, x, _ in _aligned(node)}) > 1 else "rows"
         steps = list(back(node, found))
         carried = [(x, there) for _, x, there in steps if x.node.data]
         if not carried:
@@ -443,9 +440,9 @@ def _maker(view: View, most: int = 32) -> object:
         if node.name == "module":
             return node.kwargs["module"]
         if node.name in PRODUCTS or node.name == "convolution":
-            fixed = [x.settled().node for _, x in node.views if not x.node.data]
+            fixed = [x for _, x in node.views if not x.node.data]
             if fixed:
-                return fixed[-1]
+                return fixed[-1].settled().node, fixed[-1].offset
         view = next((x for _, x in node.sources), None)  # type: ignore[assignment]
         if view is None:
             return node

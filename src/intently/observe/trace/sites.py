@@ -236,7 +236,7 @@ def found(contraction: Contraction) -> Site | None:
         elif not values.node.data:
             site.mixing = "parameters"
         else:
-            site.mixing = _mixing(contraction, side, keys)
+            site.mixing = _mixing(contraction, side, keys, normal.node)
         far = len(normal.changes)
         if best is None or far < best[0]:
             best = far, site
@@ -360,17 +360,21 @@ def _moved(contraction: Contraction, side: int) -> Normal | None:
     return None
 
 
-def _mixing(contraction: Contraction, side: int, keys: Sequence[Axis]) -> str | None:
-    """What the keys are, if each is a part of the model and no row of a tensor."""
-    made = [
-        origin(contraction.views[i], tuple((x.steps[i], x.count) for x in reversed(keys)))
-        for i in (side, 1 - side)
-    ]
-    return (
-        made[1]
-        if made[0] != "rows" and made[1] != "rows" and any(x.count > 1 for x in keys)
-        else None
+def _mixing(contraction: Contraction, side: int, keys: Sequence[Axis], made: Node) -> str | None:
+    """What the keys are, if each is a part of the model and no row of a tensor.
+
+    ``made`` made the weights a whole: along its axis, if each was added to a row of its own.
+    """
+    values, weights = (
+        (contraction.views[i], tuple((x.steps[i], x.count) for x in reversed(keys)))
+        for i in (1 - side, side)
     )
+    if contraction.rows is not None and made.name in SOFTMAX:
+        weights = made.view, made.view.line(along(made))
+    if math.prod(x.count for x in keys) < 2 or origin(*weights) == "rows":
+        return None
+    found = origin(*values)
+    return None if found == "rows" else found
 
 
 def laid_out(contraction: Contraction, side: int, normal: Normal | None) -> Site:
