@@ -284,7 +284,7 @@ def test_two_texts_in_one_matrix_are_wrong(join, state, monkeypatch):
     rows = torch.block_diag(*weights) if join else weights.flatten(0, 1)
     entry = compare.Held("", True, rows.double(), None, 12 if join else 6)
     monkeypatch.setattr(compare, "held", lambda recording: [entry])
-    assert compare.judge([Attended("", "", weights)], [], None).state == state
+    assert compare.judge([Attended("", "", weights, batch=2)], [], None).state == state
 
 
 def test_types_that_no_auto_class_builds_are_no_families(monkeypatch):

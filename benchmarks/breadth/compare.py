@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from benchmarks.breadth.inputs import BATCH
 from benchmarks.breadth.marks import Attended
 from intently.errors import IntentlyError
 
@@ -124,18 +123,18 @@ def _found(truth: Attended, entries: Sequence[Held], used: set[int]) -> bool:
                 left[left.clone()] = ~held_here
             if not left.any():
                 return True
-        if truth.beams and _one_of_each(left, truth.beams):
+        if truth.beams and _one_of_each(left, truth.batch, truth.beams):
             return True
     near = [x.rows for x in entries if _distance(truth.module, x.name) <= 2]
     pieces = [[among(x, y, close) for y in near if y is not None] for x in truth.pieces()]
     return len(pieces) > 1 and all(any(x.all() for x in found) for found in pieces)
 
 
-def _one_of_each(left: Tensor, beams: int) -> bool:
+def _one_of_each(left: Tensor, batch: int, beams: int) -> bool:
     """Whether one beam at least of every text has all its rows: those given up are not kept."""
-    if len(left) % (BATCH * beams):
+    if len(left) % (batch * beams):
         return False
-    return bool((~left).view(BATCH, beams, -1).any(1).all())
+    return bool((~left).view(batch, beams, -1).any(1).all())
 
 
 def _wrong(
@@ -155,19 +154,19 @@ def _wrong(
                 elif left.any():
                     close = CLOSE + x.rounding
                     left[left.clone()] = ~among(entry.rows[left], weights, close)
-                    joined |= not left.any() and _joins(entry, weights, close)
+                    joined |= not left.any() and _joins(entry, weights, close, x.batch)
         if joined or (left.any() and not _is_factor(entry.rows, factors, rounded)):
             found.append(entry.name)
     return found
 
 
-def _joins(entry: Held, weights: Tensor, close: float) -> bool:
+def _joins(entry: Held, weights: Tensor, close: float, batch: int) -> bool:
     """Whether a matrix wider than the softmax holds rows of several texts: batch comes first."""
     rows = entry.rows
-    if rows is None or rows.shape[-1] <= weights.shape[-1] or len(weights) % BATCH:
+    if rows is None or rows.shape[-1] <= weights.shape[-1] or len(weights) % batch:
         return False
-    texts = torch.stack([among(rows, x, close) for x in weights.chunk(BATCH)])
-    alone = (texts & (texts.sum(0) == 1)).view(BATCH, -1, entry.length)
+    texts = torch.stack([among(rows, x, close) for x in weights.chunk(batch)])
+    alone = (texts & (texts.sum(0) == 1)).view(batch, -1, entry.length)
     return bool((alone.any(-1).sum(0) > 1).any())
 
 

@@ -42,8 +42,8 @@ class Attended:
     """One softmax: the ``weights`` (…, s) as normalised, and as they were multiplied (``used``).
 
     ``laid`` are its rows as one matrix, if it attends in windows that overlap. ``counts`` says that
-    it met values; ``beams`` is the number of beams of a search, which may have given up some of
-    them. ``rounding`` is what half precision may add to any weight.
+    it met values; ``batch`` is the number of texts, ``beams`` that of the beams of a search, which
+    may have given up some of them. ``rounding`` is what half precision may add to any weight.
     """
 
     module: str
@@ -52,6 +52,7 @@ class Attended:
     used: list[Tensor] = field(default_factory=list)
     laid: list[Tensor] = field(default_factory=list)
     counts: bool = False
+    batch: int = 1
     beams: int = 0
     rounding: float = 0.0
 

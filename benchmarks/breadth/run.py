@@ -31,12 +31,16 @@ WORST = {x: n for n, x in enumerate((NO_ATTENTION, *VERDICTS[:4], CHANGED, WRONG
 
 @dataclass
 class Way:
-    """One way to run a model: ``call`` gives its outputs; ``beams`` is the number of a search."""
+    """One way to run a model: ``call`` gives its outputs for a ``batch``.
+
+    ``beams`` is the number of a search.
+    """
 
     name: str
     model: nn.Module
     call: Callable[[], Any]
     beams: int = 0
+    batch: int = BATCH
 
 
 @dataclass
@@ -98,7 +102,7 @@ def _one(row: Row, way: Way) -> None:
     first, _ = _outputs(way, nullcontext())
     plain, _ = _outputs(way, nullcontext())
     steady = _equal(first, plain)
-    truth = Truth(way.model, BATCH)
+    truth = Truth(way.model, way.batch)
     _outputs(way, truth.on())
     for x in truth.found:
         x.beams = way.beams

@@ -234,7 +234,8 @@ class Truth(TorchDispatchMode):
         last = list(range(-len(axes), 0))
         weights = out.detach().movedim(axes, last).flatten(-len(axes)).clone()
         scores = out.log() if scores is None else scores
-        source = Attended(self._where(), how, weights, rounding=rounding(scores, self._eps))
+        read = rounding(scores, self._eps)
+        source = Attended(self._where(), how, weights, batch=self._batch, rounding=read)
         self.all.append(source)
         sizes = [out.shape[i] for i in axes]
         keys = torch.arange(1, math.prod(sizes) + 1, dtype=torch.int32).view(sizes)
@@ -371,8 +372,9 @@ class Truth(TorchDispatchMode):
 
     def _add(self, how: str, weights: Tensor) -> None:
         """Record the weights of a fused call."""
-        read = rounding(weights[:0], self._eps)  # the weights of a recording are rounded, too
-        self.all.append(Attended(self._where(), how, weights.detach(), counts=True, rounding=read))
+        made = Attended(self._where(), how, weights.detach(), [], [], True, self._batch)
+        made.rounding = rounding(weights[:0], self._eps)  # those of a recording are rounded, too
+        self.all.append(made)
 
     def _flex(
         self, original: Any, query: Tensor, key: Tensor, value: Tensor, *args: Any, **given: Any
