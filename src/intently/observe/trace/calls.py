@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
-from operator import add, and_
+from operator import add, and_, itemgetter
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from intently.core.biases import as_bias
 from intently.core.masks import allowed
 from intently.core.matrix import LazyMatrix
 from intently.core.matrix.labelling import HIDDEN
-from intently.observe.trace.blocks import Placed, in_place, of_sources
+from intently.observe.trace.blocks import Part, Placed, in_place, of_sources
 from intently.observe.trace.graph import COPIES, PRODUCTS, SOFTMAX, Line, Node, View, along
 from intently.observe.trace.normaliser import Normal, is_dropout
 from intently.observe.trace.sites import Site
@@ -42,7 +42,7 @@ class Scores:
     biases: list[Tensor] = field(default_factory=list)
     masks: list[Tensor] = field(default_factory=list)
     asked: View | None = None
-    groups: list[list[tuple[int, int]]] = field(default_factory=list)
+    groups: list[list[Part]] = field(default_factory=list)
 
 
 def scores(site: Site) -> Scores | None:
@@ -170,27 +170,30 @@ class _Walk:
             if queries is not None and keys is not None:
                 biases = [x if s == 1 else x * s for x, s in self.biases]
                 asked = node.args[first if q is a else first + 1]
-                parts = self._parts(node, of_q)
+                parts = [self._steps(node, x, of_q) or [] for x in self.groups[:-1]]
                 return Scores(queries, keys, self.scale, biases, self.masks, asked, parts)
         return None
 
     def _into(self, node: Node, i: int) -> bool:
         """Go on in an argument that has all axes of the result."""
-        lines = self._lines(node, node.args[i])
-        if lines is None or any(step == 0 for group in lines for line in group for step, _ in line):
+        lines = self._lines(node, node.args[i], whole=True)
+        if lines is None:
             return False
         self.view, self.groups = node.args[i], lines
         return True
 
-    def _lines(self, node: Node, x: View) -> list[list[Line]] | None:
-        """The axes in an argument that is aligned with the result at the last axis."""
+    def _lines(self, node: Node, x: View, whole: bool = False) -> list[list[Line]] | None:
+        """The axes in an argument that is aligned with the result at the last axis.
+
+        None if it has parts of them only, or, for the ``whole``, not all.
+        """
         found: list[list[Line]] = []
         for group in self.groups:
             found.append([])
             for line in group:
                 pieces = node.pieces(line)
                 there = None if pieces is None else node.into(pieces, x)
-                if there is None:
+                if there is None or (whole and 0 in map(itemgetter(0), there)):
                     return None
                 found[-1].append(there)
         return found
@@ -198,16 +201,15 @@ class _Walk:
     def _leads(self, node: Node, i: int) -> bool:
         """Whether an argument has all axes of the scores, and comes from a product."""
         x = node.args[i]
-        lines = self._lines(node, x)
-        if lines is None or any(step == 0 for group in lines for line in group for step, _ in line):
+        if self._lines(node, x, whole=True) is None:
             return False
         for _ in range(STEPS):
             at = x.settled().node
             if at.name in PRODUCTS:
                 return all(v.node.data for j, v in at.views if j >= PRODUCTS[at.name])
-            x = next((v for _, v in at.sources), None)
-            if x is None or not at.entrywise:
+            if not at.sources or not at.entrywise:
                 return False
+            x = at.sources[0][1]
         return False
 
     def _other(self, node: Node, i: int) -> Tensor | None:
@@ -234,36 +236,35 @@ class _Walk:
         self.masks.append(shown if keep else ~shown)
         return True
 
-    def _parts(self, node: Node, steps: Mapping[int, int]) -> list[list[tuple[int, int]]]:
-        """The axes batch, heads and queries in the queries, as steps and sizes."""
-        return [
-            [
-                (steps.get(axis, 0) * step, n)
-                for line in group
-                for axis, step, n in reversed(node.pieces(line) or ())
-            ]
-            for group in self.groups[:-1]
-        ]
+    def _steps(
+        self, node: Node, group: Sequence[Line], steps: Mapping[int, int]
+    ) -> list[Part] | None:
+        """An axis in a factor of a product, as steps and sizes; None for a diagonal."""
+        found: list[Part] = []
+        for line in group:
+            pieces = node.pieces(line)
+            if pieces is None:
+                return None
+            for axis, step, n in reversed(pieces):
+                found.append((steps.get(axis, 0) * step, n))
+        return found
 
     def _factor(
         self, node: Node, x: Tensor, steps: Mapping[int, int], own: int, inner: int, width: int
     ) -> Tensor | None:
         """The queries or keys (*b, h, n, d) in a factor; None if its axes are others."""
-        sizes, strides, joined = list[int](), list[int](), list[int]()
+        parts, joined = list[Part](), list[int]()
         for at, group in enumerate(self.groups, -len(self.groups)):
-            some = list[tuple[int, int]]()
-            for line in group:
-                pieces = node.pieces(line)
-                if pieces is None:
-                    return None
-                some += [(steps.get(axis, 0) * step, n) for axis, step, n in reversed(pieces)]
-            if at in (-2, -1) and any(bool(step) != (at == own) for step, _ in some):
+            some = self._steps(node, group, steps)
+            if some is None:
                 return None
-            if at in (-2, -1) and at != own:
-                continue
-            sizes += [n for _, n in some]
-            strides += [step for step, _ in some]
-            joined.append(math.prod(n for _, n in some))
+            moving = [step != 0 for step, _ in some]
+            if at in (-2, -1) and (at != own) in moving:
+                return None
+            if at < -2 or at == own:
+                parts += some
+                joined.append(math.prod(map(itemgetter(1), some)))
+        sizes, strides = [n for _, n in parts], [step for step, _ in parts]
         y = x.as_strided([*sizes, width], [*strides, inner], x.storage_offset())
         return y.reshape(*joined, width)
 

@@ -160,9 +160,13 @@ class Trace(TorchDispatchMode):
     ) -> None:
         outs = result if isinstance(result, (tuple, list)) else (result,)
         outs = args[:1] if changes and "out" not in kwargs else outs
-        more = kwargs and [self._viewed(x) for x in kwargs.values() if isinstance(x, Tensor)]
-        made = name.startswith((*CONSTANT, *RANDOM))  # data, too, where no model runs
-        data = not around() if made else _depends([*given, *more])
+        data = None
+        if name.startswith((*CONSTANT, *RANDOM)):
+            data = not around()  # data, too, where no model runs
+        elif kwargs and any(
+            isinstance(x, Tensor) and self._viewed(x).node.data for x in kwargs.values()
+        ):
+            data = True
         for x in outs:
             storage = storage_of(x) if isinstance(x, Tensor) else None
             if storage is None:
@@ -173,7 +177,7 @@ class Trace(TorchDispatchMode):
                 continue  # a view
             node = Node(name, x, data, func, given, kwargs, before if known else None)
             self._note(storage, node)
-            if data and (node.entrywise or name in LOOKED):
+            if node.data and (node.entrywise or name in LOOKED):
                 with _Counted():
                     self._keep(node, args, x)
                     self._look(node, args, x)
@@ -411,7 +415,7 @@ class Trace(TorchDispatchMode):
         if node is None or alive is None or alive.expired():
             node = Node("given", _whole(x), x.ndim > 0 and not _fixed(x))
             self._note(storage, node)
-        return View.of(node, x)
+        return View(node, tuple(x.shape), x.stride(), int(x.storage_offset()))
 
 
 def _own_axis(module: nn.Module, x: Tensor) -> int:
@@ -449,17 +453,6 @@ def _fixed(x: Tensor) -> bool:
             other = None if y is None or storage is None else storage_of(y)
             if other is not None and storage is not None and other._cdata == storage._cdata:
                 return True
-    return False
-
-
-def _depends(given: Iterable[Any]) -> bool:
-    """Whether one of the arguments depends on data."""
-    for x in given:
-        if isinstance(x, View):
-            if x.node.data:
-                return True
-        elif isinstance(x, list) and _depends(x):
-            return True
     return False
 
 

@@ -12,6 +12,7 @@ import math
 from bisect import bisect
 from collections.abc import Sequence
 from functools import cache
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -22,6 +23,9 @@ Line: TypeAlias = tuple[tuple[int, int], ...]
 
 Piece: TypeAlias = tuple[int, int, int]
 """A part of an axis of a node: (axis, step, count)."""
+
+Aligned: TypeAlias = list[tuple[int, "View", Sequence[int] | None]]
+"""Arguments by their place, and which of their axes each axis of the result is."""
 
 COPIES = frozenset(
     ("clone", "_to_copy", "copy", "alias", "detach", "lift_fresh", "nan_to_num", "native_dropout")
@@ -47,11 +51,6 @@ class View(NamedTuple):
     size: tuple[int, ...]
     stride: tuple[int, ...]
     offset: int
-
-    @staticmethod
-    def of(node: Node, x: Tensor) -> View:
-        """The view that a tensor is of the memory of its node."""
-        return View(node, tuple(x.shape), x.stride(), int(x.storage_offset()))
 
     def line(self, *axes: int) -> Line:
         """Some axes as one, the innermost first."""
@@ -87,20 +86,20 @@ class Node:
 
     ``entrywise`` says that each entry of the result is made of the entries in the same place.
     ``before`` is what had been in a memory of which the operation wrote a part. ``data`` says that
-    its numbers depend on what the model was given; ``tensors`` are arguments that are kept, by
-    their place, with their versions.
+    its numbers depend on what the model was given, as one of its arguments does unless it is known.
+    ``tensors`` are arguments that are kept, by their place, with their versions.
     """
 
     __slots__ = (
         *("name", "func", "args", "kwargs", "size", "stride", "offset", "dtype", "before"),
-        *("data", "tensors", "entrywise", "views", "sources", "_pieces", "_axes"),
+        *("data", "tensors", "entrywise", "views", "sources", "aligned", "_pieces", "_axes"),
     )
 
     def __init__(
         self,
         name: str,
         x: Tensor,
-        data: bool,
+        data: bool | None,
         func: Any = None,
         args: Sequence[Any] = (),
         kwargs: dict[str, Any] | None = None,
@@ -108,24 +107,27 @@ class Node:
     ) -> None:
         self.name, self.func, self.args, self.kwargs = name, func, args, kwargs or {}
         self.size, self.stride, self.offset = tuple(x.shape), x.stride(), int(x.storage_offset())
-        self.dtype, self.data, self.before = x.dtype, data, before
+        self.dtype, self.before = x.dtype, before
         self.entrywise = (
             name in ENTRYWISE or name in COPIES or (func is not None and entrywise(func))
         )
         self.tensors: dict[int, tuple[Tensor, int]] = {}
         self.views: list[tuple[int, View]] = []
         """The arguments that are tensors, and their places; those in lists have their list's."""
+        self.sources: list[tuple[int, View]] = []
+        """The arguments that depend on data."""
         for i, given in enumerate(args):
             for y in given if isinstance(given, list) else (given,):
                 if isinstance(y, View):
                     self.views.append((i, y))
-        self.sources = self.views
-        """The arguments that depend on data."""
-        if False in [y.node.data for _, y in self.views]:
-            self.sources = [(i, y) for i, y in self.views if y.node.data]
+                    if y.node.data:
+                        self.sources.append((i, y))
+        self.aligned: Aligned | None = None
+        """The arguments with the axes of the result, once somebody asked for them."""
         self._pieces: dict[Line, tuple[Piece, ...] | None] = {}
         self._axes = [(step, i) for i, step in enumerate(self.stride) if step and self.size[i] > 1]
         self._axes.sort()
+        self.data = bool(self.sources) if data is None else data
 
     def __repr__(self) -> str:
         return f"<{self.name} {self.size}>"
@@ -272,14 +274,13 @@ WRITES = {
 }
 """Operations that write an argument into their first, and which."""
 
-Aligned: TypeAlias = list[tuple[int, View, Sequence[int] | None]]
-"""Arguments by their place, and which of their axes each axis of the result is."""
-
 
 def back(node: Node, pieces: Sequence[Piece]) -> list[tuple[int, View, Line]]:
     """The arguments in which parts of a node's axes go on, and as which lines."""
+    if node.aligned is None:
+        node.aligned = _aligned(node)
     found: list[tuple[int, View, Line]] = []
-    for i, x, axes in _aligned(node):
+    for i, x, axes in node.aligned:
         line = node.moves(pieces, x, axes)
         if line:
             found.append((i, x, line))
@@ -405,7 +406,7 @@ def origin(view: View, line: Line, most: int = 64) -> str:
         found = node.pieces(line)
         if not found:
             return "copies" if found == () else "rows"
-        axes = {axis for axis, _, _ in found}
+        axes = set(map(itemgetter(0), found))
         if node.name == "given":  # beside the batch, or between rows and width, as streams are
             first = found[0][0] == 0 and found[0][2] < node.size[0]
             between = len(node.size) > 3 and min(axes) > 0 and max(axes) < len(node.size) - 1

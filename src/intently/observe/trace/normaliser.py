@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -23,6 +24,9 @@ MOST = 2
 
 SLACK = 0.02
 """How far from 1 a sum of weights may be, by rounding or an epsilon."""
+
+
+AXIS = itemgetter(0)
 
 
 @dataclass
@@ -54,7 +58,7 @@ def normaliser(view: View, line: Line) -> Normal | None:
         found = node.pieces(line)
         if found is None:
             continue
-        axes = {axis for axis, _, _ in found}
+        axes = set(map(AXIS, found))
         since = since_softmax(node, so_far.changes)
         if since is not None and axes <= {along(node)} and (axes or node.size[along(node)] == 1):
             return Normal(node, True, since, so_far.dropped)
@@ -68,7 +72,8 @@ def normaliser(view: View, line: Line) -> Normal | None:
             maybe = Normal(node, False, so_far.changes, so_far.dropped)
         if sum(name in LAYERS for name in (node.name, *so_far.changes)) <= MOST:
             for i, x, x_line in _onward(node, found):
-                left.append((x, x_line, _after(so_far, node, i)))
+                if x.node.data:
+                    left.append((x, x_line, _after(so_far, node, i)))
     return maybe
 
 
@@ -92,11 +97,11 @@ def upstream(view: View, most: int = STEPS) -> set[Node]:
     return seen
 
 
-def _onward(node: Node, found: Sequence[Any]) -> Iterator[tuple[int, View, Line]]:
+def _onward(node: Node, found: Sequence[Any]) -> list[tuple[int, View, Line]]:
     if found:
-        yield from ((i, x, line) for i, x, line in back(node, found) if x.node.data)
-    elif node.entrywise:  # an axis of size 1 is in all of them
-        yield from ((i, x, ()) for i, x in node.sources)
+        return back(node, found)
+    # an axis of size 1 is in all of them
+    return [(i, x, ()) for i, x in node.sources] if node.entrywise else []
 
 
 def _after(so_far: Normal, node: Node, i: int) -> Normal:
@@ -132,7 +137,7 @@ def _whole(node: Node, found: Sequence[Any]) -> bool | None:
 
     It may, if an argument that is constant along the axis is made of many entries.
     """
-    args = list(node.sources)
+    args = node.sources
     mains = [x for _, x in args if not found or node.moves(found, x)]
     if not mains:
         return False

@@ -61,6 +61,15 @@ class Contraction:
     added: tuple[Tensor, float] | None = None
     """What the operation wrote, where it adds the result times a factor to another tensor."""
 
+    @property
+    def keys(self) -> list[Axis]:
+        """The axes that are summed."""
+        return [x for x in self.axes if x.count > 1 and x.steps[2] == 0 and all(x.steps[:2])]
+
+    def line(self, side: int) -> Line:
+        """The axes that are summed, as one in a factor."""
+        return tuple([(x.steps[side], x.count) for x in reversed(self.keys)])
+
     @staticmethod
     def of_product(node: Node, args: Sequence[Any], result: Tensor) -> Contraction | None:
         """That of a matrix product."""
@@ -224,8 +233,7 @@ def found(contraction: Contraction) -> Site | None:
         view, values = contraction.views[side], contraction.views[1 - side]
         if not (view.node.data or values.node.data):
             continue
-        keys = [x for x in contraction.axes if x.count > 1 and x.steps[2] == 0 and all(x.steps[:2])]
-        one, normal = _normal(contraction, side, keys)
+        one, normal = _normal(contraction, side)
         if normal is None or normal.node in upstream(values):  # a power of weights, an inverse
             continue
         site = laid_out(one.alone(), side, normal)
@@ -236,7 +244,7 @@ def found(contraction: Contraction) -> Site | None:
         elif not values.node.data:
             site.mixing = "parameters"
         else:
-            site.mixing = _mixing(contraction, side, keys, normal.node)
+            site.mixing = _mixing(contraction, side, normal.node)
         far = len(normal.changes)
         if best is None or far < best[0]:
             best = far, site
@@ -245,26 +253,22 @@ def found(contraction: Contraction) -> Site | None:
 
 def unnormalised(contraction: Contraction) -> bool:
     """Whether values meet scores, or what is computed of them entry by entry."""
-    keys = [x for x in contraction.axes if x.count > 1 and x.steps[2] == 0 and all(x.steps[:2])]
-    lines = [tuple((x.steps[i], x.count) for x in reversed(keys)) for i in (0, 1)]
     for view in contraction.views:
         node = view.settled().node
-        while node.entrywise and node.name not in SOFTMAX and (more := list(node.sources)):
+        while node.entrywise and node.name not in SOFTMAX and (more := node.sources):
             node = more[0][1].settled().node
         first = PRODUCTS.get(node.name)
         if first is not None and all(x.node.data for i, x in node.views if i >= first):
+            lines = map(contraction.line, (0, 1))
             made = map(made_by_parameters, contraction.views, lines)
-            return bool(keys) and all(x is False for x in made)
+            return bool(contraction.keys) and all(x is False for x in made)
     return False
 
 
-def _normal(
-    contraction: Contraction, side: int, keys: Sequence[Axis]
-) -> tuple[Contraction, Normal | None]:
+def _normal(contraction: Contraction, side: int) -> tuple[Contraction, Normal | None]:
     """What makes weights a whole along the axes that are summed, or one: heads may be, too."""
-    view = contraction.views[side]
-    normal = normaliser(view, tuple((x.steps[side], x.count) for x in reversed(keys)))
-    normal = normal or _moved(contraction, side)
+    view, keys = contraction.views[side], contraction.keys
+    normal = normaliser(view, contraction.line(side)) or _moved(contraction, side)
     if normal is None and len(keys) == 2:
         for axis, other in (keys, keys[::-1]):
             normal = normaliser(view, ((axis.steps[side], axis.count),))
@@ -360,20 +364,17 @@ def _moved(contraction: Contraction, side: int) -> Normal | None:
     return None
 
 
-def _mixing(contraction: Contraction, side: int, keys: Sequence[Axis], made: Node) -> str | None:
+def _mixing(contraction: Contraction, side: int, made: Node) -> str | None:
     """What the keys are, if each is a part of the model and no row of a tensor.
 
     ``made`` made the weights a whole: along its axis, if each was added to a row of its own.
     """
-    values, weights = (
-        (contraction.views[i], tuple((x.steps[i], x.count) for x in reversed(keys)))
-        for i in (1 - side, side)
-    )
+    weights = contraction.views[side], contraction.line(side)
     if contraction.rows is not None and made.name in SOFTMAX:
         weights = made.view, made.view.line(along(made))
-    if math.prod(x.count for x in keys) < 2 or origin(*weights) == "rows":
+    if not contraction.keys or origin(*weights) == "rows":
         return None
-    found = origin(*values)
+    found = origin(contraction.views[1 - side], contraction.line(1 - side))
     return None if found == "rows" else found
 
 
