@@ -90,6 +90,7 @@ class Trace(TorchDispatchMode):
         """Forget everything that was recorded."""
         self._memory: dict[int, tuple[StorageWeakRef, Node]] = {}
         self._recent: list[Node] = []
+        self._past: list[Node] = []  # that the sites that are held need
         self._products: dict[Node, Contraction] = {}
         self._softmaxes: dict[Node, Softmax] = {}
         self._edited: dict[Node, Site] = {}
@@ -278,6 +279,7 @@ class Trace(TorchDispatchMode):
         softmax = self._softmaxes.get(node)
         for other in upstream(site.contraction.views[site.side]):
             self._loose.pop(other, None)
+            self._products.pop(other, None)
             if other in self._softmaxes:
                 self._softmaxes[other].met = True
         whose = softmax.module if softmax is not None else None
@@ -298,6 +300,7 @@ class Trace(TorchDispatchMode):
             self.flush()
             self._held.append([])
         self._held[-1].append((whose, replace(site, again=in_backward())))
+        self._past, self._recent = [*self._past, *self._recent], []
 
     def _summed(self, make: Callable[[], tuple[set[Node], Site] | None]) -> None:
         """Hold the sum of products that a division makes whole, until the module ends."""
@@ -345,6 +348,10 @@ class Trace(TorchDispatchMode):
             with _Counted():
                 for site in together([site for _, site in group]):
                     self._tell(group[0][0], site)
+        if held:
+            for node in self._past:
+                node.tensors.clear()
+            self._past.clear()
         if ended and self._sums:
             sums, self._sums = self._sums, []
             for module, _, site in sums:
