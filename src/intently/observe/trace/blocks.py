@@ -5,18 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from intently.core.matrix.blocks import InBlocks
-from intently.observe.trace.graph import PRODUCTS, Node, View
+from intently.observe.trace.graph import PRODUCTS, Node, Part, View
 from intently.observe.trace.places import MOVES, NOWHERE, places
 from intently.observe.trace.sites import DEEP, Site, finest, is_heads
-
-Part: TypeAlias = tuple[int, int]
-"""The step and the size of a part of an axis."""
 
 STEPS = 64
 SLACK = 0.02

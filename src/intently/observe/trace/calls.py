@@ -19,8 +19,18 @@ from intently.core.biases import as_bias
 from intently.core.masks import allowed
 from intently.core.matrix import LazyMatrix
 from intently.core.matrix.labelling import HIDDEN
-from intently.observe.trace.blocks import Part, Placed, in_place, of_sources
-from intently.observe.trace.graph import COPIES, PRODUCTS, SOFTMAX, Line, Node, View, along
+from intently.observe.trace.blocks import Placed, in_place, of_sources
+from intently.observe.trace.graph import (
+    COPIES,
+    PRODUCTS,
+    SOFTMAX,
+    Line,
+    Node,
+    Part,
+    View,
+    along,
+    laid,
+)
 from intently.observe.trace.normaliser import Normal, is_dropout
 from intently.observe.trace.sites import Site
 from intently.observe.watching.call import After, AttentionSpec, Call, Put
@@ -216,7 +226,7 @@ class _Walk:
         """An argument beside the scores, as (*b, h, t, s) with 1 where it is the same."""
         x, view = node.kept(i), node.args[i]
         lines = self._lines(node, view) if isinstance(view, View) else None
-        return None if x is None or lines is None else placed(x, lines)
+        return None if x is None or lines is None else _broadcast(x, lines)
 
     def _added(self, node: Node, main: int, sign: float) -> bool:
         other = self._other(node, 1 - main)
@@ -253,7 +263,7 @@ class _Walk:
         self, node: Node, x: Tensor, steps: Mapping[int, int], own: int, inner: int, width: int
     ) -> Tensor | None:
         """The queries or keys (*b, h, n, d) in a factor; None if its axes are others."""
-        parts, joined = list[Part](), list[int]()
+        parts = list[list[Part]]()
         for at, group in enumerate(self.groups, -len(self.groups)):
             some = self._steps(node, group, steps)
             if some is None:
@@ -262,24 +272,14 @@ class _Walk:
             if at in (-2, -1) and (at != own) in moving:
                 return None
             if at < -2 or at == own:
-                parts += some
-                joined.append(math.prod(map(itemgetter(1), some)))
-        sizes, strides = [n for _, n in parts], [step for step, _ in parts]
-        y = x.as_strided([*sizes, width], [*strides, inner], x.storage_offset())
-        return y.reshape(*joined, width)
+                parts.append(some)
+        return laid(x, [*parts, [(inner, width)]])
 
 
-def placed(x: Tensor, groups: Sequence[Sequence[Line]]) -> Tensor:
+def _broadcast(x: Tensor, groups: Sequence[Sequence[Line]]) -> Tensor:
     """A tensor with its axes in the order of their lines, of size 1 where it is the same."""
-    sizes, steps, joined = list[int](), list[int](), list[int]()
-    for group in groups:
-        some = [part for line in group for part in reversed(line)]
-        if not any(step for line in group for step, _ in line):
-            some = [(0, 1)]
-        sizes += [n for _, n in some]
-        steps += [step for step, _ in some]
-        joined.append(math.prod(n for _, n in some))
-    return x.as_strided(sizes, steps, x.storage_offset()).reshape(joined)
+    parts = [[part for line in group for part in reversed(line)] for group in groups]
+    return laid(x, [some if any(map(itemgetter(0), some)) else [] for some in parts])
 
 
 BY_HAND = "by hand"

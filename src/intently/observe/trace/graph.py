@@ -21,6 +21,9 @@ from torch import Tensor
 Line: TypeAlias = tuple[tuple[int, int], ...]
 """An axis as steps through a memory: (stride, count), the innermost first; empty if of size 1."""
 
+Part: TypeAlias = tuple[int, int]
+"""A part of an axis in memory: its step, and its size."""
+
 Piece: TypeAlias = tuple[int, int, int]
 """A part of an axis of a node: (axis, step, count)."""
 
@@ -213,6 +216,19 @@ class Node:
             if not step[0]:
                 return tuple([step for step in line if step[0]])
         return line
+
+
+def laid(x: Tensor, axes: Sequence[Sequence[Part]]) -> Tensor:
+    """A tensor with its axes in another order, each joined of parts."""
+    counts, steps, sizes = list[int](), list[int](), list[int]()
+    for parts in axes:
+        sizes.append(1)
+        for step, count in parts:
+            counts.append(count)
+            steps.append(step)
+            sizes[-1] *= count
+    y = x.as_strided(counts, steps, x.storage_offset())
+    return y if counts == sizes else y.reshape(sizes)
 
 
 @cache

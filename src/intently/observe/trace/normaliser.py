@@ -70,7 +70,7 @@ def normaliser(view: View, line: Line) -> Normal | None:
                 maybe = Normal(node, False, so_far.changes, so_far.dropped)
         elif node.name == "_log_softmax" and axes <= {along(node)} and maybe is None:
             maybe = Normal(node, False, so_far.changes, so_far.dropped)
-        if sum(name in LAYERS for name in (node.name, *so_far.changes)) <= MOST:
+        if sum(map(LAYERS.__contains__, (node.name, *so_far.changes))) <= MOST:
             for i, x, x_line in _onward(node, found):
                 if x.node.data:
                     left.append((x, x_line, _after(so_far, node, i)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from intently.observe.trace.graph import (
     View,
     along,
     back,
+    laid,
     made_by_parameters,
     origin,
     reduced,
@@ -61,7 +63,7 @@ class Contraction:
     added: tuple[Tensor, float] | None = None
     """What the operation wrote, where it adds the result times a factor to another tensor."""
 
-    @property
+    @cached_property
     def keys(self) -> list[Axis]:
         """The axes that are summed."""
         return [x for x in self.axes if x.count > 1 and x.steps[2] == 0 and all(x.steps[:2])]
@@ -417,14 +419,16 @@ def laid_out(contraction: Contraction, side: int, normal: Normal | None) -> Site
     tensors = contraction.factors[side], contraction.factors[1 - side], contraction.result
     which = side, 1 - side, 2
     weights, values, output = (
-        _taken(x, i, [*lead, *last])
+        laid(x, [[(a.steps[i], a.count) for a in group] for group in (*lead, *last)])
         for x, i, last in zip(tensors, which, ((rows, keys), (keys, width), (rows, width)))
     )
     if contraction.rows is not None:
         row, index = contraction.rows
         at = torch.arange(row.count, device=index.device)
         weights = weights * (index == at[:, None])
-        output = _taken(tensors[2], 2, [*lead, [row], width])
+        output = laid(
+            tensors[2], [[(a.steps[2], a.count) for a in x] for x in (*lead, [row], width)]
+        )
     groups = [*lead, rows, keys]
     return Site(contraction.node, weights, values, output, normal, side, contraction, groups)
 
@@ -473,16 +477,3 @@ def is_heads(contraction: Contraction, side: int, axis: Axis) -> bool | None:
         if axis.steps[i]
     ]
     return True if True in found else False if False in found else None
-
-
-def _taken(x: Tensor, which: int, axes: Sequence[Sequence[Axis]]) -> Tensor:
-    """A tensor with its axes in another order, some of them joined."""
-    counts, steps, sizes = list[int](), list[int](), list[int]()
-    for group in axes:
-        sizes.append(1)
-        for axis in group:
-            counts.append(axis.count)
-            steps.append(axis.steps[which])
-            sizes[-1] *= axis.count
-    y = x.as_strided(counts, steps, x.storage_offset())
-    return y if counts == sizes else y.reshape(sizes)
