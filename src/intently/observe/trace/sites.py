@@ -371,10 +371,11 @@ def _mixing(contraction: Contraction, side: int, made: Node) -> str | None:
 
     ``made`` made the weights a whole: along its axis, if each was added to a row of its own.
     """
-    weights = contraction.views[side], contraction.line(side)
     if contraction.rows is not None and made.name in SOFTMAX:
-        weights = made.view, made.view.line(along(made))
-    if not contraction.keys or origin(*weights) == "rows":
+        found = origin(made.view, made.view.line(along(made)))
+        return None if found == "rows" else found
+    line = contraction.line(side)
+    if not line or origin(contraction.views[side], line) == "rows":
         return None
     found = origin(contraction.views[1 - side], contraction.line(1 - side))
     return None if found == "rows" else found
