@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -182,9 +182,13 @@ STORIES = {
 }
 
 
+LONG = (1e6 * np.sin(np.arange(12.0))).round().reshape(3, 4)
+
+
 @pytest.mark.parametrize("name", STORIES)
 @settings(max_examples=12, deadline=None)
 @given(q=tables(), k=tables(), v=tables())
+@example(LONG, LONG, LONG)
 def test_no_two_texts_of_a_frame_overlap(name, q, k, v):
     story = STORIES[name](tensor(q), tensor(k), tensor(v))
     for n, scene in enumerate(story.scenes):

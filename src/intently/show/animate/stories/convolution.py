@@ -217,8 +217,10 @@ class _ConvolutionSheet:
         lines["= adds"] = facts.adds
         summed = Numerals.of(facts.adds, facts.output, np.array([facts.bias]))
         formats.append(summed)
-        cell = min(46.0, 460 / len(facts.read))
-        numbered = cell >= 34
+        ends = zip(formats, ((x.min(), x.max()) for x in lines.values()))
+        room = widest([written(x) for written, pair in ends for x in pair], 10.5) + 6
+        cell = min(max(46.0, room), 460 / len(facts.read))
+        numbered = cell >= max(34, room)
         names = list(lines)
         if numbered:
             names = [written.heading(name) for name, written in zip(lines, formats)]
