@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
@@ -14,6 +14,9 @@ from intently.observe.trace.graph import CONSTANT, RANDOM, SOFTMAX, Line, Node, 
 
 TOTALS = frozenset(("sum", "nansum", "index_add", "scatter_add", "scatter_reduce"))
 """Operations that may add up what a quotient then divides by their result."""
+
+COPIED = ("gather", "index_select", "index", "repeat_interleave")
+"""Operations that bring a total to the entries that it is the sum of."""
 
 STEPS = 96
 """Operations at most that are followed back from a product."""
@@ -84,17 +87,22 @@ def since_softmax(node: Node, changes: tuple[str, ...]) -> tuple[str, ...] | Non
     return changes if node.name in SOFTMAX else None
 
 
-def upstream(view: View, most: int = STEPS) -> set[Node]:
-    """What weights are made of: the operations up to their scores."""
-    left, seen = [view], set[Node]()
+def behind(
+    views: Iterable[View], through: Callable[[Node], bool], most: int = STEPS
+) -> Iterator[Node]:
+    """The operations that made tensors, and what went into those that lead ``through``."""
+    left, seen = list(views), set[Node]()
     while left and len(seen) < most:
         node = left.pop().settled().node
-        if node in seen:
-            continue
-        seen.add(node)
-        if node.name not in SOFTMAX:
-            left += [x for _, x in node.sources]
-    return seen
+        if node not in seen:
+            seen.add(node)
+            yield node
+            left += [x for _, x in node.sources] if through(node) else []
+
+
+def upstream(view: View, most: int = STEPS) -> set[Node]:
+    """What weights are made of: the operations up to their scores."""
+    return set(behind([view], lambda node: node.name not in SOFTMAX, most))
 
 
 def _onward(node: Node, found: Sequence[Any]) -> list[tuple[int, View, Line]]:
@@ -150,37 +158,20 @@ def _whole(node: Node, found: Sequence[Any]) -> bool | None:
 def adds_up(args: Sequence[tuple[int, View]], top: View) -> bool:
     """Whether another argument is the sum of the first: exactly, or with something added."""
     one = top.settled().node
-    left, seen = [x for _, x in args], set[Node]()
-    while left and len(seen) < STEPS:
-        node = left.pop().settled().node
-        if node in seen:
-            continue
-        seen.add(node)
-        if node.name in TOTALS or node.name == "linalg_vector_norm":
-            if any(x.settled().node is one for _, x in node.views):
-                return node.name != "linalg_vector_norm" or node.args[1] == 1
-        elif node.entrywise or node.name in (
-            "gather",
-            "index_select",
-            "index",
-            "repeat_interleave",
-        ):
-            left += [x for _, x in node.sources if node is not one]
+
+    def through(node: Node) -> bool:
+        return node is not one and (node.entrywise or node.name in COPIED)
+
+    for node in behind([x for _, x in args], through):
+        total = node.name in TOTALS or node.name == "linalg_vector_norm"
+        if total and any(x.settled().node is one for _, x in node.views):
+            return node.name != "linalg_vector_norm" or node.args[1] == 1
     return False
 
 
 def mixes(view: View) -> bool:
     """Whether a tensor is made by an operation that mixes entries."""
-    left, seen = [view], set[Node]()
-    while left and len(seen) < STEPS:
-        node = left.pop().settled().node
-        if node in seen:
-            continue
-        seen.add(node)
-        if node.func is not None and not node.entrywise:
-            return True
-        left += [x for _, x in node.sources]
-    return False
+    return any(x.func is not None and not x.entrywise for x in behind([view], lambda node: True))
 
 
 def whole(weights: Tensor) -> bool:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from intently.observe.trace.graph import Node, View
-from intently.observe.trace.normaliser import Normal, adds_up, mixes, upstream, whole
+from intently.observe.trace.normaliser import Normal, adds_up, behind, mixes, upstream, whole
 from intently.observe.trace.sites import Contraction, Site, laid_out
 
 DEPTH = 256
@@ -115,15 +115,7 @@ def _site(contraction: Contraction, side: int, term: Term, by: Node, out: Tensor
 
 def _holds(view: View, waiting: Mapping[Node, Contraction]) -> bool:
     """Whether a tensor is made, entry by entry, of a product that waits."""
-    left, seen = [view], set[Node]()
-    while left and len(seen) < DEPTH:
-        node = left.pop().settled().node
-        if node in waiting:
-            return True
-        if node not in seen and node.entrywise:
-            left += [x for _, x in node.sources]
-        seen.add(node)
-    return False
+    return any(node in waiting for node in behind([view], lambda node: node.entrywise, DEPTH))
 
 
 def _terms(
