@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from intently.observe.storage import memory
-from intently.observe.storage.memory import LARGE
-from intently.observe.storage.stores import Growing, packed
+from intently.observe.storage import stores
+from intently.observe.storage.stores import LARGE, Growing, Held, Store, packed
 
 
 def test_large_copies_have_pages_of_their_own_and_the_order_of_the_original() -> None:
@@ -35,8 +34,8 @@ def test_pages_of_a_recording_that_is_gone_serve_the_next() -> None:
 def left(monkeypatch: pytest.MonkeyPatch) -> dict[int, list[Any]]:
     """The pages that are left, none at first, and at most three large areas."""
     areas: dict[int, list[Any]] = {}
-    monkeypatch.setattr(memory, "_left", areas)
-    monkeypatch.setattr(memory, "LEFT", 3 * LARGE)
+    monkeypatch.setattr(stores, "_left", areas)
+    monkeypatch.setattr(stores, "LEFT", 3 * LARGE)
     return areas
 
 
@@ -48,7 +47,7 @@ def test_pages_that_are_left_have_a_limit(left: dict[int, list[Any]]) -> None:
 
 def test_rows_that_grow_follow_their_parents_and_leave_what_was_read() -> None:
     steps = [torch.randn(3, 2, n, 4) for n in (1, 2, 70, 1, 90)]
-    rows, expected = Growing(steps[0], torch.float32), steps[0]
+    rows, expected = Growing(Held(steps[0]), Store("copy", None, 0)), steps[0]
     for n, step in enumerate(steps[1:]):
         parents = torch.tensor([[2, 0, 0], [0, 1, 2]][n % 2])
         rows.append(step, parents)

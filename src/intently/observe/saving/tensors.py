@@ -26,8 +26,7 @@ from intently.foundation.files import (
     replacing,
     sealed_header,
 )
-from intently.observe.storage.memory import pieces
-from intently.observe.storage.stores import Kept
+from intently.observe.storage.stores import Kept, pieces
 
 NAMES = {getattr(torch, kind): name for name, (kind, _) in DTYPES.items()}
 """The names in the format of the dtypes that recordings hold."""
