@@ -134,8 +134,8 @@ class Generations:
 
     def begin(self, place: Place, entry: Entry, call: Call) -> None:
         """Let the next calls continue an entry."""
-        rows, shown = entry.rows, call.shown
-        if isinstance(rows, OpenRows) and shown is not None:
+        rows = entry.rows
+        if isinstance(rows, OpenRows) and (shown := call.shown) is not None:
             key, alive = identity(shown), StorageWeakRef(shown.untyped_storage())
             before = self._open.get((place.name, place.order), [])
             others = [x for x in before if x.turn != place.turn]

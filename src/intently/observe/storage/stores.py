@@ -26,12 +26,9 @@ from intently.foundation.checks import check_word, whole_number
 from intently.foundation.values import Value
 from intently.observe.watching.call import AttentionSpec, Projected
 
-LARGE, HUGE, LEFT = 2**17, 2**22, 2**28
-"""Bytes from which a copy has pages of its own; from which the system is asked for huge pages; and
-that stay allocated at most after their recordings are gone."""
-
-PIECE = 2**22
-"""Bytes that are written to a file at a time."""
+LARGE, HUGE, LEFT, PIECE = 2**17, 2**22, 2**28, 2**22
+"""Bytes from which a copy has pages of its own, and from which huge ones; that stay allocated at
+most after their recordings are gone; and that are written to a file at a time."""
 
 SMALL = 2**22
 """Entries up to which a tensor that seems unchanged is compared before its copy serves again."""
@@ -45,7 +42,7 @@ and that stay in memory before they are written to a file."""
 _PRIVATE = {"flags": mmap.MAP_PRIVATE} if hasattr(mmap, "MAP_PRIVATE") else {}
 """Shared pages, Python's default, would belong to a forked child too, and are never huge."""
 
-_left: dict[int, list[mmap.mmap]] = {}
+_left: list[mmap.mmap] = []
 
 
 def packed(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
@@ -74,39 +71,30 @@ def _empty(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         return torch.empty(count, dtype=dtype, device=device)
     step = max(mmap.PAGESIZE, 1 << (size.bit_length() - 4))  # an eighth, so that pages fit again
     rounded = -(-size // step) * step
+    area = next((area for area in reversed(list(_left)) if len(area) == rounded), None)
     try:
-        area = _left[rounded].pop()
-    except (KeyError, IndexError):
+        _left.remove(area)  # type: ignore[arg-type]
+    except ValueError:  # there is none, or it was evicted meanwhile
         area = mmap.mmap(-1, rounded, **_PRIVATE)
         if size >= HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
             area.madvise(mmap.MADV_HUGEPAGE)
     view = memoryview(area)
-    weakref.finalize(view, _leave, area, rounded).atexit = False
+    weakref.finalize(view, _leave, area).atexit = False
     return torch.frombuffer(view, dtype=dtype, count=count)
 
 
-def _leave(area: mmap.mmap, size: int) -> None:
-    """Keep pages that nobody reads any more, and evict the least recently used sizes.
-
-    A finaliser may run at any time, even inside `_empty`: each list of areas is changed in place,
-    so that an area which `_empty` takes from it is in no other list.
-    """
-    same = _left.pop(size, [])
-    same.append(area)
-    _left[size] = same  # now the last of the sizes
-    over = sum(n * len(areas) for n, areas in list(_left.items())) - LEFT
-    for n, areas in list(_left.items()):
-        gone = min(len(areas), max(0, -(-over // n)))
-        del areas[:gone]
-        over -= n * gone
-        if not areas:
-            _left.pop(n, None)
+def _leave(area: mmap.mmap) -> None:
+    """Keep pages that nobody reads any more, and evict the oldest; even inside `_empty`."""
+    _left.append(area)
+    while sum(map(len, list(_left))) > LEFT:
+        with suppress(IndexError):
+            _left.pop(0)
 
 
 def pieces(x: Tensor, dtype: torch.dtype) -> Iterator[memoryview]:
     """The bytes of a tensor in the order of its axes, some at a time."""
+    x = torch.atleast_1d(x.detach())
     axis = next((n for n, size in enumerate(x.shape) if size > 1), 0)
-    x = x.detach() if x.ndim else x.detach()[None]
     steps = max(1, PIECE * x.shape[axis] // max(1, x.numel() * dtype.itemsize))
     for part in x.split(steps, axis) if x.numel() else ():
         yield _bytes(part.to(dtype).cpu()).numpy().data
