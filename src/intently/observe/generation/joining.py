@@ -64,12 +64,11 @@ class Link:
     @property
     def parents(self) -> Tensor | None:
         """The row that each row continues, its own if possible; None if all continue their own."""
-        n, rows = self.maybe.shape
-        own = torch.arange(n, device=self.maybe.device)
-        if n == rows and bool(self.maybe.diagonal().all()):
+        (n, rows), maybe = self.maybe.shape, self.maybe
+        if n == rows and bool(maybe.diagonal().all()):
             return None
-        stays = self.maybe[own, own.clamp(max=rows - 1)] & (own < rows)
-        return torch.where(stays, own, self.maybe.int().argmax(-1))
+        own = torch.eye(n, rows, dtype=torch.bool, device=maybe.device)
+        return (maybe.int() + (maybe & own)).argmax(-1)
 
 
 class Rows:
@@ -154,12 +153,12 @@ class OpenRows(Rows):
         low, links = self.columns - old, list[Link]()
         maybe = _same_rows(k[..., old - 1, :], self._ends[..., 1, :])
         if maybe is not None and bool((maybe.sum(-1) == 1).all()):
-            first = self._ends[..., 0, :] if low == 0 else self._column(low)
+            first = self._ends[..., 0, :] if low == 0 else self._k.parts(low)[0][..., 0, :]
             first = first.index_select(0, maybe.int().argmax(-1))
             if torch.equal(k[..., 0, :].to(first.dtype), first):
                 links.append(Link(low, maybe))
         elif maybe is not None:  # the rows that agree in all keys that a row shows
-            kept = torch.cat(self._k.parts(), -2)[..., low:, :]
+            kept = torch.cat(self._k.parts(low), -2)
             for row, parent in maybe.nonzero().tolist():
                 maybe[row, parent] = torch.equal(kept[parent], k[row, ..., :old, :].to(kept.dtype))
             if bool(maybe.any(-1).all()):
@@ -167,14 +166,6 @@ class OpenRows(Rows):
         if low or not links:
             links += self._cropped(k, old)
         return links[0] if len(links) == 1 else None
-
-    def _column(self, at: int) -> Tensor:
-        """The key in column ``at`` (b, …, d), along the rows of the last call."""
-        for part in self._k.parts():
-            if at < part.shape[-2]:
-                return part[..., at, :]
-            at -= part.shape[-2]
-        raise AssertionError("columns are counted from 0")
 
     def _cropped(self, k: Tensor, old: int) -> list[Link]:
         """How a call that shows the last ``old`` kept columns may continue after a crop.
@@ -244,8 +235,8 @@ class OpenRows(Rows):
 
     def shown(self) -> Tensor:
         """The kept keys (b, …, s, d) that the last call saw."""
-        kept = torch.cat(self._k.parts(), -2)
-        return _padded(kept, self.last.end)[..., self.last.low : self.last.end, :]
+        kept, s = torch.cat(self._k.parts(self.last.low), -2), self.last.geometry.s
+        return _padded(kept, s)[..., :s, :]
 
 
 def _padded(k: Tensor, s: int) -> Tensor:

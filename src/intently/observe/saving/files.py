@@ -198,17 +198,23 @@ def _write(
     with files.replacing(path) as file, torch.no_grad():
         file.write(_packed(header, checks))  # of the same length as the right one
         for name in stored:
-            x, want, sum_of = tensors[name](), blank[name], hashlib.sha256()
+            x, want = tensors[name](), blank[name]
             if (x.shape, x.dtype) != (want.shape, want.dtype):
                 expected, cause = f"a tensor of {shape_of(want)} as before", "the recording grew"
                 fix = "save when the watched block is done"
                 raise build(ArgumentError, "save", expected, tuple(x.shape), cause, fix)
-            for part in pieces(x, x.dtype):
-                sum_of.update(part)
-                file.write(part)
-            checks[name] = sum_of.hexdigest()
+            checks[name] = _digest(x, file.write)
         file.seek(0)
         file.write(_packed(header, checks))
+
+
+def _digest(x: Tensor, write: Callable[[memoryview], object] = len) -> str:
+    """The checksum of a tensor; ``write`` takes its bytes."""
+    sum_of = hashlib.sha256()
+    for part in pieces(x, x.dtype):
+        sum_of.update(part)
+        write(part)
+    return sum_of.hexdigest()
 
 
 def _packed(header: Header, checks: Mapping[str, str]) -> bytes:
@@ -305,10 +311,9 @@ class Mapped:
         x = self.tensors.get(name)
         if x is None or x.nbytes > most or name not in self._checks:
             return x
-        data = x.contiguous().view(-1).view(torch.uint8) if x.numel() else torch.empty(0)
-        if files.digest(data.numpy().data) != self._checks[name]:
+        if _digest(x) != self._checks[name]:
             raise self.file.damaged(f"another checksum of {name!r} than it was written with")
-        if x.dtype is torch.bool and x.numel() and int(data.max()) > 1:
+        if x.dtype is torch.bool and bool((x.view(torch.uint8) > 1).any()):
             raise self.file.refusal("a boolean tensor with bytes that are neither 0 nor 1")
         del self._checks[name]
         return x

@@ -264,18 +264,24 @@ class Growing(Kept):
         for kept, _ in self._kept:
             kept.check()
 
-    def parts(self) -> list[Tensor]:
-        """The rows so far, part by part."""
-        found = [x.get() if rows is None else x.get()[rows] for x, rows in self._kept]
-        starts = [sum(map(len, self._pieces[:n])) for n in range(len(self._pieces))]
-        new = [x[: self._used - n].movedim(0, -2) for x, n in zip(self._pieces, starts)]
-        return found + new
+    def parts(self, low: int = 0) -> list[Tensor]:
+        """The rows from ``low`` on, part by part."""
+        parts, left, found = [*self._kept], self._used, list[Tensor]()
+        for piece in self._pieces:
+            parts.append((Held(piece[:left].movedim(0, -2)), None))
+            left -= len(piece)
+        for kept, rows in parts:
+            if low < kept.shape[-2]:
+                x = kept.get()[..., max(low, 0) :, :]
+                found.append(x if rows is None else x[rows])
+            low -= kept.shape[-2]
+        return found
 
     def settle(self) -> None:
         """Write many steps to the file of a disk; raises `OSError` if it is full."""
         if self._store.kind == "disk" and self._used >= PENDING:
-            new = joined(self.parts()[len(self._kept) :])
-            self._kept.append((self._store.own(new), None))
+            new = self._store.own(joined(self.parts(self.shape[-2] - self._used)))
+            self._kept.append((new, None))
             self._pieces, self._used = [], 0
 
     def append(self, x: Tensor | None, parents: Tensor | None = None) -> None:
