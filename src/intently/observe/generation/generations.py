@@ -13,7 +13,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from intently.core.masks import Geometry
 from intently.nn.blocks import DecoderLayer
-from intently.observe.generation.joining import Link, OpenRows, Piece, Rows, one_by_one
+from intently.observe.generation.joining import Link, OpenRows, Rows, one_by_one
 from intently.observe.recording.coverage import Coverage
 from intently.observe.recording.recording import Entry
 from intently.observe.storage.stores import KeptSpec, Store, identity
@@ -51,17 +51,9 @@ class Step(NamedTuple):
     matrix: Callable[[], Weights] | None = None
 
 
-class Place(NamedTuple):
-    """The name of a call, and how many calls of that name the forward of its module made before.
-
-    ``turn`` counts them in the outermost forward: there, one module may be called with several
-    caches, each in its turn.
-    """
-
-    name: str
-    order: int
-    turn: int
-
+Place: TypeAlias = tuple[tuple[str, int], int]
+"""The name of a call with how many of that name the forward of its module made before; and its
+turn, how many the outermost forward made: there, one module may be called with several caches."""
 
 Added: TypeAlias = tuple[Entry, Call, Callable[[], Weights]]
 """The entry that keeps a call, and the call with the weights that have to give its output."""
@@ -109,7 +101,7 @@ class Generations:
             before, count = self._counts.get((name, bool(outermost)), (None, -1))
             numbers.append(count + 1 if now is not None and now == before else 0)
             self._counts[name, bool(outermost)] = now, numbers[-1]
-        return Place(name, *numbers)
+        return (name, numbers[0]), numbers[1]
 
     def reordered(self, index: Tensor) -> None:
         """A cache goes on with the rows ``index`` (b,) of the step before."""
@@ -129,33 +121,31 @@ class Generations:
 
     def keeps_weights(self, place: Place) -> bool:
         """Whether all entries that the next call may continue keep the weights themselves."""
-        opened = self._open.get((place.name, place.order), [])
+        opened = self._open.get(place[0], [])
         return bool(opened) and all(x.rows.last.how.how.weights is not None for x in opened)
 
     def begin(self, place: Place, entry: Entry, call: Call) -> None:
         """Let the next calls continue an entry."""
-        rows = entry.rows
+        rows, (called, turn) = entry.rows, place
         if isinstance(rows, OpenRows) and (shown := call.shown) is not None:
             key, alive = identity(shown), StorageWeakRef(shown.untyped_storage())
-            before = self._open.get((place.name, place.order), [])
-            others = [x for x in before if x.turn != place.turn]
-            made = Opened(entry, rows, self._path.number, place.turn, key, alive)
-            self._open[place.name, place.order] = [*others[1 - OPEN :], made]
+            others = [x for x in self._open.get(called, []) if x.turn != turn]
+            made = Opened(entry, rows, self._path.number, turn, key, alive)
+            self._open[called] = [*others[1 - OPEN :], made]
 
     def add(self, place: Place, step: Step) -> Added | None:
         """Add a call to the entry that it continues; None if it continues none.
 
         That is the entry in the same place of the forward before, else the only possible one.
         """
-        call, q, k, spec, g, _ = step
-        before = self._open.get((place.name, place.order), [])
-        opened = [x for x in before if x.rows.last.may_join(spec.how, g)]
+        (call, q, k, spec, g, _), (called, turn) = step, place
+        opened = [x for x in self._open.get(called, []) if x.rows.last.may_join(spec.how, g)]
         if not opened or not isinstance(q, Tensor) or not isinstance(k, Tensor) or 0 in k.shape:
             return None
         keys, new, own = k, k[..., k.shape[-2] - g.t :, :], g.t
         found = None
         if k.shape[-2] > g.t:
-            found = _chosen(opened, place, lambda x: x.rows.continued_by(keys, own))
+            found = _chosen(opened, turn, lambda x: x.rows.continued_by(keys, own))
         if found is not None:
             cropped = found[1].columns is not None
             self._path = Path(self._path.number + 1, found[1].maybe, cropped=cropped)
@@ -164,16 +154,15 @@ class Generations:
                 call, how, g = one_by_one(call, spec.get(), g)
                 q, k, spec = operand(call.q), operand(call.k), self._store.how(how)
             if g.t == 1:
-                found, new = _chosen(opened, place, lambda x: self._same_keys(x, k)), None
+                found, new = _chosen(opened, turn, lambda x: self._same_keys(x, k)), None
         if found is None:
             self._say_apart(opened[-1], k, g)
             return None
         last, link = found
-        rows, last.turn = last.rows, place.turn
+        rows, last.turn = last.rows, turn
         if link.columns is not None:
             self._covered.note(CROPPED)
-            rows.crop(link.columns)
-        rows.add(q, new, Piece(spec, g, link.low, link.parents))
+        rows.add(q, new, spec, g, link)
         last.entry.steps += 1
         last.path = self._path.number
 
@@ -229,17 +218,16 @@ def _as_rows(maybe: Tensor, n: int, rows: int) -> Tensor:
     if (heads := here // n) > 1 and maybe.shape == (n * heads, rows * heads):
         return maybe.view(n, heads, rows, heads).diagonal(dim1=1, dim2=3).all(-1)
     if (heads := n // here) > 1 and (n, rows) == (here * heads, before * heads):
-        own = torch.eye(heads, dtype=torch.bool, device=maybe.device)
-        return (maybe[:, None, :, None] & own[:, None]).view(n, rows)
+        return torch.kron(maybe.int(), torch.eye(heads, device=maybe.device)).bool()
     return maybe
 
 
 def _chosen(
-    opened: Sequence[Opened], place: Place, link: Callable[[Opened], Link | None]
+    opened: Sequence[Opened], turn: int, link: Callable[[Opened], Link | None]
 ) -> tuple[Opened, Link] | None:
-    """The entry that a call in this place continues, and how."""
+    """The entry that a call in this turn continues, and how."""
     for here in (True, False):
-        some = [x for x in opened if (x.turn == place.turn) == here]
+        some = [x for x in opened if (x.turn == turn) == here]
         found = [(x, made) for x in some if (made := link(x)) is not None]
         if found:
             return found[0] if len(found) == 1 else None

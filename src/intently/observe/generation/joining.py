@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -194,12 +194,8 @@ class OpenRows(Rows):
                 found.append(Link(low, rows, columns))
         return found
 
-    def crop(self, columns: int) -> None:
-        """Keep the first ``columns``; forget the rows of the last call that read later ones.
-
-        Raises `OSError` if the disk is full, `MemoryRefused` if weights fill the budget, and
-        forgets nothing then.
-        """
+    def _crop(self, columns: int) -> None:
+        """Keep the first ``columns``; forget the rows of the last call that read later ones."""
         last, cut = self.last, self.columns - columns
         t, s = last.geometry.t - cut, columns - last.low
         how, g = first_part(last.how.get(), last.geometry, t, s)
@@ -218,18 +214,22 @@ class OpenRows(Rows):
             return None
         return Link(0, same & maybe)
 
-    def add(self, q: Tensor, k: Tensor | None, piece: Piece) -> None:
+    def add(self, q: Tensor, k: Tensor | None, how: KeptSpec, g: Geometry, link: Link) -> None:
         """Add a call that continues this one; k (b, …, new, d) holds its own keys only.
 
-        Raises `OSError` if the disk is full; the earlier calls are still held then.
+        Raises `OSError` if the disk is full, `MemoryRefused` if weights fill the budget; the
+        earlier calls are still held then.
         """
+        if link.columns is not None:
+            self._crop(link.columns)
         for x in (self._q, self._k):
             x.settle()
-        self._q.append(q, piece.parents)
-        self._k.append(k, piece.parents)
-        self._pieces.append(piece)
-        if piece.parents is not None:
-            self._ends = self._ends[piece.parents]
+        parents = link.parents
+        self._q.append(q, parents)
+        self._k.append(k, parents)
+        self._pieces.append(Piece(how, g, link.low, parents))
+        if parents is not None:
+            self._ends = self._ends[parents]
         if k is not None:
             self._ends[..., 1, :] = k[..., -1, :]
 
@@ -269,8 +269,6 @@ def _alike(a: object, b: object) -> bool:
 
 
 # --- masks, biases and weights --------------------------------------------------------------------
-
-Part = Literal["mask", "bias", "weights", "softmax"]
 
 
 def joined_how(pieces: Sequence[Piece]) -> AttentionSpec:
@@ -313,15 +311,13 @@ def _whole(pieces: Sequence[Piece]) -> Geometry:
     return pieces[-1].geometry._replace(t=t, s=max(piece.end for piece in pieces))
 
 
-def _written(pieces: Sequence[Piece], part: Part) -> Tensor:
-    """A part of all calls as one tensor (…, Σ t, s), along the rows of the last call."""
+def _written(pieces: Sequence[Piece], part: str) -> Tensor:
+    """The mask, bias, weights or softmax of all calls, (…, Σ t, s), along the rows of the last."""
     whole, tiles, rows = _whole(pieces), list[Tensor](), None
     for piece in reversed(pieces):
-        g, tile = piece.geometry, _dense(piece.how.get(), piece.geometry, part)
-        tile = tile.reshape((1,) * (len(whole.lead) + 2 - tile.ndim) + tuple(tile.shape))
+        tile = _dense(piece.how.get(), piece.geometry, part)
         if rows is not None and tile.shape[0] > 1:
             tile = tile[rows]
-        tile = tile.expand(*tile.shape[:-2], g.t, g.s)
         tiles.insert(0, F.pad(tile, (piece.low, whole.s - piece.end)))
         if piece.parents is not None:
             rows = piece.parents if rows is None else piece.parents[rows]
@@ -330,15 +326,17 @@ def _written(pieces: Sequence[Piece], part: Part) -> Tensor:
     return torch.cat([x.to(dtype).expand(*lead, *x.shape[-2:]) for x in tiles], -2)
 
 
-def _dense(how: AttentionSpec, g: Geometry, part: Part) -> Tensor:
-    """A part of one call, broadcastable to (…, t, s)."""
+def _dense(how: AttentionSpec, g: Geometry, part: str) -> Tensor:
+    """A part of one call, (…, t, s) with all axes, of which those before t may have size 1."""
     x = getattr(how, part)
-    if part == "mask":
-        return torch.ones(1, 1, dtype=torch.bool, device=g.device) if x is None else x.dense(g)
-    if part != "bias":
-        return x
-    rows, cols = (torch.arange(n, device=g.device) for n in (g.t, g.s))
-    return torch.zeros(1, 1, device=g.device) if x is None else x.tile(g, rows, cols)
+    if x is None:
+        x = torch.full((1, 1), part == "mask", device=g.device)
+    elif part == "mask":
+        x = x.dense(g)
+    elif part == "bias":
+        x = x.tile(g, *(torch.arange(n, device=g.device) for n in (g.t, g.s)))
+    x = x[(None,) * (len(g.lead) + 2 - x.ndim)]
+    return x.expand(*x.shape[:-2], g.t, g.s)
 
 
 def looked_at(how: AttentionSpec, g: Geometry) -> Tensor:
@@ -349,9 +347,8 @@ def looked_at(how: AttentionSpec, g: Geometry) -> Tensor:
     """
     if isinstance(how.weights, Tensor):
         return how.weights != 0
-    added = _dense(how, g, "bias")
-    seen = _dense(how, g, "mask") & (added > torch.finfo(added.dtype).min / 2)
-    return seen.expand(*seen.shape[:-2], g.t, g.s)
+    seen, added = _dense(how, g, "mask"), _dense(how, g, "bias")
+    return seen if how.bias is None else seen & (added > torch.finfo(added.dtype).min / 2)
 
 
 def first_part(how: AttentionSpec, g: Geometry, t: int, s: int) -> tuple[AttentionSpec, Geometry]:
@@ -360,8 +357,7 @@ def first_part(how: AttentionSpec, g: Geometry, t: int, s: int) -> tuple[Attenti
     moved = type(how.bias) is TensorBias or g.s - s != g.t - t
     for name, made in (("mask", allowed), ("bias", as_bias), ("weights", None), ("softmax", None)):
         if getattr(how, name) is not None and (name != "bias" or moved):
-            x = _dense(how, g, name)
-            x = x.expand(*x.shape[:-2], g.t, g.s)[..., :t, :s]
+            x = _dense(how, g, name)[..., :t, :s]
             changed[name] = made(x) if made else x
     return simplified(replace(how, **changed), part), part
 
@@ -411,11 +407,9 @@ def one_by_one(call: Call, how: AttentionSpec, g: Geometry) -> tuple[Call, Atten
 
     assert isinstance(call.y, Tensor)
     k, v = (operand(x).repeat_interleave(m, 0) for x in (call.k, call.v))
-    mask = how.mask
-    if mask is not None:
-        seen = mask.dense(g)
-        seen = seen.reshape((1,) * (len(g.lead) + 2 - seen.ndim) + tuple(seen.shape))
-        mask = allowed(row(seen.expand(b, *seen.shape[1:-2], m, g.s)))
-    how = simplified(replace(how, mask=mask), apart)
+    if how.mask is not None:
+        seen = _dense(how, g, "mask")
+        how = replace(how, mask=allowed(row(seen.expand(b, *seen.shape[1:]))))
+    how = simplified(how, apart)
     made = replace(call, q=row(operand(call.q)), k=k, v=v, y=row(call.y), how=how)
     return made, how, apart

@@ -50,7 +50,8 @@ def packed(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
     Expanded axes stay expanded.
     """
-    part = _unexpanded(x.detach())
+    x = x.detach()
+    part = _unexpanded(x) if 0 in x.stride() else x
     strides = torch.empty_like(part, device="meta").stride()
     own = _empty(part.numel(), dtype or x.dtype, x.device).as_strided(part.shape, strides)
     return own.copy_(part).expand(x.shape)
@@ -105,11 +106,6 @@ def _bytes(x: Tensor) -> Tensor:
     return x.contiguous().as_strided((x.numel(),), (1,)).view(torch.uint8)
 
 
-def _unexpanded(x: Tensor) -> Tensor:
-    """X without its expanded axes: one entry along each axis of stride 0."""
-    return x[tuple([slice(None if n else 1) for n in x.stride()])] if 0 in x.stride() else x
-
-
 def _bits(x: Tensor) -> Tensor:
     """The bits of a tensor (…), as int64 if they fit, which is faster."""
     bits = _bytes(_unexpanded(x.detach()))
@@ -120,6 +116,11 @@ def _bits(x: Tensor) -> Tensor:
 def same(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors (…) of one shape and dtype hold the same bits."""
     return torch.equal(_bits(a), _bits(b))
+
+
+def _unexpanded(x: Tensor) -> Tensor:
+    """X without its expanded axes: one entry along each axis of stride 0."""
+    return x[tuple([slice(None if n else 1) for n in x.stride()])] if 0 in x.stride() else x
 
 
 def small(x: Tensor) -> bool:
