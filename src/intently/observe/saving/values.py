@@ -141,13 +141,14 @@ def form(x: Value, g: Geometry, tensor: Callable[[Tensor], Any]) -> list[Any] | 
     return plain(x)
 
 
-def _written_out(x: Mask | Bias, g: Geometry) -> Value:
+def _written_out(x: Any, g: Geometry) -> Value:
     """The same rule as a tensor; raises `MemoryRefused` if it is too large."""
 
     def tile(t: int, s: int) -> Tensor:
         rows, cols = torch.arange(t, device=g.device), torch.arange(s, device=g.device)
-        mask = isinstance(x, Mask)
-        return x.allow(g, rows, cols) if mask else x.tile(g, rows, cols, torch.float32)
+        if isinstance(x, Mask):
+            return x.allow(g, rows, cols)
+        return x.tile(g, rows, cols, torch.float32)
 
     one = tile(1, 1)
     shape = (*one.shape[:-2], g.t, g.s)

@@ -33,9 +33,8 @@ most after their recordings are gone; and that are written to a file at a time."
 SMALL = 2**22
 """Entries up to which a tensor that seems unchanged is compared before its copy serves again."""
 
-LEAST, PENDING = 64, 64
-"""Steps that a piece of `Growing` has room for at least, later ones for a quarter of all before;
-and that stay in memory before they are written to a file."""
+PENDING = 64
+"""Steps that stay in memory before they are written to a file."""
 
 # --- memory ---------------------------------------------------------------------------------------
 
@@ -72,10 +71,12 @@ def _empty(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         return torch.empty(count, dtype=dtype, device=device)
     step = max(mmap.PAGESIZE, 1 << (size.bit_length() - 4))  # an eighth, so that pages fit again
     rounded = -(-size // step) * step
-    area = next((area for area in reversed(list(_left)) if len(area) == rounded), None)
-    try:
-        _left.remove(area)  # type: ignore[arg-type]
-    except ValueError:  # there is none, or it was evicted meanwhile
+    for area in reversed(list(_left)):
+        if len(area) == rounded:
+            with suppress(ValueError):  # it was evicted meanwhile
+                _left.remove(area)
+                break
+    else:
         area = mmap.mmap(-1, rounded, **_PRIVATE)
         if size >= HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
             area.madvise(mmap.MADV_HUGEPAGE)
@@ -238,40 +239,35 @@ class Computed(Kept):
 class Growing(Kept):
     """Rows (b, …, n, d) that grow along n, below those that were kept ``first``.
 
-    The steps of a generation are stored in a few large pieces, along n. A tensor for each step
-    would lie between those that the model allocates and frees, and keep its heap from shrinking:
-    200 steps took 24 times their bytes.
+    A tensor for each step of a generation would lie between those that the model allocates and
+    frees, and keep its heap from shrinking: 200 steps took 24 times their bytes. So those in memory
+    are joined, each with all later ones when these are as many.
     """
 
     def __init__(self, first: Kept, store: Store) -> None:
         self._store, self.shape = store, first.shape
-        self._kept: list[tuple[Kept, Tensor | None]] = [(first, None)]
-        """With the row that each row continues, None for its own."""
-        self._pieces, self._used = list[Tensor](), 0
+        self._parts: list[tuple[Kept, Tensor | None]] = [(first, None)]
+        """Each with the row that every row continues, None for its own."""
 
     def get(self) -> Tensor:
         """Return the rows so far, joined for good, but only for now if the disk has no room."""
-        ((first, rows), *more), store = self._kept, self._store
-        if self._pieces or more or rows is not None:
-            whole = joined(self.parts())
+        if len(self._parts) > 1 or self._parts[0][1] is not None:
+            whole, store = joined(self.parts()), self._store
             try:
-                first = Held(whole) if store.kind != "disk" else store.own(whole, store.dtype)
+                kept: Kept = Held(whole) if store.kind != "disk" else store.own(whole, store.dtype)
             except OSError:
                 return whole
-            self._kept, self._pieces, self._used = [(first, None)], [], 0
-        return first.get()
+            self._parts = [(kept, None)]
+        return self._parts[0][0].get()
 
     def check(self) -> None:
-        for kept, _ in self._kept:
+        for kept, _ in self._parts:
             kept.check()
 
     def parts(self, low: int = 0) -> list[Tensor]:
         """The rows from ``low`` on, part by part."""
-        parts, left, found = [*self._kept], self._used, list[Tensor]()
-        for piece in self._pieces:
-            parts.append((Held(piece[:left].movedim(0, -2)), None))
-            left -= len(piece)
-        for kept, rows in parts:
+        found = list[Tensor]()
+        for kept, rows in self._parts:
             if low < kept.shape[-2]:
                 x = kept.get()[..., max(low, 0) :, :]
                 found.append(x if rows is None else x[rows])
@@ -280,41 +276,36 @@ class Growing(Kept):
 
     def settle(self) -> None:
         """Write many steps to the file of a disk; raises `OSError` if it is full."""
-        if self._store.kind == "disk" and self._used >= PENDING:
-            new = self._store.own(joined(self.parts(self.shape[-2] - self._used)))
-            self._kept.append((new, None))
-            self._pieces, self._used = [], 0
+        kept, rows = self._parts[-1]
+        if self._store.kind == "disk" and isinstance(kept, Held) and kept.shape[-2] >= PENDING:
+            self._parts[-1] = self._store.own(kept.tensor), rows
 
     def append(self, x: Tensor | None, parents: Tensor | None = None) -> None:
         """Put x (b, …, m, d) below the rows, if any; row i continues row ``parents[i]``."""
         if parents is not None:
-            self._kept = [(y, parents if own is None else own[parents]) for y, own in self._kept]
-            for n, piece in enumerate(self._pieces):
-                rows = piece.index_select(1, parents)
-                self._pieces[n] = piece.copy_(rows) if rows.shape == piece.shape else rows
+            self._parts = [(y, parents if own is None else own[parents]) for y, own in self._parts]
             self.shape = (len(parents), *self.shape[1:])
-        left = () if x is None else x.detach().movedim(-2, 0)
-        while len(left):
-            room = sum(map(len, self._pieces)) - self._used
-            if not room:
-                shape = max(len(left), LEAST, self._used // 4), *left.shape[1:]
-                dtype = self._store.dtype or left.dtype
-                self._pieces.append(_empty(math.prod(shape), dtype, left.device).view(shape))
-                room = shape[0]
-            last, m = self._pieces[-1], min(len(left), room)
-            last[len(last) - room :][:m] = left[:m]
-            left, self._used = left[m:], self._used + m
-            self.shape = (*self.shape[:-2], self.shape[-2] + m, self.shape[-1])
+        if x is not None:
+            self.shape = (*self.shape[:-2], self.shape[-2] + x.shape[-2], self.shape[-1])
+            self._parts.append((Held(packed(x, self._store.dtype)), None))
+        while len(self._parts) > 2:
+            (old, _), (new, _) = self._parts[-2:]
+            if not isinstance(old, Held) or old.shape[-2] > new.shape[-2]:
+                break
+            both = self.parts(self.shape[-2] - old.shape[-2] - new.shape[-2])
+            self._parts[-2:] = [(Held(joined(both)), None)]
 
     def cropped(self, last: int) -> Growing:
-        """The rows without the ``last`` ones; raises `OSError` if the disk is full."""
-        if last > self._used:
-            return Growing(self._store.keep(self.get()[..., :-last, :]), self._store)
-        made = copy(self)
-        made._used, made._pieces = self._used - last, list(self._pieces)
-        while sum(map(len, made._pieces[:-1])) >= made._used and made._pieces:
-            made._pieces.pop()
+        """The rows without the ``last`` ones."""
+        made, parts = copy(self), [*self._parts]
         made.shape = (*self.shape[:-2], self.shape[-2] - last, self.shape[-1])
+        while last:
+            kept, rows = parts.pop()
+            if last < kept.shape[-2]:
+                x = kept.get()[..., :-last, :]
+                parts.append((Referenced(x) if self._store.kind == "reference" else Held(x), rows))
+            last = max(0, last - kept.shape[-2])
+        made._parts = parts
         return made
 
 
@@ -431,9 +422,10 @@ class Store:
         """
         key = identity(x)
         alive, kept = self._seen.get(key, (None, None))
-        alike = kept is not None and alive is not None and not alive.expired()
-        if alike and (not (look or x.is_inference() or small(x)) or kept.holds(x)):
-            return kept
+        if kept is not None and alive is not None and not alive.expired():
+            looks = look or x.numel() <= SMALL or x.is_inference() or small(x)
+            if not looks or kept.holds(x):
+                return kept
         size = _unexpanded(x).nbytes if spend and self._spool is None else 0
         if size > self._left:
             expected = f"at most the {self._left:,} bytes that are left of budget={self.budget:,}"
