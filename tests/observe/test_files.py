@@ -24,7 +24,7 @@ from intently.nn.recurrent import Energies
 from intently.observe import load_recording
 from intently.observe.generation.joining import Rows
 from intently.observe.recording.recording import Entry
-from intently.observe.saving import files, tensors, values
+from intently.observe.saving import files, values
 from intently.observe.storage.stores import Held, KeptSpec
 from intently.observe.watching.call import AttentionSpec
 
@@ -306,7 +306,7 @@ class Odd(Score):
 
 def test_what_a_file_cannot_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(values, "WRITTEN_OUT", 35)
-    monkeypatch.setattr(tensors, "HEADER", 1000)
+    monkeypatch.setattr(files, "HEADER", 1000)
     for made, kind, told in (
         (
             entry(how=AttentionSpec(score=Odd())),

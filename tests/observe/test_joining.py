@@ -14,7 +14,7 @@ from torch import Tensor
 import intently as it
 from intently.core.masks import Geometry
 from intently.observe.recording.recording import Recording
-from intently.observe.storage.stores import Store, packed
+from intently.observe.storage.stores import Growing, Store, packed
 from intently.observe.watching.mask_inference import recognise
 
 from ..combinations import pairs
@@ -336,8 +336,14 @@ def test_other_masks_are_not() -> None:
     assert repr(recognise(causal, g).mask(g)) == "causal()"  # type: ignore[union-attr]
 
 
-def test_a_store_joins_what_it_kept() -> None:
-    parts = [torch.randn(2, 3, n, 4) for n in (2, 1, 5)]
+def test_rows_join_what_a_store_kept() -> None:
+    first, *others = parts = [torch.randn(2, 3, n, 4) for n in (2, 1, 70, 5)]
     for kind in ("copy", "reference", "disk"):
-        assert torch.equal(Store(kind, None, 0).join(parts).get(), torch.cat(parts, -2))
-    assert packed(parts[0]).data_ptr() != parts[0].data_ptr()
+        store = Store(kind, None, 0)
+        rows = Growing(store.keep(first), store)
+        for part in others:
+            rows.settle()
+            rows.append(part)
+        assert torch.equal(rows.get(), torch.cat(parts, -2))
+        assert torch.equal(rows.get(), torch.cat(parts, -2))
+    assert packed(first).data_ptr() != first.data_ptr()

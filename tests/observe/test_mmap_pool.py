@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from intently.observe.storage import memory
-from intently.observe.storage.memory import LARGE
-from intently.observe.storage.stores import Growing, packed
+from intently.observe.storage import stores
+from intently.observe.storage.stores import LARGE, Growing, Held, Store, packed
 
 
 def test_large_copies_have_pages_of_their_own_and_the_order_of_the_original() -> None:
@@ -32,23 +31,23 @@ def test_pages_of_a_recording_that_is_gone_serve_the_next() -> None:
 
 
 @pytest.fixture
-def left(monkeypatch: pytest.MonkeyPatch) -> dict[int, list[Any]]:
+def left(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The pages that are left, none at first, and at most three large areas."""
-    areas: dict[int, list[Any]] = {}
-    monkeypatch.setattr(memory, "_left", areas)
-    monkeypatch.setattr(memory, "LEFT", 3 * LARGE)
+    areas: list[Any] = []
+    monkeypatch.setattr(stores, "_left", areas)
+    monkeypatch.setattr(stores, "LEFT", 3 * LARGE)
     return areas
 
 
-def test_pages_that_are_left_have_a_limit(left: dict[int, list[Any]]) -> None:
+def test_pages_that_are_left_have_a_limit(left: list[Any]) -> None:
     held = [packed(torch.randn(LARGE // 4)) for _ in range(5)]
     held.clear()
-    assert sum(size * len(areas) for size, areas in left.items()) == 3 * LARGE
+    assert sum(map(len, left)) == 3 * LARGE
 
 
 def test_rows_that_grow_follow_their_parents_and_leave_what_was_read() -> None:
     steps = [torch.randn(3, 2, n, 4) for n in (1, 2, 70, 1, 90)]
-    rows, expected = Growing(steps[0], torch.float32), steps[0]
+    rows, expected = Growing(Held(steps[0]), Store("copy", None, 0)), steps[0]
     for n, step in enumerate(steps[1:]):
         parents = torch.tensor([[2, 0, 0], [0, 1, 2]][n % 2])
         rows.append(step, parents)
@@ -60,20 +59,24 @@ def test_rows_that_grow_follow_their_parents_and_leave_what_was_read() -> None:
     assert torch.equal(rows.cropped(3).get(), expected[[1, 1]][..., :-2, :])
 
 
-def test_sizes_that_never_come_again_make_room(left: dict[int, list[Any]]) -> None:
+def test_sizes_that_never_come_again_make_room(left: list[Any]) -> None:
     for large in (3 * LARGE, LARGE, LARGE, LARGE // 2 * 3):
         packed(torch.zeros(large // 4))
-    assert {size for size, areas in left.items() if areas} == {LARGE, LARGE // 2 * 3}
+    assert {len(area) for area in left} == {LARGE, LARGE // 2 * 3}
     packed(torch.zeros(LARGE))  # more than is kept at all
-    assert 4 * LARGE not in left
+    assert 4 * LARGE not in map(len, left)
 
 
-def test_pages_that_are_taken_while_others_are_left_stand_nowhere_else(
-    left: dict[int, list[Any]],
-) -> None:
+def test_pages_that_go_while_others_are_looked_for_are_taken_once(left: list[Any]) -> None:
+    """A finaliser runs at any time, and evicts what `_empty` has in hand."""
+
+    class Evicting(list[Any]):
+        def remove(self, area: Any) -> None:
+            self.clear()
+            super().remove(area)
+
+    packed(torch.randn(LARGE // 4))
+    (old,) = left
+    stores._left = Evicting(left)
     first, second = packed(torch.randn(LARGE // 4)), packed(torch.randn(LARGE // 4))
-    del first
-    (areas,) = left.values()  # as `_empty` has them in hand when a recording goes
-    del second
-    taken = areas.pop()
-    assert all(area is not taken for rest in left.values() for area in rest)
+    assert first.data_ptr() != second.data_ptr() and len(old) == LARGE

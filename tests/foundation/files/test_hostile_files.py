@@ -201,8 +201,7 @@ def of_recording(folder: Path) -> Kind:
     def load() -> Any:
         x = load_recording(path)
         told = [
-            (e.name, e.index, e.source, e.verified, e.why, e.compared, e.steps, e.tokens)
-            for e in x.calls
+            (e.name, e.index, e.source, e.verified, e.why, e.compared, e.steps) for e in x.calls
         ]
         shown = [(repr(e.rows.how()), e.matrix().labels) for e in x.calls]
         numbers = {str(n): e.attention().dense() for n, e in enumerate(x.calls)}

@@ -18,7 +18,7 @@ from intently.errors import KernelError, UnverifiedError, build
 from intently.observe.editing.texts import Texts
 from intently.observe.edits import Edit, Scene
 from intently.observe.edits.edit import fit
-from intently.observe.generation.call_masks import trimmed
+from intently.observe.generation.joining import trimmed
 from intently.observe.recording.labels import Tokens
 from intently.observe.watching.call import (
     IN_FUNC,

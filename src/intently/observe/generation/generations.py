@@ -13,8 +13,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from intently.core.masks import Geometry
 from intently.nn.blocks import DecoderLayer
-from intently.observe.generation.call_masks import Piece, may_join, one_by_one
-from intently.observe.generation.joining import Link, Rows, ends_of
+from intently.observe.generation.joining import Link, OpenRows, Rows, one_by_one
 from intently.observe.recording.coverage import Coverage
 from intently.observe.recording.recording import Entry
 from intently.observe.storage.stores import KeptSpec, Store, identity
@@ -52,17 +51,9 @@ class Step(NamedTuple):
     matrix: Callable[[], Weights] | None = None
 
 
-class Place(NamedTuple):
-    """The name of a call, and how many calls of that name the forward of its module made before.
-
-    ``turn`` counts them in the outermost forward: there, one module may be called with several
-    caches, each in its turn.
-    """
-
-    name: str
-    order: int
-    turn: int
-
+Place: TypeAlias = tuple[tuple[str, int], int]
+"""The name of a call with how many of that name the forward of its module made before; and its
+turn, how many the outermost forward made: there, one module may be called with several caches."""
 
 Added: TypeAlias = tuple[Entry, Call, Callable[[], Weights]]
 """The entry that keeps a call, and the call with the weights that have to give its output."""
@@ -84,9 +75,10 @@ class Path:
 
 @dataclass
 class Opened:
-    """An entry that the next call may continue, and the keys that its first call showed."""
+    """The rows of an entry that the next call may continue, and the keys its first call showed."""
 
     entry: Entry
+    rows: OpenRows
     path: int
     turn: int
     key: tuple[Any, ...]
@@ -104,16 +96,12 @@ class Generations:
 
     def place(self, name: str, forward: int | None) -> Place:
         """Count a call of ``forward``, a number of `Running`; None for a call of no module."""
-        outermost = next(iter(self._running.numbers), None)
-        return Place(
-            name, self._count((name, False), forward), self._count((name, True), outermost)
-        )
-
-    def _count(self, of: tuple[str, bool], forward: int | None) -> int:
-        before, count = self._counts.get(of, (None, -1))
-        count = count + 1 if forward is not None and forward == before else 0
-        self._counts[of] = forward, count
-        return count
+        numbers = []
+        for outermost, now in enumerate((forward, next(iter(self._running.numbers), None))):
+            before, count = self._counts.get((name, bool(outermost)), (None, -1))
+            numbers.append(count + 1 if now is not None and now == before else 0)
+            self._counts[name, bool(outermost)] = now, numbers[-1]
+        return (name, numbers[0]), numbers[1]
 
     def reordered(self, index: Tensor) -> None:
         """A cache goes on with the rows ``index`` (b,) of the step before."""
@@ -121,47 +109,43 @@ class Generations:
 
     def rows(self, step: Step) -> Rows:
         """Keep the operands of a call that continues none."""
-        q, k, g, store = step.q, step.k, step.geometry, self._store
-        if isinstance(q, Tensor) and isinstance(k, Tensor):
-            if g.t == k.shape[-2]:
-                self._path = Path(self._path.number + 1)
-            if 0 not in (*q.shape, *k.shape):  # else no key tells which call continues it
-                same = store.kind == "copy" and store.dtype in (None, k.dtype)
-                keep = store.keep if step.spec.how.weights is None else store.own
-                ends = None if same else ends_of(k.detach())
-                return Rows(keep(q), keep(k), step.spec, g, store, ends)
-        return Rows(store.keep(q), store.keep(k), step.spec, g)
+        _, q, k, spec, g, _ = step
+        if isinstance(q, Projected) or isinstance(k, Projected):
+            return Rows(self._store.keep(q), self._store.keep(k), spec, g)
+        if g.t == k.shape[-2]:
+            self._path = Path(self._path.number + 1)
+        if 0 in (*q.shape, *k.shape):  # no key tells which call continues it
+            return Rows(self._store.keep(q), self._store.keep(k), spec, g)
+        keep = self._store.keep if spec.how.weights is None else self._store.own
+        return OpenRows(keep(q), keep(k), spec, g, self._store, k)
 
     def keeps_weights(self, place: Place) -> bool:
         """Whether all entries that the next call may continue keep the weights themselves."""
-        opened = self._open.get((place.name, place.order), [])
-        kept = [x.entry.rows.last.how.how.weights is not None for x in opened]
-        return bool(kept) and all(kept)
+        opened = self._open.get(place[0], [])
+        return bool(opened) and all(x.rows.last.how.how.weights is not None for x in opened)
 
     def begin(self, place: Place, entry: Entry, call: Call) -> None:
         """Let the next calls continue an entry."""
-        shown = None if entry.rows.store is None else call.shown
-        if shown is not None:
+        rows, (called, turn) = entry.rows, place
+        if isinstance(rows, OpenRows) and (shown := call.shown) is not None:
             key, alive = identity(shown), StorageWeakRef(shown.untyped_storage())
-            before = self._open.get((place.name, place.order), [])
-            others = [x for x in before if x.turn != place.turn]
-            made = Opened(entry, self._path.number, place.turn, key, alive)
-            self._open[place.name, place.order] = [*others[1 - OPEN :], made]
+            others = [x for x in self._open.get(called, []) if x.turn != turn]
+            made = Opened(entry, rows, self._path.number, turn, key, alive)
+            self._open[called] = [*others[1 - OPEN :], made]
 
     def add(self, place: Place, step: Step) -> Added | None:
         """Add a call to the entry that it continues; None if it continues none.
 
         That is the entry in the same place of the forward before, else the only possible one.
         """
-        call, q, k, spec, g, _ = step
-        before = self._open.get((place.name, place.order), [])
-        opened = [x for x in before if may_join(x.entry.rows.last, spec.how, g)]
+        (call, q, k, spec, g, _), (called, turn) = step, place
+        opened = [x for x in self._open.get(called, []) if x.rows.last.may_join(spec.how, g)]
         if not opened or not isinstance(q, Tensor) or not isinstance(k, Tensor) or 0 in k.shape:
             return None
         keys, new, own = k, k[..., k.shape[-2] - g.t :, :], g.t
         found = None
         if k.shape[-2] > g.t:
-            found = _chosen(opened, place, lambda x: x.entry.rows.continued_by(keys, own))
+            found = _chosen(opened, turn, lambda x: x.rows.continued_by(keys, own))
         if found is not None:
             cropped = found[1].columns is not None
             self._path = Path(self._path.number + 1, found[1].maybe, cropped=cropped)
@@ -170,16 +154,15 @@ class Generations:
                 call, how, g = one_by_one(call, spec.get(), g)
                 q, k, spec = operand(call.q), operand(call.k), self._store.how(how)
             if g.t == 1:
-                found, new = _chosen(opened, place, lambda x: self._same_keys(x, k)), None
+                found, new = _chosen(opened, turn, lambda x: self._same_keys(x, k)), None
         if found is None:
-            self._say_apart(opened[-1].entry, k, g)
+            self._say_apart(opened[-1], k, g)
             return None
         last, link = found
-        rows, last.turn = last.entry.rows, place.turn
+        rows, last.turn = last.rows, turn
         if link.columns is not None:
             self._covered.note(CROPPED)
-            rows.crop(link.columns)
-        rows.add(q, new, Piece(spec, g, link.low, link.parents))
+        rows.add(q, new, spec, g, link)
         last.entry.steps += 1
         last.path = self._path.number
 
@@ -196,24 +179,21 @@ class Generations:
         (recurrent decoders), the keys have to be the same tensor. Nothing tells whether calls that
         no module makes belong together: they stay apart.
         """
-        path, n = self._path, last.entry.rows.rows
+        path, n = self._path, last.rows.b
         if path.cropped or (not self._running and last.entry.name == OUTSIDE):
             return None
         if path.number == last.path:
             same = last.key == identity(k) and not last.alive.expired()
-            rows = torch.eye(len(k), dtype=torch.bool, device=k.device)
-            return Link(0, rows) if same else None
+            return Link(0, torch.eye(len(k), dtype=torch.bool, device=k.device)) if same else None
         maybe = path.maybe
         if path.index is not None:
             maybe = path.index.to(k.device)[:, None] == torch.arange(n, device=k.device)
-        if maybe is None:
-            return None
-        return last.entry.rows.shown_again(k, _as_rows(maybe, len(k), n))
+        return None if maybe is None else last.rows.shown_again(k, _as_rows(maybe, len(k), n))
 
-    def _say_apart(self, last: Entry, k: Tensor, g: Geometry) -> None:
+    def _say_apart(self, last: Opened, k: Tensor, g: Geometry) -> None:
         """Note why a call that looks like a step does not continue the last one."""
-        rows, name = last.rows, last.name
-        every = torch.ones(len(k), rows.rows, dtype=torch.bool, device=k.device)
+        rows, name = last.rows, last.entry.name
+        every = torch.ones(len(k), rows.b, dtype=torch.bool, device=k.device)
         step = g.t == 1 or self._path.maybe is not None  # drafts are several queries at a time
         if step and rows.shown_again(k, every):
             self._covered.note(APART.format(name))
@@ -238,17 +218,16 @@ def _as_rows(maybe: Tensor, n: int, rows: int) -> Tensor:
     if (heads := here // n) > 1 and maybe.shape == (n * heads, rows * heads):
         return maybe.view(n, heads, rows, heads).diagonal(dim1=1, dim2=3).all(-1)
     if (heads := n // here) > 1 and (n, rows) == (here * heads, before * heads):
-        own = torch.eye(heads, dtype=torch.bool, device=maybe.device)
-        return (maybe[:, None, :, None] & own[:, None]).view(n, rows)
+        return torch.kron(maybe.int(), torch.eye(heads, device=maybe.device)).bool()
     return maybe
 
 
 def _chosen(
-    opened: Sequence[Opened], place: Place, link: Callable[[Opened], Link | None]
+    opened: Sequence[Opened], turn: int, link: Callable[[Opened], Link | None]
 ) -> tuple[Opened, Link] | None:
-    """The entry that a call in this place continues, and how."""
+    """The entry that a call in this turn continues, and how."""
     for here in (True, False):
-        some = [x for x in opened if (x.turn == place.turn) == here]
+        some = [x for x in opened if (x.turn == turn) == here]
         found = [(x, made) for x in some if (made := link(x)) is not None]
         if found:
             return found[0] if len(found) == 1 else None

@@ -7,32 +7,45 @@ among those that a call shows tell which row continues which.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from intently.core.masks import Geometry
-from intently.observe.generation.call_masks import Piece, first_part, joined_how, looked_at
-from intently.observe.storage import memory
+from intently.core.biases import TensorBias, as_bias
+from intently.core.masks import Geometry, Mask, allowed, causal, is_plain_causal
+from intently.core.matrix.blocks import InBlocks
+from intently.foundation.values import Value
 from intently.observe.storage.stores import Growing, Kept, KeptSpec, Store
-from intently.observe.watching.call import AttentionSpec
-
-PENDING = 64
-"""Rows that stay in memory before they are written to a file."""
+from intently.observe.watching.call import AttentionSpec, Call, operand
+from intently.observe.watching.mask_inference import simplified
 
 
-@dataclass
-class Block:
-    """Queries and new keys of some calls, (b, …, n, d).
+@dataclass(frozen=True)
+class Piece:
+    """One call, whose matrix ``geometry`` begins at column ``low`` of the joined one.
 
-    Row i continues row ``parents[i]`` of the block before; without ``parents``, row i.
+    Its rows continue the rows ``parents`` of the call before; without ``parents``, the same ones.
     """
 
-    q: Kept
-    k: Kept | None
+    how: KeptSpec
+    geometry: Geometry
+    low: int = 0
     parents: Tensor | None = None
+
+    @property
+    def end(self) -> int:
+        """The column at which its matrix ends."""
+        return self.low + self.geometry.s
+
+    def may_join(self, how: AttentionSpec, g: Geometry) -> bool:
+        """Whether a call differs at most in rows, lengths, masks, biases and dropout."""
+        old, names = self.how.how, ("score", "scale", "softcap", "sinks")
+        kinds = type(old.weights) is type(how.weights) and self.geometry.lead[1:] == g.lead[1:]
+        return kinds and all(_alike(getattr(old, name), getattr(how, name)) for name in names)
 
 
 @dataclass(frozen=True)
@@ -51,59 +64,73 @@ class Link:
     @property
     def parents(self) -> Tensor | None:
         """The row that each row continues, its own if possible; None if all continue their own."""
-        n, rows = self.maybe.shape
-        own = torch.arange(n, device=self.maybe.device)
-        if n == rows and bool(self.maybe.diagonal().all()):
+        (n, rows), maybe = self.maybe.shape, self.maybe
+        if n == rows and bool(maybe.diagonal().all()):
             return None
-        stays = self.maybe[own, own.clamp(max=rows - 1)] & (own < rows)
-        return torch.where(stays, own, self.maybe.int().argmax(-1))
+        own = torch.eye(n, rows, dtype=torch.bool, device=maybe.device)
+        return (maybe.int() + (maybe & own)).argmax(-1)
 
 
 class Rows:
-    """The calls of one entry: their queries and keys in blocks, and the rest of each call.
+    """The calls of one entry: their queries q (b, h, t, d) and keys k (b, g, s, d), and the rest.
 
-    q (b, h, t, d) and k (b, g, s, d) are those of the first call. With a ``store``, others may
-    continue it; ``k`` as the model gave it is then kept in ``ends``, the first and the last key
-    (b, …, 2, d), unless it can be read.
+    Those of one call at first.
     """
 
-    def __init__(
-        self,
-        q: Kept,
-        k: Kept,
-        how: KeptSpec,
-        g: Geometry | None = None,
-        store: Store | None = None,
-        ends: Tensor | None = None,
-    ) -> None:
+    def __init__(self, q: Kept, k: Kept, how: KeptSpec, g: Geometry | None = None) -> None:
         g = g or Geometry(q.shape[:-2], q.shape[-2], k.shape[-2], torch.device("cpu"))
-        self._pieces, self._blocks = [Piece(how, g)], [Block(q, k)]
-        self.columns, self.store, self._kept_ends = k.shape[-2], store, ends
+        self._q, self._k, self._pieces = q, k, [Piece(how, g)]
 
     @property
     def shape(self) -> tuple[int, ...]:
         """(b, h, t, s) of all calls."""
-        t = sum(piece.geometry.t for piece in self._pieces)
-        s = max(piece.low + piece.geometry.s for piece in self._pieces)
-        return (*self.last.geometry.lead, t, max(s, self.columns))
+        s = max([piece.end for piece in self._pieces])
+        return (*self.last.geometry.lead, self._q.shape[-2], max(s, self._k.shape[-2]))
 
     @property
     def last(self) -> Piece:
         """The last call."""
         return self._pieces[-1]
 
+    def operands(self) -> tuple[Tensor, Tensor]:
+        """Queries (b, …, t, d) and keys (b, …, s, d) of all calls, along the rows of the last."""
+        q, k = self._q.get(), self._k.get()
+        if self.last.how.how.weights is not None:
+            q, k = q[..., :0], k[..., :0].to(q.dtype)
+        return q.to(k.dtype), _padded(k, self.shape[-1])
+
+    def how(self) -> AttentionSpec:
+        """The other arguments of `attend`."""
+        return joined_how(self._pieces)
+
+    def check(self) -> None:
+        """Raise the errors of reading, such as `StaleError`, without computing or reading."""
+        for x in (self._q, self._k, *(x for piece in self._pieces for x in piece.how.tensors)):
+            x.check()
+
+
+class OpenRows(Rows):
+    """Rows that other calls may continue; ``_ends`` (b, …, 2, d) are the first and the last key.
+
+    These have the dtype that the model gave them, and are known when references have changed.
+    """
+
+    def __init__(
+        self, q: Kept, k: Kept, how: KeptSpec, g: Geometry, store: Store, shown: Tensor
+    ) -> None:
+        super().__init__(q, k, how, g)
+        self._q, self._k, self._store = Growing(q, store), Growing(k, store), store
+        self._ends = _ends_of(shown.detach())
+
     @property
-    def rows(self) -> int:
-        """How many rows b there are now."""
+    def b(self) -> int:
+        """How many rows there are now."""
         return len(self._ends)
 
     @property
-    def _ends(self) -> Tensor:
-        """The first and the last key (b, …, 2, d), in the dtype that the model gave them."""
-        if self._kept_ends is None:
-            assert self._blocks[0].k is not None
-            self._kept_ends = ends_of(self._blocks[0].k.get())
-        return self._kept_ends
+    def columns(self) -> int:
+        """How many keys there are now."""
+        return self._k.shape[-2]
 
     def begins_like(self, k: Tensor) -> bool:
         """Whether each row of keys k (b, …, s, d) begins with the first key of a row of these."""
@@ -120,22 +147,25 @@ class Rows:
 
         None if it does not, or may do so in several ways.
         """
-        old, ends = k.shape[-2] - new, self._ends
+        old = k.shape[-2] - new
         if not 1 <= old <= self.columns or not self._like(k):
             return None
-        low = self.columns - old
-        maybe = _same_rows(k[..., old - 1, :], ends[..., 1, :])
-        if maybe is None:
-            return _only(self._cropped(k, old))
-        if bool((maybe.sum(-1) == 1).all()):
-            first = ends[..., 0, :] if low == 0 else self._column(low)
+        low, links = self.columns - old, list[Link]()
+        maybe = _same_rows(k[..., old - 1, :], self._ends[..., 1, :])
+        if maybe is not None and bool((maybe.sum(-1) == 1).all()):
+            first = self._ends[..., 0, :] if low == 0 else self._k.parts(low)[0][..., 0, :]
             first = first.index_select(0, maybe.int().argmax(-1))
-            found = torch.equal(k[..., 0, :].to(first.dtype), first)
-        else:
-            maybe = self._by_history(maybe, k[..., :old, :], low)
-            found = bool(maybe.any(-1).all())
-        links = [Link(low, maybe)] if found else []
-        return _only(links + (self._cropped(k, old) if low or not found else []))
+            if torch.equal(k[..., 0, :].to(first.dtype), first):
+                links.append(Link(low, maybe))
+        elif maybe is not None:  # the rows that agree in all keys that a row shows
+            kept = torch.cat(self._k.parts(low), -2)
+            for row, parent in maybe.nonzero().tolist():
+                maybe[row, parent] = torch.equal(kept[parent], k[row, ..., :old, :].to(kept.dtype))
+            if bool(maybe.any(-1).all()):
+                links.append(Link(low, maybe))
+        if low or not links:
+            links += self._cropped(k, old)
+        return links[0] if len(links) == 1 else None
 
     def _cropped(self, k: Tensor, old: int) -> list[Link]:
         """How a call that shows the last ``old`` kept columns may continue after a crop.
@@ -143,18 +173,18 @@ class Rows:
         Assisted decoding crops a cache within its last call, where drafts were rejected, and
         another key takes their place. No row that stays may have seen the columns that go.
         """
-        last, t = self.last, self.last.geometry.t
-        most = min(t - 1, self.columns - old)
+        last, t, width = self.last, self.last.geometry.t, self.columns
+        most = min(t - 1, width - old)
         began = len(self._pieces) > 1 or t == last.geometry.s
-        if most < 1 or not began or self._blocks[-1].k is None or len(k) != self.rows:
+        if most < 1 or not began or len(k) != self.b:
             return []
-        kept = self._all("k")
+        kept = torch.cat(self._k.parts(), -2)
         shown, new = k[..., :old, :].to(kept.dtype), k[..., old, :].to(kept.dtype)
-        end = self.columns - most  # at least so many columns stay
+        end = width - most  # at least so many columns stay
         alike = (kept[..., end - 1 : -1, :] == shown[..., -1:, :]).movedim(-2, 0).flatten(1).all(1)
         found: list[Link] = []
         for columns in (end + alike.nonzero().flatten()).tolist():
-            low, left = columns - old, t - self.columns + columns
+            low, left = columns - old, t - width + columns
             same = torch.equal(kept[..., low:columns, :], shown)
             if not same or torch.equal(kept[..., columns, :], new):
                 continue
@@ -164,149 +194,49 @@ class Rows:
                 found.append(Link(low, rows, columns))
         return found
 
-    def crop(self, columns: int) -> None:
-        """Keep the first ``columns``; forget the rows of the last call that read later ones.
-
-        Raises `OSError` if the disk is full, `MemoryRefused` if weights fill the budget, and
-        forgets nothing then.
-        """
-        block, last, store = self._blocks[-1], self.last, self.store
-        assert block.k is not None and store is not None
-        cut = self.columns - columns
-        how, g = first_part(
-            last.how.get(), last.geometry, last.geometry.t - cut, columns - last.low
-        )
-        kept = store.how(how)
-        q, k = (
-            x.cropped(cut) if isinstance(x, Growing) else store.keep(x.get()[..., :-cut, :])
-            for x in (block.q, block.k)
-        )
-        block.q, block.k = q, k
+    def _crop(self, columns: int) -> None:
+        """Keep the first ``columns``; forget the rows of the last call that read later ones."""
+        last, cut = self.last, self.columns - columns
+        t, s = last.geometry.t - cut, columns - last.low
+        how, g = first_part(last.how.get(), last.geometry, t, s)
+        kept, (q, k) = self._store.how(how), (x.cropped(cut) for x in (self._q, self._k))
+        self._q, self._k = q, k
         self._pieces[-1] = replace(last, how=kept, geometry=g)
-        self.columns = columns
 
     def shown_again(self, k: Tensor, maybe: Tensor) -> Link | None:
         """How a call that shows the kept keys again continues this, given the possible rows.
 
         Compares the first and the last key.
         """
-        ends, rows = self._ends, (len(k), self.rows)
-        if not self._like(k) or k.shape[-2] != self.columns or maybe.shape != rows:
-            return None
-        same = _same_rows(ends_of(k), ends)
+        fits = k.shape[-2] == self.columns and maybe.shape == (len(k), self.b)
+        same = _same_rows(_ends_of(k), self._ends) if fits and self._like(k) else None
         if same is None or not bool((same & maybe).any(-1).all()):
             return None
         return Link(0, same & maybe)
 
-    def add(self, q: Tensor, k: Tensor | None, piece: Piece) -> None:
+    def add(self, q: Tensor, k: Tensor | None, how: KeptSpec, g: Geometry, link: Link) -> None:
         """Add a call that continues this one; k (b, …, new, d) holds its own keys only.
 
-        Raises `OSError` if the disk is full; the earlier calls are still held then.
+        Raises `OSError` if the disk is full, `MemoryRefused` if weights fill the budget; the
+        earlier calls are still held then.
         """
-        store, last, parents = self.store, self._blocks[-1], piece.parents
-        assert store is not None
-        if store.kind == "disk" and isinstance(last.q, Growing) and last.q.shape[-2] >= PENDING:
-            written = store.own(last.q.get())
-            last.q, last.k = written, last.k and store.own(last.k.get())
-        here, there = (last.q, q), (last.k, k)
-        fits = last.k is None if k is None else isinstance(last.k, Growing)
-        if fits and isinstance(last.q, Growing):
-            if parents is not None:
-                last.parents = parents if last.parents is None else last.parents[parents]
-            for kept, x in (here, there):
-                if isinstance(kept, Growing) and x is not None:
-                    kept.append(x, parents)
-        else:
-            keys = None if k is None else Growing(k, store.dtype or k.dtype)
-            self._blocks.append(Block(Growing(q, store.dtype or q.dtype), keys, parents))
-        self._pieces.append(piece)
+        if link.columns is not None:
+            self._crop(link.columns)
+        for x in (self._q, self._k):
+            x.settle()
+        parents = link.parents
+        self._q.append(q, parents)
+        self._k.append(k, parents)
+        self._pieces.append(Piece(how, g, link.low, parents))
         if parents is not None:
-            self._kept_ends = self._ends.index_select(0, parents)
+            self._ends = self._ends[parents]
         if k is not None:
-            self.columns += k.shape[-2]
             self._ends[..., 1, :] = k[..., -1, :]
-
-    def operands(self) -> tuple[Tensor, Tensor]:
-        """Queries (b, …, t, d) and keys (b, …, s, d) of all calls, along the rows of the last.
-
-        They are joined for good, but only in memory for now if the disk has no room.
-        """
-        try:
-            if len(self._blocks) > 1:
-                k = self._joined("k")
-                for block in self._blocks:
-                    block.k = None
-                self._blocks[-1].k = k
-                self._blocks = [Block(self._joined("q"), k)]
-            (block,) = self._blocks
-            assert block.k is not None
-            q, k = block.q.get(), block.k.get()
-        except OSError:
-            q, k = self._all("q"), self._all("k")
-        if self.last.how.how.weights is not None:
-            q, k = q[..., :0], k[..., :0].to(q.dtype)
-        return q.to(k.dtype), _padded(k, self.shape[-1])
-
-    def how(self) -> AttentionSpec:
-        """The other arguments of `attend`."""
-        return joined_how(self._pieces)
-
-    def check(self) -> None:
-        """Raise the errors of reading, such as `StaleError`, without computing or reading."""
-        kept = [x for block in self._blocks for x in (block.q, block.k) if x is not None]
-        for x in (*kept, *(x for piece in self._pieces for x in piece.how.tensors)):
-            x.check()
 
     def shown(self) -> Tensor:
         """The kept keys (b, …, s, d) that the last call saw."""
-        return _padded(self._all("k"), self.last.end)[..., self.last.low : self.last.end, :]
-
-    def _all(self, which: str) -> Tensor:
-        """The queries or keys of all calls, along the rows of the last."""
-        return memory.joined(self._parts(which))
-
-    def _joined(self, which: str) -> Kept:
-        """The same, kept as one; raises `OSError` if the disk is full."""
-        kept, *others = self._along(which)
-        assert self.store is not None
-        alone = not others and kept[1] is None
-        return kept[0] if alone else self.store.join(self._parts(which))
-
-    def _parts(self, which: str) -> list[Tensor]:
-        """The same, part by part."""
-        return [
-            x if rows is None else x.index_select(0, rows)
-            for kept, rows in self._along(which)
-            for x in (kept.parts() if isinstance(kept, Growing) else [kept.get()])
-        ]
-
-    def _along(self, which: str) -> list[tuple[Kept, Tensor | None]]:
-        """What is kept of each block, with its rows that the last call continues."""
-        found: list[tuple[Kept, Tensor | None]] = []
-        rows: Tensor | None = None
-        for block in reversed(self._blocks):
-            kept = block.q if which == "q" else block.k
-            if kept is not None:
-                found.append((kept, rows))
-            if block.parents is not None:
-                rows = block.parents if rows is None else block.parents[rows]
-        return found[::-1]
-
-    def _column(self, at: int) -> Tensor:
-        """The key in column ``at`` (b, …, d), along the rows of the last call."""
-        for part in self._parts("k"):
-            if at < part.shape[-2]:
-                return part[..., at, :]
-            at -= part.shape[-2]
-        raise AssertionError("columns are counted from 0")
-
-    def _by_history(self, maybe: Tensor, shown: Tensor, low: int) -> Tensor:
-        """The possible rows (b, rows) that agree in all keys that a row shows."""
-        kept = self._all("k")[..., low : self.columns, :]
-        shown, found = shown.to(kept.dtype), maybe.clone()
-        for row, parent in maybe.nonzero().tolist():
-            found[row, parent] = torch.equal(kept[parent], shown[row])
-        return found
+        kept, s = torch.cat(self._k.parts(self.last.low), -2), self.last.geometry.s
+        return _padded(kept, s)[..., :s, :]
 
 
 def _padded(k: Tensor, s: int) -> Tensor:
@@ -314,12 +244,7 @@ def _padded(k: Tensor, s: int) -> Tensor:
     return k if k.shape[-2] >= s else F.pad(k, (0, 0, 0, s - k.shape[-2]))
 
 
-def _only(links: list[Link]) -> Link | None:
-    """The only one, None if there are none or several."""
-    return links[0] if len(links) == 1 else None
-
-
-def ends_of(k: Tensor) -> Tensor:
+def _ends_of(k: Tensor) -> Tensor:
     """The first and the last key, (b, …, 2, d)."""
     return torch.stack([k[..., 0, :], k[..., -1, :]], -2)
 
@@ -332,3 +257,159 @@ def _same_rows(a: Tensor, b: Tensor) -> Tensor | None:
     kinds = bits.unique(dim=0, return_inverse=True)[1]
     same = kinds[: len(a), None] == kinds[len(a) :]
     return same if bool(same.any(-1).all()) else None
+
+
+def _alike(a: object, b: object) -> bool:
+    """Whether two numbers, tensors or values are the same."""
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return a is b or (a.shape == b.shape and torch.equal(a, b))
+    if type(a) is type(b) and isinstance(a, Value) and isinstance(b, Value):
+        return len(a.parts) == len(b.parts) and all(map(_alike, a.parts, b.parts))
+    return type(a) is type(b) and a == b
+
+
+# --- masks, biases and weights --------------------------------------------------------------------
+
+
+def joined_how(pieces: Sequence[Piece]) -> AttentionSpec:
+    """Return the arguments of `attend` beside the queries and keys of all calls.
+
+    Masks and biases are a value if they agree, else a dense tensor.
+    """
+    hows = [piece.how.get() for piece in pieces]
+    last = hows[-1]
+    if len(pieces) == 1:
+        return last
+    if last.weights is not None:
+        known = all(how.softmax is not None for how in hows)
+        softmax = _written(pieces, "softmax") if known else None
+        return replace(last, weights=_written(pieces, "weights"), softmax=softmax)
+    mask, bias = _plain(pieces, hows), last.bias
+    if mask is None:
+        seen = AttentionSpec(mask=allowed(_written(pieces, "mask")))
+        mask = simplified(seen, _whole(pieces)).mask
+    if not all(_alike(how.bias, bias) and type(how.bias) is not TensorBias for how in hows):
+        bias = as_bias(_written(pieces, "bias"))
+    return replace(last, mask=mask, bias=bias)
+
+
+def _plain(pieces: Sequence[Piece], hows: Sequence[AttentionSpec]) -> Mask | None:
+    """The causal mask of a first call that single steps follow which see everything before."""
+    mask, first = hows[0].mask, pieces[0].geometry
+    if mask is None and first.t == first.s == 1:
+        mask = causal()
+    if mask is None or not is_plain_causal(mask) or pieces[-1].geometry.s <= first.s:
+        return None
+    steps = (p.geometry.t == 1 and not p.low and h.mask is None for p, h in zip(pieces, hows))
+    next(steps)
+    return mask if all(steps) else None
+
+
+def _whole(pieces: Sequence[Piece]) -> Geometry:
+    """The geometry of all calls."""
+    t = sum(piece.geometry.t for piece in pieces)
+    return pieces[-1].geometry._replace(t=t, s=max(piece.end for piece in pieces))
+
+
+def _written(pieces: Sequence[Piece], part: str) -> Tensor:
+    """The mask, bias, weights or softmax of all calls, (…, Σ t, s), along the rows of the last."""
+    whole, tiles, rows = _whole(pieces), list[Tensor](), None
+    for piece in reversed(pieces):
+        tile = _dense(piece.how.get(), piece.geometry, part)
+        if rows is not None and tile.shape[0] > 1:
+            tile = tile[rows]
+        tiles.insert(0, F.pad(tile, (piece.low, whole.s - piece.end)))
+        if piece.parents is not None:
+            rows = piece.parents if rows is None else piece.parents[rows]
+    dtype = max((x.dtype for x in tiles), key=lambda d: d.itemsize)
+    lead = torch.broadcast_shapes(*(x.shape[:-2] for x in tiles))
+    return torch.cat([x.to(dtype).expand(*lead, *x.shape[-2:]) for x in tiles], -2)
+
+
+def _dense(how: AttentionSpec, g: Geometry, part: str) -> Tensor:
+    """A part of one call, (…, t, s) with all axes, of which those before t may have size 1."""
+    x = getattr(how, part)
+    if x is None:
+        x = torch.full((1, 1), part == "mask", device=g.device)
+    elif part == "mask":
+        x = x.dense(g)
+    elif part == "bias":
+        x = x.tile(g, *(torch.arange(n, device=g.device) for n in (g.t, g.s)))
+    x = x[(None,) * (len(g.lead) + 2 - x.ndim)]
+    return x.expand(*x.shape[:-2], g.t, g.s)
+
+
+def looked_at(how: AttentionSpec, g: Geometry) -> Tensor:
+    """The entries (…, t, s) that a call may attend; none in rows that see nothing.
+
+    The plain formula spreads such rows (of padding) over all keys if the lowest number of a dtype
+    stands for −∞.
+    """
+    if isinstance(how.weights, Tensor):
+        return how.weights != 0
+    seen, added = _dense(how, g, "mask"), _dense(how, g, "bias")
+    return seen if how.bias is None else seen & (added > torch.finfo(added.dtype).min / 2)
+
+
+def first_part(how: AttentionSpec, g: Geometry, t: int, s: int) -> tuple[AttentionSpec, Geometry]:
+    """The arguments of a call for its first t queries and s keys."""
+    part, changed = g._replace(t=t, s=s), dict[str, Any]()
+    moved = type(how.bias) is TensorBias or g.s - s != g.t - t
+    for name, made in (("mask", allowed), ("bias", as_bias), ("weights", None), ("softmax", None)):
+        if getattr(how, name) is not None and (name != "bias" or moved):
+            x = _dense(how, g, name)[..., :t, :s]
+            changed[name] = made(x) if made else x
+    return simplified(replace(how, **changed), part), part
+
+
+def trimmed(how: AttentionSpec, k: Tensor, g: Geometry) -> tuple[AttentionSpec, Tensor, Geometry]:
+    """A call without the last columns of a static cache: not written yet, and seen by no query.
+
+    Unwritten keys are zeros. Keys of padding mostly are not; where they are, queries see further
+    than a cache lets them, because the last keys are not their own. Queries of padding that see
+    nothing, which the plain formula spreads over all columns, are spread over the remaining ones.
+    """
+    known = how.mask is how.bias is how.weights is None or isinstance(how.weights, InBlocks)
+    if g.s <= g.t or known or bool(k[..., -1:, :].any()):
+        return how, k, g
+    looks = looked_at(how, g).reshape(-1, g.t, g.s).any(0)
+    columns = looks.any(0).nonzero()
+    end = int(columns.max()) + 1 if len(columns) else g.s
+    written = end == g.s or bool(k[..., end:, :].any())
+    if written or (end != g.t and bool(looks.triu(end - g.t + 1).any())):
+        return how, k, g
+    how, g = first_part(how, g, g.t, end)
+    return how, k[..., :end, :], g
+
+
+def written(k: Tensor, t: int) -> Tensor:
+    """The keys without those of a static cache that are not written yet, though queries see them.
+
+    These are zeros, and at least the t last ones that are not belong to the queries.
+    """
+    if k.shape[-2] <= t or bool(k[..., -1:, :].any()):
+        return k
+    columns = k.reshape(-1, *k.shape[-2:]).any(-1).any(0).nonzero()
+    end = int(columns.max()) + 1 if len(columns) else 0
+    return k[..., :end, :] if end >= t else k
+
+
+def one_by_one(call: Call, how: AttentionSpec, g: Geometry) -> tuple[Call, AttentionSpec, Geometry]:
+    """Split m queries (b, h, m, d) that share their keys into rows (b·m, h, 1, d) of their own.
+
+    This is how the beams of our decoders query an encoder: row i·m + j is query j of row i.
+    """
+    b, m = g.lead[0], g.t
+    apart = g._replace(lead=(b * m, *g.lead[1:]), t=1)
+
+    def row(x: Tensor) -> Tensor:
+        return x.movedim(-2, 1).flatten(0, 1).unsqueeze(-2)
+
+    assert isinstance(call.y, Tensor)
+    k, v = (operand(x).repeat_interleave(m, 0) for x in (call.k, call.v))
+    if how.mask is not None:
+        seen = _dense(how, g, "mask")
+        how = replace(how, mask=allowed(row(seen.expand(b, *seen.shape[1:]))))
+    how = simplified(how, apart)
+    made = replace(call, q=row(operand(call.q)), k=k, v=v, y=row(call.y), how=how)
+    return made, how, apart

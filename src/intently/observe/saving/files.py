@@ -8,14 +8,17 @@ reason; nothing in it is unpickled or run, and no name in it names a file.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+import os
 from collections.abc import Callable, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 import intently
@@ -23,7 +26,17 @@ from intently.core.biases import Bias
 from intently.core.masks import Geometry, Mask
 from intently.core.matrix.blocks import InBlocks
 from intently.core.scores import Score
-from intently.errors import ArgumentError, IntentlyError, KindError, build, shape_of
+from intently.errors import (
+    ArgumentError,
+    DataError,
+    IntentlyError,
+    KindError,
+    StaleError,
+    build,
+    shape_of,
+)
+from intently.foundation import files
+from intently.foundation.files import DTYPES, Header, Stored, UnfitError
 from intently.foundation.values import Value
 from intently.nn.recurrent import Energies
 from intently.observe.generation.joining import Rows
@@ -31,16 +44,24 @@ from intently.observe.recording.coverage import printable
 from intently.observe.recording.labels import Tokens, is_rows, sides
 from intently.observe.recording.recording import Entry, Recording
 from intently.observe.saving import values
-from intently.observe.saving.tensors import InFile, Mapped, Planned, write
 from intently.observe.saving.values import UnreadableError
-from intently.observe.storage.stores import Kept, KeptSpec, identity
+from intently.observe.storage.stores import Kept, KeptSpec, identity, pieces
 from intently.observe.watching.call import AttentionSpec
 
 KIND, FORMAT = "intently recording", 2
 """The kind in the metadata, and the version of the format; other versions are refused."""
 
-LONGEST = 4096
-"""Characters of a name."""
+LONGEST, HOLLOW = 4096, 2**24
+"""Characters of a name at most; weights if queries or keys have no entries, and so no bytes."""
+
+NAMES = {getattr(torch, kind): name for name, (kind, _) in DTYPES.items()}
+"""The names in the format of the dtypes that recordings hold."""
+
+HEADER, ALIGNED, SMALL = files.HEADER, 64, 2**22
+"""Bytes of a header at most; of which the start of the tensors is a multiple; and up to which a
+tensor is read whole, to compare its checksum, when a part is wanted."""
+
+AGAIN = "open it again: it.load_recording(path)"
 
 _TENSOR = {"tensor": str}
 _VALUES = {"score": Score, "mask": Mask, "bias": Bias, "weights": InBlocks}
@@ -52,7 +73,7 @@ _HOW = {
     "dropout": float,
     **{f"{name}?": object for name in _VALUES},
 }
-_ENTRY = {
+_TOLD = {
     "name": str,
     "index": int,
     "source": str,
@@ -60,22 +81,18 @@ _ENTRY = {
     "why?": (str, None),
     "changed?": (str, None),
     "steps": int,
-    "compared?": int,
     "across?": (bool, None),
-    "how": _HOW,
-    str: object,
 }
 _TEXT = ([str], [[str], [str]])
 _RECORDING = {
     "tokens?": (None, *_TEXT, {"rows": [_TEXT]}),
     "covered": {"unseen": {str: str}, "notes": [str]},
-    "entries": [_ENTRY],
+    "entries": [{**_TOLD, "compared?": int, "how": _HOW, str: object}],
     str: object,
 }
 """The shape of the JSON in a file; tensors, masks, biases and scores have readers."""
 
-HOLLOW = 2**24
-"""Weights at most if queries or keys have no entries, and so no bytes in the file."""
+# --- writing --------------------------------------------------------------------------------------
 
 
 def save(recording: Recording, path: str | PathLike[str]) -> Path:
@@ -87,23 +104,133 @@ def save(recording: Recording, path: str | PathLike[str]) -> Path:
     `ArgumentError` for names that `load` would refuse, and `WriteError` if the disk is full or the
     folder does not exist.
     """
-    sheet = _Sheet()
+    sheet, covered, target = _Sheet(), recording.covered, Path(path)
     with torch.no_grad():
-        entries = [sheet.entry(entry) for entry in recording.calls]
-    about = {
-        "tokens": _told(recording.tokens),
-        "covered": {"unseen": recording.covered.unseen, "notes": recording.covered.notes},
-        "entries": entries,
-    }
+        about = {
+            "tokens": _told(recording.tokens),
+            "covered": {"unseen": covered.unseen, "notes": covered.notes},
+            "entries": [sheet.entry(entry) for entry in recording.calls],
+        }
     metadata = {
         "kind": KIND,
         "format": str(FORMAT),
         "intently": intently.__version__,
         "recording": json.dumps(about, allow_nan=False, separators=(",", ":")),
     }
-    target = Path(path)
-    write(target, sheet.planned, metadata)
+    _write(target, sheet.tensors, metadata)
     return target
+
+
+class _Sheet:
+    """The content of a file: what gives its ``tensors``, once if several entries share them."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, Callable[[], Tensor]] = {}
+        self._shared: dict[tuple[Any, ...], str] = {}
+
+    def entry(self, entry: Entry) -> dict[str, Any]:
+        """An entry as plain data."""
+        for text in (entry.name, entry.source):
+            if fault := _fault(text):
+                expected = "a name that can be read again"
+                raise build(ArgumentError, "name", expected, repr(text), fault)
+        rows, how = entry.rows, entry.rows.how()
+        matrix = entry.attention()
+        g = Geometry(matrix.shape[:-2], matrix.shape[-2], matrix.shape[-1], matrix.device)
+        gets = {"q": lambda: rows.operands()[0], "k": lambda: rows.operands()[1]}
+        kept = {"values": entry.values, "gradient": entry.gradient}
+        gets |= {name: x.get for name, x in kept.items() if x is not None}
+        at = f"{entry.name}/{entry.index}"
+        return {
+            **{name.removesuffix("?"): getattr(entry, name.removesuffix("?")) for name in _TOLD},
+            "compared": min(entry.compared, entry.shape[-2]),
+            **{name: self._planned(f"{at}/{name}", get) for name, get in gets.items()},
+            "how": {name: self._part(x, g, entry.name) for name, x in vars(how).items()},
+        }
+
+    def _part(self, x: Any, g: Geometry, name: str) -> Any:
+        """An argument of `attend` as plain data."""
+        if not isinstance(x, Value):
+            return self._once(x) if isinstance(x, Tensor) else x
+        form = values.form(x, g, self._once)
+        if form is None:
+            got, why = type(x).__name__, f"a file cannot say what {name!r} computes"
+            raise build(KindError, "save", "a score of intently.core.scores", got, why)
+        return form
+
+    def _once(self, x: Tensor) -> dict[str, str]:
+        key = self._shared.setdefault(identity(x), f"shared/{len(self._shared)}")
+        return self._planned(key, lambda: x)
+
+    def _planned(self, key: str, get: Callable[[], Tensor]) -> dict[str, str]:
+        self.tensors[key] = get
+        return {"tensor": key}
+
+
+def _told(tokens: Tokens | None) -> Any:
+    """Tokens as plain data: texts, two lists of them, or the texts of each row of a batch."""
+    if is_rows(tokens):
+        texts: Any = tokens
+        return {"rows": [_told(text) for text in texts]}
+    found = [list(side) for side in sides(tokens)]
+    return found if len(found) > 1 else next(iter(found), None)
+
+
+def _write(
+    path: Path, tensors: Mapping[str, Callable[[], Tensor]], metadata: Mapping[str, str]
+) -> None:
+    """Write a safetensors file: whole, or not at all.
+
+    The metadata get a checksum of each tensor ("checksums") and one of the whole header
+    ("sha256"). Raises `ArgumentError` for the name of a folder and for more names and tokens than
+    a header holds, `WriteError` if the file cannot be written.
+    """
+    if path.is_dir():
+        raise build(ArgumentError, "path", "the name of a file", f"{str(path)!r}, a folder")
+    with torch.no_grad():
+        blank = {name: get().to("meta") for name, get in tensors.items()}
+    stored: dict[str, Stored] = {}
+    at = 0
+    for name, x in sorted(blank.items(), key=lambda item: -item[1].itemsize):
+        stored[name] = Stored(NAMES[x.dtype], tuple(x.shape), at, at + x.nbytes)
+        at += x.nbytes
+    header, checks = Header(dict(metadata), stored), dict.fromkeys(stored, "0" * 64)
+    with files.replacing(path) as file, torch.no_grad():
+        file.write(_packed(header, checks))  # of the same length as the right one
+        for name in stored:
+            x, want = tensors[name](), blank[name]
+            if (x.shape, x.dtype) != (want.shape, want.dtype):
+                expected, cause = f"a tensor of {shape_of(want)} as before", "the recording grew"
+                fix = "save when the watched block is done"
+                raise build(ArgumentError, "save", expected, tuple(x.shape), cause, fix)
+            checks[name] = _digest(x, file.write)
+        file.seek(0)
+        file.write(_packed(header, checks))
+
+
+def _digest(x: Tensor, write: Callable[[memoryview], object] = len) -> str:
+    """The checksum of a tensor; ``write`` takes its bytes."""
+    sum_of = hashlib.sha256()
+    for part in pieces(x, x.dtype):
+        sum_of.update(part)
+        write(part)
+    return sum_of.hexdigest()
+
+
+def _packed(header: Header, checks: Mapping[str, str]) -> bytes:
+    """The length of the header, and the header with the checksums of its tensors and its own."""
+    told = files.sealed_header(header, checks).plain()
+    text = json.dumps(told, separators=(",", ":")).encode()
+    text += b" " * (-(8 + len(text)) % ALIGNED)
+    if len(text) > HEADER:
+        expected = f"names and tokens of at most {HEADER:,} bytes"
+        cause = "the header of a safetensors file holds no more"
+        fix = "watch fewer layers or calls at a time: watch(model, layers=…)"
+        raise build(ArgumentError, "save", expected, f"{len(text):,}", cause, fix)
+    return len(text).to_bytes(8, "little") + text
+
+
+# --- reading --------------------------------------------------------------------------------------
 
 
 def load(path: str | PathLike[str], *, whole: bool = False) -> Recording:
@@ -118,15 +245,14 @@ def load(path: str | PathLike[str], *, whole: bool = False) -> Recording:
     the file says: whoever sends you one could have written anything there.
     """
     file = Mapped(Path(path))
-    about = _about(file)
     for name, x in file.tensors.items() if whole else ():
         file.get(name, most=x.nbytes)
     try:
+        about, counts = file.about, dict[str, int]()
         recording = Recording(_texts(about.get("tokens")))
         for name, why in about["covered"]["unseen"].items():
             recording.covered.unseen[_name(name)] = printable(why)
         recording.covered.notes += map(printable, about["covered"]["notes"])
-        counts: dict[str, int] = {}
         for form in about["entries"]:
             recording.add(_entry(form, file, counts))
     except UnreadableError as error:
@@ -135,88 +261,92 @@ def load(path: str | PathLike[str], *, whole: bool = False) -> Recording:
     return recording
 
 
-# --- to plain data --------------------------------------------------------------------------------
+class Mapped:
+    """An open file: what its metadata say ``about`` a recording, and its tensors by name, unread.
+
+    Raises `DataError` unless the header is as `save` wrote it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.file = files.File(path, "a recording saved with Recording.save", DataError)
+        self._handle = self.file.open()
+        self._state = self._now()
+        header, refusal = self.file.header(), self.file.refusal
+        try:
+            file = safe_open(path, "pt")
+            self.tensors = {key: file.get_tensor(key) for key in header.tensors}
+        except (SafetensorError, RuntimeError) as error:
+            raise refusal(f"what the safetensors library refuses ({error})") from None
+        except OSError as error:
+            raise self.file.unreadable(error) from error
+        self.check()
+        if header.metadata.get("kind") != KIND:
+            raise refusal("a different kind of safetensors file", "it holds tensors, no recording")
+        version = header.metadata.get("format", "")[:9]
+        if not (version.isascii() and version.isdigit() and int(version)):
+            raise refusal(f"format {version!r}", "it is damaged")
+        if int(version) != FORMAT:
+            newer = int(version) > FORMAT
+            cause = f"it was written by {'a newer' if newer else 'an older'} version of Intently"
+            fix = "upgrade intently" if newer else "record it again"
+            raise refusal(f"format {version}, where this version reads {FORMAT}", cause, fix)
+        try:
+            self._checks = files.checksums(header)
+        except UnfitError as error:
+            raise self.file.damaged(str(error)) from None
+        content = header.metadata.get("recording", "").encode(errors="surrogatepass")
+        self.about = self.file.json(_RECORDING, content)
+
+    def check(self) -> None:
+        """Raise `StaleError` if the file has changed: a shorter one could not be read."""
+        if self._now() != self._state:
+            expected, got = "the file as it was when it was opened", "one that was written to since"
+            raise build(StaleError, str(self.file.path), expected, got, fix=AGAIN)
+
+    def get(self, name: str, most: int = SMALL) -> Tensor | None:
+        """Return a tensor by its name, compared with its checksum if it has at most so many bytes.
+
+        Raises `DataError` if it has another one, or holds booleans that are neither True nor False.
+        """
+        x = self.tensors.get(name)
+        if x is None or x.nbytes > most or name not in self._checks:
+            return x
+        if _digest(x) != self._checks[name]:
+            raise self.file.damaged(f"another checksum of {name!r} than it was written with")
+        if x.dtype is torch.bool and bool((x.view(torch.uint8) > 1).any()):
+            raise self.file.refusal("a boolean tensor with bytes that are neither 0 nor 1")
+        del self._checks[name]
+        return x
+
+    def __reduce__(self) -> Any:
+        expected, got = "a recording in memory to copy or pickle", "one that is an open file"
+        raise build(ArgumentError, str(self.file.path), expected, got, fix=AGAIN)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_handle"):
+            self._handle.close()
+
+    def _now(self) -> tuple[int, int]:
+        found = os.fstat(self._handle.fileno())
+        return found.st_size, found.st_mtime_ns
 
 
-class _Sheet:
-    """The content of a file: tensors by name, and once if several entries share them."""
+class InFile(Kept):
+    """A tensor in a recording's file, mapped and not read."""
 
-    def __init__(self) -> None:
-        self.planned: dict[str, Planned] = {}
-        self._shared: dict[tuple[Any, ...], str] = {}
+    def __init__(self, file: Mapped, name: str) -> None:
+        self._file, self._name, self.shape = file, name, tuple(file.tensors[name].shape)
 
-    def entry(self, entry: Entry) -> dict[str, Any]:
-        """An entry as plain data, its tensors planned."""
-        for text in (entry.name, entry.source):
-            if fault := _fault(text):
-                expected = "a name that can be read again"
-                raise build(ArgumentError, "name", expected, repr(text), fault)
-        (q, k), how = entry.rows.operands(), entry.rows.how()
-        matrix = how.attend(q, k)
-        g = Geometry(matrix.shape[:-2], matrix.shape[-2], matrix.shape[-1], matrix.device)
-        parts: list[tuple[str, Tensor, Callable[[], Tensor]]] = [
-            ("q", q, lambda: entry.rows.operands()[0]),
-            ("k", k, lambda: entry.rows.operands()[1]),
-        ]
-        for part, kept in (("values", entry.values), ("gradient", entry.gradient)):
-            if kept is not None:
-                parts.append((part, kept.get(), kept.get))
-        at = f"{entry.name}/{entry.index}"
-        told = ("name", "index", "source", "verified", "why", "changed", "steps", "across")
-        return {
-            **{name: getattr(entry, name) for name in told},
-            "compared": min(entry.compared, entry.shape[-2]),
-            **{part: self._planned(f"{at}/{part}", x, get) for part, x, get in parts},
-            "how": {part: self._part(x, g, entry.name) for part, x in vars(how).items()},
-        }
+    def check(self) -> None:
+        """Raise `StaleError` if the file was written to since; nothing is read."""
+        self._file.check()
 
-    def _part(self, x: Any, g: Geometry, name: str) -> Any:
-        """An argument of `attend` as plain data."""
-        if isinstance(x, Value):
-            form = values.form(x, g, self._once)
-            if form is None:
-                got, why = type(x).__name__, f"a file cannot say what {name!r} computes"
-                raise build(KindError, "save", "a score of intently.core.scores", got, why)
-            return form
-        return self._once(x) if isinstance(x, Tensor) else x
-
-    def _planned(self, key: str, x: Tensor, get: Callable[[], Tensor]) -> dict[str, str]:
-        self.planned[key] = Planned(tuple(x.shape), x.dtype, get)
-        return {"tensor": key}
-
-    def _once(self, x: Tensor) -> dict[str, str]:
-        key = self._shared.setdefault(identity(x), f"shared/{len(self._shared)}")
-        return self._planned(key, x, lambda: x)
-
-
-def _told(tokens: Tokens | None) -> list[Any] | dict[str, Any] | None:
-    """Tokens as plain data: texts, two lists of them, or the texts of each row of a batch."""
-    if is_rows(tokens):
-        texts: Any = tokens
-        return {"rows": [_told(text) for text in texts]}
-    found = [list(side) for side in sides(tokens)]
-    return (found or [None])[0] if len(found) < 2 else found
-
-
-# --- from plain data ------------------------------------------------------------------------------
-
-
-def _about(file: Mapped) -> dict[str, Any]:
-    """The JSON in the metadata of a file."""
-    metadata, refusal = file.header.metadata, file.file.refusal
-    if metadata.get("kind") != KIND:
-        raise refusal("a different kind of safetensors file", "it holds tensors, no recording")
-    version = metadata.get("format", "")[:9]
-    if not (version.isascii() and version.isdigit() and int(version)):
-        raise refusal(f"format {version!r}", "it is damaged")
-    if int(version) != FORMAT:
-        newer = int(version) > FORMAT
-        cause = f"it was written by {'a newer' if newer else 'an older'} version of Intently"
-        fix = "upgrade intently" if newer else "record it again"
-        raise refusal(f"format {version}, where this version reads {FORMAT}", cause, fix)
-    file.sealed()
-    content = metadata.get("recording", "").encode(errors="surrogatepass")
-    return file.file.json(_RECORDING, content)
+    def get(self) -> Tensor:
+        """Return the tensor, of which a small one is compared with its checksum."""
+        self._file.check()
+        x = self._file.get(self._name)
+        assert x is not None
+        return x
 
 
 def _entry(form: dict[str, Any], file: Mapped, counts: dict[str, int]) -> Entry:
@@ -234,17 +364,20 @@ def _entry(form: dict[str, Any], file: Mapped, counts: dict[str, int]) -> Entry:
         _check(found, how)
         kept: dict[str, Kept] = {part: InFile(file, form[part]["tensor"]) for part in found}
         entry = Entry(name, index, _name(form["source"]), Rows(kept["q"], kept["k"], KeptSpec(how)))
-        t = entry.shape[-2]
+        t, compared = entry.shape[-2], form.get("compared", 0)
         if not 1 <= form["steps"] <= max(1, t):
             raise UnreadableError(f"{t} rows of other steps")
-        if not 0 <= form.get("compared", 0) <= t:
+        if not 0 <= compared <= t:
             raise UnreadableError("more rows compared than there are")
     except (IntentlyError, UnreadableError) as error:
         raise UnreadableError(f"{name!r}, call {index}: {error}") from None
     entry.verified, entry.across, entry.steps = form["verified"], form.get("across"), form["steps"]
     entry.why, entry.changed = (x and printable(x) for x in map(form.get, ("why", "changed")))
-    entry.compared = form.get("compared", 0)
-    entry.values, entry.gradient = kept.get("values"), kept.get("gradient")
+    entry.compared, entry.values, entry.gradient = (
+        compared,
+        kept.get("values"),
+        kept.get("gradient"),
+    )
     return entry
 
 
@@ -258,14 +391,13 @@ def _part(name: str, x: Any, file: Mapped) -> Any:
 def _check(parts: Mapping[str, Tensor], how: AttentionSpec) -> None:
     """Raise unless the parts make a matrix; only the shapes of large tensors are checked."""
     q, k = parts["q"], parts["k"]
-    given = {name: getattr(how, name) for name in ("weights", "softmax")}
-    given = {name: x for name, x in given.items() if isinstance(x, Tensor)}
-    for name, x in {**parts, **given}.items():
-        if not x.is_floating_point():  # `attend` would take them for a learner's
+    for name, x in {**parts, "weights": how.weights, "softmax": how.softmax}.items():
+        if isinstance(x, Tensor) and not x.is_floating_point():  # `attend` would take a learner's
             raise UnreadableError(f"{name}: expected a floating-point tensor; got dtype {x.dtype}")
     matrix = how.attend(q, k)
     *lead, t, s = matrix.shape
     shapes = f"q of {shape_of(q)} and k of {shape_of(k)}"
+    energy = how.score.parts[0] if isinstance(how.score, Energies) else None
     if how.weights is not None:
         if matrix.shape != (*q.shape[:-1], k.shape[-2]):
             raise UnreadableError(f"weights {matrix.shape} for {shapes}")
@@ -275,7 +407,6 @@ def _check(parts: Mapping[str, Tensor], how: AttentionSpec) -> None:
         raise UnreadableError(f"weights {matrix.shape} of queries and keys without entries")
     if math.prod(lead) > max(math.prod(q.shape[:-2]), math.prod(k.shape[:-2])):
         raise UnreadableError(f"{shapes}, which do not fit")
-    energy = how.score.parts[0] if isinstance(how.score, Energies) else None
     if energy is not None and (q.ndim, energy.shape) != (3, q.shape[-1:]):
         raise UnreadableError(f"energies of {shape_of(energy)} for q of {shape_of(q)}")
     if isinstance(how.scale, Tensor) and not bool(how.scale.isfinite().all()):

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from intently.core import masks
-from intently.core.biases import Bias, TensorBias, alibi, relative_buckets
+from intently.core.biases import Bias, Sum, TensorBias, alibi, relative_buckets
 from intently.core.masks import Geometry, Mask
 from intently.core.masks.geometry import integers
-from intently.core.masks.mask import Allowed
-from intently.core.masks.ragged import Padding, RealKeys
+from intently.core.masks.mask import Allowed, Both, Either, Not
+from intently.core.masks.ragged import Padding, RealKeys, Segments
 from intently.core.matrix.blocks import InBlocks
 from intently.core.scores import Additive, Cosine, Dot, General
 from intently.errors import IntentlyError, MemoryRefused, build
@@ -45,45 +45,23 @@ class UnreadableError(Exception):
     """Plain data that is no value; says why."""
 
 
-# --- what parts are checked for -------------------------------------------------------------------
+# --- the kinds ------------------------------------------------------------------------------------
 
 
-def _a(kind: type[Any]) -> Callable[[Any], Any]:
-    def check(x: Any) -> Any:
-        if not isinstance(x, kind):
-            raise UnreadableError(f"no {kind.__name__.lower()} where one belongs")
-        return x
+def _a(want: Any, x: Any) -> Any:
+    """A part that is what its kind wants.
 
-    return check
-
-
-def _count(least: int) -> Callable[[Any], int]:
-    return lambda x: whole_number(x, "a number", least)
-
-
-def _ints(x: Any) -> Any:
-    return integers(x, "lengths")
-
-
-def _floats(x: Any) -> Tensor:
-    if not isinstance(x, Tensor) or not x.is_floating_point():
-        raise UnreadableError("no floating-point tensor where one belongs")
+    That is an instance of a class, a whole number of at least ``want``, an integer tensor (``int``)
+    or, if want is None, either of these.
+    """
+    if isinstance(want, int) or (want is None and not isinstance(x, Tensor)):
+        return whole_number(x, "a number", want or 0)
+    if want is int or want is None:
+        return integers(x, "lengths")
+    if not isinstance(x, want) or (want is Tensor and not x.is_floating_point()):
+        name = "floating-point tensor" if want is Tensor else want.__name__.lower()
+        raise UnreadableError(f"no {name} where one belongs")
     return x
-
-
-def _gap(x: Any) -> Any:
-    return _ints(x) if isinstance(x, Tensor) else _count(0)(x)
-
-
-def _of(kind: Callable[..., Value], *checks: Callable[[Any], Any]) -> Callable[..., Value]:
-    """A maker of a value of checked parts, of which the last may be missing."""
-
-    def make(*parts: Any) -> Value:
-        if len(parts) > len(checks):
-            raise TypeError
-        return kind(*(check(x) for check, x in zip(checks, parts)))
-
-    return make
 
 
 def _buckets(table: Any, far: Any, both: Any, offset: Any) -> Bias:
@@ -107,43 +85,37 @@ def _in_blocks(weights: Tensor, rows: Tensor, columns: Tensor, t: int, s: int) -
     return InBlocks(weights, rows, columns, t, s)
 
 
-_MASK, _BIAS = _a(Mask), _a(Bias)
-_BOTH, _EITHER, _NOT = (
-    type(m)
-    for m in (masks.causal() & masks.causal(), masks.causal() | masks.causal(), ~masks.causal())
-)
-_SUM = type(alibi() + alibi())
-
-_KINDS: dict[str, tuple[type[Value], Callable[..., Value]]] = {
-    "causal": (type(masks.causal()), masks.causal),
-    "window": (type(masks.window(0, 0)), masks.window),
-    "dilated": (type(masks.dilated(1)), masks.dilated),
-    "prefix": (type(masks.prefix(0)), masks.prefix),
-    "padding": (Padding, _of(Padding, _ints)),
-    "real keys": (RealKeys, masks.padding),
-    "segments": (type(masks.segments(torch.ones(1, dtype=torch.long))), _segments),
-    "grid": (type(masks.grid(1, 1, 0)), masks.grid),
-    "allowed": (Allowed, masks.allowed),
-    "both": (_BOTH, _of(_BOTH, _MASK, _MASK)),
-    "either": (_EITHER, _of(_EITHER, _MASK, _MASK)),
-    "not": (_NOT, _of(_NOT, _MASK)),
-    "written": (Written, _of(Written, _ints)),
-    "kept mask": (KeptMask, _of(KeptMask, _MASK, _count(0), _gap, _count(1))),
-    "side by side": (SideBySide, _of(SideBySide, _MASK, _count(1))),
-    "alibi": (type(alibi()), alibi),
-    "buckets": (type(relative_buckets(torch.zeros(4, 1), max_distance=9)), _buckets),
-    "given": (TensorBias, TensorBias),
-    "in blocks": (InBlocks, _of(_in_blocks, _floats, _ints, _ints, _count(0), _count(0))),
-    "sum": (_SUM, _of(_SUM, _BIAS, _BIAS)),
-    "kept bias": (KeptBias, _of(KeptBias, _BIAS, _count(0), _gap, _count(1))),
-    "dot": (Dot, _of(Dot)),
-    "general": (General, General),
-    "cosine": (Cosine, _of(Cosine)),
-    "additive": (Additive, Additive),
-    "energies": (Energies, _of(Energies, _floats)),
+_KINDS: dict[str, tuple[type[Value], Callable[..., Value], list[Any] | None]] = {
+    "causal": (type(masks.causal()), masks.causal, None),
+    "window": (type(masks.window(0, 0)), masks.window, None),
+    "dilated": (type(masks.dilated(1)), masks.dilated, None),
+    "prefix": (type(masks.prefix(0)), masks.prefix, None),
+    "padding": (Padding, Padding, [int]),
+    "real keys": (RealKeys, masks.padding, None),
+    "segments": (Segments, _segments, None),
+    "grid": (type(masks.grid(1, 1, 0)), masks.grid, None),
+    "allowed": (Allowed, masks.allowed, None),
+    "both": (Both, Both, [Mask, Mask]),
+    "either": (Either, Either, [Mask, Mask]),
+    "not": (Not, Not, [Mask]),
+    "written": (Written, Written, [int]),
+    "kept mask": (KeptMask, KeptMask, [Mask, 0, None, 1]),
+    "side by side": (SideBySide, SideBySide, [Mask, 1]),
+    "alibi": (type(alibi()), alibi, None),
+    "buckets": (type(relative_buckets(torch.zeros(4, 1), max_distance=9)), _buckets, None),
+    "given": (TensorBias, TensorBias, None),
+    "in blocks": (InBlocks, _in_blocks, [Tensor, int, int, 0, 0]),
+    "sum": (Sum, Sum, [Bias, Bias]),
+    "kept bias": (KeptBias, KeptBias, [Bias, 0, None, 1]),
+    "dot": (Dot, Dot, []),
+    "general": (General, General, None),
+    "cosine": (Cosine, Cosine, []),
+    "additive": (Additive, Additive, None),
+    "energies": (Energies, Energies, [Tensor]),
 }
-"""The kinds of values by name, each with the function that makes one of untrusted parts."""
-_NAMES = {kind: name for name, (kind, _) in _KINDS.items()}
+"""The kinds of values by name: the class, what makes one of untrusted parts, and the parts that it
+does not check itself, of which the last may be missing."""
+_NAMES = {kind: name for name, (kind, *_) in _KINDS.items()}
 
 
 # --- to plain data, and back ----------------------------------------------------------------------
@@ -156,16 +128,38 @@ def form(x: Value, g: Geometry, tensor: Callable[[Tensor], Any]) -> list[Any] | 
     raises `MemoryRefused` if one takes more than 1 GiB. None for a score without a name.
     """
     every = _every(x, lambda one: [p for p in one.parts if isinstance(p, Value)])
-    if every is not None and all(type(one) in _NAMES for one in every):
-        return _form(x, tensor)
-    rows, cols = (torch.arange(n, device=g.device) for n in (g.t, g.s))
-    if isinstance(x, Mask):
-        _check_size(x, g, x.allow(g, rows[:0], cols[:1]))
-        return _form(masks.allowed(x.dense(g)), tensor)
-    if isinstance(x, Bias):
-        _check_size(x, g, x.tile(g, rows[:1], cols[:1], torch.float32))
-        return _form(TensorBias(x.tile(g, rows, cols, torch.float32)), tensor)
-    return None
+    if every is None or not all(type(one) in _NAMES for one in every):
+        if not isinstance(x, Mask | Bias):
+            return None
+        x = _written_out(x, g)
+
+    def plain(x: Any) -> Any:
+        if isinstance(x, Value):
+            return [_NAMES[type(x)], *map(plain, x.parts)]
+        return tensor(x) if isinstance(x, Tensor) else x
+
+    return plain(x)
+
+
+def _written_out(x: Any, g: Geometry) -> Value:
+    """The same rule as a tensor; raises `MemoryRefused` if it is too large."""
+
+    def tile(t: int, s: int) -> Tensor:
+        rows, cols = torch.arange(t, device=g.device), torch.arange(s, device=g.device)
+        if isinstance(x, Mask):
+            return x.allow(g, rows, cols)
+        return x.tile(g, rows, cols, torch.float32)
+
+    one = tile(1, 1)
+    shape = (*one.shape[:-2], g.t, g.s)
+    size = one.element_size() * math.prod(shape)
+    if size > WRITTEN_OUT:
+        expected = f"at most {WRITTEN_OUT:,} bytes for {type(x).__name__}"
+        got = f"{size:,} bytes for shape {shape}"
+        cause = "masks and biases of your own classes are written out as tensors"
+        fix = "say it with the masks of intently.core.masks"
+        raise build(MemoryRefused, "save", expected, got, cause, fix)
+    return (masks.allowed if isinstance(x, Mask) else TensorBias)(tile(g.t, g.s))
 
 
 def value(form: Any, tensors: Tensors, kind: type[Any]) -> Any:
@@ -176,7 +170,7 @@ def value(form: Any, tensors: Tensors, kind: type[Any]) -> Any:
     if _every(form, lambda x: [p for p in x if type(p) is list] if type(x) is list else []) is None:
         raise UnreadableError(f"a mask, bias or score of more than {NODES} others")
     try:
-        return _a(kind)(_value(form, tensors))
+        return _a(kind, _value(form, tensors))
     except IntentlyError as error:
         raise UnreadableError(str(error)) from None
 
@@ -191,32 +185,19 @@ def _every(x: Any, inside: Callable[[Any], list[Any]]) -> list[Any] | None:
     return found
 
 
-def _form(x: Any, tensor: Callable[[Tensor], Any]) -> Any:
-    if isinstance(x, Value):
-        return [_NAMES[type(x)], *(_form(part, tensor) for part in x.parts)]
-    return tensor(x) if isinstance(x, Tensor) else x
-
-
-def _check_size(rule: Value, g: Geometry, tile: Tensor) -> None:
-    """Raise if a rule, of which ``tile`` is a part, is too large to be written out."""
-    shape = (*tile.shape[:-2], g.t, g.s)
-    size = tile.element_size() * math.prod(shape)
-    if size > WRITTEN_OUT:
-        expected = f"at most {WRITTEN_OUT:,} bytes for {type(rule).__name__}"
-        got = f"{size:,} bytes for shape {shape}"
-        cause = "masks and biases of your own classes are written out as tensors"
-        fix = "say it with the masks of intently.core.masks"
-        raise build(MemoryRefused, "save", expected, got, cause, fix)
-
-
 def _value(form: Any, tensors: Tensors) -> Value:
     if not isinstance(form, list) or not form or not isinstance(form[0], str):
         raise UnreadableError("no name of a mask, bias or score where one belongs")
     if form[0] not in _KINDS:
         raise UnreadableError(f"a kind of mask, bias or score that is not known, {form[0][:40]!r}")
+    _, make, wanted = _KINDS[form[0]]
     parts = [_part(x, tensors) for x in form[1:]]
     try:
-        return inspect.unwrap(_KINDS[form[0]][1])(*parts)
+        if wanted is not None:
+            if len(parts) > len(wanted):
+                raise TypeError
+            parts = list(map(_a, wanted, parts))
+        return inspect.unwrap(make)(*parts)
     except IntentlyError:
         raise
     except (TypeError, AttributeError, ValueError, RuntimeError, IndexError):

@@ -1,11 +1,19 @@
-"""Where operands are kept: own copies, references, or a file that is mapped into memory."""
+"""Where operands are kept: own copies, references, or a file that is mapped into memory.
+
+Large copies have pages of their own, which a recording leaves to the next one: on the model's heap
+it took 1.5 times its bytes, and touching memory for the first time costs more than the copy itself.
+"""
 
 from __future__ import annotations
 
+import math
+import mmap
 import os
 import tempfile
-from collections.abc import Sequence
+import weakref
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,14 +24,119 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from intently.errors import ArgumentError, MemoryRefused, StaleError, build, shape_of
 from intently.foundation.checks import check_word, whole_number
 from intently.foundation.values import Value
-from intently.observe.storage import memory
 from intently.observe.watching.call import AttentionSpec, Projected
 
-LEAST = 64
-"""Steps that a piece of `Growing` has room for at least; later ones for a quarter of all before."""
+LARGE, HUGE, LEFT, PIECE = 2**17, 2**22, 2**28, 2**22
+"""Bytes from which a copy has pages of its own, and from which huge ones; that stay allocated at
+most after their recordings are gone; and that are written to a file at a time."""
 
 SMALL = 2**22
 """Entries up to which a tensor that seems unchanged is compared before its copy serves again."""
+
+PENDING = 64
+"""Steps that stay in memory before they are written to a file."""
+
+# --- memory ---------------------------------------------------------------------------------------
+
+_PRIVATE = {"flags": mmap.MAP_PRIVATE} if hasattr(mmap, "MAP_PRIVATE") else {}
+"""Shared pages, Python's default, would belong to a forked child too, and are never huge."""
+
+_left: list[mmap.mmap] = []
+
+
+def packed(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Return a copy of x that holds its entries and nothing else, in the order of their memory.
+
+    Expanded axes stay expanded.
+    """
+    x = x.detach()
+    part = _unexpanded(x) if 0 in x.stride() else x
+    strides = torch.empty_like(part, device="meta").stride()
+    own = _empty(part.numel(), dtype or x.dtype, x.device).as_strided(part.shape, strides)
+    return own.copy_(part).expand(x.shape)
+
+
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    """Return a copy of tensors (…, n, d), one below the other."""
+    x, n = parts[0], sum(part.shape[-2] for part in parts)
+    shape = (*x.shape[:-2], n, x.shape[-1])
+    whole = _empty(math.prod(shape), x.dtype, x.device).view(shape)
+    return torch.cat([part.detach() for part in parts], -2, out=whole)
+
+
+def _empty(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return ``count`` entries (count,); only those that are written take memory."""
+    size = count * dtype.itemsize
+    if device.type != "cpu" or size < LARGE:
+        return torch.empty(count, dtype=dtype, device=device)
+    step = max(mmap.PAGESIZE, 1 << (size.bit_length() - 4))  # an eighth, so that pages fit again
+    rounded = -(-size // step) * step
+    for area in reversed(list(_left)):
+        if len(area) == rounded:
+            with suppress(ValueError):  # it was evicted meanwhile
+                _left.remove(area)
+                break
+    else:
+        area = mmap.mmap(-1, rounded, **_PRIVATE)
+        if size >= HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
+            area.madvise(mmap.MADV_HUGEPAGE)
+    view = memoryview(area)
+    weakref.finalize(view, _leave, area).atexit = False
+    return torch.frombuffer(view, dtype=dtype, count=count)
+
+
+def _leave(area: mmap.mmap) -> None:
+    """Keep pages that nobody reads any more, and evict the oldest; even inside `_empty`."""
+    _left.append(area)
+    while sum(map(len, list(_left))) > LEFT:
+        with suppress(IndexError):
+            _left.pop(0)
+
+
+def pieces(x: Tensor, dtype: torch.dtype) -> Iterator[memoryview]:
+    """The bytes of a tensor in the order of its axes, some at a time."""
+    x = torch.atleast_1d(x.detach())
+    axis = next((n for n, size in enumerate(x.shape) if size > 1), 0)
+    steps = max(1, PIECE * x.shape[axis] // max(1, x.numel() * dtype.itemsize))
+    for part in x.split(steps, axis) if x.numel() else ():
+        yield _bytes(part.to(dtype).cpu()).numpy().data
+
+
+def _bytes(x: Tensor) -> Tensor:
+    """The bytes of a tensor in a row; an expanded number, too, gets a stride of 1."""
+    return x.contiguous().as_strided((x.numel(),), (1,)).view(torch.uint8)
+
+
+def _bits(x: Tensor) -> Tensor:
+    """The bits of a tensor (…), as int64 if they fit, which is faster."""
+    bits = _bytes(_unexpanded(x.detach()))
+    fits = not bits.numel() % 8 and not bits.storage_offset() % 8
+    return bits.view(torch.int64) if fits else bits
+
+
+def same(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors (…) of one shape and dtype hold the same bits."""
+    return torch.equal(_bits(a), _bits(b))
+
+
+def _unexpanded(x: Tensor) -> Tensor:
+    """X without its expanded axes: one entry along each axis of stride 0."""
+    return x[tuple([slice(None if n else 1) for n in x.stride()])] if 0 in x.stride() else x
+
+
+def small(x: Tensor) -> bool:
+    """Whether a tensor is cheap to compare."""
+    return x.numel() <= SMALL or _unexpanded(x).numel() <= SMALL
+
+
+def identity(x: Tensor) -> tuple[Any, ...]:
+    """A key that stays the same while a tensor is unchanged and its storage lives."""
+    version = None if x.is_inference() else x._version
+    storage = x.untyped_storage()
+    return storage._cdata, x.storage_offset(), tuple(x.shape), x.stride(), x.dtype, version
+
+
+# --- tensors that are kept ------------------------------------------------------------------------
 
 
 class Kept:
@@ -91,16 +204,15 @@ class Referenced(Held):
 class OnDisk(Kept):
     """A tensor in a file, of the shape ``stored`` there; expanded to ``shape``."""
 
-    def __init__(
-        self, file: Spool, at: int, dtype: torch.dtype, stored: torch.Size, shape: torch.Size
-    ) -> None:
-        self._file, self._at, self._dtype, self._stored = file, at, dtype, stored
-        self.shape = tuple(shape)
+    def __init__(self, file: Spool, x: Tensor, dtype: torch.dtype) -> None:
+        part, self.shape = _unexpanded(x.detach()), tuple(x.shape)
+        self._file, self._stored, self._dtype = file, part.shape, dtype
+        self._at = file.write(part, dtype)
 
     def get(self) -> Tensor:
         """Return the tensor, mapped and not read."""
-        size = self._stored.numel() * self._dtype.itemsize
-        flat = self._file.mapped()[self._at : self._at + size].view(self._dtype)
+        end = self._at + self._stored.numel() * self._dtype.itemsize
+        flat = self._file.mapped()[self._at : end].view(self._dtype)
         return flat.view(self._stored).expand(self.shape)
 
 
@@ -108,92 +220,110 @@ class Computed(Kept):
     """Heads (b, heads, steps, d) that a native operator projects, from x and the weights."""
 
     def __init__(self, x: Kept, weight: Kept, bias: Kept | None, heads: int) -> None:
-        self._parts: tuple[Kept, Kept, Kept | None] = (x, weight, bias)
-        self._heads = heads
+        self._x, self._weight, self._bias, self._heads = x, weight, bias, heads
         *lead, steps, _ = x.shape
         self.shape = (*lead, heads, steps, weight.shape[0] // heads)
 
     def get(self) -> Tensor:
         """Return the heads, computed; raises `StaleError` if the weights have changed."""
-        x, weight, bias = self._parts
-        w = weight.get()
-        return Projected(x.get().to(w.dtype), w, bias and bias.get(), self._heads).tensor()
+        w = self._weight.get()
+        bias = self._bias and self._bias.get()
+        return Projected(self._x.get().to(w.dtype), w, bias, self._heads).tensor()
 
     def check(self) -> None:
-        for part in self._parts:
+        for part in (self._x, self._weight, self._bias):
             if part is not None:
                 part.check()
 
 
 class Growing(Kept):
-    """Rows (b, …, n, d) that grow along n, the first axis in memory, stored in a few large pieces.
+    """Rows (b, …, n, d) that grow along n, below those that were kept ``first``.
 
     A tensor for each step of a generation would lie between those that the model allocates and
-    frees, and keep its heap from shrinking: 200 steps took 24 times their bytes.
+    frees, and keep its heap from shrinking: 200 steps took 24 times their bytes. So those in memory
+    are joined, each with all later ones when these are as many.
     """
 
-    def __init__(self, x: Tensor, dtype: torch.dtype) -> None:
-        self._dtype, self._pieces = dtype, list[Tensor]()
-        self.shape = (*x.shape[:-2], 0, x.shape[-1])
-        self.append(x)
+    def __init__(self, first: Kept, store: Store) -> None:
+        self._store, self.shape = store, first.shape
+        self._parts: list[tuple[Kept, Tensor | None]] = [(first, None)]
+        """Each with the row that every row continues, None for its own."""
 
     def get(self) -> Tensor:
-        """Return a copy of the rows so far."""
-        return memory.joined(self.parts())
+        """Return the rows so far, joined for good, but only for now if the disk has no room."""
+        if len(self._parts) > 1 or self._parts[0][1] is not None:
+            whole, store = joined(self.parts()), self._store
+            try:
+                kept: Kept = Held(whole) if store.kind != "disk" else store.own(whole, store.dtype)
+            except OSError:
+                return whole
+            self._parts = [(kept, None)]
+        return self._parts[0][0].get()
 
-    def parts(self) -> list[Tensor]:
-        """The rows so far, piece by piece, as they lie in memory."""
-        sizes = [len(piece) for piece in self._pieces]
-        sizes[-1] -= sum(sizes) - self.shape[-2]
-        return [piece[:n].movedim(0, -2) for piece, n in zip(self._pieces, sizes)]
+    def check(self) -> None:
+        for kept, _ in self._parts:
+            kept.check()
 
-    def append(self, x: Tensor, parents: Tensor | None = None) -> None:
-        """Put x (b, …, m, d) below the rows; row i of x continues row ``parents[i]``."""
+    def parts(self, low: int = 0) -> list[Tensor]:
+        """The rows from ``low`` on, part by part."""
+        found = list[Tensor]()
+        for kept, rows in self._parts:
+            if low < kept.shape[-2]:
+                x = kept.get()[..., max(low, 0) :, :]
+                found.append(x if rows is None else x[rows])
+            low -= kept.shape[-2]
+        return found
+
+    def settle(self) -> None:
+        """Write many steps to the file of a disk; raises `OSError` if it is full."""
+        kept, rows = self._parts[-1]
+        if self._store.kind == "disk" and isinstance(kept, Held) and kept.shape[-2] >= PENDING:
+            self._parts[-1] = self._store.own(kept.tensor), rows
+
+    def append(self, x: Tensor | None, parents: Tensor | None = None) -> None:
+        """Put x (b, …, m, d) below the rows, if any; row i continues row ``parents[i]``."""
         if parents is not None:
-            for n, piece in enumerate(self._pieces):
-                rows = piece.index_select(1, parents)
-                self._pieces[n] = piece.copy_(rows) if rows.shape == piece.shape else rows
-        left, n = x.detach().movedim(-2, 0), self.shape[-2]
-        while len(left):
-            room = sum(map(len, self._pieces)) - n
-            if not room:
-                room = max(len(left), LEAST, n // 4)
-                piece = memory.empty((room, *left.shape[1:]), self._dtype, x.device)
-                self._pieces.append(piece)
-            last, m = self._pieces[-1], min(len(left), room)
-            last[len(last) - room :][:m] = left[:m]
-            left, n = left[m:], n + m
-        self.shape = (*x.shape[:-2], n, x.shape[-1])
+            self._parts = [(y, parents if own is None else own[parents]) for y, own in self._parts]
+            self.shape = (len(parents), *self.shape[1:])
+        if x is not None:
+            self.shape = (*self.shape[:-2], self.shape[-2] + x.shape[-2], self.shape[-1])
+            self._parts.append((Held(packed(x, self._store.dtype)), None))
+        while len(self._parts) > 2:
+            (old, _), (new, _) = self._parts[-2:]
+            if not isinstance(old, Held) or old.shape[-2] > new.shape[-2]:
+                break
+            both = self.parts(self.shape[-2] - old.shape[-2] - new.shape[-2])
+            self._parts[-2:] = [(Held(joined(both)), None)]
 
     def cropped(self, last: int) -> Growing:
-        """Drop the ``last`` rows, and return self."""
-        n = self.shape[-2] - last
-        while sum(map(len, self._pieces[:-1])) >= n:
-            self._pieces.pop()
-        self.shape = (*self.shape[:-2], n, self.shape[-1])
-        return self
+        """The rows without the ``last`` ones."""
+        made, parts = copy(self), [*self._parts]
+        made.shape = (*self.shape[:-2], self.shape[-2] - last, self.shape[-1])
+        while last:
+            kept, rows = parts.pop()
+            if last < kept.shape[-2]:
+                x = kept.get()[..., :-last, :]
+                parts.append((Referenced(x) if self._store.kind == "reference" else Held(x), rows))
+            last = max(0, last - kept.shape[-2])
+        made._parts = parts
+        return made
 
 
-def packed(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Return a copy of x that holds its entries and nothing else, in the order of their memory.
+@dataclass(frozen=True)
+class KeptSpec:
+    """The arguments of a call beside q and k, and the kept ``tensors`` among them."""
 
-    Expanded axes stay expanded.
-    """
-    if torch.is_inference_mode_enabled():
-        with torch.inference_mode(False):
-            return packed(x, dtype)
-    x = x.detach()
-    part = _unexpanded(x) if 0 in x.stride() else x
-    found = memory.empty_like(part, dtype or x.dtype).copy_(part)
-    return found if part is x else found.expand(x.shape)
+    how: AttentionSpec
+    tensors: tuple[Kept, ...] = ()
+
+    def get(self) -> AttentionSpec:
+        """Return the arguments; raises `StaleError` if a tensor has changed."""
+        for kept in self.tensors:
+            kept.get()
+        return self.how
 
 
-def _unexpanded(x: Tensor) -> Tensor:
-    """X without its expanded axes: one entry along each axis of stride 0."""
-    for axis, step in enumerate(x.stride()):
-        if not step and x.shape[axis] > 1:
-            x = x.narrow(axis, 0, 1)
-    return x
+# --- stores ---------------------------------------------------------------------------------------
 
 
 class Spool:
@@ -211,7 +341,7 @@ class Spool:
         at = -(-before // 64) * 64
         try:
             self._put(bytes(at - before))
-            for part in memory.pieces(x, dtype):
+            for part in pieces(x, dtype):
                 self._put(part)
         except OSError:
             self._size = before
@@ -244,20 +374,6 @@ class Spool:
         if self._owner == os.getpid():  # a forked child leaves the file to its parent
             with suppress(OSError):
                 os.unlink(self.path)
-
-
-@dataclass(frozen=True)
-class KeptSpec:
-    """The arguments of a call beside q and k, and the kept ``tensors`` among them."""
-
-    how: AttentionSpec
-    tensors: tuple[Kept, ...] = ()
-
-    def get(self) -> AttentionSpec:
-        """Return the arguments; raises `StaleError` if a tensor has changed."""
-        for kept in self.tensors:
-            kept.get()
-        return self.how
 
 
 class Store:
@@ -293,90 +409,53 @@ class Store:
         """Keep a copy of x, whatever the strategy."""
         if self._spool is None:
             return Held(packed(x, dtype))
-        part, dtype = _unexpanded(x.detach()), dtype or x.dtype
-        return OnDisk(self._spool, self._spool.write(part, dtype), dtype, part.shape, x.shape)
+        return OnDisk(self._spool, x, dtype or x.dtype)
 
-    def once(self, x: Tensor, dtype: torch.dtype | None = None, look: bool = False) -> Kept:
+    def once(
+        self, x: Tensor, dtype: torch.dtype | None = None, look: bool = False, spend: bool = False
+    ) -> Kept:
         """Keep x, or return the earlier copy of the same tensor.
 
         PyTorch does not count every change of a tensor: small tensors, inference tensors and those
-        with ``look`` are compared with the copy.
+        with ``look`` are compared with the copy. Raises `MemoryRefused` if x, which ``spend`` makes
+        part of the budget, has no room in it.
         """
-        kept = self._known(x, look)
-        if kept is None:
-            kept = Referenced(x, look) if self.kind == "reference" else self.own(x, dtype)
-            self._seen[identity(x)] = StorageWeakRef(x.untyped_storage()), kept
-        return kept
-
-    def _known(self, x: Tensor, look: bool = False) -> Kept | None:
-        look = look or x.is_inference() or small(x)
-        alive, kept = self._seen.get(identity(x), (None, None))
-        if kept is None or alive is None or alive.expired() or (look and not kept.holds(x)):
-            return None
-        return kept
-
-    def _spend(self, weights: Sequence[Tensor]) -> None:
-        """Take the room of weights from the budget; raises `MemoryRefused` where it has none."""
-        size = sum(_unexpanded(x).nbytes for x in weights if self._known(x) is None)
+        key = identity(x)
+        alive, kept = self._seen.get(key, (None, None))
+        if kept is not None and alive is not None and not alive.expired():
+            looks = look or x.numel() <= SMALL or x.is_inference() or small(x)
+            if not looks or kept.holds(x):
+                return kept
+        size = _unexpanded(x).nbytes if spend and self._spool is None else 0
         if size > self._left:
             expected = f"at most the {self._left:,} bytes that are left of budget={self.budget:,}"
             cause = "no queries and keys give them, so that each of them is kept"
             fix = 'raise budget=, choose fewer layers=, or keep them in a file, store="disk"'
             raise build(MemoryRefused, "weights", expected, f"{size:,} bytes", cause, fix)
         self._left -= size
+        kept = Referenced(x, look) if self.kind == "reference" else self.own(x, dtype)
+        self._seen[key] = StorageWeakRef(x.untyped_storage()), kept
+        return kept
 
     def how(self, how: AttentionSpec) -> KeptSpec:
         """Keep the tensors of score, mask, bias, scale, sinks, weights and softmax, once.
 
         Raises `MemoryRefused` for weights that the budget has no room for.
         """
-        if how.weights is not None and self._spool is None:
-            self._spend(AttentionSpec(weights=how.weights, softmax=how.softmax).tensors())
         tensors: list[Kept] = []
+        changed: dict[str, Any] = {}
+        for name, x in vars(how).items():
+            if isinstance(x, Value | Tensor):
 
-        def change(x: Tensor) -> Tensor:
-            kept = self.once(x)
-            if self.kind == "reference":
-                tensors.append(kept)
-                return x.detach()
-            return kept.get()
+                def change(x: Tensor, spend: bool = name in ("weights", "softmax")) -> Tensor:
+                    tensors.append(self.once(x, spend=spend))
+                    return x.detach() if self.kind == "reference" else tensors[-1].get()
 
-        changed = {
-            name: x.replaced(change) if isinstance(x, Value) else change(x)
-            for name, x in vars(how).items()
-            if isinstance(x, (Value, Tensor))
-        }
-        return KeptSpec(replace(how, **changed) if changed else how, tuple(tensors))
-
-    def join(self, parts: Sequence[Tensor]) -> Kept:
-        """Keep tensors (…, n, d) one below the other, as one."""
-        whole = memory.joined(parts)
-        return self.own(whole, self.dtype) if self._spool else Held(whole)
+                changed[name] = x.replaced(change) if isinstance(x, Value) else change(x)
+        if not changed:
+            return KeptSpec(how)
+        return KeptSpec(replace(how, **changed), tuple(tensors))
 
     def forget(self) -> None:
         """Forget which tensors came before."""
         self._seen.clear()
-
-
-def same(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors (…) of one shape and dtype hold the same bits."""
-    return torch.equal(_bits(a), _bits(b))
-
-
-def small(x: Tensor) -> bool:
-    """Whether a tensor is cheap to compare."""
-    return x.numel() <= SMALL or _unexpanded(x).numel() <= SMALL
-
-
-def _bits(x: Tensor) -> Tensor:
-    """The bits of a tensor (…), as int64 if they fit, which is faster."""
-    bits = memory.flat(_unexpanded(x.detach())).view(torch.uint8)
-    fits = not bits.numel() % 8 and not bits.storage_offset() % 8
-    return bits.view(torch.int64) if fits else bits
-
-
-def identity(x: Tensor) -> tuple[Any, ...]:
-    """A key that stays the same while a tensor is unchanged and its storage lives."""
-    version = None if x.is_inference() else x._version
-    storage = x.untyped_storage()
-    return storage._cdata, x.storage_offset(), tuple(x.shape), x.stride(), x.dtype, version

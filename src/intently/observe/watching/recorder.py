@@ -14,8 +14,8 @@ from intently.core.attention import attend
 from intently.core.kernels.operands import transformed, usual
 from intently.core.masks import Geometry
 from intently.errors import MemoryRefused, StaleError
-from intently.observe.generation.call_masks import trimmed, written
 from intently.observe.generation.generations import Added, Generations, Step
+from intently.observe.generation.joining import trimmed, written
 from intently.observe.recording.labels import Reads, Tokens, naming_of
 from intently.observe.recording.recording import Entry, Recording
 from intently.observe.storage.stores import Store
