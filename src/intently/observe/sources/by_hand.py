@@ -30,9 +30,8 @@ from intently.observe.trace.calls import BY_HAND
 from intently.observe.trace.follow import Trace
 from intently.observe.trace.waiting import AfterFunctions
 from intently.observe.watching.call import traced
-from intently.observe.watching.revealed import writes_attention
 from intently.observe.watching.scope import Changing, Listener, current, tell
-from intently.observe.watching.unseen import Softmax
+from intently.observe.watching.unseen import Softmax, read
 
 
 class mode:  # noqa: N801 - used as a function: `with by_hand.mode():`
@@ -148,7 +147,7 @@ def attends_by_hand(module: nn.Module) -> bool:
     known = _known.get(module)
     if known is None:
         ours = type(module).__module__.split(".")[0] in ("intently", "torch")
-        known = _known[module] = not ours and writes_attention(module)
+        known = _known[module] = not ours and read(module).writes
     return known
 
 
