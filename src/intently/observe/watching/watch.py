@@ -86,7 +86,7 @@ class watch:  # noqa: N801 - used as a function: `with it.watch(model) as seen:`
             if self._deep:
                 from intently.observe.sources import by_hand
 
-                undo.enter_context(by_hand.whole_model())
+                undo.enter_context(by_hand.following(whole=True))
         except BaseException:
             undo.close()
             raise
