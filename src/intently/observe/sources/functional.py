@@ -43,6 +43,7 @@ def held(owners: Iterable[Any], compiled: bool) -> list[Target]:
         kind = isinstance(owner, type)
         direct = _wrap_static if kind else _wrap if isinstance(owner, nn.Module) else None
         names = owner if isinstance(owner, dict) else vars(owner)
+        owner = owner if kind else names
         for name, x in list(names.items()):
             if type(x) in (dict, list):
                 if 0 < len(x) <= MOST and name not in MODULES_OWN:
@@ -92,20 +93,9 @@ class Seen:
         update_wrapper(self, original)
         self.original, self._told = original, told(original, "functional", _call)
 
-    def __call__(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-    ) -> Tensor:
+    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
         """See `torch.nn.functional.scaled_dot_product_attention`."""
-        given = query, key, value, attn_mask, dropout_p, is_causal
-        return self._told(*given, scale=scale, enable_gqa=enable_gqa)
+        return self._told(*args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return copy, (self.original,)
@@ -116,19 +106,18 @@ HOLDERS = frozenset((Seen, staticmethod, partial))
 
 def _call(
     y: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None,
-    dropout: float,
-    is_causal: bool,
-    *,
-    scale: float | None,
-    enable_gqa: bool,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
 ) -> Call:
-    q, k, v = map(as_multiplied, (q, k, v))
-    mask = None if mask is None else as_multiplied(mask)
-    how = how_of(q, k, mask, dropout, is_causal, scale)
+    q, k, v = map(as_multiplied, (query, key, value))
+    mask = None if attn_mask is None else as_multiplied(attn_mask)
+    how = how_of(q, k, mask, dropout_p, is_causal, scale)
     return Call(q, k, v, y, how, "functional", put=itself)
 
 
@@ -183,19 +172,11 @@ def _wrap_flex(original: Function) -> Function:
 
 
 def operator_call(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    score_mod: Any,
-    block: Any,
-    scale: Any,
-    *rest: Any,
-    y: Tensor,
+    q: Tensor, k: Tensor, v: Tensor, score_mod: Any, block: Any, scale: Any, *rest: Any, y: Tensor
 ) -> Call | str:
     """The call of FlexAttention's operator whose output is ``y``; its block mask is a tuple."""
-    counts, rule = next(x for x in block if isinstance(x, Tensor)), block[-1]
-    mask = _written_out(rule, counts, query, key)
-    return _flex_call(query, key, value, score_mod, mask, scale, y)
+    counts = next(x for x in block if isinstance(x, Tensor))
+    return _flex_call(q, k, v, score_mod, _written_out(block[-1], counts, q, k), scale, y)
 
 
 _masks: WeakKeyDictionary[Any, Mask] = WeakKeyDictionary()
@@ -218,10 +199,12 @@ def _written_out(rule: Any, counts: Tensor, q: Tensor, k: Tensor) -> Mask:
 def _flex_call(
     q: Tensor, k: Tensor, v: Tensor, score_mod: Any, mask: Mask | None, scale: Any, y: Tensor
 ) -> Call | str:
-    added = None if score_mod is None else _added(score_mod, (*q.shape[:-1], k.shape[-2]), q.device)
-    if isinstance(added, str):
-        return added
-    return Call(q, k, v, y, AttentionSpec(mask=mask, bias=added, scale=scale), "flex")
+    bias = None
+    if score_mod is not None:
+        bias = _added(score_mod, (*q.shape[:-1], k.shape[-2]), q.device)
+        if isinstance(bias, str):
+            return bias
+    return Call(q, k, v, y, AttentionSpec(mask=mask, bias=bias, scale=scale), "flex")
 
 
 def _added(

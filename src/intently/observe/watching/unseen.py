@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dis
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from inspect import unwrap
@@ -21,49 +21,33 @@ from torch import Tensor, nn
 from intently.nn.models.recurrent_steps import Attentional
 from intently.nn.recurrent import AttentionalVector
 
-PRODUCTS = frozenset(
-    ("@", "matmul", "bmm", "mm", "mv", "baddbmm", "einsum", "tensordot", "vecdot", "dot", "inner")
-)
+PRODUCTS = {"@", "matmul", "bmm", "mm", "mv", "baddbmm"}
+PRODUCTS |= {"einsum", "tensordot", "vecdot", "dot", "inner"}
 """Functions that mix values with their weights."""
 
-SCATTERS = frozenset(
-    ("index_add", "index_add_", "scatter_add", "scatter_add_", "scatter_reduce", "segment_reduce")
-)
+SCATTERS = {"index_add", "index_add_", "scatter_add", "scatter_add_"}
+SCATTERS |= {"scatter_reduce", "segment_reduce"}
 """Functions that add up rows by an index."""
 
-CHOICES = frozenset(("topk", "argmax", "multinomial", "argsort", "one_hot", "gather", "scatter"))
+CHOICES = {"topk", "argmax", "multinomial", "argsort", "one_hot", "gather", "scatter"}
 """Functions that select from probabilities, as routers and samplers do."""
 
-POWERS = frozenset(("exp", "exp_", "exp2", "exp2_"))
-SUMS = frozenset(("sum", "logsumexp", "norm", "normalize"))
-QUOTIENTS = frozenset(("/", "div", "div_", "reciprocal", "normalize"))
+POWERS = {"exp", "exp_", "exp2", "exp2_"}
+SUMS = {"sum", "logsumexp", "norm", "normalize"}
+QUOTIENTS = {"/", "div", "div_", "reciprocal", "normalize"}
 
-SHARES = (
-    (SUMS, QUOTIENTS),
-    (SCATTERS, QUOTIENTS),
-    (frozenset(("cumsum",)), QUOTIENTS),
-    (frozenset(("sort", "topk")), frozenset(("cumsum",))),  # sparsemax and entmax
-)
-"""Pairs of functions by which entries become shares of a whole."""
-
-FORMULAS: dict[str, tuple[Set[str], ...]] = {
+FORMULAS: dict[str, tuple[set[str], ...]] = {
     **dict.fromkeys(("softmax", "Softmax", "_softmax"), ()),
     **dict.fromkeys(("log_softmax", "logsumexp"), (POWERS,)),
     **dict.fromkeys(sorted(POWERS), (SUMS, QUOTIENTS)),
 }
 """By the function that makes weights: the functions that have to follow it, in any order."""
 
-FUNCTIONS = frozenset(
-    (
-        "scaled_dot_product_attention",
-        "flex_attention",
-        "memory_efficient_attention",
-        "flash_attn_func",
-        "flash_attn_varlen_func",
-        "flash_attn_qkvpacked_func",
-        "sageattn",
-    )
-)
+SHARES = (SUMS | SCATTERS | {"cumsum"}, QUOTIENTS), ({"sort", "topk"}, {"cumsum"})
+"""Pairs of functions by which entries become shares of a whole; sparsemax and entmax sort."""
+
+FUNCTIONS = {"scaled_dot_product_attention", "flex_attention", "memory_efficient_attention"}
+FUNCTIONS |= {"flash_attn_func", "flash_attn_varlen_func", "flash_attn_qkvpacked_func", "sageattn"}
 """Names by which code calls attention."""
 
 NAMED_AFTER = (Attentional, AttentionalVector)
@@ -72,8 +56,21 @@ NAMED_AFTER = (Attentional, AttentionalVector)
 HANDED = "eager_attention_forward"
 """The function that a model of transformers hands to an interface, which is watched itself."""
 
-DEEPER = " (watch with deep=True)"
+MOST = 100
+"""Entries of a dict, list or tuple at most that are searched, and softmaxes of a module kept."""
 
+INDIRECT: dict[type, str] = {
+    **dict.fromkeys((MethodType, staticmethod), "__func__"),
+    partial: "func",
+    torch.jit.ScriptFunction: "_torchdynamo_inline",
+}
+"""By the type of what stands for a function: its attribute that is the function."""
+
+LOADS = {"LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF"}
+PLAIN = (bool, int, float, str, type(None), Tensor)
+DOORS = "intently.observe.watching.doors"
+
+DEEPER = " (watch with deep=True)"
 ELSEWHERE = (
     "Modules of the model ran in another thread or task, which is not watched: open the watch "
     "where the model runs."
@@ -83,21 +80,6 @@ LAST_BITS = (
     "because of that, the last bits of the outputs differ."
 )
 
-MOST = 100
-"""Entries of a dict, list or tuple at most that are searched, and softmaxes of a module kept."""
-
-INDIRECT: dict[type, str] = {
-    partial: "func",
-    MethodType: "__func__",
-    staticmethod: "__func__",
-    torch.jit.ScriptFunction: "_torchdynamo_inline",
-}
-"""By the type of what stands for a function: its attribute that is the function."""
-
-LOADS = frozenset(("LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF"))
-PLAIN = (bool, int, float, str, type(None), Tensor)
-DOORS = "intently.observe.watching.doors"
-
 
 # --- what ran -------------------------------------------------------------------------------------
 
@@ -106,15 +88,13 @@ DOORS = "intently.observe.watching.doors"
 class Softmax:
     """A softmax by hand that may be one of scores, and the fate of its weights.
 
-    ``module`` is whose it is, if the code after it goes on as attention does; it is ``sure`` if
-    not by the number of its rows alone, which may be those of a router. Its weights ``met``
+    ``module`` is whose it is, if the code after it goes on as attention does. Its weights ``met``
     values, in a product that was seen or reported; else ``why`` is the first operation that could
     not be followed.
     """
 
     shape: tuple[int, ...]
     module: nn.Module | None = None
-    sure: bool = False
     met: bool = False
     why: str | None = None
 
@@ -137,21 +117,15 @@ class Ran:
         """
         if not isinstance(weights, Tensor) or weights.ndim < 2:
             return None
-        inner = None
-        for depth, module in enumerate(reversed(running), 1):
-            if not isinstance(module, nn.Softmax):
-                inner = inner or (module, depth)
-                if not isinstance(module, nn.Sequential):
-                    inner = module, depth
-                    break
-        if inner is None:
+        wrap = nn.Softmax, nn.Sequential
+        depth = next((n for n, m in enumerate(reversed(running), 1) if type(m) not in wrap), None)
+        if depth is None:
             return None
-        module, depth = inner
-        come = _still_to_come(depth)
-        product, shape = bool(come & PRODUCTS), weights.shape
-        softmax.sure = product or len(shape) > 2 or _pools(come)
-        if not product and (come & CHOICES or not (softmax.sure or shape[0] == shape[1])):
-            return None
+        module, come, shape = running[-depth], _still_to_come(depth), weights.shape
+        if not come & PRODUCTS:
+            some = len(shape) > 2 or shape[0] == shape[1] or _pools(come)
+            if come & CHOICES or not some:
+                return None
         known = [x for x in self.softmax.get(module, []) if not x.met]
         self.softmax[module] = [*known[: MOST - 1], softmax]
         return module
@@ -204,8 +178,9 @@ def unseen(
         else:
             while above and above not in told:
                 above = above.rpartition(".")[0]
-            if not above and not any(names.get(m) in told for m in module.modules()):
-                why = _suspect(module, ran, deep)
+            why = None if above else _suspect(module, ran, deep)
+            if why is not None and any(names.get(m) in told for m in module.modules()):
+                why = None
         if why is not None and (name not in known or name in by_hand):
             found[name] = why
     return found
@@ -310,28 +285,22 @@ def read(module: nn.Module) -> Code:
     functions = frozenset(filter(callable, _behind(held, frozenset())))
     softmax = any(isinstance(x, nn.Softmax) for x in module._modules.values())
     known, key = _read.setdefault(kind, {}), (id(kind.forward), kinds, functions, softmax)
-    if key not in known:
-        known[key] = _says([*_codes(_own(kind), kinds, functions)], softmax)
-    return known[key]
-
-
-def _says(codes: list[CodeType], softmax: bool) -> Code:
-    names = [{word.text for word in _words(code)} for code in codes]
-    every = set[str]().union(*names)
-    writes = any(map(_calls_operator, names))
+    if key in known:
+        return known[key]
+    codes, every, writes = list(_codes(_own(kind), kinds, functions)), set[str](), False
+    for code in codes:
+        names = {word.text for word in _words(code)}
+        fused = any(name.startswith("_scaled_dot_product") for name in names)  # not the function
+        fused |= "scaled_dot_product_attention" in names and bool(names & {"aten", "_nn"})
+        every, writes = every | names, writes or fused
     if not writes and (every & (PRODUCTS | SCATTERS) or _pools(every)):
         writes = softmax or any(_makes_weights(code) or _shares(code) for code in codes)
     formula = next(filter(None, (_makes_weights(code, PRODUCTS) for code in codes)), None)
-    return Code(writes, formula, min(every & FUNCTIONS, default=None))
+    known[key] = Code(writes, formula, min(every & FUNCTIONS, default=None))
+    return known[key]
 
 
-def _calls_operator(names: set[str]) -> bool:
-    """Whether code calls an operator of fused attention and not PyTorch's function."""
-    fused = any(name.startswith("_scaled_dot_product") for name in names)
-    return fused or ("scaled_dot_product_attention" in names and bool(names & {"aten", "_nn"}))
-
-
-def _makes_weights(code: CodeType, *then: Set[str]) -> str | None:
+def _makes_weights(code: CodeType, *then: set[str]) -> str | None:
     """The function that makes weights, followed by one of each of ``then``."""
     found = _words(code) if FORMULAS.keys() & code.co_names else ()
     for word in found:
