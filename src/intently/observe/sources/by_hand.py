@@ -151,7 +151,7 @@ def ended(module: nn.Module, given: Sequence[Any], result: Any) -> None:
         _here.trace.made(module, given, result)
     late = _here.late.pop(module, None)
     if late is not None:
-        late.__exit__()
+        late.__exit__(None, None, None)
 
 
 def _told(weights: Tensor, axis: int) -> None:
