@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.jit._builtins import _find_builtin, _register_builtin
 
 from intently.core.biases import Bias, as_bias
@@ -37,28 +37,26 @@ def held(owners: Iterable[Any], compiled: bool) -> list[Target]:
     file's own are replaced together with the function. FlexAttention may be ``compiled``.
     """
     original = _unwrapped(F.scaled_dot_product_attention)
-    found: list[tuple[Any, Any, Any, Any]] = []
+    found: list[Target] = []
     containers: dict[int, Any] = {}
     for owner in owners:
-        kind = isinstance(owner, type)
-        direct = _wrap_static if kind else _wrap if isinstance(owner, nn.Module) else None
         names = owner if isinstance(owner, dict) else vars(owner)
-        owner = owner if kind else names
+        holders = (partial,) if names is owner else HOLDERS
+        owner = owner if isinstance(owner, type) else names
         for name, x in list(names.items()):
             if type(x) in (dict, list):
                 if 0 < len(x) <= MOST and name not in MODULES_OWN:
                     containers[id(x)] = x
-            elif compiled and not kind and type(x) is FunctionType and _compiles_flex(x):
-                found.append((owner, name, x, _wrap_flex))
-            elif x is original or (type(x) in HOLDERS and _unwrapped(x) is original):
-                found.append((owner, name, x, direct))
+            elif type(x) in holders and _unwrapped(x) is original:
+                found.append(Target(owner, name, _wrap_held))
+            elif compiled and owner is names and type(x) is FunctionType and _compiles_flex(x):
+                found.append(Target(owner, name, _wrap_flex))
     for container in containers.values():
         items = enumerate(container) if isinstance(container, list) else container.items()
         for name, x in list(items):
-            if x is original or (type(x) in HOLDERS and _unwrapped(x) is original):
-                found.append((container, name, x, _wrap))
-    wraps = [_wrap_partial if type(x) is partial else wrap for _, _, x, wrap in found]
-    return [Target(x[0], x[1], wrap) for x, wrap in zip(found, wraps) if wrap is not None]
+            if type(x) in HOLDERS and _unwrapped(x) is original:
+                found.append(Target(container, name, _wrap_held))
+    return found
 
 
 def _unwrapped(x: Any) -> Any:
@@ -67,13 +65,10 @@ def _unwrapped(x: Any) -> Any:
     return x.original if type(x) is Seen else x
 
 
-def _wrap_partial(original: Any) -> Any:
-    return partial(_wrap(_unwrapped(original)), *original.args, **original.keywords)
-
-
-def _wrap_static(original: Any) -> Any:
-    """Wrap a function that a class holds, which must not become a method of its instances."""
-    return staticmethod(_wrap(_unwrapped(original)))
+def _wrap_held(x: Any) -> Any:
+    """Wrap the function itself, a static method, or a partial."""
+    seen = _wrap(_unwrapped(x))
+    return partial(seen, *x.args, **x.keywords) if type(x) is partial else seen
 
 
 @cache
@@ -101,7 +96,7 @@ class Seen:
         return copy, (self.original,)
 
 
-HOLDERS = frozenset((Seen, staticmethod, partial))
+HOLDERS = (Seen, staticmethod, partial, type(F.scaled_dot_product_attention))
 
 
 def _call(
