@@ -377,6 +377,9 @@ def test_a_mode_that_fails_leaves_nothing_replaced(
     when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Fails:
+        def __init__(self, whole: bool) -> None:
+            assert whole
+
         def __enter__(self) -> None:
             if when == "__enter__":
                 raise ZeroDivisionError
@@ -384,7 +387,7 @@ def test_a_mode_that_fails_leaves_nothing_replaced(
         def __exit__(self, *error: object) -> None:
             raise ZeroDivisionError
 
-    monkeypatch.setattr(by_hand, "whole_model", Fails)
+    monkeypatch.setattr(by_hand, "following", Fails)
     with pytest.raises(ZeroDivisionError), it.watch(deep=True):
         assert when == "__exit__"
 

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from intently.errors import StaleError
 from intently.observe import watch
 from intently.observe.trace import follow
-from intently.observe.watching import revealed
+from intently.observe.watching import unseen
 from intently.observe.watching.unseen import LAST_BITS
 
 from ..combinations import each
@@ -353,4 +353,4 @@ def test_the_frames_of_modules_are_found_on_the_stack() -> None:
     with watch(nn.Linear(2, 2)):
         replacement = nn.Module._call_impl
     assert replacement.__code__.co_name == "call"
-    assert replacement.__globals__["__name__"] == revealed.DOORS
+    assert replacement.__globals__["__name__"] == unseen.DOORS

@@ -57,7 +57,7 @@ class Editor(Changing):
 
     def close(self) -> None:
         """Change nothing from now on, and let go of the model."""
-        self._open, self.closed = False, True
+        self._open = False
         self.names, self._masks = Names(None, None), KnownMasks()
         self.plain.clear()
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from torch import nn
 
-from intently.observe.sources import flex, functional, native, ours, softmax, transformers
+from intently.observe.sources import by_hand, functional, native, ours, transformers
 from intently.observe.watching.scope import Target
 
-EVERY = (functional, ours, native, flex, transformers, softmax)
+EVERY = (functional, ours, native, transformers, by_hand)
 
 
 def targets(modules: Iterable[nn.Module], kinds: Iterable[type]) -> list[Target]:
@@ -30,15 +29,11 @@ def targets(modules: Iterable[nn.Module], kinds: Iterable[type]) -> list[Target]
             owner = getattr(owner, kind, None) if kind else owner
             if hasattr(owner, target.name):
                 found.append(Target(owner, target.name, target.wrap, target.everywhere))
-    held: list[tuple[Any, Mapping[str, Any]]] = [(module, vars(module)) for module in modules]
-    classes: list[tuple[Any, Mapping[str, Any]]] = []
-    files: dict[str, tuple[Any, Mapping[str, Any]]] = {}
-    for kind in kinds:
-        classes.append((kind, vars(kind)))
-        name = kind.__module__
-        if name in sys.modules and name.split(".")[0] not in ("torch", "builtins"):
-            files[name] = vars(sys.modules[name]), vars(sys.modules[name])
-    found += functional.held(held, classes, files.values())
-    if "torch._dynamo.eval_frame" in sys.modules:  # else nothing was compiled
-        found += flex.held([*held, *files.values()])
-    return found
+    names = {kind.__module__: None for kind in kinds}
+    files = [
+        vars(sys.modules[name])
+        for name in names
+        if name in sys.modules and name.split(".")[0] not in ("torch", "builtins")
+    ]
+    compiled = "torch._dynamo.eval_frame" in sys.modules  # else nothing was
+    return found + functional.held([*modules, *kinds, *files], compiled)

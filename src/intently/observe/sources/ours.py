@@ -29,12 +29,11 @@ def _reordering(original: Function) -> Function:
         listeners = current()
         if not listeners:
             return original(*args, **kwargs)
-        with inside():  # a cache for decoder and encoder is made of two
-            result = original(*args, **kwargs)
-        for index in (*args[1:], *kwargs.values()):
-            for listener in listeners:
+        for listener in listeners:
+            for index in (*args[1:], *kwargs.values()):
                 listener.reordered(index)
-        return result
+        with inside():  # a cache for decoder and encoder is made of two
+            return original(*args, **kwargs)
 
     return reorder
 

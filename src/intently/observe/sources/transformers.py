@@ -15,7 +15,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from intently.core.biases import Bias, as_bias, relative_buckets
 from intently.core.masks import Geometry, Mask, allowed, causal, window
 from intently.core.matrix import LazyMatrix
-from intently.observe.sources.flex import block_mask
+from intently.observe.sources.functional import block_mask
 from intently.observe.watching.call import AttentionSpec, Call, as_multiplied
 from intently.observe.watching.mask_inference import simplified
 from intently.observe.watching.scope import Function, Target, current, inside, told

@@ -15,8 +15,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from intently.core.kernels.operands import transformed
-from intently.observe.sources.flex import operator_call
-from intently.observe.sources.functional import how_of
+from intently.observe.sources.functional import how_of, operator_call
 from intently.observe.trace.calls import BY_HAND, call_of, sparse_call
 from intently.observe.trace.graph import (
     CONSTANT,

@@ -47,7 +47,11 @@ def listen(listener: Listener, undo: ExitStack) -> None:
     Raises `KernelError` for a compiled model, whose calls pass no function.
     """
     _refuse_compiled(listener.names.modules)
-    undo.callback(_compiler_forgets, _compiler_knows())
+    rules = _compiler_rules()
+    if rules is None:
+        undo.callback(_compiler_forgets)
+    else:
+        rules.get_torch_obj_rule_map()  # before they are replaced
     modules = listener.names.modules
     same = (other.targets for other in current() if other.names.modules == modules)
     listener.targets = next(same, None) or _targets(modules)
@@ -66,17 +70,13 @@ def _targets(modules: Mapping[nn.Module, str]) -> list[Target]:
     their own. Python updates every subclass if ``nn.Module.__call__`` changes, up to thousands; a
     compiled module, which a stance makes run, is called by nothing else.
     """
-    kinds = {
-        kind: None for own in {type(module): None for module in modules} for kind in own.__mro__
-    }
+    kinds = dict.fromkeys([k for own in dict.fromkeys(map(type, modules)) for k in own.__mro__])
     found = [
         Target(kind, "__call__", _named)
         for kind in kinds
         if kind is not nn.Module and "__call__" in vars(kind) and issubclass(kind, nn.Module)
     ]
-    compiled = not modules
-    for module in modules:
-        compiled = compiled or module._compiled_call_impl is not None
+    compiled = not modules or [x for x in modules if x._compiled_call_impl is not None]
     found.append(Target(nn.Module, "__call__" if compiled else "_call_impl", _named))
     frames = sys.modules.get("torch._dynamo.eval_frame")
     if frames is not None:
@@ -126,7 +126,8 @@ def _compiled_region(original: Function) -> Function:
 
 
 def _refuse_compiled(names: Mapping[nn.Module, str]) -> None:
-    if _forced_eager():
+    frames = sys.modules.get("torch._dynamo.eval_frame")
+    if frames is not None and frames._stance.stance == "force_eager":
         return
     for module, name in names.items():
         if "_orig_mod" in module._modules or module._compiled_call_impl:
@@ -136,24 +137,15 @@ def _refuse_compiled(names: Mapping[nn.Module, str]) -> None:
             raise build(KernelError, "model", expected, got, cause, FIX_COMPILED)
 
 
-def _forced_eager() -> bool:
-    """Whether torch.compile is told to run everything module by module."""
-    frames = sys.modules.get("torch._dynamo.eval_frame")
-    return frames is not None and frames._stance.stance == "force_eager"
+def _compiler_rules() -> Any:
+    """The rules by which torch.compile knows PyTorch's functions, None if it is not loaded."""
+    return sys.modules.get("torch._dynamo.trace_rules")
 
 
-def _compiler_knows() -> bool:
-    """Let torch.compile look up PyTorch's functions before they are replaced, if it is loaded."""
-    rules = sys.modules.get("torch._dynamo.trace_rules")
+def _compiler_forgets() -> None:
+    """Let torch.compile look functions up again: it was loaded while they were replaced."""
+    rules = _compiler_rules()
     if rules is not None:
-        rules.get_torch_obj_rule_map()
-    return rules is not None
-
-
-def _compiler_forgets(knew: bool) -> None:
-    """Let torch.compile look them up again, if it was loaded while they were replaced."""
-    rules = sys.modules.get("torch._dynamo.trace_rules")
-    if rules is not None and not knew:
         rules.get_torch_obj_rule_map.cache_clear()
 
 
@@ -236,16 +228,12 @@ def _alone(work: Callable[[], None], *, blocking: bool = True) -> bool:
 
 def _unclaimed() -> dict[tuple[int, Any], _Patch]:
     """The patches that nobody wants any more, the last first."""
-    wanted = set[tuple[int, Any]]()
+    left = dict(reversed(list(_patches.items())))
     for one in list(_claims):
         claim = one()
         if claim is not None and claim.wanted:
             for target in claim.targets:
-                wanted.add((id(target.owner), target.name))
-    left: dict[tuple[int, Any], _Patch] = {}
-    for key, patch in reversed(list(_patches.items())):
-        if key not in wanted:
-            left[key] = patch
+                left.pop((id(target.owner), target.name), None)
     return left
 
 
@@ -253,77 +241,75 @@ def _claim(claim: Claim) -> None:
     if _patches:
         _mend()
     _claims.append(ref(claim))
-    changes: list[tuple[Function, Function]] = []
+    patches: list[_Patch] = []
     for target in claim.targets:
         owner, name = target.owner, target.name
-        own = owner if isinstance(owner, dict) else None
-        if own is None:
-            own = dict(enumerate(owner)) if isinstance(owner, list) else vars(owner)
+        names = owner if isinstance(owner, (dict, list)) else vars(owner)
+        try:
+            own = names[name]
+        except LookupError:
+            own = None
         patch = _patches.get((id(owner), name))
         if patch is None:
-            inherited = name not in own
-            original = getattr(owner, name) if inherited else own[name]
-            patch = _Patch(target, original, target.wrap(original), inherited)
+            original = getattr(owner, name) if own is None else own
+            patch = _Patch(target, original, target.wrap(original), own is None)
             _patches[id(owner), name] = patch
-        if own.get(name, patch.original) is patch.original:
-            if isinstance(owner, (dict, list)):
+        if own is None or own is patch.original:
+            if names is owner:
                 owner[name] = patch.replacement
             else:
                 setattr(owner, name, patch.replacement)
-        if target.everywhere:  # again for each watch: modules may have been imported since
-            changes.append((patch.original, patch.replacement))
-    _rebind(changes, 0)
+        patches.append(patch)
+    _rebind([(x.original, x.original, x.replacement) for x in patches if x.target.everywhere])
 
 
 def _mend() -> None:
     """Restore and forget what nobody claims."""
     gone = _unclaimed()
-    changes: list[tuple[Function, Function]] = []
     for patch in gone.values():
         owner, name = patch.target.owner, patch.target.name
-        if isinstance(owner, (dict, list)):
-            there = name in owner if isinstance(owner, dict) else name < len(owner)
-            if there and owner[name] is patch.replacement:
-                owner[name] = patch.original
-        elif vars(owner).get(name) is patch.replacement:
-            if patch.inherited:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, patch.original)
-        if patch.target.everywhere:
-            changes.append((patch.original, patch.replacement))
-    _rebind(changes, 1)
+        names = owner if isinstance(owner, (dict, list)) else vars(owner)
+        try:
+            own = names[name]
+        except LookupError:
+            continue
+        if own is not patch.replacement:
+            continue
+        if names is owner:
+            owner[name] = patch.original
+        elif patch.inherited:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, patch.original)
+    patches = gone.values()
+    _rebind([(x.original, x.replacement, x.original) for x in patches if x.target.everywhere])
     for key in gone:
         del _patches[key]
     _claims[:] = [x for x in _claims if (claim := x()) is not None and claim.wanted]
 
 
-def _rebind(changes: list[tuple[Function, Function]], now: int) -> None:
-    """Change the globals of all modules that are bound to one of a pair, now the first or second.
+def _rebind(changes: list[tuple[Function, Function, Function]]) -> None:
+    """Change the globals of all modules that are bound to an old function to a new one.
 
-    If the modules are those of the last search, only the places found then and ``__main__``, where
-    people type, are searched.
+    The first of three is the original. This is done again for each watch, as modules may have been
+    imported since. If they are those of the last search, only the places found then and
+    ``__main__``, where people type, are searched.
     """
-    if not changes:
-        return
     modules = list(sys.modules.values())
     if modules != _searched:
         _bound.clear()
         _searched[:] = modules
-    left = {id(pair[now]): id(pair[0]) for pair in changes if id(pair[0]) not in _bound}
-    if left:
-        found: dict[int, list[tuple[dict[str, Any], str]]] = {x: [] for x in left.values()}
-        for name, module in list(sys.modules.items()):
-            names = getattr(module, "__dict__", None)
-            if isinstance(names, dict) and not name.startswith(STAY):
-                for key, x in list(names.items()):
-                    if id(x) in left:
-                        found[left[id(x)]].append((names, key))
-        _bound.update(found)
+    found = {id(old): (id(x), []) for x, old, _ in changes if id(x) not in _bound}
+    for name, module in list(sys.modules.items()) if found else ():
+        names = getattr(module, "__dict__", None)
+        if isinstance(names, dict) and not name.startswith(STAY):
+            for key, x in list(names.items()):
+                if id(x) in found:
+                    found[id(x)][1].append((names, key))
+    _bound.update(found.values())
     main = vars(sys.modules["__main__"])
-    for pair in changes:
-        old, new = pair[now], pair[1 - now]
-        for names, key in _bound[id(pair[0])]:
+    for original, old, new in changes:
+        for names, key in _bound[id(original)]:
             if names.get(key) is old:
                 names[key] = new
         for key, x in list(main.items()):

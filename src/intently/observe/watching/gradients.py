@@ -42,19 +42,19 @@ class Gradients:
         last call.
         """
         waiting = self._waiting.get(name, [])
+        given = operand(call.q), operand(call.k)
         for entry in reversed(waiting):
-            if _same(entry, call) and self._wait(entry, call):
+            if all(map(_close, given, entry.rows.operands())) and self._wait(entry, call):
                 entry.ungraded = None
                 waiting.remove(entry)
                 return
 
     def _wait(self, entry: Entry, call: Call) -> bool:
         """Whether a gradient may come."""
-        y, back, covered = call.handed, call.back, self._covered
-        y = call.y if y is None else y
+        y, back = call.y if call.handed is None else call.handed, call.back
+        store, covered = self._store, self._covered
         if not isinstance(y, Tensor) or not y.requires_grad:
             return False
-        store = self._store
 
         def keep(grad: Tensor) -> None:
             try:
@@ -69,13 +69,8 @@ class Gradients:
         return True
 
 
-def _same(entry: Entry, call: Call) -> bool:
-    """Whether a call has the queries and keys of an entry, up to rounding."""
-    given = operand(call.q), operand(call.k)
-    return all(_close(x, y) for x, y in zip(given, entry.rows.operands()))
-
-
 def _close(x: Tensor, y: Tensor) -> bool:
+    """Whether the first rows of an operand are y, up to rounding."""
     if x.shape[:-2] != y.shape[:-2]:
         return False
     far = (x[..., : y.shape[-2], :].to(y.dtype) - y).abs().max()

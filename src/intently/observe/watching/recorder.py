@@ -132,7 +132,7 @@ class Recorder(Listener):
 
     def close(self) -> None:
         """Keep nothing from now on, and let go of the model."""
-        ended, self._open, self.closed = not self._open, False, True
+        ended, self._open = not self._open, False
         self._store.forget()
         self._masks = KnownMasks()
         self._generations = Generations(self._store, self.running, self.recording.covered)

@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -53,14 +52,16 @@ class Target:
 class Listener(ABC):
     """Knows which modules run and which of them it wants; a watch keeps calls, edits change them.
 
-    ``plain`` are modules whose code does not attend by hand, ``targets`` the doors that are open.
+    ``plain`` are modules whose code does not attend by hand, ``targets`` the doors that are open,
+    and ``home`` the thread and task that it watches.
     """
 
     def __init__(self, names: Names) -> None:
         self.names, self.running, self.ran = names, Running(), Ran()
         self.plain: set[nn.Module] = set()
         self.targets: list[Target] = []
-        self._open, self.closed = True, False
+        self._open = True
+        self.home: tuple[int, asyncio.Task[Any] | None] = 0, None
 
     @abstractmethod
     def see(self, call: Call) -> None:
@@ -98,7 +99,7 @@ class Listener(ABC):
 
     def wants(self, module: nn.Module) -> bool:
         """Whether calls of a module are wanted."""
-        return self._open and self._named(module) is not None
+        return self._named(module) is not None
 
     def _named(self, module: nn.Module | None) -> str | None:
         """The name of a call's module; None for a call that is not wanted."""
@@ -121,50 +122,65 @@ def in_backward() -> bool:
     return torch._C._current_graph_task_id() != -1
 
 
-class _Scope(NamedTuple):
-    listeners: tuple[Listener, ...]
-    thread: int
-    task: asyncio.Task[Any] | None
-
-
 PASSED = ("torch", "intently", "einops", "einx", "opt_einsum")
 """Packages whose own code is no model's."""
 
-_NOBODY = _Scope((), 0, None)
-_scope: ContextVar[_Scope] = ContextVar("intently_watch", default=_NOBODY)
-_open: dict[Listener, _Scope] = {}
-"""The thread and task in which each watch was opened."""
+_scope: ContextVar[tuple[Listener, ...]] = ContextVar("intently_watch", default=())
+_open: set[Listener] = set()
+
+
+def begin(listener: Listener) -> None:
+    """Let a listener watch this thread or task, beside others."""
+    listener.home = threading.get_ident(), _task()
+    _scope.set((*current(), listener))
+    _open.add(listener)
+
+
+def leave(listener: Listener) -> None:
+    """Let a listener stop watching; another thread may ask for it, and ask again."""
+    listener.home = 0, None
+    _open.discard(listener)
+    listeners = _scope.get()
+    if listener in listeners:
+        _scope.set(tuple([x for x in listeners if x is not listener]))
 
 
 def current() -> tuple[Listener, ...]:
     """Who watches this thread or task; nobody within `inside`, torch.compile and child tasks."""
     if torch.compiler.is_compiling():
         return ()
-    scope = _scope.get()
-    if not scope.listeners or scope.thread != threading.get_ident():
-        return ()
-    if scope.task is not None and scope.task is not _task():
-        return ()
-    for listener in scope.listeners:
-        if listener.closed:  # by another thread, which cannot change what this one watches
-            return _keep(scope, [x for x in scope.listeners if not x.closed])
-    return scope.listeners
+    listeners, outside = _scope.get(), (threading.get_ident(), None)
+    for listener in listeners:
+        if listener.home != outside and not _is_here(listener):
+            return tuple(filter(_is_here, listeners))
+    return listeners
 
 
-def _keep(scope: _Scope, listeners: list[Listener]) -> tuple[Listener, ...]:
-    _scope.set(scope._replace(listeners=tuple(listeners)) if listeners else _NOBODY)
-    return tuple(listeners)
+def _is_here(listener: Listener) -> bool:
+    thread, task = listener.home
+    return thread == threading.get_ident() and (task is None or task is _task())
+
+
+def _task() -> asyncio.Task[Any] | None:
+    return None if asyncio._get_running_loop() is None else asyncio.current_task()
+
+
+def tell_elsewhere(module: nn.Module) -> None:
+    """Tell the watches of other threads and tasks that a module of theirs runs here."""
+    for listener in list(_open):
+        if module in listener.names and not _is_here(listener) and not in_backward():
+            listener.ran.elsewhere.add(module)
 
 
 def running() -> nn.Module | None:
     """The innermost running module, None outside of modules or if nobody watches."""
-    listeners = _scope.get().listeners
+    listeners = _scope.get()
     return listeners[-1].running[-1] if listeners and listeners[-1].running else None
 
 
 def around() -> list[nn.Module]:
     """All running modules, the innermost last."""
-    listeners = _scope.get().listeners
+    listeners = _scope.get()
     return list(listeners[-1].running) if listeners else []
 
 
@@ -183,7 +199,7 @@ class inside:  # noqa: N801 - used as a function: `with inside():`
     """
 
     def __enter__(self) -> None:
-        self._token: Token[_Scope] = _scope.set(_NOBODY)
+        self._token: Token[tuple[Listener, ...]] = _scope.set(())
         waits = getattr(_get_current_dispatch_mode(), "waits_inside", False)
         self._mode = _pop_mode() if waits else None
 
@@ -191,37 +207,6 @@ class inside:  # noqa: N801 - used as a function: `with inside():`
         if self._mode is not None:
             _push_mode(self._mode)
         _scope.reset(self._token)
-
-
-def _here(scope: _Scope) -> bool:
-    return scope.thread == threading.get_ident() and (scope.task is None or scope.task is _task())
-
-
-def _task() -> asyncio.Task[Any] | None:
-    return None if asyncio._get_running_loop() is None else asyncio.current_task()
-
-
-def begin(listener: Listener) -> None:
-    """Let a listener watch this thread or task, beside others."""
-    before = _scope.get()
-    mine = before.listeners if _here(before) else ()
-    _scope.set(_Scope((*mine, listener), threading.get_ident(), _task()))
-    _open[listener] = _Scope((listener,), threading.get_ident(), _task())
-
-
-def leave(listener: Listener) -> None:
-    """Let a listener stop watching."""
-    _open.pop(listener, None)
-    scope = _scope.get()
-    if listener in scope.listeners:
-        _keep(scope, [x for x in scope.listeners if x is not listener])
-
-
-def tell_elsewhere(module: nn.Module) -> None:
-    """Tell the watches of other threads and tasks that a module of theirs runs here."""
-    for listener, scope in list(_open.items()):
-        if module in listener.names and not _here(scope) and not in_backward():
-            listener.ran.elsewhere.add(module)
 
 
 # --- handing over ---------------------------------------------------------------------------------
@@ -265,45 +250,44 @@ def tell(
     ran ``again`` if a checkpoint computed it in the backward pass.
     """
     again = in_backward() if again is None else again
-    editors = [x for x in listeners if isinstance(x, Changing)]
-    made = partial(_made, make, module)
+
+    def made() -> Call | str:
+        try:
+            call = make()
+            if isinstance(call, Call):
+                call.module = module
+            return call
+        except Exception as error:  # whatever a model hands to its attention
+            return f"{type(error).__name__}: {error}"
+
+    rest = []
     # neither a user's mode nor a watch sees what is computed here
     with torch._C.DisableTorchFunction(), inside():
-        for editor in editors:
-            result, made = editor.changed(module, source, made, result)
-        if len(editors) < len(listeners):
-            with torch.no_grad():
-                call = made()
-                for listener in listeners:
-                    if isinstance(listener, Changing):
-                        continue
-                    if not isinstance(call, str):
-                        listener.see(replace(call, again=again) if again else call)
-                    elif not again:
-                        listener.miss(module, source, call)
+        for listener in listeners:
+            if isinstance(listener, Changing):
+                result, made = listener.changed(module, source, made, result)
+            else:
+                rest.append(listener)
+        if not rest:
+            return result
+        with torch.no_grad():
+            call = made()
+            for listener in rest:
+                if not isinstance(call, str):
+                    listener.see(replace(call, again=again) if again else call)
+                elif not again:
+                    listener.miss(module, source, call)
     return result
 
 
-def _made(make: Made, module: nn.Module | None) -> Call | str:
-    try:
-        call = make()
-        if isinstance(call, Call):
-            call.module = module
-        return call
-    except Exception as error:  # whatever a model hands to its attention
-        return f"{type(error).__name__}: {error}"
-
-
 # --- computing beside a model -----------------------------------------------------------------
-
-_AS_IT_IS = nullcontext()
 
 
 def alone(device: torch.device) -> AbstractContextManager[None]:
     """Compute without gradients, autocast and modes of the user."""
     modes = torch._C._len_torch_dispatch_stack() + torch._C._is_torch_function_enabled()
     modes += torch.is_grad_enabled() + torch.is_inference_mode_enabled()
-    return _changed(device) if modes or in_autocast(device) else _AS_IT_IS
+    return _changed(device) if modes or in_autocast(device) else nullcontext()
 
 
 @contextmanager

@@ -86,7 +86,7 @@ class watch:  # noqa: N801 - used as a function: `with it.watch(model) as seen:`
             if self._deep:
                 from intently.observe.sources import by_hand
 
-                undo.enter_context(by_hand.whole_model())
+                undo.enter_context(by_hand.following(whole=True))
         except BaseException:
             undo.close()
             raise
@@ -100,14 +100,10 @@ class watch:  # noqa: N801 - used as a function: `with it.watch(model) as seen:`
             raise build(KernelError, "watch", "the end of a block that runs", got, fix=fix)
         self._doors.close()
         self._undo.detach()  # an interrupt before leaves it to the collector
-        if self._recorder.ran_compiled and raised[0] is None:
-            _say_compiled(self._recorder)
-
-
-def _say_compiled(recorder: Recorder) -> None:
-    """Raise if only compiled code attended, warn if other modules did, too."""
-    if recorder.recording.calls:
-        warnings.warn(COMPILED, stacklevel=3)
-        return
-    expected, got = "attention that runs module by module", "none that could be seen"
-    raise build(KernelError, "watch", expected, got, COMPILED, FIX_COMPILED)
+        if not self._recorder.ran_compiled or raised[0] is not None:
+            return
+        if self._recorder.recording.calls:  # other modules attended, too
+            warnings.warn(COMPILED, stacklevel=2)
+            return
+        expected, got = "attention that runs module by module", "none that could be seen"
+        raise build(KernelError, "watch", expected, got, COMPILED, FIX_COMPILED)
