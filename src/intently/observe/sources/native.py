@@ -24,7 +24,9 @@ from intently.observe.watching.call import (
     AttentionSpec,
     Call,
     Projected,
+    Put,
     as_multiplied,
+    itself,
     operand,
 )
 from intently.observe.watching.scope import Function, Target, current, running, told
@@ -46,29 +48,93 @@ def _attention_call(
     key: Tensor,
     value: Tensor,
     embed_dim: int,
-    num_head: int,
-    qkv_weight: Tensor,
-    qkv_bias: Tensor,
-    proj_weight: Tensor,
-    proj_bias: Tensor,
+    heads: int,
+    weight: Tensor,
+    bias: Tensor,
+    out_weight: Tensor,
+    out_bias: Tensor,
     mask: Tensor | None = None,
     need_weights: bool = True,
-    average_attn_weights: bool = True,
-    mask_type: int | None = None,
+    averaged: bool = True,
+    kind: int | None = None,
 ) -> Call:
-    real = _real(query)
-    rule = _operator_mask(mask, mask_type) if real is None else _nested_mask(real)
-    x, y = _padded(query), _padded(result[0])
-
     def finish(mixed: Tensor, rows: Tensor) -> Tensor:
-        return _cut(F.linear(_merged(mixed), proj_weight, proj_bias), real, rows)
-
-    q, k, v = _projected((x, _padded(key), _padded(value)), qkv_weight, qkv_bias, num_head)
+        return F.linear(mixed, out_weight, out_bias)
 
     def put(y: Tensor, matrix: LazyMatrix) -> tuple[Tensor, Tensor | None]:
-        return _with_weights(result, average_attn_weights, _packed(y, real), matrix)
+        return _with_weights(result, averaged, y, matrix)
 
-    return Call(q, k, v, After(y, finish), AttentionSpec(mask=rule), "native", put=put)
+    inputs = _padded(query), _padded(key), _padded(value)
+    rule = _rule(mask, kind, real := _real(query))
+    return _fused(result[0], inputs, weight, bias, heads, rule, real, finish, put)
+
+
+def _layer_call(
+    result: Tensor,
+    src: Tensor,
+    embed_dim: int,
+    heads: int,
+    weight: Tensor,
+    bias: Tensor,
+    out_weight: Tensor,
+    out_bias: Tensor,
+    use_gelu: bool,
+    norm_first: bool,
+    eps: float,
+    *rest: Any,
+) -> Call:
+    norms, wide, narrow = (rest[:2], rest[2:4]), rest[4:6], rest[6:8]
+    mask, kind = (*rest[8:], None, None)[:2]
+    x = before = _padded(src)
+
+    def normed(x: Tensor, which: int) -> Tensor:
+        return F.layer_norm(x, (embed_dim,), *norms[which], eps)
+
+    def forward(x: Tensor) -> Tensor:
+        x = F.linear(x, *wide)
+        return F.linear(F.gelu(x) if use_gelu else F.relu(x), *narrow)
+
+    def finish(mixed: Tensor, rows: Tensor) -> Tensor:
+        x = before.index_select(-2, rows) + F.linear(mixed, out_weight, out_bias)
+        if norm_first:
+            return x + forward(normed(x, 1))
+        x = normed(x, 0)
+        return normed(x + forward(x), 1)
+
+    x = normed(before, 0) if norm_first else before
+    rule = _rule(mask, kind, real := _real(src))
+    return _fused(result, (x, x, x), weight, bias, heads, rule, real, finish, itself)
+
+
+def _fused(
+    y: Tensor,
+    inputs: tuple[Tensor, Tensor, Tensor],
+    weight: Tensor,
+    bias: Tensor,
+    heads: int,
+    rule: Mask | None,
+    real: Tensor | None,
+    finish: Callable[[Tensor, Tensor], Tensor],
+    put: Put,
+) -> Call:
+    """The call of an operator; ``real`` are the steps (b, t) of a nested batch that hold a token.
+
+    ``finish`` makes its output of heads side by side, ``put`` its result of another output.
+    """
+
+    def finished(mixed: Tensor, rows: Tensor) -> Tensor:
+        y = finish(_merged(mixed), rows)
+        return y if real is None else y * real.index_select(-1, rows)[..., None]
+
+    def replaced(y: Tensor, matrix: LazyMatrix) -> Any:
+        if real is not None:
+            y = torch.nested.as_nested_tensor([row[some] for row, some in zip(y, real)])
+        return put(y, matrix)
+
+    parts = zip(inputs, weight.chunk(3), bias.chunk(3))
+    q, k, v = (Projected(x, w, b, heads) for x, w, b in parts)
+    after = After(_padded(y), finished)
+    return Call(q, k, v, after, AttentionSpec(mask=rule), "native", put=replaced)
 
 
 def _with_weights(
@@ -81,56 +147,30 @@ def _with_weights(
     return y, (weights.mean(-3) if averaged else weights).reshape(result[1].shape)
 
 
-def _layer_call(
-    result: Tensor,
-    src: Tensor,
-    embed_dim: int,
-    num_heads: int,
-    qkv_weight: Tensor,
-    qkv_bias: Tensor,
-    proj_weight: Tensor,
-    proj_bias: Tensor,
-    use_gelu: bool,
-    norm_first: bool,
-    eps: float,
-    norm_weight_1: Tensor,
-    norm_bias_1: Tensor,
-    norm_weight_2: Tensor,
-    norm_bias_2: Tensor,
-    ffn_weight_1: Tensor,
-    ffn_bias_1: Tensor,
-    ffn_weight_2: Tensor,
-    ffn_bias_2: Tensor,
-    mask: Tensor | None = None,
-    mask_type: int | None = None,
-) -> Call:
-    real = _real(src)
-    rule = _operator_mask(mask, mask_type) if real is None else _nested_mask(real)
-    before, y = _padded(src), _padded(result)
+def _rule(mask: Tensor | None, kind: int | None, real: Tensor | None) -> Mask | None:
+    """A mask of the operators, in which nonzero means hidden; kind 1 is padding (b, s).
 
-    def first(x: Tensor) -> Tensor:
-        return F.layer_norm(x, (embed_dim,), norm_weight_1, norm_bias_1, eps)
+    Only tokens of a nested batch attend and are attended.
+    """
+    if real is not None:
+        return padding(real.sum(-1)) & allowed(real[:, None, :, None])
+    if mask is None:
+        return None
+    if kind == 2 and torch.equal(mask, mask[:, :1].expand_as(mask)):
+        mask = mask[:, :1]  # PyTorch repeats masks for all heads
+    return allowed(mask[:, None, None] == 0 if kind == 1 else mask == 0)
 
-    def second(x: Tensor) -> Tensor:
-        return F.layer_norm(x, (embed_dim,), norm_weight_2, norm_bias_2, eps)
 
-    def forward(x: Tensor) -> Tensor:
-        wide = F.linear(x, ffn_weight_1, ffn_bias_1)
-        return F.linear(F.gelu(wide) if use_gelu else F.relu(wide), ffn_weight_2, ffn_bias_2)
+def _real(x: Tensor) -> Tensor | None:
+    """The steps (b, t) of a nested batch that hold a token; None for a plain batch."""
+    if not x.is_nested:
+        return None
+    lengths = torch.tensor([len(row) for row in x.unbind()], device=x.device)
+    return torch.arange(int(lengths.max()), device=x.device) < lengths[:, None]
 
-    def finish(mixed: Tensor, rows: Tensor) -> Tensor:
-        mixed = F.linear(_merged(mixed), proj_weight, proj_bias)
-        x = before.index_select(-2, rows) + mixed
-        if norm_first:
-            return _cut(x + forward(second(x)), real, rows)
-        x = first(x)
-        return _cut(second(x + forward(x)), real, rows)
 
-    x = first(before) if norm_first else before
-    q, k, v = _projected((x, x, x), qkv_weight, qkv_bias, num_heads)
-    after = After(y, finish)
-    put = lambda y, matrix: _packed(y, real)  # noqa: E731
-    return Call(q, k, v, after, AttentionSpec(mask=rule), "native", put=put)
+def _padded(x: Tensor) -> Tensor:
+    return x.to_padded_tensor(0.0) if x.is_nested else x
 
 
 @cache
@@ -142,10 +182,7 @@ def _wrap_formula(original: Function) -> Function:
         bound.apply_defaults()
         return bound.arguments
 
-    def read(result: Any, *args: Any, **kwargs: Any) -> Call:
-        return _formula_call(given(*args, **kwargs), result)
-
-    seen = told(original, "native", read)
+    seen = told(original, "native", lambda y, *args, **kw: _formula_call(given(*args, **kw), y))
 
     def multi_head_attention_forward(*args: Any, **kwargs: Any) -> Any:
         # without weights, it calls F.scaled_dot_product_attention
@@ -163,11 +200,10 @@ def _formula_call(given: dict[str, Any], result: tuple[Tensor, Tensor | None]) -
         weights = [given[f"{name}_proj_weight"] for name in "qkv"]
     else:
         weights = given["in_proj_weight"].chunk(3)
-    biases = (None, None, None) if bias is None else bias.chunk(3)
+    biases = (None, None, None) if bias is None else as_multiplied(bias).chunk(3)
     inputs = [_batch_first(given[name]) for name in ("query", "key", "value")]
-    dtype = _linear_dtype(inputs[0])
     q, k, v = (
-        Projected(x.to(dtype), w.to(dtype), _cast(b, dtype), h)
+        Projected(as_multiplied(x), as_multiplied(w), b, h)
         for x, w, b in zip(inputs, weights, biases)
     )
     added = _added(given["attn_mask"], given["key_padding_mask"], h, q.x)
@@ -175,7 +211,8 @@ def _formula_call(given: dict[str, Any], result: tuple[Tensor, Tensor | None]) -
     more = keys.shape[-2] - inputs[1].shape[-2]
     if more and given["static_k"] is None and added is not None:
         added = F.pad(added, (0, more), value=0)
-    out_weight, out_bias = given["out_proj_weight"].to(dtype), _cast(given["out_proj_bias"], dtype)
+    out_weight, out_bias = as_multiplied(given["out_proj_weight"]), given["out_proj_bias"]
+    out_bias = None if out_bias is None else as_multiplied(out_bias)
 
     def finish(mixed: Tensor, rows: Tensor) -> Tensor:
         return F.linear(_merged(mixed), out_weight, out_bias)
@@ -183,29 +220,17 @@ def _formula_call(given: dict[str, Any], result: tuple[Tensor, Tensor | None]) -
     def back(grad: Tensor) -> Tensor:
         return (_batch_first(grad) @ out_weight).unflatten(-1, (h, -1)).transpose(-3, -2)
 
-    rule = bias_added = None
-    if added is not None and added.dtype is torch.bool:
-        rule = allowed(~added)
-    elif added is not None:
-        bias_added = as_bias(added)
-    how = AttentionSpec(
-        mask=rule, bias=bias_added, dropout=given["dropout_p"] if given["training"] else 0.0
-    )
-
     def put(y: Tensor, matrix: LazyMatrix) -> tuple[Tensor, Tensor | None]:
         return _with_weights(result, given["average_attn_weights"], _batch_first(y), matrix)
 
+    hides = added is not None and added.dtype is torch.bool
+    how = AttentionSpec(
+        mask=allowed(~added) if hides else None,
+        bias=None if hides or added is None else as_bias(added),
+        dropout=given["dropout_p"] if given["training"] else 0.0,
+    )
     after, y = After(_batch_first(result[0]), finish), result[0]
     return Call(q, keys, values, after, how, "native", handed=y, back=back, put=put)
-
-
-def _linear_dtype(x: Tensor) -> torch.dtype:
-    """The dtype in which a linear map of x is computed, with or without autocast."""
-    return as_multiplied(x[:0]).dtype
-
-
-def _cast(x: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    return None if x is None else x.to(dtype)
 
 
 def _longer(x: Projected, given: dict[str, Any], name: str) -> Projected | Tensor:
@@ -237,50 +262,6 @@ def _as_floats(hidden: Tensor, dtype: torch.dtype) -> Tensor:
     if hidden.dtype is not torch.bool:
         return hidden
     return torch.zeros_like(hidden, dtype=dtype).masked_fill(hidden, -torch.inf)
-
-
-def _operator_mask(mask: Tensor | None, kind: int | None) -> Mask | None:
-    """A mask of the operators, in which nonzero means hidden; kind 1 is padding (b, s)."""
-    if mask is None:
-        return None
-    if kind == 2 and torch.equal(mask, mask[:, :1].expand_as(mask)):
-        mask = mask[:, :1]  # PyTorch repeats masks for all heads
-    return allowed(mask[:, None, None] == 0 if kind == 1 else mask == 0)
-
-
-def _real(x: Tensor) -> Tensor | None:
-    """The steps (b, t) of a nested batch that hold a token; None for a plain batch."""
-    if not x.is_nested:
-        return None
-    lengths = torch.tensor([len(row) for row in x.unbind()], device=x.device)
-    return torch.arange(int(lengths.max()), device=x.device) < lengths[:, None]
-
-
-def _nested_mask(real: Tensor) -> Mask:
-    """Only tokens of a nested batch attend and are attended."""
-    return padding(real.sum(-1)) & allowed(real[:, None, :, None])
-
-
-def _cut(y: Tensor, real: Tensor | None, rows: Tensor) -> Tensor:
-    """Y (b, n, c) with zeros in the rows that a nested batch does not have."""
-    return y if real is None else y * real.index_select(-1, rows)[..., None]
-
-
-def _padded(x: Tensor) -> Tensor:
-    return x.to_padded_tensor(0.0) if x.is_nested else x
-
-
-def _packed(y: Tensor, real: Tensor | None) -> Tensor:
-    """Y (b, t, c) as a nested batch of the steps that hold a token."""
-    if real is None:
-        return y
-    return torch.nested.as_nested_tensor([row[some] for row, some in zip(y, real)])
-
-
-def _projected(
-    inputs: tuple[Tensor, Tensor, Tensor], weight: Tensor, bias: Tensor, heads: int
-) -> list[Projected]:
-    return [Projected(x, w, b, heads) for x, w, b in zip(inputs, weight.chunk(3), bias.chunk(3))]
 
 
 def _batch_first(x: Tensor) -> Tensor:

@@ -6,9 +6,8 @@ each row, and is used only if it equals the tensor entry by entry.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import reduce
-from operator import and_
+from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -24,52 +23,6 @@ BLOCK = 2**22
 """Entries of a mask that are compared at a time."""
 
 
-@dataclass(frozen=True)
-class Seen:
-    """Query i stands at ``first + i`` and sees keys from − before to + after around it.
-
-    None means no bound; ``keys`` (n, s) says which keys may be seen at all, n being 1 or the size
-    of the first leading axis.
-    """
-
-    first: int
-    before: int | None
-    after: int | None
-    keys: Tensor | None
-
-    def mask(self, g: Geometry) -> Mask | None:
-        """The same as a mask, None if everything is seen."""
-        offset = None if self.first == g.s - g.t else self.first
-        wide = g.s + g.t
-        before = self.before
-        if before is not None and self.first + g.t - 1 - before <= 0:
-            before = None
-        rules: list[Mask] = []
-        if self.after == 0 and self.first < g.s - 1:
-            rules.append(causal(offset))
-        if before is not None or self.after:
-            before = wide if before is None else before
-            rules.append(window(before, wide if self.after is None else self.after, offset))
-        if self.keys is not None:
-            rules.append(_keys_mask(self.keys, len(g.lead)))
-        return reduce(and_, rules) if rules else None
-
-
-def simplified(how: AttentionSpec, g: Geometry) -> AttentionSpec:
-    """Return the same with tensors of mask and bias as values, if they are equal to some."""
-    mask, bias = how.mask, how.bias
-    if mask is None and type(bias) is TensorBias and not bias.tensor.requires_grad:
-        hidden = _hidden(bias.tensor)
-        if hidden is not None:
-            mask, bias = allowed(~hidden), None
-        elif bias.tensor.dtype is torch.float16:
-            bias = _lowered(bias)
-    if type(mask) is Allowed:
-        found = recognise(mask.tensor, g)
-        mask = mask if found is None else found.mask(g)
-    return how if mask is how.mask and bias is how.bias else replace(how, mask=mask, bias=bias)
-
-
 class KnownMasks:
     """`simplified`, remembered for tensors that come again unchanged, as they do in every layer."""
 
@@ -81,9 +34,9 @@ class KnownMasks:
     def simplified(self, how: AttentionSpec, g: Geometry) -> AttentionSpec:
         """Return the same with tensors of mask and bias as values, if they are equal to some."""
         value = how.bias if how.mask is None else how.mask
-        if value is None or type(value) not in (Allowed, TensorBias):
+        if type(value) is not Allowed and type(value) is not TensorBias:
             return how
-        (x,) = (x.detach() for x in value.tensors())
+        x = value.tensor.detach()
         key = (identity(x), g, how.mask is None)
         alive, old, found = self._known.get(key, (None, None, how))
         if alive is None or alive.expired() or (old is not None and not same(old, x)):
@@ -93,90 +46,75 @@ class KnownMasks:
         return replace(how, mask=found.mask, bias=found.bias if how.mask is None else how.bias)
 
 
-def recognise(mask: Tensor, g: Geometry) -> Seen | None:
-    """Return a boolean mask, in which True means attend, as a band joined with a rule about keys.
+def simplified(how: AttentionSpec, g: Geometry) -> AttentionSpec:
+    """Return the same with tensors of mask and bias as values, if they are equal to some."""
+    mask, bias = how.mask, how.bias
+    if mask is None and type(bias) is TensorBias and not bias.tensor.requires_grad:
+        hides = bias.tensor <= torch.finfo(bias.tensor.dtype).min / 2
+        empty = hides.all(-1, keepdim=True)
+        # the lowest number of a dtype hides like −∞, except in rows that see nothing at all
+        lowest = bool((empty & (bias.tensor != -torch.inf)).any())
+        if not lowest and bool((hides | (bias.tensor == 0)).all()):
+            mask, bias = allowed(~hides), None
+        elif bias.tensor.dtype is torch.float16 and bool(empty.any()):
+            # in float32 its lowest number would leave scores; the model adds it in float16
+            low = torch.finfo(torch.float32).min
+            bias = TensorBias(bias.tensor.float().masked_fill(empty, low))
+    if type(mask) is Allowed:
+        mask = _recognised(mask, g)
+    return how if mask is how.mask and bias is how.bias else replace(how, mask=mask, bias=bias)
 
-    None if it is neither, or differs between heads.
+
+def _recognised(mask: Allowed, g: Geometry) -> Mask | None:
+    """A band joined with a rule about keys, if the mask equals one and is the same for all heads.
+
+    None if it hides nothing.
     """
     lead = len(g.lead)
-    mask = mask.reshape((1,) * (lead + 2 - mask.ndim) + tuple(mask.shape))
-    if mask.shape[1:lead].numel() != 1 or not mask.numel():
-        return None
-    n = mask.shape[0] if lead else 1
-    mask = mask.expand(*mask.shape[:-1], g.s).reshape(n, mask.shape[-2], g.s)
-    if mask.shape[-2] == 1:
-        return Seen(g.s - g.t, None, None, _some(mask.squeeze(-2)))
-    bits = mask.view(torch.uint8)
+    x = mask.tensor.reshape((1,) * (lead + 2 - mask.tensor.ndim) + tuple(mask.tensor.shape))
+    if x.shape[1:lead].numel() != 1 or not x.numel():
+        return mask
+    x = x.expand(*x.shape[:-1], g.s)
+    some = x.view(torch.uint8).amax(-2).bool()
+    keys = None if bool(some.all()) else _keys_mask(some.reshape(-1, g.s), lead)
+    if x.shape[-2] == 1:
+        return keys
+    for band in _bands(x, g):
+        both = band if keys is None else keys if band is None else band & keys
+        for found in (band,) if keys is None else (band, both):
+            if _equal(x, found, g):
+                return found
+    return mask
+
+
+def _bands(x: Tensor, g: Geometry) -> Iterator[Mask | None]:
+    """Bands in which query i sees the keys i − before … i + after, as x (…, t, s) does at most."""
+    yield None
+    bits = x.view(torch.uint8)
     full = bits.amax(-1).bool()
     if not bool(full.any()):
-        return None
-    rows = torch.arange(g.t, device=mask.device)
+        return
+    rows, start = torch.arange(g.t, device=x.device), g.s - g.t
     after = int((g.s - 1 - bits.flip(-1).argmax(-1) - rows)[full].max())
     before = int((rows - bits.argmax(-1))[full].max())
-    keys = _some(bits.amax(-2).bool())
-    for band in _bands(before, after, g):
-        for some in (None, keys) if keys is not None else (None,):
-            seen = Seen(*band, some)
-            if _equal(mask, seen, g):
-                return seen
-    return None
-
-
-def _bands(before: int, after: int, g: Geometry) -> list[tuple[int, int | None, int | None]]:
-    """(first, before, after) of bands in which query i sees the keys i − before … i + after."""
-    start = g.s - g.t
-    found: list[tuple[int, int | None, int | None]] = [(start, None, None)]
     if after > start and before + start >= 0:
-        found.append((start, before + start, after - start))
+        yield window(before + start, after - start)
     if after >= 0:
-        found += [(after, None, 0), (after, before + after, 0)]
-    return found
+        offset = None if after == start else after
+        yield causal(offset)
+        yield causal(offset) & window(before + after, 0, offset)
 
 
-def _equal(mask: Tensor, seen: Seen, g: Geometry) -> bool:
-    """Whether the mask (n, t, s) is what ``seen`` says, some rows at a time."""
-    step = max(1, BLOCK // (mask.shape[0] * g.s))
-    cols = torch.arange(g.s, device=mask.device)
-    keys = None if seen.keys is None else seen.keys[:, None]
-    for start in range(0, g.t, step):
-        part = mask[:, start : start + step]
-        at = torch.arange(start, start + part.shape[1], device=mask.device)[:, None] + seen.first
-        band = cols <= at + (g.s + g.t if seen.after is None else seen.after)
-        if seen.before is not None:
-            band &= cols >= at - seen.before
-        if not torch.equal(part, (band if keys is None else band & keys).expand_as(part)):
+def _equal(x: Tensor, mask: Mask | None, g: Geometry) -> bool:
+    """Whether a tensor (…, t, s) is what a mask says, some rows at a time."""
+    if mask is None:
+        return bool(x.all())
+    rows, cols = (torch.arange(n, device=x.device) for n in (g.t, g.s))
+    for some in rows.split(max(1, BLOCK // (x.shape[:-2].numel() * g.s))):
+        part = x[..., int(some[0]) : int(some[-1]) + 1, :]
+        if not torch.equal(part, mask.allow(g, some, cols).expand_as(part)):
             return False
     return True
-
-
-def _hidden(bias: Tensor) -> Tensor | None:
-    """The entries that an additive mask of 0 and −∞ hides; None for any other bias.
-
-    The lowest number of a dtype hides like −∞, except in rows that see nothing at all.
-    """
-    hides = bias <= torch.finfo(bias.dtype).min / 2
-    if not bool((hides | (bias == 0)).all()):
-        return None
-    empty = hides.all(-1)
-    if bool(empty.any()) and bool((bias[empty] != -torch.inf).any()):
-        return None
-    return hides
-
-
-def _lowered(bias: TensorBias) -> TensorBias:
-    """The bias with rows that see nothing so low that every score added to it is lost.
-
-    In float32 the lowest number of float16 would leave them; the model adds it in float16.
-    """
-    empty = (bias.tensor <= torch.finfo(torch.float16).min / 2).all(-1, keepdim=True)
-    if not bool(empty.any()):
-        return bias
-    return TensorBias(bias.tensor.float().masked_fill(empty, torch.finfo(torch.float32).min))
-
-
-def _some(keys: Tensor) -> Tensor | None:
-    """The keys that are seen, None if all are."""
-    return None if bool(keys.all()) else keys.clone()
 
 
 def _keys_mask(keys: Tensor, lead: int) -> Mask:
