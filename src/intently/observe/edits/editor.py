@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from intently.core.attention import Attention
-from intently.core.kernels.operands import transformed
 from intently.core.masks import Geometry
 from intently.core.matrix import Dense, LazyMatrix
 from intently.errors import KernelError, KindError, UnverifiedError, build
@@ -22,15 +21,7 @@ from intently.observe.edits.rules import product
 from intently.observe.edits.texts import Texts
 from intently.observe.generation.call_masks import trimmed
 from intently.observe.recording.labels import Tokens
-from intently.observe.watching.call import (
-    IN_FUNC,
-    After,
-    AttentionSpec,
-    Call,
-    numberless,
-    operand,
-    traced,
-)
+from intently.observe.watching.call import After, AttentionSpec, Call, numberless, operand, traced
 from intently.observe.watching.checking import Verdict, check
 from intently.observe.watching.doors import listen
 from intently.observe.watching.mask_inference import KnownMasks
@@ -38,8 +29,6 @@ from intently.observe.watching.modules import Names, check_module, comes_from_el
 from intently.observe.watching.scope import Changing, Made, in_backward
 from intently.observe.watching.unseen import unseen
 
-NO_DOOR = "an operator of PyTorch that was called directly"
-OTHERS = "its queries and keys give others"
 CAN_CHANGE = "a call that edits can change"
 PLANNED = 4
 """Lines of a plan at most that are kept of one module."""
@@ -197,7 +186,7 @@ class Editor(Changing):
         if name is None:
             return result, make
         found = [(pattern, edit) for pattern, edit in self._edits.items() if matches(name, pattern)]
-        call = (IN_FUNC if transformed() else traced()) or make()
+        call = traced() or make()
         if isinstance(call, Call):
             call = numberless(call) or call
         if isinstance(call, str):
@@ -210,7 +199,8 @@ class Editor(Changing):
                 self.failed = error
                 raise
         else:
-            self._texts.axes(name, call.q.shape[-2], self._shown(call)[1], self._across(call))
+            seen = comes_from_elsewhere(call, self.running.inputs)
+            self._texts.axes(name, call.q.shape[-2], self._shown(call)[1], seen)
         return result, lambda: call
 
     def _edited(
@@ -220,7 +210,8 @@ class Editor(Changing):
         number = max(0, self._calls.get(name, -1) + (not again))
         self._calls[name] = number
         call, matrix, shown, v = self._read(name, number, call)
-        axes = self._texts.axes(name, matrix.shape[-2], shown, self._across(call))
+        seen = comes_from_elsewhere(call, self.running.inputs)
+        axes = self._texts.axes(name, matrix.shape[-2], shown, seen)
         scene = Scene(name, number, matrix, v, *axes, call.passed)
         for pattern, edit in found:
             before, scene.touched = scene.touched, torch.zeros_like(scene.touched)
@@ -231,7 +222,8 @@ class Editor(Changing):
         if not bool(scene.touched.any()):
             return result, lambda: call
         if call.put is None or call.shut is not None:
-            raise build(KernelError, name, CAN_CHANGE, call.shut or NO_DOOR)
+            got = call.shut or "an operator of PyTorch that was called directly"
+            raise build(KernelError, name, CAN_CHANGE, got)
         said = " & ".join(repr(edit) for _, edit in found)
         told = said if call.edited is None else f"{call.edited} & {said}"
         part = Part.edited(scene)
@@ -241,9 +233,6 @@ class Editor(Changing):
             applied.plans[part.plan(scene)] = None
         y, after = _output(call, scene, part)
         return call.put(y, scene.matrix), partial(_as_call, call, scene, after, told)
-
-    def _across(self, call: Call) -> bool | None:
-        return comes_from_elsewhere(call, self.running.inputs)
 
     def _shown(self, call: Call) -> tuple[AttentionSpec, Tensor]:
         """The arguments of a call and what its cache shows, without places that are not written."""
@@ -271,7 +260,7 @@ class Editor(Changing):
             with torch.no_grad():
                 verdict = check(replace(call, v=v, how=how), matrix, number)
         if call.as_weights is not None and verdict.verified is not True:
-            return self._read(name, number, call.as_weights(OTHERS))
+            return self._read(name, number, call.as_weights("its queries and keys give others"))
         if verdict.verified is False:
             expected = "weights that give the output of the model"
             raise build(UnverifiedError, name, expected, "others", verdict.why)
@@ -312,7 +301,8 @@ def _given_rows(scene: Scene, y: Tensor, rows: Tensor) -> Tensor:
 def _mixed(matrix: LazyMatrix, v: Tensor, rows: Tensor) -> Tensor:
     """Rows of matrix @ v; many at once by a kernel, few by their weights."""
     few = len(rows) <= matrix.shape[-2] // 2
-    y = product(Dense(matrix[..., rows, :]) if few else matrix, v.to(matrix.dtype))
+    some = Dense(matrix[..., rows, :].to(matrix.dtype)) if few else matrix
+    y = product(some, v.to(matrix.dtype))
     return y if few else y.index_select(-2, rows)
 
 

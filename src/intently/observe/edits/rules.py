@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from intently.core.attention import Attention, attend
 from intently.core.biases import as_bias
 from intently.core.kernels.problem import Problem
-from intently.core.masks import Geometry, Mask, allowed, causal, window
+from intently.core.masks import Geometry, Mask, allowed, causal
 from intently.core.matrix import Dense
 from intently.core.matrix.labelling import HIDDEN, tensors
 from intently.core.matrix.lazy import Derived, LazyMatrix
+from intently.core.matrix.patterns import previous as before
 from intently.core.scores import Dot
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.arrays import Numbers
@@ -158,11 +159,7 @@ class previous(OnRows):  # noqa: N801
         if scene.across:
             expected = "layers in which a text attends to itself"
             raise build(ArgumentError, "edits.previous", expected, f"cross-attention {scene.name}")
-        at = scene.rows.at - (scene.keys.total - len(scene.keys.at))
-        start = int(at[0]) if len(at) else 0
-        rule = window(1, 0, start) & ~window(0, 0, start)
-        if start == 0:
-            rule = rule | (allowed((at == 0)[:, None]) & causal(0))
+        rule = before() | (allowed((scene.rows.at == 0)[:, None]) & causal())
         follow = lambda p: _without_scores(p).replaced(mask=rule)  # noqa: E731
         _take(scene, _changed(scene.matrix, follow), self.over(scene))
 
@@ -243,7 +240,7 @@ class replace(OnRows):  # noqa: N801 - written as a function: edits.replace(seen
             fix = 'replace queries and keys first, or part="weights"'
             raise build(ArgumentError, "part", expected, "weights alone", cause, fix)
         else:
-            p, other = scene.matrix.problem, entry.attention()
+            p, other = scene.matrix.problem, cast(Any, entry.attention())
             if self.part == "queries":
                 over = fit(over, p.q.ndim - 1)[..., None]
                 made = {"q": torch.where(over, _steps_of(other.q, rows, "queries"), p.q)}
