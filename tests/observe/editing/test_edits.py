@@ -136,6 +136,45 @@ def test_functions_of_the_weights() -> None:
     torch.testing.assert_close(found[:, :, :2], plain[:, :, :2])
 
 
+@pytest.mark.parametrize("rows", [None, slice(1, None), [2]])
+def test_functions_of_the_weights_of_heads_that_share_keys(rows: Any) -> None:
+    class Grouped(nn.Module):
+        def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+    attend, (q, k, v) = Grouped(), qkv()
+    k, v = k[:, :2], v[:, :2]
+    with it.edit(attend, edits.weights(lambda w: w.flip(-1), rows=rows)):
+        y = attend(q, k, v)
+    plain = (q @ k.repeat_interleave(2, 1).mT / 2).softmax(-1)
+    flipped = plain.clone()
+    at = slice(None) if rows is None else rows
+    flipped[:, :, at] = plain.flip(-1)[:, :, at]
+    torch.testing.assert_close(y, flipped @ v.repeat_interleave(2, 1))
+
+
+@pytest.mark.parametrize("sinks", [None, torch.tensor([0.5, -1.0, 0.0, 2.0])])
+@pytest.mark.parametrize("softcap", [None, 0.7])
+def test_a_power_acts_on_all_that_makes_the_weights(
+    softcap: float | None, sinks: Tensor | None
+) -> None:
+    class Ours(nn.Module):
+        def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            given: Any = {"bias": it.alibi(H), "softcap": softcap, "sinks": sinks}
+            return it.attention(q, k, v, mask=it.causal(), **given)
+
+    def squared(w: Tensor) -> Tensor:
+        rest = 0 if sinks is None else (1 - w.sum(-1, True)).square()
+        return w.square() / (w.square().sum(-1, True) + rest)
+
+    found = []
+    for edit in (edits.sharpen(2.0, heads=[0, 3]), edits.weights(squared, heads=[0, 3])):
+        attend = Ours()
+        with it.edit(attend, edit):
+            found.append(attend(*qkv()))
+    torch.testing.assert_close(*found)
+
+
 def test_weights_that_are_no_shares_act_and_are_kept() -> None:
     attend, given = Attend(), qkv()
     with it.edit(attend, edits.weights(lambda w: -3 * w)), it.watch(attend) as seen:

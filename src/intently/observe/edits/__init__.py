@@ -8,40 +8,26 @@ off(heads=[3]) & forbid(heads=2, rows='because', keys=[4])
 """
 
 from intently.foundation.on_demand import listed
-from intently.observe.edits.each import Attending, Each, each_head, each_key, each_layer
-from intently.observe.edits.edit import Edit, Joined, Scene, during
-from intently.observe.edits.given import replace, weights
-from intently.observe.edits.places import region
+from intently.observe.edits.edit import Edit, Joined, Scene, during, region
 from intently.observe.edits.rules import (
+    Attending,
+    Each,
+    each_head,
+    each_key,
+    each_layer,
     favour,
     forbid,
     look_only_at,
     off,
     previous,
+    replace,
     sharpen,
     uniform,
+    weights,
 )
 
-__all__ = [
-    "Attending",
-    "Each",
-    "Edit",
-    "Joined",
-    "Scene",
-    "during",
-    "each_head",
-    "each_key",
-    "each_layer",
-    "favour",
-    "forbid",
-    "look_only_at",
-    "off",
-    "previous",
-    "region",
-    "replace",
-    "sharpen",
-    "uniform",
-    "weights",
-]
+__all__ = ["Attending", "Each", "Edit", "Joined", "Scene", "during", "each_head", "each_key"]
+__all__ += ["each_layer", "favour", "forbid", "look_only_at", "off", "previous", "region"]
+__all__ += ["replace", "sharpen", "uniform", "weights"]
 
 __dir__ = listed(__name__)

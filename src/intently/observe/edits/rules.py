@@ -1,31 +1,36 @@
-"""Edits by a rule: heads that are off, keys that are forbidden or favoured, other weights."""
+"""The edits: heads off, keys forbidden or favoured, weights by a rule, parts of another run."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from intently.core.attention import Attention, attend
 from intently.core.biases import as_bias
-from intently.core.kernels.operands import no_autocast
 from intently.core.kernels.problem import Problem
-from intently.core.masks import Geometry, Mask, allowed, causal, window
+from intently.core.masks import Geometry, Mask, allowed, causal
 from intently.core.matrix import Dense
 from intently.core.matrix.labelling import HIDDEN, tensors
 from intently.core.matrix.lazy import Derived, LazyMatrix
+from intently.core.matrix.patterns import previous as before
 from intently.core.scores import Dot
-from intently.errors import ArgumentError, build
+from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.arrays import Numbers
-from intently.foundation.checks import is_number
-from intently.observe.edits.edit import OnRows, Scene, fit
-from intently.observe.edits.places import Steps
+from intently.foundation.checks import check_kind, check_word, is_number
+from intently.observe.edits.edit import Edit, OnRows, Scene, Steps, fit
+from intently.observe.recording.recording import Recording
 
 Keys: TypeAlias = "Steps | Mask"
+Placed: TypeAlias = tuple[dict[str, Any], Mapping[str, Edit]]
+"""Where an edit acts (layer, head …), and the edit by the name of its module."""
+
+Part: TypeAlias = Literal["weights", "queries", "keys", "values", "outputs"]
+LENGTHS = "run texts of one length"
 
 
 @dataclass(frozen=True, repr=False, eq=False, kw_only=True)
@@ -61,7 +66,7 @@ class forbid(OnRows):  # noqa: N801
 
     def change(self, scene: Scene) -> None:
         """Hide the keys from the rows."""
-        if _are_there(scene, self.keys):
+        if isinstance(self.keys, Mask) or scene.keys.chosen(self.keys).any():
             _hide(scene, self.over(scene), _cells(scene, self.keys))
 
 
@@ -73,8 +78,7 @@ class look_only_at(OnRows):  # noqa: N801
 
     def change(self, scene: Scene) -> None:
         """Hide all other keys from the rows."""
-        over = self.over(scene)
-        _hide(scene, over, ~_cells(scene, self.keys))
+        _hide(scene, self.over(scene), ~_cells(scene, self.keys))
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -95,19 +99,16 @@ class favour(OnRows):  # noqa: N801
 
     def change(self, scene: Scene) -> None:
         """Add log factor to the scores of the keys."""
-        if not _are_there(scene, self.keys):
+        keys = scene.keys.chosen(self.keys)
+        if not bool(keys.any()):
             return
-        over, keys = self.over(scene), scene.keys.chosen(self.keys)
+        over = self.over(scene)
         if _no_shares(scene.matrix):
             more = torch.where(keys, self.factor, 1.0)
-            _take(scene, Dense(scene.matrix.dense() * more), over)
-            return
+            return _take(scene, Dense(scene.matrix.dense() * more), over)
         added = as_bias((keys * math.log(self.factor)).to(scene.values.dtype))
-
-        def favoured(p: Problem) -> Problem:
-            return p.replaced(bias=added if p.bias is None else p.bias + added)
-
-        _take(scene, _changed(scene.matrix, favoured), over)
+        more = lambda p: p.replaced(bias=added if p.bias is None else p.bias + added)  # noqa: E731
+        _take(scene, _changed(scene.matrix, more), over)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -123,15 +124,18 @@ class sharpen(OnRows):  # noqa: N801
         _check_positive(self.power, "power", "to spread a row evenly, use uniform()")
 
     def change(self, scene: Scene) -> None:
-        """Multiply the scores by the power."""
-        over, matrix = self.over(scene), scene.matrix
-        p = matrix.problem if isinstance(matrix, Attention) else None
-        if p is not None and _is_plain(p):
-            power = torch.where(fit(over, p.q.ndim - 1), self.power, 1.0).to(p.q.dtype)
-            scene.matrix = Attention(p.replaced(q=p.q * power[..., None]))
-            return
-        sinks = p is None or p.sinks is not None
-        _take(scene, Sharpened(matrix, self.power, sinks), over)
+        """Multiply the logits by the power."""
+        _take(scene, _changed(scene.matrix, self._powered), self.over(scene))
+
+    def _powered(self, p: Problem) -> Problem:
+        power, bias, sinks = self.power, p.bias_tile(), p.sinks
+        if bias is not None:  # what hid by the lowest number goes on to do so
+            low = torch.finfo(p.q.dtype).min
+            made = torch.where(bias.isneginf(), bias, (bias * power).clamp_min(low))
+            bias = as_bias(made.to(p.q.dtype))
+        softcap = None if p.softcap is None else p.softcap * power
+        sinks = None if sinks is None else sinks * power
+        return p.replaced(scale=p.scale * power, bias=bias, softcap=softcap, sinks=sinks)
 
 
 @dataclass(frozen=True, repr=False, eq=False, kw_only=True)
@@ -140,8 +144,7 @@ class uniform(OnRows):  # noqa: N801
 
     def change(self, scene: Scene) -> None:
         """Make all scores zero."""
-        over = self.over(scene)
-        _take(scene, _changed(scene.matrix, _without_scores), over)
+        _take(scene, _changed(scene.matrix, _without_scores), self.over(scene))
 
 
 @dataclass(frozen=True, repr=False, eq=False, kw_only=True)
@@ -156,15 +159,161 @@ class previous(OnRows):  # noqa: N801
         if scene.across:
             expected = "layers in which a text attends to itself"
             raise build(ArgumentError, "edits.previous", expected, f"cross-attention {scene.name}")
-        over = self.over(scene)
-        at = scene.rows.at - scene.first_key
-        before = (at - 1).clamp_min(0)
-        start = int(at[0]) if len(at) else 0
-        rule = window(1, 0, start) & ~window(0, 0, start)
-        if start == 0:
-            rule = rule | (allowed((at == before)[:, None]) & causal(0))
+        rule = before() | (allowed((scene.rows.at == 0)[:, None]) & causal())
         follow = lambda p: _without_scores(p).replaced(mask=rule)  # noqa: E731
-        _take(scene, _changed(scene.matrix, follow), over)
+        _take(scene, _changed(scene.matrix, follow), self.over(scene))
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class weights(OnRows):  # noqa: N801
+    """Weights that a function of the dense (…, h, t, s) weights returns, in the rows named.
+
+    The weights are refused, as `LazyMatrix.dense` refuses them, where they would fill the memory.
+    Raises `ArgumentError` if the function returns another shape.
+
+    >>> weights(lambda w: w.flip(-1), heads=[0])  # doctest: +ELLIPSIS
+    weights(heads=[0], function=<function ...>)
+    """
+
+    function: Callable[[Tensor], Tensor]
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            expected = "a function of the dense weights (…, h, t, s)"
+            raise build(KindError, "function", expected, type(self.function).__name__)
+
+    def change(self, scene: Scene) -> None:
+        """Pass the dense weights to the function."""
+        over, dense = self.over(scene), scene.matrix.dense()
+        found = self.function(dense)
+        if not isinstance(found, Tensor) or found.shape != dense.shape:
+            expected = f"weights of shape {tuple(dense.shape)}, (…, h, t, s)"
+            raise build(ArgumentError, "edits.weights", expected, shape_of(found))
+        _take(scene, Dense(found), over)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class replace(OnRows):  # noqa: N801 - written as a function: edits.replace(seen, heads=[3])
+    """Weights (or another part) that another run had in the same layer: activation patching.
+
+    ``recording`` is what `intently.watch` kept of the run, ``part`` "weights", "queries", "keys",
+    "values" or "outputs" (A @ v before the output projection); ``rows`` are steps of the queries'
+    text, of the keys' text for "keys" and "values". For "values" and "outputs" the run has to be
+    watched with ``gradients=True``, which keeps v. Raises `ArgumentError` if the other run has no
+    such layer, head or step.
+
+    Source: Meng et al. 2022, "Locating and editing factual associations in GPT", section 2.
+    """
+
+    recording: Recording
+    part: Part = "weights"
+
+    def __post_init__(self) -> None:
+        check_word(self.part, "part", get_args(Part))
+        expected = "what it.watch(model) kept of another run"
+        check_kind(self.recording, Recording, "recording", expected)
+
+    def change(self, scene: Scene) -> None:
+        """Take the part from the other run."""
+        entries = self.recording.entries(scene.name)
+        if len(entries) > 1 and scene.index >= len(entries):
+            expected = f"{scene.index + 1} calls of {scene.name}"
+            raise build(ArgumentError, "recording", expected, f"{len(entries)}")
+        entry = entries[min(scene.index, len(entries) - 1)]
+        if self.part in ("keys", "values"):  # every row of their heads counts as touched
+            over = self.over_heads(scene)
+            scene.touched = scene.touched | over
+            over = over & scene.keys.chosen(self.rows)
+        else:
+            over = self.over(scene)
+        rows, keys = scene.rows.at, scene.keys.at
+        if self.part == "weights":
+            _take(scene, _of_run(entry.matrix(), scene), over)
+        elif self.part == "outputs":
+            y = entry.matrix() @ entry.v()
+            scene.outputs.append((over, _steps_of(y, rows, "outputs")))
+        elif self.part == "values":
+            scene.values = _grouped(_steps_of(entry.v(), keys, "values"), scene.values, over)
+        elif not isinstance(scene.matrix, Attention):
+            expected = f"weights of {scene.name} that follow from its queries and keys"
+            cause = "what watch keeps as weights has neither, nor has what another edit made"
+            fix = 'replace queries and keys first, or part="weights"'
+            raise build(ArgumentError, "part", expected, "weights alone", cause, fix)
+        else:
+            p, other = scene.matrix.problem, cast(Any, entry.attention())
+            if self.part == "queries":
+                over = fit(over, p.q.ndim - 1)[..., None]
+                made = {"q": torch.where(over, _steps_of(other.q, rows, "queries"), p.q)}
+            else:
+                made = {"k": _grouped(_steps_of(other.k, keys, "keys"), p.k, over)}
+            scene.matrix = Attention(p.replaced(**made))
+
+
+# --- one edit for each head, layer or key ---------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Attending:
+    """A module that attended in a run, with the most heads and keys that it had."""
+
+    name: str
+    heads: int
+    keys: int
+
+
+@dataclass(frozen=True)
+class Each:
+    """One edit for each place in ``part``, a model or a module of it; ``places`` lists them."""
+
+    part: nn.Module
+    places: Callable[[Attending], Iterator[tuple[dict[str, Any], Edit]]]
+
+    def placed(self, attended: Sequence[Attending]) -> list[Placed]:
+        """The edits of all places, in the order in which the modules attended."""
+        return [
+            ({"layer": layer.name, **place}, {layer.name: edit})
+            for layer in attended
+            for place, edit in self.places(layer)
+        ]
+
+
+def each_head(part: nn.Module, edit: Callable[..., Edit] = off) -> Each:
+    """Return ``edit(heads=[n])`` for each head of each layer, by default the head switched off.
+
+    ``part`` is a model, or the module of it in which the heads are.
+
+    Source: Michel, Levy & Neubig 2019, "Are sixteen heads really better than one?", section 3.
+
+    >>> layer = nn.MultiheadAttention(8, 2)
+    >>> each_head(layer).placed([Attending("MultiheadAttention", 2, 5)])[1]
+    ({'layer': 'MultiheadAttention', 'head': 1}, {'MultiheadAttention': off(heads=[1])})
+    """
+    return Each(part, lambda at: (({"head": n}, edit(heads=[n])) for n in range(at.heads)))
+
+
+def each_layer(part: nn.Module, edit: Callable[..., Edit] = off) -> Each:
+    """Return ``edit()`` for each layer, by default all of its heads switched off.
+
+    >>> layer = nn.MultiheadAttention(8, 2)
+    >>> each_layer(layer).placed([Attending("MultiheadAttention", 2, 5)])
+    [({'layer': 'MultiheadAttention'}, {'MultiheadAttention': off()})]
+    """
+    return Each(part, lambda at: iter([({}, edit())]))
+
+
+def each_key(part: nn.Module, edit: Callable[..., Edit] = forbid) -> Each:
+    """Return ``edit(keys=[n])`` for each key of each layer, by default the key forbidden.
+
+    Source: Geva et al. 2023, "Dissecting recall of factual associations", section 4.
+
+    >>> layer = nn.MultiheadAttention(8, 2)
+    >>> each_key(layer).placed([Attending("MultiheadAttention", 2, 5)])[4]
+    ({'layer': 'MultiheadAttention', 'key': 4}, {'MultiheadAttention': forbid(keys=[4])})
+    """
+    return Each(part, lambda at: (({"key": n}, edit(keys=[n])) for n in range(at.keys)))
+
+
+# --- what they share ------------------------------------------------------------------------------
 
 
 def _check_positive(value: float, name: str, fix: str) -> None:
@@ -172,34 +321,32 @@ def _check_positive(value: float, name: str, fix: str) -> None:
         raise build(ArgumentError, name, "a positive number", repr(value), fix=fix)
 
 
+def _cells(scene: Scene, keys: Keys) -> Mask:
+    """The cells of keys that are named, as a mask."""
+    return keys if isinstance(keys, Mask) else allowed(scene.keys.chosen(keys)[None])
+
+
 def _hide(scene: Scene, over: Tensor, cells: Mask | None = None) -> None:
     """Hide ``cells`` (all of them unless given) in the rows ``over`` (b, h, t)."""
-    rows = allowed(fit(over, scene.matrix.ndim - 1)[..., None])
+    matrix, rows = scene.matrix, allowed(fit(over, scene.matrix.ndim - 1)[..., None])
     hidden = rows if cells is None else rows & cells
-    if _no_shares(scene.matrix):
-        *lead, t, s = scene.matrix.shape
-        there = hidden.dense(Geometry(tuple(lead), t, s, scene.matrix.device))
-        scene.matrix = Dense(scene.matrix.dense().masked_fill(there, 0))
+    if _no_shares(matrix):
+        *lead, t, s = matrix.shape
+        there = hidden.dense(Geometry(tuple(lead), t, s, matrix.device))
+        scene.matrix = Dense(matrix.dense().masked_fill(there, 0))
         return
-
-    def hide(p: Problem) -> Problem:
-        return p.replaced(mask=~hidden if p.mask is None else p.mask & ~hidden)
-
-    changed = _changed(scene.matrix, hide)
-    if isinstance(scene.matrix, Attention):
+    hide = lambda p: p.replaced(mask=~hidden if p.mask is None else p.mask & ~hidden)  # noqa: E731
+    changed = _changed(matrix, hide)
+    if isinstance(matrix, Attention):
         scene.matrix = changed
     else:  # weights that do not sum to 1 stay as they are in other rows
         _take(scene, changed, over)
 
 
-def _are_there(scene: Scene, keys: Keys) -> bool:
-    """Whether a call has some of the keys; a generation may not have reached them."""
-    return isinstance(keys, Mask) or bool(scene.keys.chosen(keys).any())
-
-
-def _cells(scene: Scene, keys: Keys) -> Mask:
-    """The cells of keys that are named, as a mask."""
-    return keys if isinstance(keys, Mask) else allowed(scene.keys.chosen(keys)[None])
+def _take(scene: Scene, other: LazyMatrix, over: Tensor) -> None:
+    """Take the rows ``over`` (b, h, t) of another matrix."""
+    over = fit(over, scene.matrix.ndim - 1)
+    scene.matrix = other if bool(over.all()) else Chosen(scene.matrix, other, over)
 
 
 def _changed(matrix: LazyMatrix, change: Callable[[Problem], Problem]) -> LazyMatrix:
@@ -209,10 +356,10 @@ def _changed(matrix: LazyMatrix, change: Callable[[Problem], Problem]) -> LazyMa
     if isinstance(matrix, Attention):
         return Attention(change(matrix.problem))
     w = matrix.dense()
-    return Attention(change(of_weights(w if w.dtype is torch.float64 else w.float())))
+    return Attention(change(_of_weights(w if w.dtype is torch.float64 else w.float())))
 
 
-def of_weights(weights: Tensor) -> Problem:
+def _of_weights(weights: Tensor) -> Problem:
     """The problem whose weights are those given (…, t, s); a sink takes what rows lack to 1.
 
     Rows that sum to more than 1 sum to 1 in it.
@@ -249,15 +396,55 @@ def _without_scores(p: Problem) -> Problem:
     return p.replaced(q=p.q * 0, bias=None, sinks=None, softcap=None, score=Dot(), mask=mask)
 
 
-def _is_plain(p: Problem) -> bool:
-    """Whether weights are a softmax of products alone, so that queries scale all scores."""
-    return type(p.score) is Dot and (p.bias, p.sinks, p.softcap) == (None, None, None)
+def _of_run(other: LazyMatrix, scene: Scene) -> LazyMatrix:
+    """The weights of another run at the positions of the scene's, of its first keys.
+
+    One batch row serves all.
+    """
+    matrix, keys, (t, s) = scene.matrix, scene.keys, other.shape[-2:]
+    got = f"weights {tuple(other.shape)}"
+    if (t, s) != matrix.shape[-2:]:
+        rows = scene.rows.at - (0 if scene.across else s - t)
+        if keys.total <= s and bool(((rows >= 0) & (rows < t)).all()):
+            other = Dense(other.tile(rows, keys.at))
+    if other.shape == matrix.shape:
+        return other
+    if other.ndim != matrix.ndim or any(a not in (1, b) for a, b in zip(other.shape, matrix.shape)):
+        expected = f"weights {tuple(matrix.shape)} that end at row {scene.rows.total}"
+        raise build(ArgumentError, "recording", expected, got, fix=LENGTHS)
+    if isinstance(other, Attention):
+        p, lead = other.problem, tuple(matrix.shape[:-2])
+        return Attention(p.replaced(geometry=p.geometry._replace(lead=lead)))
+    return Dense(other.dense().expand(matrix.shape))
 
 
-def _take(scene: Scene, other: LazyMatrix, over: Tensor) -> None:
-    """Take the rows ``over`` (b, h, t) of another matrix."""
-    over = fit(over, scene.matrix.ndim - 1)
-    scene.matrix = other if bool(over.all()) else Chosen(scene.matrix, other, over)
+def _steps_of(x: Tensor, at: Tensor, part: str) -> Tensor:
+    """The steps ``at`` (n,) of x (…, steps, d); all of them if x has as many as the call."""
+    steps = x.shape[-2]
+    first, last = (int(at.min()), int(at.max())) if len(at) else (0, -1)
+    if steps == last - first + 1:
+        return x.index_select(-2, at - first)
+    if steps <= last:
+        expected, got = f"{part} of {last + 1} steps", f"{part} of {steps} steps"
+        raise build(ArgumentError, "recording", expected, got, fix=LENGTHS)
+    return x.index_select(-2, at)
+
+
+def _grouped(new: Tensor, old: Tensor, over: Tensor) -> Tensor:
+    """Old keys or values (…, g, s, d), the new ones where a head (b, h, s) is named."""
+    groups = over.unflatten(1, (old.shape[-3] if old.ndim > 2 else 1, -1))
+    if bool((groups.any(2) != groups.all(2)).any()):
+        expected = f"all {groups.shape[2]} query heads of each group, which share keys and values"
+        raise build(ArgumentError, "heads", expected, "some of them")
+    return torch.where(fit(groups.any(2), old.ndim - 1)[..., None], new, old)
+
+
+def product(matrix: LazyMatrix, v: Any) -> Tensor:
+    """Return the product of weights and values of groups (…, g, s, e), as kernels know them."""
+    h = matrix.shape[-3:-2]
+    if isinstance(matrix, Dense) and h and v.ndim > 2 and v.shape[-3] not in (1, *h):
+        v = v.repeat_interleave(h[0] // v.shape[-3], -3)
+    return matrix @ v
 
 
 class Chosen(Derived):
@@ -274,7 +461,7 @@ class Chosen(Derived):
 
     def matmul(self, v: Tensor | Numbers) -> Tensor:
         """Y (…, t, e) = weights @ v (…, s, e)."""
-        ours, theirs = self.matrix.matmul(v), self.other.matmul(v)
+        ours, theirs = product(self.matrix, v), product(self.other, v)
         return torch.where(self.over[..., None], theirs.to(ours.dtype), ours)
 
     def _lead(self, index: tuple[Any, ...]) -> LazyMatrix:
@@ -282,45 +469,3 @@ class Chosen(Derived):
         if bool(over.all()):
             return self.other[index]
         return Chosen(self.matrix[index], self.other[index], over)
-
-    def _to(self, device: torch.device) -> LazyMatrix:
-        return Chosen(self.matrix.to(device), self.other.to(device), self.over.to(device))
-
-
-class Sharpened(Derived):
-    """Weights w as w^power / (Σ w^power + r^power); r is the rest, which sinks take."""
-
-    def __init__(self, matrix: LazyMatrix, power: float, sinks: bool) -> None:
-        super().__init__(matrix)
-        self.power, self.sinks = power, sinks
-
-    def tile(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor:
-        w = self.matrix.tile(rows)
-        top = w.detach().amax(-1, keepdim=True)
-        top = torch.where(top > 0, top, 1)
-        raised = torch.where(w > 0, (w / top).clamp_min(torch.finfo(w.dtype).tiny), 1) ** self.power
-        raised = torch.where(w > 0, raised, 0)
-        whole = raised.sum(-1, keepdim=True)
-        if self.sinks:
-            whole = whole + ((1 - w.sum(-1, keepdim=True)).clamp_min(0) / top) ** self.power
-        found = raised / torch.where(whole > 0, whole, 1)
-        return found if cols is None else found.index_select(-1, cols)
-
-    def matmul(self, v: Tensor | Numbers) -> Tensor:
-        """Y (…, t, e) = weights @ v (…, s, e), some rows at a time."""
-        return in_blocks(self, v, self.tile)
-
-    def _parts(self, change: Callable[[Tensor], Tensor]) -> tuple[Any, ...]:
-        return self.power, self.sinks
-
-
-def in_blocks(matrix: LazyMatrix, v: Tensor | Numbers, tile: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return the product of rows that ``tile`` computes with v (…, s, e), some rows at a time."""
-    v = matrix._operand(v)
-    h, own = matrix.shape[:-2][-1:], v.shape[:-2][-1:]
-    if h and own and own[0] not in (1, h[0]):
-        v = v.repeat_interleave(h[0] // own[0], -3)
-    rows = torch.arange(matrix.shape[-2], device=v.device)
-    with no_autocast(v.device):
-        step = max(1, 2**22 // max(1, matrix._row_size()))
-        return torch.cat([tile(some) @ v for some in rows.split(step)], -2)

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
-from intently.core.matrix import LazyMatrix
 from intently.core.matrix.labelling import crosses, side
 from intently.errors import KindError, build
-from intently.observe.edits import Scene
+from intently.observe.edits.edit import Axis
 from intently.observe.recording.labels import Tokens, checked, is_pair, is_rows
 from intently.observe.storage.stores import identity
 
 COMPARED = 8
 """Last keys of a call at most that tell whether a window goes on after them."""
-
-
-class Place(NamedTuple):
-    """Where a call stands: query i at ``first + i % (t / texts)``, key j at ``first_key + j``."""
-
-    across: bool
-    first: int
-    first_key: int = 0
-    texts: int = 1
 
 
 class Before(NamedTuple):
@@ -60,82 +51,55 @@ class Texts:
         """Batch rows and queries of the last self-attention, and the position of the first."""
         self._before: dict[str, Before] = {}
 
-    def passed(self, name: str, t: int, k: Tensor, seen: bool | None) -> None:
-        """Hear of a call of t queries and keys (…, s, d) that nobody edits.
+    def axes(self, name: str, t: int, k: Tensor, seen: bool | None) -> tuple[bool, Axis, Axis]:
+        """Whether a call of t queries reads two texts, and its rows and keys in them.
 
-        ``seen`` says whether keys came from elsewhere than queries, as far as that was seen.
+        Its cache shows the keys (…, s, d). ``seen`` says whether they came from elsewhere than
+        queries, as far as that was seen. The queries of beams that share their keys are several
+        texts, one after the other.
         """
-        self._place(name, t, k, seen)
-
-    def scene(
-        self, name: str, number: int, matrix: LazyMatrix, k: Tensor, v: Tensor, seen: bool | None
-    ) -> Scene:
-        """The scene of a call; k are the keys that its cache shows."""
-        place = self._place(name, matrix.shape[-2], k, seen)
-        own, keys = self._sides(name, place.across)
-        across, first, first_key, texts = place
-        return Scene(name, number, matrix, v, first, first_key, texts, across, own, keys)
-
-    def _place(self, name: str, t: int, k: Tensor, seen: bool | None) -> Place:
         s = k.shape[-2]
-        across = self._crosses(name, t, s) if seen is None else seen
+        across = crosses(name, self._names, seen)
+        if across is None:  # outside of a decoder, an encoder's text if none attends to itself
+            alone = self._encodes and not self._crossing and self._last is None
+            across = t > s or (alone and side(name) is None)
         if seen:
             self._crossing.add(_layer(name))
-        before = self._before.get(name)
+        before, first, texts, last = self._before.get(name), s - t, 1, k
         if across:
-            place = self._across(t, k, before)
+            first, texts = self._first_across(t, k, before)
         else:
-            first = s - t
             if before is not None and 0 < first < before.steps and _goes_on(k, first, before.last):
                 first = before.steps
             self._last = _batch(k), t, first
-            place = Place(False, first, max(0, first + t - s))
-        last = k if across else k[..., -COMPARED:, :].detach().clone()
-        self._before[name] = Before(place.first + t // place.texts, k, last)
-        return place
+            last = k[..., -COMPARED:, :].detach().clone()
+        end, first_key = first + t // texts, 0 if across else max(0, first + t - s)
+        self._before[name] = Before(end, k, last)
+        own, keys = self._sides(name, across)
+        rows = Axis("rows", torch.arange(first, end, device=k.device).repeat(texts), end, own)
+        at = torch.arange(first_key, first_key + s, device=k.device)
+        return across, rows, Axis("keys", at, first_key + s, keys)
 
-    def _crosses(self, name: str, t: int, s: int) -> bool:
-        """Whether a module attends to another text, judged by its name and those beside it.
-
-        Beside an encoder and outside of a decoder, it does if no text attends to itself before.
-        """
-        known = crosses(name, self._names)
-        if known is not None:
-            return known
-        alone = self._encodes and not self._crossing and self._last is None
-        return t > s or (alone and side(name) is None)
-
-    def _across(self, t: int, k: Tensor, before: Before | None) -> Place:
+    def _first_across(self, t: int, k: Tensor, before: Before | None) -> tuple[int, int]:
+        """The position of a cross-attention's first query, and how many texts share its keys."""
         if self._last is not None:
             b, steps, first = self._last
-            texts = b // _batch(k)
-            if steps == t:
-                return Place(True, first)
-            if steps * texts == t and b == texts * _batch(k):
-                return Place(True, first, texts=texts)
+            for texts in (1, b // _batch(k)):
+                if steps * texts == t and (texts == 1 or b == texts * _batch(k)):
+                    return first, texts
         same = before is not None and identity(before.keys) == identity(k)
-        return Place(True, before.steps if before is not None and same else 0)
+        return before.steps if before is not None and same else 0, 1
 
-    def _sides(self, name: str, across: bool) -> tuple[Sequence[str] | None, Sequence[str] | None]:
+    def _sides(self, name: str, across: bool) -> tuple[Any, Any]:
         """The tokens of the queries' text and of the keys' text, None if unknown."""
-        tokens = self._tokens
-        if tokens is None:
-            return None, None
-        if not is_pair(tokens):
-            if across:
-                return None, tokens  # type: ignore[return-value]
-            own = None if self._writes(name) else tokens
-            return own, own  # type: ignore[return-value]
-        source, target = tokens
-        if across:
-            return target, source  # type: ignore[return-value]
-        own = source if side(name) == "encoder" else target
-        return own, own  # type: ignore[return-value]
-
-    def _writes(self, name: str) -> bool:
-        """Whether a self-attention belongs to a text or image that others attend from."""
-        beside = _layer(name) in self._crossing
-        return beside or (bool(self._crossing) and side(name) == "decoder")
+        if is_pair(self._tokens):
+            source, target = self._tokens
+            own = source if side(name) == "encoder" else target
+        else:
+            source, target = self._tokens, None
+            writes = bool(self._crossing) and side(name) == "decoder"
+            own = None if writes or _layer(name) in self._crossing else source
+        return (target, source) if across else (own, own)
 
 
 def _layer(name: str) -> str:

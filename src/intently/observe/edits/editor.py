@@ -1,43 +1,135 @@
-"""`Editor`: changes the calls of a model as edits say, before anybody else hears of them."""
+"""`edit`: a context manager in which a model attends what edits say."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
+from weakref import finalize
 
 import torch
 from torch import Tensor, nn
 
 from intently.core.attention import Attention
-from intently.core.kernels.operands import no_autocast, transformed
 from intently.core.masks import Geometry
 from intently.core.matrix import Dense, LazyMatrix
-from intently.errors import KernelError, UnverifiedError, build
-from intently.observe.editing.texts import Texts
-from intently.observe.edits import Edit, Scene
-from intently.observe.edits.edit import fit
+from intently.errors import KernelError, KindError, UnverifiedError, build
+from intently.observe.edits.edit import Edit, Scene, fit
+from intently.observe.edits.rules import product
+from intently.observe.edits.texts import Texts
 from intently.observe.generation.joining import trimmed
 from intently.observe.recording.labels import Tokens
-from intently.observe.watching.call import (
-    IN_FUNC,
-    After,
-    AttentionSpec,
-    Call,
-    Weights,
-    numberless,
-    operand,
-    traced,
-)
+from intently.observe.watching.call import After, AttentionSpec, Call, numberless, operand, traced
 from intently.observe.watching.checking import Verdict, check
+from intently.observe.watching.doors import listen
 from intently.observe.watching.mask_inference import KnownMasks
-from intently.observe.watching.modules import Names, comes_from_elsewhere, matches
+from intently.observe.watching.modules import Names, check_module, comes_from_elsewhere, matches
 from intently.observe.watching.scope import Changing, Made, in_backward
 from intently.observe.watching.unseen import unseen
 
-NO_DOOR = "an operator of PyTorch that was called directly"
-OTHERS = "its queries and keys give others"
+CAN_CHANGE = "a call that edits can change"
+PLANNED = 4
+"""Lines of a plan at most that are kept of one module."""
+
+
+class edit:  # noqa: N801 - used as a function: `with it.edit(model, edits.off(heads=[3])):`
+    """Change what ``model`` attends while the block runs.
+
+    ``edits`` is one edit for all layers, or a mapping from names of modules, or patterns such as
+    "decoder.layers.*.self_attn", to edits. ``tokens`` are the texts by which edits name rows and
+    keys, ``(source, target)`` for an encoder and a decoder. The model runs its own kernel; only the
+    rows and heads that an edit names are computed again and put in place, all others stay the same
+    bit for bit up to the output projection. ``str`` of what the block gets says what was computed.
+
+    A `intently.watch` around or within keeps the edited weights, and says so. Every call is
+    verified before it is changed: weights that do not give the model's output raise
+    `UnverifiedError`. Raises `ArgumentError` for patterns, heads and texts that match nothing,
+    `KernelError` for a compiled model, for a call that edits cannot change, with the operation that
+    prevents it, and at the end of the block for an edit that changed no call, with what may have
+    attended unseen.
+
+    >>> import torch, intently as it
+    >>> from intently import edits
+    >>> layer = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    >>> x = torch.ones(1, 3, 8)
+    >>> with torch.no_grad(), it.edit(layer, edits.off(heads=[0])) as done:
+    ...     y, _ = layer(x, x, x)
+    >>> print(done)
+    MultiheadAttention  1 call  off(heads=[0])
+    """
+
+    def __init__(
+        self, model: nn.Module, edits: Edit | Mapping[str, Edit], *, tokens: Tokens | None = None
+    ) -> None:
+        check_module(model)
+        given: Any = {"*": edits} if isinstance(edits, Edit) else edits
+        known = isinstance(given, Mapping) and given
+        if not known or not all(isinstance(x, Edit) for x in given.values()):
+            expected = "an edit such as edits.off(heads=[3]), or a mapping from modules to edits"
+            raise build(KindError, "edits", expected, repr(edits))
+        self._model, self._edits, self._tokens = model, dict(given), tokens
+        self._editor: Editor | None = None
+        self._doors = ExitStack()
+        self._undo = finalize(self, self._doors.close)
+        self._undo.atexit = False
+
+    def __enter__(self) -> Edited:
+        if self._editor is not None:
+            fix = "write `with it.edit(model, edits):` again"
+            expected, got = "one block for each edit", "one that was entered before"
+            raise build(KernelError, "edit", expected, got, fix=fix)
+        editor = Editor(self._model, self._edits, self._tokens)
+        try:
+            self._doors.callback(editor.close)
+            listen(editor, self._doors)
+        except BaseException:
+            self._doors.close()
+            raise
+        self._editor = editor
+        return editor.applied
+
+    def __exit__(self, *raised: Any) -> None:
+        editor = self._editor
+        if editor is None or not self._undo.alive:
+            fix = "write `with it.edit(model, edits):`, which enters and leaves it"
+            got = "one that was not entered, or was left"
+            raise build(KernelError, "edit", "the end of a block that runs", got, fix=fix)
+        left = [pattern for pattern in self._edits if pattern not in editor.used]
+        unseen = editor.unseen(left) if left else {}
+        self._doors.close()
+        self._undo.detach()  # an interrupt before leaves it to the collector
+        if editor.failed is not None and raised[1] is not editor.failed:
+            raise editor.failed  # an operator of Python tells no TypeError
+        if left and raised[0] is None:
+            ran = ", ".join(editor.applied) or "none"
+            got = "none for " + ", ".join(f"{x!r}: {self._edits[x]!r}" for x in left)
+            told = (f"{name}: {why}" for name, why in unseen.items())
+            cause = "; ".join([f"calls that were changed: {ran}", *told])
+            fix = "watch(model) lists the layers that attend; heads and rows have to exist in them"
+            raise build(KernelError, "edits", "calls that each edit changes", got, cause, fix)
+
+
+@dataclass
+class Applied:
+    """What edits did to the ``calls`` of one module, to be printed."""
+
+    name: str
+    said: str
+    calls: int = 0
+    plans: dict[str, None] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        calls = "1 call" if self.calls == 1 else f"{self.calls} calls"
+        return "\n  ".join([f"{self.name}  {calls}  {self.said}", *self.plans])
+
+
+class Edited(dict[str, Applied]):
+    """What edits did, by the name of the module: which heads and rows, how they were computed."""
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.values())) or "nothing was changed"
 
 
 class Editor(Changing):
@@ -45,11 +137,11 @@ class Editor(Changing):
 
     def __init__(self, model: nn.Module, edits: Mapping[str, Edit], tokens: Tokens | None) -> None:
         super().__init__(Names(model, list(edits)))
-        self._edits = dict(edits)
+        self._edits = edits
         self._texts = Texts(tokens, self.names.modules.values())
         self._masks = KnownMasks()
         self._calls: dict[str, int] = {}
-        self.applied: dict[str, Applied] = {}
+        self.applied = Edited()
         self.used: set[str] = set()
         """Patterns whose edits changed at least one row."""
         self.failed: TypeError | None = None
@@ -69,29 +161,22 @@ class Editor(Changing):
         found = unseen(named, self.applied, self.ran, deep=True)
         return found | {name: x for name, x in self._suspected.items() if name in named.values()}
 
-    def see(self, call: Call) -> None:
-        """A call was changed already, or is not wanted."""
+    def see(self, *heard: Any, **more: Any) -> None:
+        """Edits changed a call before others hear of it, and change nothing else."""
+
+    mixed = compiled = reordered = see
 
     def miss(self, module: nn.Module | None, source: str, why: str) -> None:
         """Refuse a call that cannot be read if it was to be edited."""
         name = None if in_backward() else self._named(module)
         if name is not None:
-            raise build(KernelError, name, "a call that edits can change", f"{source}: {why}")
+            raise build(KernelError, name, CAN_CHANGE, f"{source}: {why}")
 
     def suspect(self, module: nn.Module | None, source: str, why: str) -> None:
         """Keep it for the end, if no call is changed."""
         name = self._named(module)
         if name is not None:
             self._suspected[name] = f"{source}: {why}"
-
-    def mixed(self, module: nn.Module | None, what: str) -> None:
-        """Edits change attention only."""
-
-    def compiled(self) -> None:
-        """Compiled code attends unseen; edits that matched nothing say so at the end."""
-
-    def reordered(self, index: object) -> None:
-        """Edits name positions, which all beams share."""
 
     def changed(
         self, module: nn.Module | None, source: str, make: Made, result: Any
@@ -101,7 +186,7 @@ class Editor(Changing):
         if name is None:
             return result, make
         found = [(pattern, edit) for pattern, edit in self._edits.items() if matches(name, pattern)]
-        call = (IN_FUNC if transformed() else traced()) or make()
+        call = traced() or make()
         if isinstance(call, Call):
             call = numberless(call) or call
         if isinstance(call, str):
@@ -114,7 +199,8 @@ class Editor(Changing):
                 self.failed = error
                 raise
         else:
-            self._texts.passed(name, call.q.shape[-2], self._shown(call)[1], self._across(call))
+            seen = comes_from_elsewhere(call, self.running.inputs)
+            self._texts.axes(name, call.q.shape[-2], self._shown(call)[1], seen)
         return result, lambda: call
 
     def _edited(
@@ -124,8 +210,9 @@ class Editor(Changing):
         number = max(0, self._calls.get(name, -1) + (not again))
         self._calls[name] = number
         call, matrix, shown, v = self._read(name, number, call)
-        scene = self._texts.scene(name, number, matrix, shown, v, self._across(call))
-        scene.passed = call.passed
+        seen = comes_from_elsewhere(call, self.running.inputs)
+        axes = self._texts.axes(name, matrix.shape[-2], shown, seen)
+        scene = Scene(name, number, matrix, v, *axes, call.passed)
         for pattern, edit in found:
             before, scene.touched = scene.touched, torch.zeros_like(scene.touched)
             edit.change(scene)
@@ -135,16 +222,17 @@ class Editor(Changing):
         if not bool(scene.touched.any()):
             return result, lambda: call
         if call.put is None or call.shut is not None:
-            raise build(KernelError, name, "a call that edits can change", call.shut or NO_DOOR)
+            got = call.shut or "an operator of PyTorch that was called directly"
+            raise build(KernelError, name, CAN_CHANGE, got)
         said = " & ".join(repr(edit) for _, edit in found)
         told = said if call.edited is None else f"{call.edited} & {said}"
         part = Part.edited(scene)
-        self.applied.setdefault(name, Applied(name, said)).add(scene, part)
+        applied = self.applied.setdefault(name, Applied(name, said))
+        applied.calls += 1
+        if part is not None and len(applied.plans) < PLANNED:
+            applied.plans[part.plan(scene)] = None
         y, after = _output(call, scene, part)
         return call.put(y, scene.matrix), partial(_as_call, call, scene, after, told)
-
-    def _across(self, call: Call) -> bool | None:
-        return comes_from_elsewhere(call, self.running.inputs)
 
     def _shown(self, call: Call) -> tuple[AttentionSpec, Tensor]:
         """The arguments of a call and what its cache shows, without places that are not written."""
@@ -167,20 +255,16 @@ class Editor(Changing):
         s = shown.shape[-2]
         v = operand(call.v)[..., :s, :]
         matrix = replace(how, dropout=0.0).attend(operand(call.q), operand(call.k)[..., :s, :])
-        verdict = self._verdict(replace(call, v=v, how=how), matrix, number)
+        verdict = Verdict(None)
+        if not number & (number - 1) or number % 32 == 0 or call.as_weights is not None:
+            with torch.no_grad():
+                verdict = check(replace(call, v=v, how=how), matrix, number)
         if call.as_weights is not None and verdict.verified is not True:
-            return self._read(name, number, call.as_weights(OTHERS))
+            return self._read(name, number, call.as_weights("its queries and keys give others"))
         if verdict.verified is False:
             expected = "weights that give the output of the model"
             raise build(UnverifiedError, name, expected, "others", verdict.why)
         return call, matrix if isinstance(matrix, Attention) else Dense(matrix.dense()), shown, v
-
-    def _verdict(self, call: Call, matrix: Weights, number: int) -> Verdict:
-        seldom = number and number & (number - 1) and number % 32
-        if seldom and call.as_weights is None:
-            return Verdict(None)
-        with torch.no_grad():
-            return check(call, matrix, number)
 
 
 def _output(call: Call, scene: Scene, part: Part | None) -> tuple[Tensor, Tensor | After]:
@@ -191,10 +275,9 @@ def _output(call: Call, scene: Scene, part: Part | None) -> tuple[Tensor, Tensor
     if isinstance(call.y, Tensor):
         y = call.y.clone()
         if part is not None:
-            over = part.of(scene.touched.expand(scene.batch.total, -1, -1))
-            made = _mixed(
-                part.matrix(matrix), part.values(scene.values, scene.heads.total), part.rows
-            ).to(y.dtype)
+            over = scene.touched.expand(scene.batch.total, -1, -1)[part.at(3)]
+            some = part.of(matrix, scene), part.of(scene.values, scene)
+            made = _mixed(*some, part.rows).to(y.dtype)
             at = (..., *part.at(y.ndim - 1), slice(None))
             y[at] = torch.where(fit(over, y.ndim - 1)[..., None], made, y[at])
         y = _given_rows(scene, y, torch.arange(y.shape[-2], device=y.device))
@@ -217,13 +300,10 @@ def _given_rows(scene: Scene, y: Tensor, rows: Tensor) -> Tensor:
 
 def _mixed(matrix: LazyMatrix, v: Tensor, rows: Tensor) -> Tensor:
     """Rows of matrix @ v; many at once by a kernel, few by their weights."""
-    if len(rows) > matrix.shape[-2] // 2:
-        return (matrix @ v.to(matrix.dtype)).index_select(-2, rows)
-    weights = matrix[..., rows, :]
-    if v.ndim > 2 and v.shape[-3] not in (1, weights.shape[-3]):
-        v = v.repeat_interleave(weights.shape[-3] // v.shape[-3], -3)
-    with no_autocast(v.device):
-        return weights.to(v.dtype) @ v
+    few = len(rows) <= matrix.shape[-2] // 2
+    some = Dense(matrix[..., rows, :].to(matrix.dtype)) if few else matrix
+    y = product(some, v.to(matrix.dtype))
+    return y if few else y.index_select(-2, rows)
 
 
 def _as_call(call: Call, scene: Scene, y: Tensor | After, said: str) -> Call:
@@ -242,10 +322,6 @@ def _as_call(call: Call, scene: Scene, y: Tensor | After, said: str) -> Call:
     if any(x.ndim for _, x in scene.outputs):
         made.y, made.then = None, "an edit replaced the output"
     return made
-
-
-PLANNED = 4
-"""Lines of a plan at most that are kept of one module."""
 
 
 class Part(NamedTuple):
@@ -270,55 +346,24 @@ class Part(NamedTuple):
         every = self.batch[:, None, None], self.heads[:, None], self.rows
         return every[max(0, 3 - axes) :]
 
-    def of(self, x: Tensor) -> Tensor:
-        """The part (k, n, m) of x (b, h, t)."""
-        return x[self.at(3)]
+    def of(self, x: Any, scene: Scene) -> Any:
+        """The batch rows and heads of weights (…, b, h, t, s) or values (…, b, g, s, e)."""
+        for axis, some, whole in ((-4, self.batch, scene.batch), (-3, self.heads, scene.heads)):
+            size = x.shape[axis] if x.ndim >= -axis else 1
+            if size > 1 and len(some) < whole.total:
+                cut = some // (whole.total // size)
+                x = x[(*[slice(None)] * (x.ndim + axis), cut)]
+        return x
 
-    def matrix(self, matrix: LazyMatrix) -> LazyMatrix:
-        """The batch rows and heads of a matrix (…, b, h, t, s)."""
-        for axis, some in ((matrix.ndim - 4, self.batch), (matrix.ndim - 3, self.heads)):
-            if axis >= 0 and len(some) < matrix.shape[axis]:
-                matrix = matrix[(*[slice(None)] * axis, some)]
-        return matrix
-
-    def values(self, v: Tensor, h: int) -> Tensor:
-        """The batch rows and heads of values (…, b, g, s, e) of h query heads."""
-        if v.ndim > 3 and v.shape[-4] > len(self.batch):
-            v = v.index_select(-4, self.batch)
-        if v.ndim > 2 and v.shape[-3] > 1 and len(self.heads) < h:
-            v = v.index_select(-3, self.heads // (h // v.shape[-3]))
-        return v
-
-
-@dataclass
-class Applied:
-    """What edits did to the calls of one module, to be printed."""
-
-    name: str
-    said: str
-    calls: int = 0
-    plans: dict[str, None] = field(default_factory=dict)
-
-    def add(self, scene: Scene, part: Part | None) -> None:
-        """Note a call that was changed."""
-        self.calls += 1
-        if part is not None and len(self.plans) < PLANNED:
-            self.plans[_plan(scene, part)] = None
-
-    def __str__(self) -> str:
-        calls = "1 call" if self.calls == 1 else f"{self.calls} calls"
-        return "\n  ".join([f"{self.name}  {calls}  {self.said}", *self.plans])
-
-
-def _plan(scene: Scene, part: Part) -> str:
-    """Which heads and rows are computed again, how, and what that costs."""
-    b, (_, h, t) = scene.batch.total, scene.touched.shape
-    batch, heads, rows = map(len, part)
-    said = f"{batch} of {b} batch rows, " if batch < b else ""
-    said += f"{heads} of {h} heads, {rows} of {t} rows: "
-    if rows <= t // 2:
-        return f"{said}their weights over {scene.matrix.shape[-1]} keys"
-    matrix = part.matrix(scene.matrix)
-    if isinstance(matrix, Attention):
-        return f"{said}{matrix.plan().kernel}"
-    return f"{said}t · s weights, in blocks of rows"
+    def plan(self, scene: Scene) -> str:
+        """Which heads and rows are computed again, how, and what that costs."""
+        b, (_, h, t) = scene.batch.total, scene.touched.shape
+        batch, heads, rows = map(len, self)
+        said = f"{batch} of {b} batch rows, " if batch < b else ""
+        said += f"{heads} of {h} heads, {rows} of {t} rows: "
+        if rows <= t // 2:
+            return f"{said}their weights over {scene.matrix.shape[-1]} keys"
+        matrix = self.of(scene.matrix, scene)
+        if isinstance(matrix, Attention):
+            return f"{said}{matrix.plan().kernel}"
+        return f"{said}t · s weights, in blocks of rows"
