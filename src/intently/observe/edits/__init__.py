@@ -8,18 +8,22 @@ off(heads=[3]) & forbid(heads=2, rows='because', keys=[4])
 """
 
 from intently.foundation.on_demand import listed
-from intently.observe.edits.each import Attending, Each, each_head, each_key, each_layer
-from intently.observe.edits.edit import Edit, Joined, Scene, during
-from intently.observe.edits.given import replace, weights
-from intently.observe.edits.places import region
+from intently.observe.edits.edit import Edit, Joined, Scene, during, region
 from intently.observe.edits.rules import (
+    Attending,
+    Each,
+    each_head,
+    each_key,
+    each_layer,
     favour,
     forbid,
     look_only_at,
     off,
     previous,
+    replace,
     sharpen,
     uniform,
+    weights,
 )
 
 __all__ = [

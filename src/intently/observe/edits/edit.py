@@ -1,18 +1,171 @@
-"""`Edit`: a change of what a model attends, and `Scene`, the call that it changes."""
+"""`Edit`: a change of what a model attends, and `Scene`, the call that it changes.
+
+Batch rows, heads, rows and keys are named by indices, slices, texts, booleans, regions of images.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from intently.core.matrix import LazyMatrix
 from intently.errors import ArgumentError, KindError, build
-from intently.observe.edits.places import Axis, Steps, Whole
+from intently.foundation.tokens import bare
+
+
+@dataclass(frozen=True, repr=False)
+class region:  # noqa: N801 - written as a function: edits.region(0, 0, 0.5, 1)
+    """The part of an image between two corners, in fractions of its height and width.
+
+    ``aspect`` is width / height of the image. A pixel belongs to the region if its centre does, at
+    every resolution. Raises `ArgumentError` unless 0 ≤ top < bottom ≤ 1 and 0 ≤ left < right ≤ 1.
+
+    >>> region(0, 0.5, 1, 1).picture(2, 4)
+    tensor([[False, False,  True,  True],
+            [False, False,  True,  True]])
+    """
+
+    top: float
+    left: float
+    bottom: float
+    right: float
+    aspect: float = 1.0
+
+    def __post_init__(self) -> None:
+        for low, high in (("top", "bottom"), ("left", "right")):
+            a, b = getattr(self, low), getattr(self, high)
+            if not 0 <= a < b <= 1:
+                fix = "give corners in fractions: edits.region(0, 0, 0.5, 1) is the upper half"
+                raise build(ArgumentError, low, f"0 ≤ {low} < {high} ≤ 1", f"{a} and {b}", fix=fix)
+        if not self.aspect > 0:
+            raise build(ArgumentError, "aspect", "width / height, above 0", self.aspect)
+
+    def __repr__(self) -> str:
+        corners = f"{self.top:g}, {self.left:g}, {self.bottom:g}, {self.right:g}"
+        return f"region({corners}{'' if self.aspect == 1 else f', aspect={self.aspect:g}'})"
+
+    def picture(self, height: int, width: int) -> Tensor:
+        """Which pixels (height, width) belong to the region, as booleans."""
+        y, x = _centres(height), _centres(width)
+        inside = (self.top <= y) & (y < self.bottom)
+        return inside[:, None] & (self.left <= x) & (x < self.right)
+
+
+def grid(total: int, aspect: float) -> tuple[int, int] | None:
+    """The height and width of ``total`` pixels whose width / height is ``aspect``, None without.
+
+    Odd sizes may have been rounded, up or down, when they were halved.
+
+    >>> grid(64, 1.0), grid(15, 6 / 9), grid(77, 1.0)
+    ((8, 8), (5, 3), None)
+    """
+    sides = [(h, total // h) for h in range(1, total + 1) if total % h == 0]
+    fitting = [(h, w) for h, w in sides if abs(w - h * aspect) < max(1.0, aspect)]
+    return min(fitting, key=lambda side: abs(side[1] - side[0] * aspect), default=None)
+
+
+def _centres(n: int) -> Tensor:
+    return (torch.arange(n, dtype=torch.float64) + 0.5) / n
+
+
+def _names(step: object) -> bool:
+    return isinstance(step, (int, str)) and not isinstance(step, bool)
+
+
+Steps: TypeAlias = "int | str | slice | Sequence[int | str] | Tensor | region | None"
+"""Positions in a text, negative ones from its end; texts of tokens; booleans; None for all.
+
+Of an image: a region, or a picture (H, W) of booleans.
+"""
+
+
+@dataclass
+class Axis:
+    """The steps of an axis: ``at`` (n,) are their positions in the whole text, of ``total`` steps.
+
+    ``tokens`` are the texts of the whole text, as far as they are known; heads and batch rows have
+    ``no_text``.
+    """
+
+    name: str
+    at: Tensor
+    total: int
+    tokens: Sequence[str] | None = None
+    no_text: bool = False
+
+    @staticmethod
+    def of(name: str, n: int, device: torch.device | None = None) -> Axis:
+        """The axis of n heads, or of n batch rows."""
+        return Axis(name, torch.arange(n, device=device), n, no_text=True)
+
+    def chosen(self, steps: Steps) -> Tensor:
+        """Which of the axis' steps are meant, as booleans (n,).
+
+        A position beyond the text chooses nothing: a generation may not have reached it yet.
+        Raises `ArgumentError` for a text that no token has, and `KindError` for anything that
+        names no steps.
+        """
+        if steps is None:
+            return torch.ones_like(self.at, dtype=torch.bool)
+        if isinstance(steps, region) and not self.no_text:
+            steps = steps.picture(*self._sides(steps.aspect)).flatten()
+        if isinstance(steps, Tensor) and steps.dtype is torch.bool:
+            return self._where(steps)
+        if isinstance(steps, Tensor) and not steps.is_floating_point() and steps.ndim < 2:
+            steps = steps.reshape(-1).tolist()
+        named = [steps] if isinstance(steps, (int, str)) else steps
+        if isinstance(steps, slice):
+            named = range(*steps.indices(self.total))
+        if not isinstance(named, Sequence) or not all(map(_names, named)):
+            expected = "positions, texts of tokens, a slice, or booleans (n,)"
+            got = "a region of an image" if isinstance(steps, region) else repr(steps)
+            raise build(KindError, self.name, expected, got)
+        places = [place for step in named for place in self._places(step)]
+        return torch.isin(self.at, torch.tensor(places, dtype=torch.long, device=self.at.device))
+
+    def _where(self, steps: Tensor) -> Tensor:
+        """Where booleans (n,) are true, or those of a picture (H, W) at another resolution."""
+        if steps.ndim == 2 and steps.numel() and not self.no_text:
+            sides = self._sides(steps.shape[1] / steps.shape[0])
+            y, x = ((_centres(n) * size).long() for n, size in zip(sides, steps.shape))
+            steps = steps[y.to(steps.device)[:, None], x.to(steps.device)].flatten()
+        if steps.ndim != 1 or (self.no_text and len(steps) != self.total):
+            expected = "booleans (n,), or a picture (H, W) of them"
+            expected = f"booleans ({self.total},)" if self.no_text else expected
+            raise build(ArgumentError, self.name, expected, f"shape {tuple(steps.shape)}")
+        return torch.isin(self.at, steps.nonzero()[:, 0].to(self.at.device))
+
+    def _sides(self, aspect: float) -> tuple[int, int]:
+        """The height and width of the image whose pixels the steps are."""
+        found = grid(self.total, aspect)
+        if found is None:
+            expected = f"the pixels of an image, {aspect:g} times as wide as it is high"
+            fix = "edits.region(…, aspect=width / height); the keys of a prompt are words"
+            raise build(ArgumentError, self.name, expected, f"{self.total} steps", fix=fix)
+        return found
+
+    def _places(self, step: int | str) -> list[int]:
+        if self.no_text and (isinstance(step, str) or not -self.total <= step < self.total):
+            raise build(ArgumentError, self.name, f"numbers below {self.total}", repr(step))
+        if isinstance(step, int):
+            return [step if step >= 0 else self.total + step]
+        if self.tokens is None:
+            fix = (
+                "pass it.edit(model, edits, tokens=texts), (source, target) for two texts, and "
+                'name the layers that read them, as {"*.attn2": edit}'
+            )
+            expected = "positions, since the tokens are not known here"
+            raise build(ArgumentError, self.name, expected, repr(step), fix=fix)
+        found = [n for n, text in enumerate(self.tokens) if step in (text, bare(text))]
+        if not found:
+            why = f"they are {self.tokens}"
+            raise build(ArgumentError, self.name, "the text of a token", repr(step), why)
+        return found
 
 
 @dataclass
@@ -47,15 +200,15 @@ class Scene:
         self.touched = torch.zeros(1, h, t, dtype=torch.bool, device=self.matrix.device)
 
     @property
-    def batch(self) -> Whole:
+    def batch(self) -> Axis:
         """The axis of batch rows."""
         lead = self.matrix.shape[:-3]
-        return Whole("batch", lead[-1] if lead else 1, self.touched.device)
+        return Axis.of("batch", lead[-1] if lead else 1, self.touched.device)
 
     @property
-    def heads(self) -> Whole:
+    def heads(self) -> Axis:
         """The axis of heads."""
-        return Whole("heads", self.touched.shape[1], self.touched.device)
+        return Axis.of("heads", self.touched.shape[1], self.touched.device)
 
     @property
     def rows(self) -> Axis:
@@ -67,9 +220,9 @@ class Scene:
     @property
     def keys(self) -> Axis:
         """The axis of keys."""
-        s = self.matrix.shape[-1]
-        at = torch.arange(s, device=self.touched.device) + self.first_key
-        return Axis("keys", at, self.first_key + s, self.key_tokens)
+        last = self.first_key + self.matrix.shape[-1]
+        at = torch.arange(self.first_key, last, device=self.touched.device)
+        return Axis("keys", at, last, self.key_tokens)
 
 
 class Edit:
@@ -84,11 +237,12 @@ class Edit:
         return Joined(self, other) if isinstance(other, Edit) else NotImplemented
 
 
+@dataclass(frozen=True, repr=False, eq=False)
 class Joined(Edit):
     """``left & right``."""
 
-    def __init__(self, left: Edit, right: Edit) -> None:
-        self.left, self.right = left, right
+    left: Edit
+    right: Edit
 
     def change(self, scene: Scene) -> None:
         """Change what the left edit left of the scene."""
@@ -146,9 +300,9 @@ class OnRows(Edit):
     def over_heads(self, scene: Scene) -> Tensor:
         """The heads (b, h, 1) that the edit names."""
         heads = scene.heads.chosen(self.heads)[None, :, None]
-        return (
-            heads if self.batch is None else scene.batch.chosen(self.batch)[:, None, None] & heads
-        )
+        if self.batch is None:
+            return heads
+        return heads & scene.batch.chosen(self.batch)[:, None, None]
 
     def __repr__(self) -> str:
         given = {x.name: getattr(self, x.name) for x in fields(self)}
@@ -158,7 +312,7 @@ class OnRows(Edit):
 
 def fit(over: Tensor, axes: int) -> Tensor:
     """Return ``over`` (b, h, t) without the leading axes that a tensor (…, t) of ``axes`` lacks."""
-    return over[(0,) * max(0, 3 - axes)]
+    return over[(0,) * max(0, over.ndim - axes)]
 
 
 def _numbers(calls: Any) -> Sequence[int]:

@@ -1,31 +1,34 @@
-"""Edits by a rule: heads that are off, keys that are forbidden or favoured, other weights."""
+"""Edits by a rule, and those that bring their numbers: from another run, or from a function."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from intently.core.attention import Attention, attend
 from intently.core.biases import as_bias
-from intently.core.kernels.operands import no_autocast
 from intently.core.kernels.problem import Problem
 from intently.core.masks import Geometry, Mask, allowed, causal, window
 from intently.core.matrix import Dense
 from intently.core.matrix.labelling import HIDDEN, tensors
 from intently.core.matrix.lazy import Derived, LazyMatrix
 from intently.core.scores import Dot
-from intently.errors import ArgumentError, build
+from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.arrays import Numbers
-from intently.foundation.checks import is_number
-from intently.observe.edits.edit import OnRows, Scene, fit
-from intently.observe.edits.places import Steps
+from intently.foundation.checks import check_word, is_number
+from intently.observe.edits.edit import Edit, OnRows, Scene, Steps, fit
+
+if TYPE_CHECKING:
+    from intently.observe.recording.recording import Recording
 
 Keys: TypeAlias = "Steps | Mask"
+Part: TypeAlias = Literal["weights", "queries", "keys", "values", "outputs"]
+Change: TypeAlias = Callable[[Problem], Problem]
 
 
 @dataclass(frozen=True, repr=False, eq=False, kw_only=True)
@@ -95,19 +98,14 @@ class favour(OnRows):  # noqa: N801
 
     def change(self, scene: Scene) -> None:
         """Add log factor to the scores of the keys."""
-        if not _are_there(scene, self.keys):
-            return
-        over, keys = self.over(scene), scene.keys.chosen(self.keys)
-        if _no_shares(scene.matrix):
-            more = torch.where(keys, self.factor, 1.0)
-            _take(scene, Dense(scene.matrix.dense() * more), over)
-            return
-        added = as_bias((keys * math.log(self.factor)).to(scene.values.dtype))
+        if _are_there(scene, self.keys):
+            keys = scene.keys.chosen(self.keys)
+            added = as_bias((keys * math.log(self.factor)).to(scene.values.dtype))
 
-        def favoured(p: Problem) -> Problem:
-            return p.replaced(bias=added if p.bias is None else p.bias + added)
+            def favoured(p: Problem) -> Problem:
+                return p.replaced(bias=added if p.bias is None else p.bias + added)
 
-        _take(scene, _changed(scene.matrix, favoured), over)
+            _weigh(scene, self.over(scene), allowed(keys[None]), self.factor, favoured)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -124,14 +122,16 @@ class sharpen(OnRows):  # noqa: N801
 
     def change(self, scene: Scene) -> None:
         """Multiply the scores by the power."""
-        over, matrix = self.over(scene), scene.matrix
-        p = matrix.problem if isinstance(matrix, Attention) else None
-        if p is not None and _is_plain(p):
-            power = torch.where(fit(over, p.q.ndim - 1), self.power, 1.0).to(p.q.dtype)
-            scene.matrix = Attention(p.replaced(q=p.q * power[..., None]))
-            return
-        sinks = p is None or p.sinks is not None
-        _take(scene, Sharpened(matrix, self.power, sinks), over)
+        _take(scene, self.over(scene), self._sharpened)
+
+    def _sharpened(self, p: Problem) -> Problem:
+        """The problem with all logits times the power: those of sinks, and within softcap, too."""
+        bias, softcap, sinks = p.bias_tile(), p.softcap, p.sinks
+        if bias is not None:
+            bias = as_bias((bias * self.power).clamp_min(torch.finfo(bias.dtype).min))
+        softcap = None if softcap is None else softcap * self.power
+        sinks = None if sinks is None else sinks * self.power
+        return p.replaced(scale=p.scale * self.power, bias=bias, softcap=softcap, sinks=sinks)
 
 
 @dataclass(frozen=True, repr=False, eq=False, kw_only=True)
@@ -140,8 +140,7 @@ class uniform(OnRows):  # noqa: N801
 
     def change(self, scene: Scene) -> None:
         """Make all scores zero."""
-        over = self.over(scene)
-        _take(scene, _changed(scene.matrix, _without_scores), over)
+        _take(scene, self.over(scene), _without_scores)
 
 
 @dataclass(frozen=True, repr=False, eq=False, kw_only=True)
@@ -156,15 +155,162 @@ class previous(OnRows):  # noqa: N801
         if scene.across:
             expected = "layers in which a text attends to itself"
             raise build(ArgumentError, "edits.previous", expected, f"cross-attention {scene.name}")
-        over = self.over(scene)
         at = scene.rows.at - scene.first_key
         before = (at - 1).clamp_min(0)
         start = int(at[0]) if len(at) else 0
         rule = window(1, 0, start) & ~window(0, 0, start)
         if start == 0:
             rule = rule | (allowed((at == before)[:, None]) & causal(0))
-        follow = lambda p: _without_scores(p).replaced(mask=rule)  # noqa: E731
-        _take(scene, _changed(scene.matrix, follow), over)
+        _take(scene, self.over(scene), lambda p: _without_scores(p).replaced(mask=rule))
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class replace(OnRows):  # noqa: N801 - written as a function: edits.replace(seen, heads=[3])
+    """Weights (or another part) that another run had in the same layer: activation patching.
+
+    ``part`` is "weights", "queries", "keys", "values" or "outputs" (A @ v before the output
+    projection); ``rows`` are steps of the queries' text, of the keys' text for "keys" and "values".
+    For "values" and "outputs" the run has to be watched with ``gradients=True``, which keeps v.
+    Raises `ArgumentError` if the other run has no such layer, head or step.
+
+    Source: Meng et al. 2022, "Locating and editing factual associations in GPT", section 2.
+    """
+
+    recording: Recording
+    part: Part = "weights"
+
+    def __post_init__(self) -> None:
+        check_word(self.part, "part", get_args(Part))
+        if not hasattr(self.recording, "entries"):
+            expected = "what it.watch(model) kept of another run"
+            raise build(KindError, "recording", expected, type(self.recording).__name__)
+
+    def change(self, scene: Scene) -> None:
+        """Take the part from the other run."""
+        part, entries = self.part, self.recording.entries(scene.name)
+        if len(entries) > 1 and scene.index >= len(entries):
+            expected = f"{scene.index + 1} calls of {scene.name}"
+            raise build(ArgumentError, "recording", expected, f"{len(entries)}")
+        entry = entries[min(scene.index, len(entries) - 1)]
+        if part in ("keys", "values"):
+            at, over = scene.keys.at, self.over_heads(scene)
+            scene.touched = scene.touched | over
+            over = over & scene.keys.chosen(self.rows)
+        else:
+            at, over = scene.rows.at, self.over(scene)
+        if part == "weights":
+            scene.matrix = chosen(scene.matrix, _like(entry.matrix(), scene), over)
+        elif part == "values":
+            scene.values = _grouped(_steps_of(entry.v(), at, part), scene.values, over)
+        elif part == "outputs":
+            y = entry.matrix() @ entry.v()
+            scene.outputs.append((over, _steps_of(y, at, part)))
+        else:
+            p, other = (_problem(x, scene.name) for x in (scene.matrix, entry.attention()))
+            if part == "queries":
+                q = torch.where(
+                    fit(over, p.q.ndim - 1)[..., None], _steps_of(other.q, at, part), p.q
+                )
+                changed = p.replaced(q=q)
+            else:
+                changed = p.replaced(k=_grouped(_steps_of(other.k, at, part), p.k, over))
+            scene.matrix = Attention(changed)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class weights(OnRows):  # noqa: N801
+    """Weights that a function of the dense (…, h, t, s) weights returns, in the rows named.
+
+    The weights are refused, as `LazyMatrix.dense` refuses them, where they would fill the memory.
+    Raises `ArgumentError` if the function returns another shape.
+
+    >>> weights(lambda w: w.flip(-1), heads=[0])  # doctest: +ELLIPSIS
+    weights(heads=[0], function=<function ...>)
+    """
+
+    function: Callable[[Tensor], Tensor]
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            expected = "a function of the dense weights (…, h, t, s)"
+            raise build(KindError, "function", expected, type(self.function).__name__)
+
+    def change(self, scene: Scene) -> None:
+        """Pass the dense weights to the function."""
+        over, dense = self.over(scene), scene.matrix.dense()
+        found = self.function(dense)
+        if not isinstance(found, Tensor) or found.shape != dense.shape:
+            expected = f"weights of shape {tuple(dense.shape)}, (…, h, t, s)"
+            raise build(ArgumentError, "edits.weights", expected, shape_of(found))
+        scene.matrix = chosen(scene.matrix, Dense(found), over)
+
+
+Placed: TypeAlias = "tuple[dict[str, Any], Mapping[str, Edit]]"
+"""Where an edit acts (layer, head …), and the edit by the name of its module."""
+
+
+@dataclass(frozen=True)
+class Attending:
+    """A module that attended in a run, with the most heads and keys that it had."""
+
+    name: str
+    heads: int
+    keys: int
+
+
+@dataclass(frozen=True)
+class Each:
+    """One edit for each place in ``part``, a model or a module of it; ``places`` lists them."""
+
+    part: nn.Module
+    places: Callable[[Attending], Iterator[tuple[dict[str, Any], Edit]]]
+
+    def placed(self, attended: Sequence[Attending]) -> list[Placed]:
+        """The edits of all places, in the order in which the modules attended."""
+        return [
+            ({"layer": layer.name, **place}, {layer.name: edit})
+            for layer in attended
+            for place, edit in self.places(layer)
+        ]
+
+
+def each_head(part: nn.Module, edit: Callable[..., Edit] = off) -> Each:
+    """Return ``edit(heads=[n])`` for each head of each layer, by default the head switched off.
+
+    ``part`` is a model, or the module of it in which the heads are.
+
+    Source: Michel, Levy & Neubig 2019, "Are sixteen heads really better than one?", section 3.
+
+    >>> layer = nn.MultiheadAttention(8, 2)
+    >>> each_head(layer).placed([Attending("MultiheadAttention", 2, 5)])[1]
+    ({'layer': 'MultiheadAttention', 'head': 1}, {'MultiheadAttention': off(heads=[1])})
+    """
+    return Each(part, lambda at: (({"head": n}, edit(heads=[n])) for n in range(at.heads)))
+
+
+def each_layer(part: nn.Module, edit: Callable[..., Edit] = off) -> Each:
+    """Return ``edit()`` for each layer, by default all of its heads switched off.
+
+    >>> layer = nn.MultiheadAttention(8, 2)
+    >>> each_layer(layer).placed([Attending("MultiheadAttention", 2, 5)])
+    [({'layer': 'MultiheadAttention'}, {'MultiheadAttention': off()})]
+    """
+    return Each(part, lambda at: iter([({}, edit())]))
+
+
+def each_key(part: nn.Module, edit: Callable[..., Edit] = forbid) -> Each:
+    """Return ``edit(keys=[n])`` for each key of each layer, by default the key forbidden.
+
+    Source: Geva et al. 2023, "Dissecting recall of factual associations", section 4.
+
+    >>> layer = nn.MultiheadAttention(8, 2)
+    >>> each_key(layer).placed([Attending("MultiheadAttention", 2, 5)])[4]
+    ({'layer': 'MultiheadAttention', 'key': 4}, {'MultiheadAttention': forbid(keys=[4])})
+    """
+    return Each(part, lambda at: (({"key": n}, edit(keys=[n])) for n in range(at.keys)))
+
+
+# --- what rules change ----------------------------------------------------------------------------
 
 
 def _check_positive(value: float, name: str, fix: str) -> None:
@@ -176,20 +322,31 @@ def _hide(scene: Scene, over: Tensor, cells: Mask | None = None) -> None:
     """Hide ``cells`` (all of them unless given) in the rows ``over`` (b, h, t)."""
     rows = allowed(fit(over, scene.matrix.ndim - 1)[..., None])
     hidden = rows if cells is None else rows & cells
-    if _no_shares(scene.matrix):
-        *lead, t, s = scene.matrix.shape
-        there = hidden.dense(Geometry(tuple(lead), t, s, scene.matrix.device))
-        scene.matrix = Dense(scene.matrix.dense().masked_fill(there, 0))
-        return
 
     def hide(p: Problem) -> Problem:
         return p.replaced(mask=~hidden if p.mask is None else p.mask & ~hidden)
 
-    changed = _changed(scene.matrix, hide)
     if isinstance(scene.matrix, Attention):
-        scene.matrix = changed
-    else:  # weights that do not sum to 1 stay as they are in other rows
-        _take(scene, changed, over)
+        scene.matrix = Attention(hide(scene.matrix.problem))  # which leaves other rows as they are
+    else:
+        _weigh(scene, over, hidden, 0.0, hide)
+
+
+def _weigh(scene: Scene, over: Tensor, cells: Mask, factor: float, change: Change) -> None:
+    """Change problems in the rows ``over``, or multiply weights of no problem in ``cells``."""
+    matrix = scene.matrix
+    if not _no_shares(matrix):
+        _take(scene, over, change)
+        return
+    *lead, t, s = matrix.shape
+    cells = allowed(fit(over, matrix.ndim - 1)[..., None]) & cells
+    there = cells.dense(Geometry(tuple(lead), t, s, matrix.device))
+    scene.matrix = Dense(torch.where(there, matrix.dense() * factor, matrix.dense()))
+
+
+def _take(scene: Scene, over: Tensor, change: Change) -> None:
+    """Change the problem in the rows ``over`` (b, h, t)."""
+    scene.matrix = chosen(scene.matrix, _changed(scene.matrix, change), over)
 
 
 def _are_there(scene: Scene, keys: Keys) -> bool:
@@ -202,7 +359,7 @@ def _cells(scene: Scene, keys: Keys) -> Mask:
     return keys if isinstance(keys, Mask) else allowed(scene.keys.chosen(keys)[None])
 
 
-def _changed(matrix: LazyMatrix, change: Callable[[Problem], Problem]) -> LazyMatrix:
+def _changed(matrix: LazyMatrix, change: Change) -> LazyMatrix:
     """The matrix with its problem changed; what no queries give becomes a problem first."""
     if isinstance(matrix, Chosen):
         return Chosen(_changed(matrix.matrix, change), _changed(matrix.other, change), matrix.over)
@@ -232,6 +389,8 @@ def _no_shares(matrix: LazyMatrix) -> bool:
     """Whether weights are negative or sum to more than 1, as those of no problem do."""
     if isinstance(matrix, Attention):
         return False
+    if isinstance(matrix, Chosen):
+        return _no_shares(matrix.matrix) or _no_shares(matrix.other)
     w = matrix.dense()
     return not bool((w >= 0).all() and (w.sum(-1) <= 1 + _rounding(w)).all())
 
@@ -249,15 +408,9 @@ def _without_scores(p: Problem) -> Problem:
     return p.replaced(q=p.q * 0, bias=None, sinks=None, softcap=None, score=Dot(), mask=mask)
 
 
-def _is_plain(p: Problem) -> bool:
-    """Whether weights are a softmax of products alone, so that queries scale all scores."""
-    return type(p.score) is Dot and (p.bias, p.sinks, p.softcap) == (None, None, None)
-
-
-def _take(scene: Scene, other: LazyMatrix, over: Tensor) -> None:
-    """Take the rows ``over`` (b, h, t) of another matrix."""
-    over = fit(over, scene.matrix.ndim - 1)
-    scene.matrix = other if bool(over.all()) else Chosen(scene.matrix, other, over)
+def chosen(matrix: LazyMatrix, other: LazyMatrix, over: Tensor) -> LazyMatrix:
+    """The rows ``over`` (b, h, t) of ``other``, and the rows of ``matrix`` elsewhere."""
+    return other if bool(over.all()) else Chosen(matrix, other, over)
 
 
 class Chosen(Derived):
@@ -265,7 +418,7 @@ class Chosen(Derived):
 
     def __init__(self, matrix: LazyMatrix, other: LazyMatrix, over: Tensor) -> None:
         super().__init__(matrix)
-        self.other, self.over = other, over.expand(matrix.shape[:-1])
+        self.other, self.over = other, fit(over, matrix.ndim - 1).expand(matrix.shape[:-1])
 
     def tile(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor:
         over = self.over if rows is None else self.over.index_select(-1, rows)
@@ -278,49 +431,56 @@ class Chosen(Derived):
         return torch.where(self.over[..., None], theirs.to(ours.dtype), ours)
 
     def _lead(self, index: tuple[Any, ...]) -> LazyMatrix:
-        over = self.over[index]
-        if bool(over.all()):
-            return self.other[index]
-        return Chosen(self.matrix[index], self.other[index], over)
+        return chosen(self.matrix[index], self.other[index], self.over[index])
 
     def _to(self, device: torch.device) -> LazyMatrix:
         return Chosen(self.matrix.to(device), self.other.to(device), self.over.to(device))
 
 
-class Sharpened(Derived):
-    """Weights w as w^power / (Σ w^power + r^power); r is the rest, which sinks take."""
-
-    def __init__(self, matrix: LazyMatrix, power: float, sinks: bool) -> None:
-        super().__init__(matrix)
-        self.power, self.sinks = power, sinks
-
-    def tile(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor:
-        w = self.matrix.tile(rows)
-        top = w.detach().amax(-1, keepdim=True)
-        top = torch.where(top > 0, top, 1)
-        raised = torch.where(w > 0, (w / top).clamp_min(torch.finfo(w.dtype).tiny), 1) ** self.power
-        raised = torch.where(w > 0, raised, 0)
-        whole = raised.sum(-1, keepdim=True)
-        if self.sinks:
-            whole = whole + ((1 - w.sum(-1, keepdim=True)).clamp_min(0) / top) ** self.power
-        found = raised / torch.where(whole > 0, whole, 1)
-        return found if cols is None else found.index_select(-1, cols)
-
-    def matmul(self, v: Tensor | Numbers) -> Tensor:
-        """Y (…, t, e) = weights @ v (…, s, e), some rows at a time."""
-        return in_blocks(self, v, self.tile)
-
-    def _parts(self, change: Callable[[Tensor], Tensor]) -> tuple[Any, ...]:
-        return self.power, self.sinks
+def _problem(matrix: LazyMatrix, name: str) -> Problem:
+    if isinstance(matrix, Attention):
+        return matrix.problem
+    expected = f"weights of {name} that follow from its queries and keys"
+    cause = "what watch keeps as weights has neither, nor has what another edit made"
+    fix = 'replace queries and keys first, or part="weights"'
+    raise build(ArgumentError, "part", expected, "weights alone", cause, fix)
 
 
-def in_blocks(matrix: LazyMatrix, v: Tensor | Numbers, tile: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return the product of rows that ``tile`` computes with v (…, s, e), some rows at a time."""
-    v = matrix._operand(v)
-    h, own = matrix.shape[:-2][-1:], v.shape[:-2][-1:]
-    if h and own and own[0] not in (1, h[0]):
-        v = v.repeat_interleave(h[0] // own[0], -3)
-    rows = torch.arange(matrix.shape[-2], device=v.device)
-    with no_autocast(v.device):
-        step = max(1, 2**22 // max(1, matrix._row_size()))
-        return torch.cat([tile(some) @ v for some in rows.split(step)], -2)
+def _like(other: LazyMatrix, scene: Scene) -> LazyMatrix:
+    """The weights of another run at the positions of the scene's; one batch row serves all."""
+    *lead, t, s = scene.matrix.shape
+    if other.shape[-2:] != (t, s):
+        start = 0 if scene.across else other.shape[-1] - other.shape[-2]
+        rows, keys = scene.rows.at - start, slice(scene.first_key, scene.first_key + s)
+        if keys.stop <= other.shape[-1] and bool(((rows >= 0) & (rows < other.shape[-2])).all()):
+            other = Dense(other.tile(rows)[..., keys])
+    fits = other.ndim == len(lead) + 2 and other.shape[-2:] == (t, s)
+    if not fits or any(a not in (1, b) for a, b in zip(other.shape, lead)):
+        expected = f"weights {(*lead, t, s)} of rows {scene.first} to {scene.first + t - 1}"
+        got = f"weights {tuple(other.shape)}"
+        raise build(ArgumentError, "recording", expected, got, fix="run texts of one length")
+    if isinstance(other, Attention):
+        p = other.problem
+        return Attention(p.replaced(geometry=p.geometry._replace(lead=tuple(lead))))
+    return Dense(other.dense().expand(*lead, t, s))
+
+
+def _steps_of(x: Tensor, at: Tensor, part: str) -> Tensor:
+    """The steps ``at`` (n,) of x (…, steps, d); all of them if x has as many as the call."""
+    steps = x.shape[-2]
+    first, last = (int(at.min()), int(at.max())) if len(at) else (0, -1)
+    if steps == last - first + 1:
+        return x.index_select(-2, at - first)
+    if steps <= last:
+        expected, got = f"{part} of {last + 1} steps", f"{part} of {steps} steps"
+        raise build(ArgumentError, "recording", expected, got, fix="run texts of one length")
+    return x.index_select(-2, at)
+
+
+def _grouped(new: Tensor, old: Tensor, over: Tensor) -> Tensor:
+    """Old keys or values (…, g, s, d), the new ones where a head (b, h, s) is named."""
+    groups = over.unflatten(1, (old.shape[-3] if old.ndim > 2 else 1, -1))
+    if bool((groups.any(2) != groups.all(2)).any()):
+        expected = f"all {groups.shape[2]} query heads of each group, which share keys and values"
+        raise build(ArgumentError, "heads", expected, "some of them")
+    return torch.where(fit(groups.any(2), old.ndim - 1)[..., None], new, old)

@@ -15,7 +15,7 @@ from intently.foundation.process import late_bar
 from intently.observe.editing.edit import edit
 from intently.observe.editing.editor import Editor
 from intently.observe.edits import Attending, Each, Edit, each_head
-from intently.observe.edits.each import Placed
+from intently.observe.edits.rules import Placed
 from intently.observe.measuring.deferred import deferring, last_linear
 from intently.observe.recording.labels import Tokens
 from intently.observe.recording.recording import Recording

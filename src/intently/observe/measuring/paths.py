@@ -13,7 +13,7 @@ from intently.foundation.checks import check_word
 from intently.foundation.process import late_bar
 from intently.observe.editing.edit import edit
 from intently.observe.edits import Edit, replace
-from intently.observe.edits.places import Steps, Whole
+from intently.observe.edits.edit import Axis, Steps
 from intently.observe.measuring.effects import Effects, as_number, check_functions
 from intently.observe.recording.recording import Recording
 from intently.observe.watching.modules import matches
@@ -97,7 +97,7 @@ def _places(seen: Recording, given: Heads, argument: str) -> list[tuple[str, int
         for name in layers:
             shape = seen.entries(name)[0].shape
             h = shape[-3] if len(shape) > 2 else 1
-            chosen = Whole("heads", h, torch.device("cpu")).chosen(heads)
+            chosen = Axis.of("heads", h).chosen(heads)
             found += [(name, head) for head in chosen.nonzero()[:, 0].tolist()]
     return list(dict.fromkeys(found))
 
