@@ -206,7 +206,7 @@ class replace(OnRows):  # noqa: N801 - written as a function: edits.replace(seen
             y = entry.matrix() @ entry.v()
             scene.outputs.append((over, _steps_of(y, at, part)))
         else:
-            p, other = (_problem(x, scene.name) for x in (scene.matrix, entry.attention()))
+            p, other = _problem(scene), entry.attention()
             if part == "queries":
                 q = torch.where(
                     fit(over, p.q.ndim - 1)[..., None], _steps_of(other.q, at, part), p.q
@@ -437,10 +437,10 @@ class Chosen(Derived):
         return Chosen(self.matrix.to(device), self.other.to(device), self.over.to(device))
 
 
-def _problem(matrix: LazyMatrix, name: str) -> Problem:
-    if isinstance(matrix, Attention):
-        return matrix.problem
-    expected = f"weights of {name} that follow from its queries and keys"
+def _problem(scene: Scene) -> Problem:
+    if isinstance(scene.matrix, Attention):
+        return scene.matrix.problem
+    expected = f"weights of {scene.name} that follow from its queries and keys"
     cause = "what watch keeps as weights has neither, nor has what another edit made"
     fix = 'replace queries and keys first, or part="weights"'
     raise build(ArgumentError, "part", expected, "weights alone", cause, fix)

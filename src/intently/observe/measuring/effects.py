@@ -12,14 +12,13 @@ from torch import Tensor, nn
 
 from intently.errors import ArgumentError, KernelError, KindError, UnverifiedError, build, shape_of
 from intently.foundation.process import late_bar
-from intently.observe.editing.edit import edit
-from intently.observe.editing.editor import Editor
 from intently.observe.edits import Attending, Each, Edit, each_head
+from intently.observe.edits.editor import Editor, edit
 from intently.observe.edits.rules import Placed
 from intently.observe.measuring.deferred import deferring, last_linear
 from intently.observe.recording.labels import Tokens
 from intently.observe.recording.recording import Recording
-from intently.observe.recording.table import Table
+from intently.observe.recording.summary import Table
 from intently.observe.watching.doors import listen
 from intently.observe.watching.modules import Names
 from intently.observe.watching.watch import watch
@@ -37,8 +36,6 @@ class Effects(Table):
     layers.0     1  -1.0000  -3.5000     -2.5000
     """
 
-    names = place = ("edit", "layer", "head", "key", "sender", "receiver")
-    words = ("edit", "layer", "sender", "receiver")
     form = "z.4f"
 
     def strongest(self) -> Effects:

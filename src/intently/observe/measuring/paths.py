@@ -11,9 +11,9 @@ from torch import nn
 from intently.errors import ArgumentError, build
 from intently.foundation.checks import check_word
 from intently.foundation.process import late_bar
-from intently.observe.editing.edit import edit
 from intently.observe.edits import Edit, replace
 from intently.observe.edits.edit import Axis, Steps
+from intently.observe.edits.editor import edit
 from intently.observe.measuring.effects import Effects, as_number, check_functions
 from intently.observe.recording.recording import Recording
 from intently.observe.watching.modules import matches

@@ -1,11 +1,13 @@
-"""`Editor`: changes the calls of a model as edits say, before anybody else hears of them."""
+"""`edit`: a context manager in which a model attends what edits say; `Editor` changes its calls."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
+from weakref import finalize
 
 import torch
 from torch import Tensor, nn
@@ -14,10 +16,9 @@ from intently.core.attention import Attention
 from intently.core.kernels.operands import no_autocast, transformed
 from intently.core.masks import Geometry
 from intently.core.matrix import Dense, LazyMatrix
-from intently.errors import KernelError, UnverifiedError, build
-from intently.observe.editing.texts import Texts
-from intently.observe.edits import Edit, Scene
-from intently.observe.edits.edit import fit
+from intently.errors import KernelError, KindError, UnverifiedError, build
+from intently.observe.edits.edit import Edit, Scene, fit
+from intently.observe.edits.texts import Place, Texts
 from intently.observe.generation.call_masks import trimmed
 from intently.observe.recording.labels import Tokens
 from intently.observe.watching.call import (
@@ -31,13 +32,124 @@ from intently.observe.watching.call import (
     traced,
 )
 from intently.observe.watching.checking import Verdict, check
+from intently.observe.watching.doors import listen
 from intently.observe.watching.mask_inference import KnownMasks
-from intently.observe.watching.modules import Names, comes_from_elsewhere, matches
+from intently.observe.watching.modules import Names, check_module, comes_from_elsewhere, matches
 from intently.observe.watching.scope import Changing, Made, in_backward
 from intently.observe.watching.unseen import unseen
 
 NO_DOOR = "an operator of PyTorch that was called directly"
 OTHERS = "its queries and keys give others"
+PLANNED = 4
+"""Lines of a plan at most that are kept of one module."""
+
+
+@dataclass
+class Applied:
+    """What edits did to the calls of one module, to be printed."""
+
+    name: str
+    said: str
+    calls: int = 0
+    plans: dict[str, None] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        calls = "1 call" if self.calls == 1 else f"{self.calls} calls"
+        return "\n  ".join([f"{self.name}  {calls}  {self.said}", *self.plans])
+
+
+class Edited(dict[str, Applied]):
+    """What edits did, by the name of the module: which heads and rows, how they were computed."""
+
+    def plan(self) -> str:
+        """Say what was computed again, and how."""
+        return "\n".join(map(str, self.values())) or "nothing was changed"
+
+    __str__ = plan
+
+
+class edit:  # noqa: N801 - used as a function: `with it.edit(model, edits.off(heads=[3])):`
+    """Change what ``model`` attends while the block runs.
+
+    ``edits`` is one edit for all layers, or a mapping from names of modules, or patterns such as
+    "decoder.layers.*.self_attn", to edits. ``tokens`` are the texts by which edits name rows and
+    keys, ``(source, target)`` for an encoder and a decoder. The model runs its own kernel; only the
+    rows and heads that an edit names are computed again and put in place, all others stay the same
+    bit for bit up to the output projection. ``str`` of what the block gets says what was computed.
+
+    A `intently.watch` around or within keeps the edited weights, and says so. Every call is
+    verified before it is changed: weights that do not give the model's output raise
+    `UnverifiedError`. Raises `ArgumentError` for patterns, heads and texts that match nothing,
+    `KernelError` for a compiled model, for a call that edits cannot change, with the operation that
+    prevents it, and at the end of the block for an edit that changed no call, with what may have
+    attended unseen.
+
+    >>> import torch, intently as it
+    >>> from intently import edits
+    >>> layer = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    >>> x = torch.ones(1, 3, 8)
+    >>> with torch.no_grad(), it.edit(layer, edits.off(heads=[0])) as done:
+    ...     y, _ = layer(x, x, x)
+    >>> print(done)
+    MultiheadAttention  1 call  off(heads=[0])
+    """
+
+    def __init__(
+        self, model: nn.Module, edits: Edit | Mapping[str, Edit], *, tokens: Tokens | None = None
+    ) -> None:
+        check_module(model)
+        self._model, self._edits, self._tokens = model, _mapping(edits), tokens
+        self._editor: Editor | None = None
+        self._doors = ExitStack()
+        self._undo: finalize[..., edit] | None = None
+
+    def __enter__(self) -> Edited:
+        if self._editor is not None:
+            fix = "write `with it.edit(model, edits):` again"
+            expected, got = "one block for each edit", "one that was entered before"
+            raise build(KernelError, "edit", expected, got, fix=fix)
+        editor = Editor(self._model, self._edits, self._tokens)
+        self._undo = finalize(self, self._doors.close)
+        self._undo.atexit = False
+        try:
+            self._doors.callback(editor.close)
+            listen(editor, self._doors)
+        except BaseException:
+            self._doors.close()
+            raise
+        self._editor = editor
+        return editor.applied
+
+    def __exit__(self, *raised: Any) -> None:
+        editor = self._editor
+        if editor is None or self._undo is None or not self._undo.alive:
+            fix = "write `with it.edit(model, edits):`, which enters and leaves it"
+            got = "one that was not entered, or was left"
+            raise build(KernelError, "edit", "the end of a block that runs", got, fix=fix)
+        left = [pattern for pattern in self._edits if pattern not in editor.used]
+        unseen = editor.unseen(left) if left else {}
+        self._doors.close()
+        self._undo.detach()  # an interrupt before leaves it to the collector
+        if editor.failed is not None and raised[1] is not editor.failed:
+            raise editor.failed  # an operator of Python tells no TypeError
+        if left and raised[0] is None:
+            ran = ", ".join(editor.applied) or "none"
+            got = "none for " + ", ".join(f"{x!r}: {self._edits[x]!r}" for x in left)
+            told = (f"{name}: {why}" for name, why in unseen.items())
+            cause = "; ".join([f"calls that were changed: {ran}", *told])
+            fix = "watch(model) lists the layers that attend; heads and rows have to exist in them"
+            raise build(KernelError, "edits", "calls that each edit changes", got, cause, fix)
+
+
+def _mapping(edits: Any) -> dict[str, Edit]:
+    found = {"*": edits} if isinstance(edits, Edit) else edits
+    expected = "an edit such as edits.off(heads=[3]), or a mapping from names of modules to edits"
+    if not isinstance(found, Mapping) or not found:
+        raise build(KindError, "edits", expected, repr(edits))
+    for x in found.values():
+        if not isinstance(x, Edit):
+            raise build(KindError, "edits", expected, repr(x))
+    return dict(found)
 
 
 class Editor(Changing):
@@ -49,7 +161,7 @@ class Editor(Changing):
         self._texts = Texts(tokens, self.names.modules.values())
         self._masks = KnownMasks()
         self._calls: dict[str, int] = {}
-        self.applied: dict[str, Applied] = {}
+        self.applied = Edited()
         self.used: set[str] = set()
         """Patterns whose edits changed at least one row."""
         self.failed: TypeError | None = None
@@ -69,8 +181,10 @@ class Editor(Changing):
         found = unseen(named, self.applied, self.ran, deep=True)
         return found | {name: x for name, x in self._suspected.items() if name in named.values()}
 
-    def see(self, call: Call) -> None:
-        """A call was changed already, or is not wanted."""
+    def see(self, *_: Any, **__: Any) -> None:
+        """Edits change attention, before others hear of it, at positions that all beams share."""
+
+    mixed = compiled = reordered = see
 
     def miss(self, module: nn.Module | None, source: str, why: str) -> None:
         """Refuse a call that cannot be read if it was to be edited."""
@@ -83,15 +197,6 @@ class Editor(Changing):
         name = self._named(module)
         if name is not None:
             self._suspected[name] = f"{source}: {why}"
-
-    def mixed(self, module: nn.Module | None, what: str) -> None:
-        """Edits change attention only."""
-
-    def compiled(self) -> None:
-        """Compiled code attends unseen; edits that matched nothing say so at the end."""
-
-    def reordered(self, index: object) -> None:
-        """Edits name positions, which all beams share."""
 
     def changed(
         self, module: nn.Module | None, source: str, make: Made, result: Any
@@ -114,7 +219,7 @@ class Editor(Changing):
                 self.failed = error
                 raise
         else:
-            self._texts.passed(name, call.q.shape[-2], self._shown(call)[1], self._across(call))
+            self._place(name, call, self._shown(call)[1])
         return result, lambda: call
 
     def _edited(
@@ -124,8 +229,8 @@ class Editor(Changing):
         number = max(0, self._calls.get(name, -1) + (not again))
         self._calls[name] = number
         call, matrix, shown, v = self._read(name, number, call)
-        scene = self._texts.scene(name, number, matrix, shown, v, self._across(call))
-        scene.passed = call.passed
+        place = self._place(name, call, shown)._asdict()
+        scene = Scene(name, number, matrix, v, passed=call.passed, **place)
         for pattern, edit in found:
             before, scene.touched = scene.touched, torch.zeros_like(scene.touched)
             edit.change(scene)
@@ -138,13 +243,16 @@ class Editor(Changing):
             raise build(KernelError, name, "a call that edits can change", call.shut or NO_DOOR)
         said = " & ".join(repr(edit) for _, edit in found)
         told = said if call.edited is None else f"{call.edited} & {said}"
-        part = Part.edited(scene)
-        self.applied.setdefault(name, Applied(name, said)).add(scene, part)
+        part, applied = Part.edited(scene), self.applied.setdefault(name, Applied(name, said))
+        applied.calls += 1
+        if part is not None and len(applied.plans) < PLANNED:
+            applied.plans[_plan(scene, part)] = None
         y, after = _output(call, scene, part)
         return call.put(y, scene.matrix), partial(_as_call, call, scene, after, told)
 
-    def _across(self, call: Call) -> bool | None:
-        return comes_from_elsewhere(call, self.running.inputs)
+    def _place(self, name: str, call: Call, shown: Tensor) -> Place:
+        across = comes_from_elsewhere(call, self.running.inputs)
+        return self._texts.place(name, call.q.shape[-2], shown, across)
 
     def _shown(self, call: Call) -> tuple[AttentionSpec, Tensor]:
         """The arguments of a call and what its cache shows, without places that are not written."""
@@ -191,7 +299,7 @@ def _output(call: Call, scene: Scene, part: Part | None) -> tuple[Tensor, Tensor
     if isinstance(call.y, Tensor):
         y = call.y.clone()
         if part is not None:
-            over = part.of(scene.touched.expand(scene.batch.total, -1, -1))
+            over = scene.touched.expand(scene.batch.total, -1, -1)[part.at(3)]
             made = _mixed(
                 part.matrix(matrix), part.values(scene.values, scene.heads.total), part.rows
             ).to(y.dtype)
@@ -244,10 +352,6 @@ def _as_call(call: Call, scene: Scene, y: Tensor | After, said: str) -> Call:
     return made
 
 
-PLANNED = 4
-"""Lines of a plan at most that are kept of one module."""
-
-
 class Part(NamedTuple):
     """The batch rows (k,), heads (n,) and rows (m,) of a call that are computed again."""
 
@@ -270,10 +374,6 @@ class Part(NamedTuple):
         every = self.batch[:, None, None], self.heads[:, None], self.rows
         return every[max(0, 3 - axes) :]
 
-    def of(self, x: Tensor) -> Tensor:
-        """The part (k, n, m) of x (b, h, t)."""
-        return x[self.at(3)]
-
     def matrix(self, matrix: LazyMatrix) -> LazyMatrix:
         """The batch rows and heads of a matrix (…, b, h, t, s)."""
         for axis, some in ((matrix.ndim - 4, self.batch), (matrix.ndim - 3, self.heads)):
@@ -288,26 +388,6 @@ class Part(NamedTuple):
         if v.ndim > 2 and v.shape[-3] > 1 and len(self.heads) < h:
             v = v.index_select(-3, self.heads // (h // v.shape[-3]))
         return v
-
-
-@dataclass
-class Applied:
-    """What edits did to the calls of one module, to be printed."""
-
-    name: str
-    said: str
-    calls: int = 0
-    plans: dict[str, None] = field(default_factory=dict)
-
-    def add(self, scene: Scene, part: Part | None) -> None:
-        """Note a call that was changed."""
-        self.calls += 1
-        if part is not None and len(self.plans) < PLANNED:
-            self.plans[_plan(scene, part)] = None
-
-    def __str__(self) -> str:
-        calls = "1 call" if self.calls == 1 else f"{self.calls} calls"
-        return "\n  ".join([f"{self.name}  {calls}  {self.said}", *self.plans])
 
 
 def _plan(scene: Scene, part: Part) -> str:

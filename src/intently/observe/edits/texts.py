@@ -7,10 +7,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from intently.core.matrix import LazyMatrix
 from intently.core.matrix.labelling import crosses, side
 from intently.errors import KindError, build
-from intently.observe.edits import Scene
 from intently.observe.recording.labels import Tokens, checked, is_pair, is_rows
 from intently.observe.storage.stores import identity
 
@@ -19,12 +17,14 @@ COMPARED = 8
 
 
 class Place(NamedTuple):
-    """Where a call stands: query i at ``first + i % (t / texts)``, key j at ``first_key + j``."""
+    """Where a call stands, in which of the texts: the fields of a `Scene` of these names."""
 
-    across: bool
     first: int
-    first_key: int = 0
-    texts: int = 1
+    first_key: int
+    texts: int
+    across: bool
+    row_tokens: Sequence[str] | None
+    key_tokens: Sequence[str] | None
 
 
 class Before(NamedTuple):
@@ -60,39 +60,32 @@ class Texts:
         """Batch rows and queries of the last self-attention, and the position of the first."""
         self._before: dict[str, Before] = {}
 
-    def passed(self, name: str, t: int, k: Tensor, seen: bool | None) -> None:
-        """Hear of a call of t queries and keys (…, s, d) that nobody edits.
+    def place(self, name: str, t: int, k: Tensor, seen: bool | None) -> Place:
+        """Where a call of t queries stands; k (…, s, d) are the keys that its cache shows.
 
         ``seen`` says whether keys came from elsewhere than queries, as far as that was seen.
         """
-        self._place(name, t, k, seen)
-
-    def scene(
-        self, name: str, number: int, matrix: LazyMatrix, k: Tensor, v: Tensor, seen: bool | None
-    ) -> Scene:
-        """The scene of a call; k are the keys that its cache shows."""
-        place = self._place(name, matrix.shape[-2], k, seen)
-        own, keys = self._sides(name, place.across)
-        across, first, first_key, texts = place
-        return Scene(name, number, matrix, v, first, first_key, texts, across, own, keys)
-
-    def _place(self, name: str, t: int, k: Tensor, seen: bool | None) -> Place:
-        s = k.shape[-2]
+        s, b, before = k.shape[-2], _batch(k), self._before.get(name)
         across = self._crosses(name, t, s) if seen is None else seen
         if seen:
             self._crossing.add(_layer(name))
-        before = self._before.get(name)
+        texts, first, first_key, last = 1, s - t, 0, k
         if across:
-            place = self._across(t, k, before)
+            same = before is not None and identity(before.keys) == identity(k)
+            first = before.steps if before is not None and same else 0
+            if self._last is not None:
+                rows, steps, at = self._last
+                beams = rows // b  # that share the keys of a text
+                if steps == t or (steps * beams == t and rows == beams * b):
+                    first, texts = at, 1 if steps == t else beams
         else:
-            first = s - t
             if before is not None and 0 < first < before.steps and _goes_on(k, first, before.last):
                 first = before.steps
-            self._last = _batch(k), t, first
-            place = Place(False, first, max(0, first + t - s))
-        last = k if across else k[..., -COMPARED:, :].detach().clone()
-        self._before[name] = Before(place.first + t // place.texts, k, last)
-        return place
+            first_key = max(0, first + t - s)
+            self._last = b, t, first
+            last = k[..., -COMPARED:, :].detach().clone()
+        self._before[name] = Before(first + t // texts, k, last)
+        return Place(first, first_key, texts, across, *self._sides(name, across))
 
     def _crosses(self, name: str, t: int, s: int) -> bool:
         """Whether a module attends to another text, judged by its name and those beside it.
@@ -105,37 +98,17 @@ class Texts:
         alone = self._encodes and not self._crossing and self._last is None
         return t > s or (alone and side(name) is None)
 
-    def _across(self, t: int, k: Tensor, before: Before | None) -> Place:
-        if self._last is not None:
-            b, steps, first = self._last
-            texts = b // _batch(k)
-            if steps == t:
-                return Place(True, first)
-            if steps * texts == t and b == texts * _batch(k):
-                return Place(True, first, texts=texts)
-        same = before is not None and identity(before.keys) == identity(k)
-        return Place(True, before.steps if before is not None and same else 0)
-
     def _sides(self, name: str, across: bool) -> tuple[Sequence[str] | None, Sequence[str] | None]:
         """The tokens of the queries' text and of the keys' text, None if unknown."""
-        tokens = self._tokens
-        if tokens is None:
-            return None, None
-        if not is_pair(tokens):
-            if across:
-                return None, tokens  # type: ignore[return-value]
-            own = None if self._writes(name) else tokens
-            return own, own  # type: ignore[return-value]
-        source, target = tokens
-        if across:
-            return target, source  # type: ignore[return-value]
-        own = source if side(name) == "encoder" else target
-        return own, own  # type: ignore[return-value]
-
-    def _writes(self, name: str) -> bool:
-        """Whether a self-attention belongs to a text or image that others attend from."""
-        beside = _layer(name) in self._crossing
-        return beside or (bool(self._crossing) and side(name) == "decoder")
+        if is_pair(self._tokens):
+            source, target = self._tokens
+            own = source if side(name) == "encoder" else target
+        else:  # a text or image that others attend from is another one
+            beside = _layer(name) in self._crossing
+            writes = beside or (bool(self._crossing) and side(name) == "decoder")
+            source, target = self._tokens, None
+            own = None if writes else source
+        return (target, source) if across else (own, own)
 
 
 def _layer(name: str) -> str:

@@ -1,1 +1,0 @@
-"""Editing: the doors of watching, open in the other direction."""
