@@ -16,8 +16,7 @@ import intently as it
 from intently.core.matrix import patterns
 from intently.core.matrix.alignment import Alignment, alignment_error_rate, alignment_errors
 from intently.errors import ArgumentError, KindError, MissingLibraryError
-from intently.observe.recording.summary import Summary
-from intently.observe.recording.table import SHOWN
+from intently.observe.recording.summary import SHOWN, Summary
 
 from ..messages import Refusals, raises
 
@@ -30,15 +29,14 @@ def layer(seed: int, heads: int = 2, t: int = 6, **options: Any) -> it.Attention
     return it.attend(q, k, scale=1.0, **options)
 
 
-def table(**options: Any) -> Summary:
+def table() -> Summary:
     padded = it.causal() & it.padding(torch.tensor([6, 4]))
     return Summary.of(
         [
             ("h.2", layer(1, mask=padded), IDS),
             ("h.10", layer(2, heads=3, mask=padded), IDS),
             ("cross", layer(3, t=4), None),
-        ],
-        **options,
+        ]
     )
 
 
@@ -64,18 +62,6 @@ def test_numbers_are_means_over_the_queries_of_all_items() -> None:
         first = int(n == "previous")
         kept = torch.cat([x[0, :, first:], x[1, :, first:4]], -1)
         torch.testing.assert_close(torch.tensor(table()[n][:2]), kept.mean(-1))
-
-
-def test_items_apart() -> None:
-    found = table(per_item=True)
-    assert found.columns[:4] == ("layer", "item", "head", "queries")
-    assert found.filter(layer="h.2")["item"] == [0, 0, 1, 1]
-    assert found.filter(layer="h.2")["queries"] == [6, 6, 4, 4]
-    together = table()
-    apart = found.filter(layer="h.2", head=1)
-    for column in ("entropy", "distance", "divergence"):
-        mean = sum(x * n for x, n in zip(apart[column], apart["queries"])) / 10
-        assert together.filter(layer="h.2", head=1)[column] == [pytest.approx(mean)]
 
 
 def test_matrices_without_items_or_heads() -> None:
@@ -136,10 +122,10 @@ def test_what_is_printed_fits_a_terminal() -> None:
     found = Summary.of([("decoder.10.cross_attention", A, torch.arange(6))])
     assert math.isnan(found["induction"][0]) and "induction" not in str(found)
     assert max(map(len, str(found).split("\n"))) <= 80
-    long = Summary.of([("x" * 60, layer(1), None)], per_item=True)
+    long = Summary.of([("x" * 60, layer(1), None)])
     blocks = [block.split("\n") for block in str(long).split("\n\n")]
     assert len(blocks) == 2 and all(lines[1][:60] == "x" * 60 for lines in blocks)
-    assert all(lines[0].split()[:3] == ["layer", "item", "head"] for lines in blocks)
+    assert all(lines[0].split()[:2] == ["layer", "head"] for lines in blocks)
 
 
 def test_rows_are_copies() -> None:

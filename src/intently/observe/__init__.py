@@ -4,8 +4,7 @@ from typing import Any
 
 from intently.foundation.on_demand import listed
 from intently.observe.edits.editor import edit
-from intently.observe.measuring.effects import effects
-from intently.observe.measuring.paths import path_effects
+from intently.observe.measuring.effects import effects, path_effects
 from intently.observe.recording.recording import Recording
 from intently.observe.watching.watch import watch
 

@@ -17,7 +17,7 @@ import intently as it
 from intently.errors import WriteError
 from intently.foundation.files import replace_file
 from intently.foundation.files.writing import replacing
-from intently.observe.recording.table import Table
+from intently.observe.recording.summary import Table
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="devices, pipes and modes of POSIX")
 

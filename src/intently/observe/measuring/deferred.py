@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+import math
+from collections.abc import Callable, Collection
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -11,9 +12,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
+from intently.observe.watching.modules import Names
+
 ATEN = torch.ops.aten
-SAME = (ATEN.detach.default, ATEN.alias.default)
-"""Operations that change no row."""
+CHOOSES = ATEN.select.int, ATEN.slice.Tensor, ATEN.index_select.default
+"""Operations that choose rows of one axis."""
+
+ROUNDING = 64
+"""Units in the last place by which scores may differ that logits of some rows alone give."""
 
 
 class Deferred(Tensor):
@@ -42,15 +48,10 @@ class Deferred(Tensor):
         """The tensor, computed."""
         return F.linear(*self._given)
 
-    def _with(self, x: Tensor) -> Deferred:
-        return Deferred(x, *self._given[1:])
-
     def numpy(self, *, force: bool = False) -> Any:
-        """The tensor as an array."""
         return self.whole().numpy(force=force)
 
     def tolist(self) -> Any:
-        """The tensor as nested lists."""
         return self.whole().tolist()
 
     def __array__(self, dtype: Any = None) -> Any:
@@ -61,64 +62,64 @@ class Deferred(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        found = _rows(func, args, kwargs)
-        if found is not None:
-            return found
+        kwargs, one = kwargs or {}, args[0]
+        rows = _rows(func, one, args[1:], kwargs) if isinstance(one, Deferred) else None
+        if rows is not None:
+            return Deferred(rows, *one._given[1:])
         args, kwargs = tree_map_only(Deferred, Deferred.whole, (args, kwargs))
         return func(*args, **kwargs)
 
 
-def _rows(func: Any, args: Any, kwargs: Any) -> Deferred | None:
-    """The rows that an operation chooses; None for any other operation."""
-    one, *rest = args
-    if not isinstance(one, Deferred):
-        return None
+def _rows(func: Any, one: Deferred, rest: Any, kwargs: Any) -> Tensor | None:
+    """The rows of x that an operation chooses; None for any other operation."""
     x = one._given[0]
-    if func in SAME:
-        return one._with(x)
-    if func in (ATEN.select.int, ATEN.slice.Tensor, ATEN.index_select.default):
-        axis = rest[0] if rest else 0
-        if axis % one.ndim < one.ndim - 1:
-            return one._with(func(x, axis % one.ndim, *rest[1:], **kwargs))
-    if func is ATEN.index.Tensor and _leading(rest[0], one.ndim):
-        return one._with(func(x, rest[0]))
+    if func in (ATEN.detach.default, ATEN.alias.default):
+        return x
+    axis = rest[0] if rest else 0
+    if func in CHOOSES and axis % one.ndim < one.ndim - 1:
+        return func(x, axis % one.ndim, *rest[1:], **kwargs)
+    if func is ATEN.index.Tensor:  # of leading axes, which leaves the last one whole
+        boolean = torch.bool, torch.uint8
+        used = sum(1 if i is None or i.dtype not in boolean else i.ndim for i in rest[0])
+        return func(x, rest[0]) if used < one.ndim else None
     return None
 
 
-def _leading(indices: Any, ndim: int) -> bool:
-    """Whether indices leave the last axis whole and at its place."""
-    boolean = (torch.bool, torch.uint8)
-    used = sum(1 if x is None or x.dtype not in boolean else x.ndim for x in indices)
-    return used < ndim
+def deferred(
+    model: nn.Module,
+    edited: Collection[str],
+    scored: Callable[[], float],
+    plain: float,
+    within: ExitStack,
+) -> float:
+    """The score with only those rows of logits computed that are read, if it is the same.
 
-
-def last_linear(
-    model: nn.Module, run: Callable[[], Any], edited: Collection[nn.Module]
-) -> nn.Linear | None:
-    """The linear layer that a run calls last and once, behind all ``edited`` modules, if any."""
+    It holds ``within`` what is undone later, for models in which a linear layer runs last, once,
+    and behind all ``edited`` modules.
+    """
     ran: list[nn.Module] = []
-    hooks = [x.register_forward_pre_hook(lambda m, given: ran.append(m)) for x in model.modules()]
-    try:
-        run()
-    finally:
-        for hook in hooks:
-            hook.remove()
-    last = ran[-1] if ran else None
-    inside = any(part is last for module in edited for part in module.modules())
+    with ExitStack() as hooks:
+        for module in model.modules():
+            hook = module.register_forward_pre_hook(lambda module, given: ran.append(module))
+            hooks.callback(hook.remove)
+        scored()
+    last, names = ran[-1] if ran else None, Names(model, None).modules.items()
+    inside = any(last is x for module, name in names if name in edited for x in module.modules())
     if not isinstance(last, nn.Linear) or type(last).forward is not nn.Linear.forward:
-        return None
-    return None if inside or ran.count(last) > 1 else last
-
-
-@contextmanager
-def deferring(last: nn.Linear) -> Iterator[None]:
-    """Let a layer return its output `Deferred` while the block runs."""
-    own = vars(last).get("forward")
+        return plain
+    if inside or ran.count(last) > 1:
+        return plain
+    own = {name: x for name, x in vars(last).items() if name == "forward"}
+    trial = within.enter_context(ExitStack())
+    trial.callback(vars(last).update, own)
+    trial.callback(vars(last).pop, "forward")
     last.forward = lambda input: Deferred(input, last.weight, last.bias)
     try:
-        yield
-    finally:
-        del last.forward
-        if own is not None:
-            last.forward = own
+        found = scored()
+    except Exception:
+        found = math.nan
+    rounding = ROUNDING * torch.finfo(torch.float32).eps * max(1.0, abs(plain))
+    if abs(found - plain) <= rounding:
+        return found
+    trial.close()
+    return plain

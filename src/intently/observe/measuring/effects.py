@@ -1,26 +1,29 @@
-"""`effects`: what many edits, one after the other, do to a score of a model's output."""
+"""`effects` and `path_effects`: what many edits, one after the other, do to a score."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, TypeAlias
+from functools import reduce
+from operator import and_
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
 
 from intently.errors import ArgumentError, KernelError, KindError, UnverifiedError, build, shape_of
+from intently.foundation.checks import check_word
 from intently.foundation.process import late_bar
-from intently.observe.edits import Attending, Each, Edit, each_head
+from intently.observe.edits import Attending, Each, Edit, each_head, replace
+from intently.observe.edits.edit import Steps, whole
 from intently.observe.edits.editor import Editor, edit
 from intently.observe.edits.rules import Placed
-from intently.observe.measuring.deferred import deferring, last_linear
+from intently.observe.measuring.deferred import deferred
 from intently.observe.recording.labels import Tokens
 from intently.observe.recording.recording import Recording
-from intently.observe.recording.table import Table
+from intently.observe.recording.summary import Table
 from intently.observe.watching.doors import listen
-from intently.observe.watching.modules import Names
+from intently.observe.watching.modules import Names, matches
 from intently.observe.watching.watch import watch
 
 
@@ -36,8 +39,6 @@ class Effects(Table):
     layers.0     1  -1.0000  -3.5000     -2.5000
     """
 
-    names = place = ("edit", "layer", "head", "key", "sender", "receiver")
-    words = ("edit", "layer", "sender", "receiver")
     form = "z.4f"
 
     def strongest(self) -> Effects:
@@ -45,11 +46,12 @@ class Effects(Table):
         return self._of(sorted(self, key=lambda row: -abs(row["difference"])))
 
 
+Heads: TypeAlias = "Mapping[str, Steps]"
+"""Heads by the names of their layers, or patterns; None for all heads of a layer."""
+
+Read: TypeAlias = Literal["queries", "keys", "values"]
 Given: TypeAlias = "Edit | Mapping[str, Edit]"
 Edits: TypeAlias = "Each | Mapping[str, Given] | Sequence[Given]"
-
-ROUNDING = 64
-"""Units in the last place by which scores may differ that logits of some rows alone give."""
 
 
 def effects(
@@ -80,72 +82,116 @@ def effects(
     >>> table["head"]
     [0, 1]
     """
-    check_functions(run=run, score=score)
+    _check_functions(run=run, score=score)
 
     def scored() -> float:
-        return as_number(score(run()))
+        return _number(score(run()))
 
     with torch.no_grad(), late_bar() as tell, ExitStack() as within:
         with watch(model, store="reference") as seen:
             plain = scored()
         placed = _placed(model, seen, each_head(model) if edits is None else edits)
-        plain = _deferred(model, seen, scored, plain, within)
+        plain = deferred(model, seen, scored, plain, within)
         listen(Editor(model, {}, None), within)  # once: each edit finds the doors open
         rows, layers = [], {place.get("layer") for place, _ in placed}
         left_out: dict[str, str] = {}
         for n, (place, given) in enumerate(placed):
             tell("running edits", n, len(placed))
-            if place.get("layer") in left_out:
+            layer = place.get("layer")
+            if layer in left_out:
                 continue
             try:
                 with edit(model, given, tokens=tokens):
-                    found = scored()
+                    rows.append(place | _numbers(plain, scored()))
             except (KernelError, UnverifiedError) as error:
-                if "layer" in place:
-                    left_out[place["layer"]] = str(error)
-                if left_out.keys() == layers or not left_out:
+                left_out |= {} if layer is None else {layer: str(error)}
+                if layer is None or left_out.keys() == layers:
                     raise
-                continue
-            numbers = {"before": plain, "after": found, "difference": found - plain}
-            rows.append({**place, **numbers})
     columns = dict.fromkeys(name for place, _ in placed for name in place)
-    return Effects(rows, (*columns, "before", "after", "difference"), left_out)
+    return Effects(rows, (*columns, *_numbers(0, 0)), left_out)
 
 
-def _deferred(
-    model: nn.Module, seen: Recording, scored: Callable[[], float], plain: float, within: ExitStack
-) -> float:
-    """The score with only those rows of logits computed that are read, if it is the same."""
-    edited = [module for module, name in Names(model, None).modules.items() if name in seen]
-    last = last_linear(model, scored, edited)
-    if last is None:
-        return plain
-    trial = within.enter_context(ExitStack())
-    trial.enter_context(deferring(last))
-    try:
-        found = scored()
-    except Exception:
-        found = math.nan
-    rounding = ROUNDING * torch.finfo(torch.float32).eps * max(1.0, abs(plain))
-    if not abs(found - plain) <= rounding:
-        trial.close()
-        return plain
-    return found
+def path_effects(
+    model: nn.Module,
+    clean: Callable[[], Any],
+    corrupted: Callable[[], Any],
+    score: Callable[[Any], Any],
+    *,
+    senders: Heads | None = None,
+    receivers: Heads | None = None,
+    parts: Sequence[Read] = get_args(Read),
+) -> Effects:
+    """Return what each sender alone changes in the score through the receivers: path patching.
+
+    ``clean`` and ``corrupted`` run the model on two texts of one length. For each sender, a pass
+    over the clean text takes that head's output from the corrupted run and those of all other heads
+    from the clean one, so that only the direct path from the sender (and what lies between heads)
+    changes; the ``parts`` that the receivers read in this pass are then put into a clean run, whose
+    score is in the table. Without ``receivers`` the model's output is the receiver.
+
+    Senders and receivers are heads by the names of their layers, or patterns; all heads send unless
+    named. Nothing has gradients. Raises `ArgumentError` for layers that did not attend, and what
+    `intently.edit` and `edits.replace` raise.
+
+    Source: Wang et al. 2022, "Interpretability in the Wild", section 3.1; Goldowsky-Dill et al.
+    2023, "Localizing Model Behavior with Path Patching".
+
+    >>> import torch, intently as it
+    >>> _ = torch.manual_seed(0)
+    >>> layer = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    >>> x, y = torch.randn(2, 1, 3, 8)
+    >>> table = it.path_effects(
+    ...     layer, lambda: layer(x, x, x)[0], lambda: layer(y, y, y)[0], lambda z: z[0, -1, 0]
+    ... )
+    >>> table["head"]
+    [0, 1]
+    """
+    for part in parts:
+        check_word(part, "parts", get_args(Read))
+    _check_functions(clean=clean, corrupted=corrupted, score=score)
+    with torch.no_grad(), late_bar() as tell:
+        with watch(model, gradients=True) as own:
+            plain = _number(score(clean()))
+        with watch(model, gradients=True) as other:
+            corrupted()
+        sending = _heads(own, {"*": None} if senders is None else senders, "senders")
+        reading = None if receivers is None else _heads(own, receivers, "receivers")
+        places = [(layer, head) for layer, heads in sending.items() for head in heads]
+        rows = []
+        for n, (layer, head) in enumerate(places):
+            tell("following paths", n, len(places))
+            frozen: dict[str, Edit] = {name: replace(own, "outputs") for name in own}
+            frozen[layer] &= replace(other, "outputs", heads=[head])
+            with edit(model, frozen), watch(model, gradients=True) as seen:
+                made = clean()
+            if reading is not None:
+                read = {
+                    name: reduce(and_, (replace(seen, part, heads=heads) for part in parts))
+                    for name, heads in reading.items()
+                }
+                with edit(model, read):
+                    made = clean()
+            numbers = _numbers(plain, _number(score(made)))
+            rows.append({"layer": layer, "head": head, **numbers})
+    return Effects(rows, ("layer", "head", *_numbers(0, 0)))
 
 
-def check_functions(**given: object) -> None:
-    """Raise `KindError` unless every argument can be called."""
+def _check_functions(**given: object) -> None:
     for name, function in given.items():
         if not callable(function):
             raise build(KindError, name, "a function", type(function).__name__)
 
 
-def as_number(found: Any) -> float:
+def _number(found: Any) -> float:
     """A score as a number."""
     if (isinstance(found, Tensor) and found.numel() != 1) or not hasattr(found, "__float__"):
         got = shape_of(found) if isinstance(found, Tensor) else type(found).__name__
         raise build(ArgumentError, "score", "one number", got)
     return float(found)
+
+
+def _numbers(before: float, after: float) -> dict[str, float]:
+    return {"before": before, "after": after, "difference": after - before}
 
 
 def _placed(model: nn.Module, seen: Recording, edits: Edits) -> list[Placed]:
@@ -159,9 +205,9 @@ def _placed(model: nn.Module, seen: Recording, edits: Edits) -> list[Placed]:
         return found
     if isinstance(edits, Mapping):
         _check_names(model, edits)
-        return [({"edit": str(name)}, _by_pattern(x)) for name, x in edits.items()]
+        return [({"edit": str(name)}, x) for name, x in edits.items()]
     if isinstance(edits, Sequence) and edits and not isinstance(edits, str):
-        return [({"edit": _said(x)}, _by_pattern(x)) for x in edits]
+        return [({"edit": _said(x)}, x) for x in edits]
     expected = "edits.each_head(model), a list of edits, or edits by name"
     raise build(KindError, "edits", expected, repr(edits))
 
@@ -175,13 +221,13 @@ def _attending(model: nn.Module, seen: Recording, part: Any) -> list[Attending]:
         expected = "the model, or a module of it"
         raise build(ArgumentError, "part", expected, type(part).__name__)
     known = {names[module] for module in inside if module in names}
-    found = []
-    for name in seen:
-        shapes = [entry.shape for entry in seen.entries(name)]
-        if name in known:
-            heads = max(shape[-3] if len(shape) > 2 else 1 for shape in shapes)
-            found.append(Attending(name, heads, max(shape[-1] for shape in shapes)))
-    return found
+    calls = {name: seen.entries(name) for name in seen if name in known}
+    return [
+        Attending(
+            name, max(entry.heads for entry in entries), max(entry.shape[-1] for entry in entries)
+        )
+        for name, entries in calls.items()
+    ]
 
 
 def _check_names(model: nn.Module, edits: Mapping[str, Any]) -> None:
@@ -194,11 +240,22 @@ def _check_names(model: nn.Module, edits: Mapping[str, Any]) -> None:
         raise build(ArgumentError, "edits", "edits by names of your own", got, fix=fix)
 
 
-def _by_pattern(given: Any) -> Mapping[str, Edit]:
-    return {"*": given} if isinstance(given, Edit) else given
-
-
 def _said(given: Any) -> str:
     if not isinstance(given, Mapping):
         return repr(given)
     return "; ".join(f"{pattern}: {x!r}" for pattern, x in given.items())
+
+
+def _heads(seen: Recording, given: Heads, argument: str) -> dict[str, list[int]]:
+    """The heads that are named, by layer."""
+    found: dict[str, list[int]] = {}
+    for pattern, heads in given.items():
+        layers = [name for name in seen if matches(name, pattern)]
+        if not layers:
+            expected = f"layers that attended: {', '.join(seen)}"
+            raise build(ArgumentError, argument, expected, repr(pattern))
+        for name in layers:
+            axis, known = whole("heads", seen.entries(name)[0].heads), found.get(name, [])
+            chosen = axis.chosen(heads).nonzero()[:, 0].tolist()
+            found[name] = list(dict.fromkeys([*known, *chosen]))
+    return found

@@ -32,6 +32,12 @@ class Labels(NamedTuple):
 NONE = Labels()
 
 
+Naming: TypeAlias = Callable[..., Any]
+"""Ids to texts."""
+
+IDS, MASK = "input_ids", "attention_mask"
+
+
 @dataclass
 class Texts:
     """What all entries of a recording know of the texts that the model reads.
@@ -45,14 +51,44 @@ class Texts:
     sources: set[int] = field(default_factory=set)
     names: set[str] = field(default_factory=set)
 
-    def read(self, rows: Sequence[Any], derived: bool) -> None:
-        """Hear of the texts that the model read, one for each row of the batch.
+    def read(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], naming: Naming | None, pad: int | None
+    ) -> None:
+        """Hear of the arguments of the outermost module: the ids that it reads, or none.
 
-        They become the ``tokens`` if they were ``derived`` from a tokenizer. Otherwise rows that
-        differ show that tokens of one text label none of them.
+        A ``naming`` of ids makes ``tokens`` of them, less those that are ``pad``. Without it, rows
+        that differ show that tokens of one text label none of them. Steps of a generation, whose
+        mask is longer than their ids, add nothing: beams may change places.
         """
-        self.tokens = checked(list(rows)) if derived else self.tokens
+        ids: Any = kwargs.get(IDS, next(iter(args), None))
+        mask, written = kwargs.get(MASK), kwargs.get("decoder_" + IDS)
+        if not _are_ids(ids):
+            return
+        if isinstance(mask, Tensor) and mask.ndim == 2 and mask.shape[1] > ids.shape[1]:
+            return
+
+        def rows_of(ids: Tensor, mask: Any) -> list[list[Any]]:
+            """The tokens of each row, or its ids, without padding."""
+            same = isinstance(mask, Tensor) and mask.shape == ids.shape
+            seen = mask != 0 if same else ids != (-1 if pad is None else pad)
+            rows = [row[own].tolist() for row, own in zip(ids, seen)]
+            return rows if naming is None else [list(naming(row)) for row in rows]
+
+        rows: list[Any] = rows_of(ids, mask)
+        if _are_ids(written) and len(written) == len(ids):
+            rows = list(zip(rows, rows_of(written, kwargs.get("decoder_" + MASK))))
+        self.tokens = self.tokens if naming is None else checked(rows)
         self.several = self.several or any(row != rows[0] for row in rows)
+
+
+def _are_ids(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.ndim == 2 and not x.is_floating_point() and x.numel() > 0
+
+
+def naming_of(tokens: Any) -> Naming | None:
+    """What a tokenizer of transformers, or of ours, makes of ids; None if these are texts."""
+    found: Any = getattr(tokens, "convert_ids_to_tokens", getattr(tokens, "tokens", None))
+    return found if callable(found) else None
 
 
 def checked(tokens: Any) -> Tokens | None:
@@ -168,55 +204,3 @@ def _of_one(
 def _produced(tokens: tuple[str, ...], t: int) -> tuple[str, ...]:
     """The token that each of t rows produces after reading ``tokens``; "" for an unknown last."""
     return (*tokens[1:], "")[:t]
-
-
-Naming: TypeAlias = Callable[..., Any]
-"""Ids to texts."""
-
-
-def naming_of(tokens: Any) -> Naming | None:
-    """What a tokenizer of transformers, or of ours, makes of ids; None if these are texts."""
-    found: Any = getattr(tokens, "convert_ids_to_tokens", getattr(tokens, "tokens", None))
-    return found if callable(found) else None
-
-
-IDS, MASK = "input_ids", "attention_mask"
-
-
-class Reads:
-    """Tells the ``texts`` of a recording what a model reads, of the ids that it is called with.
-
-    A ``naming`` of ids makes texts of them, less those that are ``pad``. Steps of a generation,
-    whose mask is longer than their ids, add nothing: beams may change places.
-    """
-
-    def __init__(self, texts: Texts, naming: Naming | None, pad: int | None) -> None:
-        self._texts, self._naming, self._pad = texts, naming, pad
-
-    def called(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Hear of the arguments of the outermost module."""
-        ids: Any = kwargs.get(IDS, next(iter(args), None))
-        if not _are_ids(ids):
-            return
-        mask = kwargs.get(MASK)
-        if isinstance(mask, Tensor) and mask.ndim == 2 and mask.shape[1] > ids.shape[1]:
-            return
-        rows: list[Any] = self._rows(ids, mask)
-        written: Any = kwargs.get("decoder_" + IDS)
-        if _are_ids(written) and len(written) == len(ids):
-            targets = self._rows(written, kwargs.get("decoder_" + MASK))
-            rows = list(zip(rows, targets))
-        self._texts.read(rows, self._naming is not None)
-
-    def _rows(self, ids: Tensor, mask: Any) -> list[list[Any]]:
-        """The tokens of each row, or its ids, without padding."""
-        if isinstance(mask, Tensor) and mask.shape == ids.shape:
-            seen = mask != 0
-        else:
-            seen = ids != (-1 if self._pad is None else self._pad)
-        rows = [row[own].tolist() for row, own in zip(ids, seen)]
-        return rows if self._naming is None else [list(self._naming(row)) for row in rows]
-
-
-def _are_ids(x: Any) -> bool:
-    return isinstance(x, Tensor) and x.ndim == 2 and not x.is_floating_point() and x.numel() > 0

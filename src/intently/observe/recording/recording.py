@@ -69,6 +69,11 @@ class Entry:
         """(b, h, t, s)."""
         return self.rows.shape
 
+    @property
+    def heads(self) -> int:
+        """How many heads it has; 1 without an axis of them."""
+        return self.shape[-3] if len(self.shape) > 2 else 1
+
     def matrix(self) -> LazyMatrix:
         """Return the weights (b, h, t, s), lazily, labelled if tokens are known.
 

@@ -16,7 +16,7 @@ from intently.core.masks import Geometry
 from intently.errors import MemoryRefused, StaleError
 from intently.observe.generation.generations import Added, Generations, Step
 from intently.observe.generation.joining import trimmed, written
-from intently.observe.recording.labels import Reads, Tokens, naming_of
+from intently.observe.recording.labels import Tokens, naming_of
 from intently.observe.recording.recording import Entry, Recording
 from intently.observe.storage.stores import Store
 from intently.observe.watching import checking
@@ -63,7 +63,7 @@ class Recorder(Listener):
         self._deep, self.ran_compiled = deep, False
         naming = naming_of(tokens)
         self.recording = Recording(tokens if naming is None else None)
-        self.reads = Reads(self.recording.texts, naming, getattr(tokens, "pad_token_id", None))
+        self._naming = naming, getattr(tokens, "pad_token_id", None)
         covered = self.recording.covered
         self._store, self._masks = Store(store, dtype, budget), KnownMasks()
         self._gradients = Gradients(self._store, covered) if gradients else None
@@ -77,7 +77,7 @@ class Recorder(Listener):
             return
         try:
             with alone(torch.device("cpu")):
-                self.reads.called(args, kwargs)
+                self.recording.texts.read(args, kwargs, *self._naming)
         except Exception as error:
             why = f"{type(error).__name__}: {error}"
             self.recording.covered.note(f"The tokens of what was read are not known: {why}")
