@@ -164,26 +164,35 @@ class Axis:
 class Scene:
     """One attention call that edits change: weights (…, h, t, s) and values (…, g, s, e).
 
-    ``name`` is that of the module, ``index`` the number of its call; ``batch``, ``heads``, ``rows``
-    and ``keys`` are its axes, the last two of one text, or ``across`` two. ``touched`` (b, h, t)
-    collects the rows that edits changed, b = 1 if in all batch rows alike; ``passed`` is what
-    multiplies weights before they meet values, such as dropout's factors; ``outputs`` are rows of
-    A @ v that an edit gives itself: which (b, h, t), and what (…, h, t, e).
+    ``name`` is that of the module, ``index`` the number of its call. Query i stands at position
+    ``first + i`` of its text, key j at ``first_key + j``; ``across`` says that these are two texts.
+    The queries of beams that share their keys are as many ``texts``, one after the other.
+    ``batch``, ``heads``, ``rows`` and ``keys`` are the axes. ``touched`` (b, h, t) collects the
+    rows that edits changed, b = 1 if in all batch rows alike; ``passed`` is what multiplies weights
+    before they meet values, such as dropout's factors; ``outputs`` are rows of A @ v that an edit
+    gives itself: which (b, h, t), and what (…, h, t, e).
     """
 
     name: str
     index: int
     matrix: LazyMatrix
     values: Tensor
-    across: bool
-    rows: Axis
-    keys: Axis
+    first: int = 0
+    first_key: int = 0
+    texts: int = 1
+    across: bool = False
+    row_tokens: Sequence[str] | None = None
+    key_tokens: Sequence[str] | None = None
     passed: Callable[[], Tensor] | None = None
     outputs: list[tuple[Tensor, Tensor]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        b, h, t, _ = (1, 1, *self.matrix.shape)[-4:]
-        device = self.matrix.device
+        b, h, t, s = (1, 1, *self.matrix.shape)[-4:]
+        device, end = self.matrix.device, self.first + t // self.texts
+        at = torch.arange(self.first, end, device=device).repeat(self.texts)
+        self.rows = Axis("rows", at, end, self.row_tokens)
+        at = torch.arange(self.first_key, self.first_key + s, device=device)
+        self.keys = Axis("keys", at, self.first_key + s, self.key_tokens)
         self.batch, self.heads = whole("batch", b, device), whole("heads", h, device)
         self.touched = torch.zeros(1, h, t, dtype=torch.bool, device=device)
 

@@ -128,8 +128,11 @@ class Applied:
 class Edited(dict[str, Applied]):
     """What edits did, by the name of the module: which heads and rows, how they were computed."""
 
-    def __str__(self) -> str:
+    def plan(self) -> str:
+        """Say what was computed again, and how."""
         return "\n".join(map(str, self.values())) or "nothing was changed"
+
+    __str__ = plan
 
 
 class Editor(Changing):
@@ -200,7 +203,7 @@ class Editor(Changing):
                 raise
         else:
             seen = comes_from_elsewhere(call, self.running.inputs)
-            self._texts.axes(name, call.q.shape[-2], self._shown(call)[1], seen)
+            self._texts.place(name, call.q.shape[-2], self._shown(call)[1], seen)
         return result, lambda: call
 
     def _edited(
@@ -211,8 +214,8 @@ class Editor(Changing):
         self._calls[name] = number
         call, matrix, shown, v = self._read(name, number, call)
         seen = comes_from_elsewhere(call, self.running.inputs)
-        axes = self._texts.axes(name, matrix.shape[-2], shown, seen)
-        scene = Scene(name, number, matrix, v, *axes, call.passed)
+        place = self._texts.place(name, matrix.shape[-2], shown, seen)
+        scene = Scene(name, number, matrix, v, **place, passed=call.passed)
         for pattern, edit in found:
             before, scene.touched = scene.touched, torch.zeros_like(scene.touched)
             edit.change(scene)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from intently.core.matrix.labelling import crosses, side
 from intently.errors import KindError, build
-from intently.observe.edits.edit import Axis
 from intently.observe.recording.labels import Tokens, checked, is_pair, is_rows
 from intently.observe.storage.stores import identity
 
@@ -51,12 +49,11 @@ class Texts:
         """Batch rows and queries of the last self-attention, and the position of the first."""
         self._before: dict[str, Before] = {}
 
-    def axes(self, name: str, t: int, k: Tensor, seen: bool | None) -> tuple[bool, Axis, Axis]:
-        """Whether a call of t queries reads two texts, and its rows and keys in them.
+    def place(self, name: str, t: int, k: Tensor, seen: bool | None) -> dict[str, Any]:
+        """Where a call of t queries stands, for its `Scene`.
 
         Its cache shows the keys (…, s, d). ``seen`` says whether they came from elsewhere than
-        queries, as far as that was seen. The queries of beams that share their keys are several
-        texts, one after the other.
+        queries, as far as that was seen.
         """
         s = k.shape[-2]
         across = crosses(name, self._names, seen)
@@ -73,12 +70,10 @@ class Texts:
                 first = before.steps
             self._last = _batch(k), t, first
             last = k[..., -COMPARED:, :].detach().clone()
-        end, first_key = first + t // texts, 0 if across else max(0, first + t - s)
-        self._before[name] = Before(end, k, last)
+        self._before[name] = Before(first + t // texts, k, last)
+        place = {"first": first, "first_key": 0 if across else max(0, first + t - s)}
         own, keys = self._sides(name, across)
-        rows = Axis("rows", torch.arange(first, end, device=k.device).repeat(texts), end, own)
-        at = torch.arange(first_key, first_key + s, device=k.device)
-        return across, rows, Axis("keys", at, first_key + s, keys)
+        return place | {"texts": texts, "across": across, "row_tokens": own, "key_tokens": keys}
 
     def _first_across(self, t: int, k: Tensor, before: Before | None) -> tuple[int, int]:
         """The position of a cross-attention's first query, and how many texts share its keys."""
