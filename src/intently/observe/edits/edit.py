@@ -170,7 +170,8 @@ class Scene:
     ``batch``, ``heads``, ``rows`` and ``keys`` are the axes. ``touched`` (b, h, t) collects the
     rows that edits changed, b = 1 if in all batch rows alike; ``passed`` is what multiplies weights
     before they meet values, such as dropout's factors; ``outputs`` are rows of A @ v that an edit
-    gives itself: which (b, h, t), and what (…, h, t, e).
+    gives itself: which (b, h, t), and what (…, h, t, e). ``again`` says that the weights met other
+    values before.
     """
 
     name: str
@@ -184,6 +185,7 @@ class Scene:
     row_tokens: Sequence[str] | None = None
     key_tokens: Sequence[str] | None = None
     passed: Callable[[], Tensor] | None = None
+    again: bool = False
     outputs: list[tuple[Tensor, Tensor]] = field(default_factory=list)
 
     def __post_init__(self) -> None:

@@ -215,7 +215,7 @@ class Editor(Changing):
         call, matrix, shown, v = self._read(name, number, call)
         seen = comes_from_elsewhere(call, self.running.inputs)
         place = self._texts.place(name, matrix.shape[-2], shown, seen)
-        scene = Scene(name, number, matrix, v, **place, passed=call.passed)
+        scene = Scene(name, number, matrix, v, **place, passed=call.passed, again=call.again)
         for pattern, edit in found:
             before, scene.touched = scene.touched, torch.zeros_like(scene.touched)
             edit.change(scene)

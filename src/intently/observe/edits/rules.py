@@ -19,14 +19,14 @@ from intently.core.matrix.labelling import HIDDEN, tensors
 from intently.core.matrix.lazy import Derived, LazyMatrix
 from intently.core.matrix.patterns import previous as before
 from intently.core.scores import Dot
-from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.errors import ArgumentError, KernelError, KindError, build, shape_of
 from intently.foundation.arrays import Numbers
 from intently.foundation.checks import check_kind, check_word, is_number
 from intently.observe.edits.edit import Edit, OnRows, Scene, Steps, fit
 from intently.observe.recording.recording import Recording
 
 Keys: TypeAlias = "Steps | Mask"
-Placed: TypeAlias = tuple[dict[str, Any], Mapping[str, Edit]]
+Placed: TypeAlias = "tuple[dict[str, Any], Edit | Mapping[str, Edit]]"
 """Where an edit acts (layer, head …), and the edit by the name of its module."""
 
 Part: TypeAlias = Literal["weights", "queries", "keys", "values", "outputs"]
@@ -215,6 +215,10 @@ class replace(OnRows):  # noqa: N801 - written as a function: edits.replace(seen
 
     def change(self, scene: Scene) -> None:
         """Take the part from the other run."""
+        if scene.again and self.part in ("values", "outputs"):
+            expected, fix = "weights that meet values in one product", 'replace the "weights"'
+            got = "weights that meet them in several, of which a watch keeps the first"
+            raise build(KernelError, scene.name, expected, got, fix=fix)
         entries = self.recording.entries(scene.name)
         if len(entries) > 1 and scene.index >= len(entries):
             expected = f"{scene.index + 1} calls of {scene.name}"

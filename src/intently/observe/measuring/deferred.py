@@ -65,7 +65,7 @@ class Deferred(Tensor):
         kwargs, one = kwargs or {}, args[0]
         rows = _rows(func, one, args[1:], kwargs) if isinstance(one, Deferred) else None
         if rows is not None:
-            return Deferred(rows, *one._given[1:])
+            return Deferred(rows, one._given[1], one._given[2])
         args, kwargs = tree_map_only(Deferred, Deferred.whole, (args, kwargs))
         return func(*args, **kwargs)
 

@@ -91,7 +91,7 @@ def effects(
         with watch(model, store="reference") as seen:
             plain = scored()
         placed = _placed(model, seen, each_head(model) if edits is None else edits)
-        plain = deferred(model, seen, scored, plain, within)
+        plain = deferred(model, seen.layers, scored, plain, within)
         listen(Editor(model, {}, None), within)  # once: each edit finds the doors open
         rows, layers = [], {place.get("layer") for place, _ in placed}
         left_out: dict[str, str] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 from torch import Tensor
 
@@ -81,7 +81,7 @@ class Texts:
         self.several = self.several or any(row != rows[0] for row in rows)
 
 
-def _are_ids(x: Any) -> bool:
+def _are_ids(x: Any) -> TypeGuard[Tensor]:
     return isinstance(x, Tensor) and x.ndim == 2 and not x.is_floating_point() and x.numel() > 0
 
 

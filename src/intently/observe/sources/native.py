@@ -88,7 +88,8 @@ def _layer_call(
     x = before = _padded(src)
 
     def normed(x: Tensor, which: int) -> Tensor:
-        return F.layer_norm(x, (embed_dim,), *norms[which], eps)
+        weight, bias = norms[which]
+        return F.layer_norm(x, (embed_dim,), weight, bias, eps)
 
     def forward(x: Tensor) -> Tensor:
         x = F.linear(x, *wide)
@@ -223,10 +224,10 @@ def _formula_call(given: dict[str, Any], result: tuple[Tensor, Tensor | None]) -
     def put(y: Tensor, matrix: LazyMatrix) -> tuple[Tensor, Tensor | None]:
         return _with_weights(result, given["average_attn_weights"], _batch_first(y), matrix)
 
-    hides = added is not None and added.dtype is torch.bool
+    hidden = added if added is not None and added.dtype is torch.bool else None
     how = AttentionSpec(
-        mask=allowed(~added) if hides else None,
-        bias=None if hides or added is None else as_bias(added),
+        mask=None if hidden is None else allowed(~hidden),
+        bias=None if added is None or hidden is not None else as_bias(added),
         dropout=given["dropout_p"] if given["training"] else 0.0,
     )
     after, y = After(_batch_first(result[0]), finish), result[0]

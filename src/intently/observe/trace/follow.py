@@ -290,7 +290,7 @@ class Trace(TorchDispatchMode):
             return
         if any(isinstance(x, Changing) for x in current()):
             first = self._edited.setdefault(node, site)
-            same = torch.equal(first.weights, site.weights)
+            same = first is site or torch.equal(first.weights, site.weights)
             refused = None if same else SEVERAL.format(node.name)
             self._change(whose, site, again, first is not site, refused)
             return

@@ -286,14 +286,17 @@ def together(sites: Sequence[Site]) -> Sequence[Site]:
     """
     at = [_rows(x.contraction, x.side, x.normal) for x in sites] if len(sites) > 1 else []
     found: dict[int, tuple[Site, Tensor]] = {}
+    others: dict[int, Site] = {}
     for site, known in zip(sites, at):
         if known is None or site.contraction.rows is not None:
             return sites[:1]
         rows, keys = known
-        first = int(keys.masked_fill(keys < 0, torch.iinfo(torch.int64).max).min())
+        first, row = (int(x[x >= 0].min()) if bool((x >= 0).any()) else -1 for x in (keys, rows))
         found.setdefault(first, (site, rows.amax(-1)))
+        if row not in others or site.weights.numel() > others[row].weights.numel():
+            others[row] = site
     if len(found) < 2:
-        return sites[:1]
+        return list(others.values()) or sites[:1]  # each of some rows or heads
     base, rows = max(found.values(), key=lambda x: x[1][..., 0].numel())
     parts = [_beside(rows, *found[first]) for first in sorted(found)]
     some = [x for x in parts if x is not None and x.output.shape == base.output.shape]
