@@ -411,50 +411,53 @@ class Store:
             return Held(packed(x, dtype))
         return OnDisk(self._spool, x, dtype or x.dtype)
 
-    def once(
-        self, x: Tensor, dtype: torch.dtype | None = None, look: bool = False, spend: bool = False
-    ) -> Kept:
+    def once(self, x: Tensor, dtype: torch.dtype | None = None, look: bool = False) -> Kept:
         """Keep x, or return the earlier copy of the same tensor.
 
         PyTorch does not count every change of a tensor: small tensors, inference tensors and those
-        with ``look`` are compared with the copy. Raises `MemoryRefused` if x, which ``spend`` makes
-        part of the budget, has no room in it.
+        with ``look`` are compared with the copy.
         """
         key = identity(x)
-        alive, kept = self._seen.get(key, (None, None))
-        if kept is not None and alive is not None and not alive.expired():
-            looks = look or x.numel() <= SMALL or x.is_inference() or small(x)
-            if not looks or kept.holds(x):
-                return kept
-        size = _unexpanded(x).nbytes if spend and self._spool is None else 0
-        if size > self._left:
-            expected = f"at most the {self._left:,} bytes that are left of budget={self.budget:,}"
-            cause = "no queries and keys give them, so that each of them is kept"
-            fix = 'raise budget=, choose fewer layers=, or keep them in a file, store="disk"'
-            raise build(MemoryRefused, "weights", expected, f"{size:,} bytes", cause, fix)
-        self._left -= size
-        kept = Referenced(x, look) if self.kind == "reference" else self.own(x, dtype)
-        self._seen[key] = StorageWeakRef(x.untyped_storage()), kept
+        kept = self._known(x, key, look)
+        if kept is None:
+            kept = Referenced(x, look) if self.kind == "reference" else self.own(x, dtype)
+            self._seen[key] = StorageWeakRef(x.untyped_storage()), kept
         return kept
+
+    def _known(self, x: Tensor, key: tuple[Any, ...], look: bool = False) -> Kept | None:
+        alive, kept = self._seen.get(key, (None, None))
+        if kept is None or alive is None or alive.expired():
+            return None
+        look = look or x.numel() <= SMALL or x.is_inference() or small(x)
+        return kept if not look or kept.holds(x) else None
 
     def how(self, how: AttentionSpec) -> KeptSpec:
         """Keep the tensors of score, mask, bias, scale, sinks, weights and softmax, once.
 
-        Raises `MemoryRefused` for weights that the budget has no room for.
+        Raises `MemoryRefused`, and keeps none, if the budget has no room for the weights.
         """
+        if how.weights is not None and self._spool is None:
+            weights = AttentionSpec(weights=how.weights, softmax=how.softmax).tensors()
+            new = [x for x in weights if self._known(x, identity(x)) is None]
+            size = sum(_unexpanded(x).nbytes for x in new)
+            if size > self._left:
+                left = f"at most the {self._left:,} bytes that are left of budget={self.budget:,}"
+                cause = "no queries and keys give them, so that each of them is kept"
+                fix = 'raise budget=, choose fewer layers=, or keep them in a file, store="disk"'
+                raise build(MemoryRefused, "weights", left, f"{size:,} bytes", cause, fix)
+            self._left -= size
         tensors: list[Kept] = []
-        changed: dict[str, Any] = {}
-        for name, x in vars(how).items():
-            if isinstance(x, Value | Tensor):
 
-                def change(x: Tensor, spend: bool = name in ("weights", "softmax")) -> Tensor:
-                    tensors.append(self.once(x, spend=spend))
-                    return x.detach() if self.kind == "reference" else tensors[-1].get()
+        def change(x: Tensor) -> Tensor:
+            tensors.append(self.once(x))
+            return x.detach() if self.kind == "reference" else tensors[-1].get()
 
-                changed[name] = x.replaced(change) if isinstance(x, Value) else change(x)
-        if not changed:
-            return KeptSpec(how)
-        return KeptSpec(replace(how, **changed), tuple(tensors))
+        changed = {
+            name: x.replaced(change) if isinstance(x, Value) else change(x)
+            for name, x in vars(how).items()
+            if isinstance(x, Value | Tensor)
+        }
+        return KeptSpec(replace(how, **changed) if changed else how, tuple(tensors))
 
     def forget(self) -> None:
         """Forget which tensors came before."""
