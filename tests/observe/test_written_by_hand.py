@@ -354,3 +354,16 @@ def test_the_frames_of_modules_are_found_on_the_stack() -> None:
         replacement = nn.Module._call_impl
     assert replacement.__code__.co_name == "call"
     assert replacement.__globals__["__name__"] == unseen.DOORS
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_parts_of_weights_that_meet_their_values_alone_are_calls(axis: int) -> None:
+    """Texts, heads or queries one by one."""
+    q, k, v, _ = operands()
+    with torch.no_grad(), watch(deep=True) as seen:
+        w = (q @ k.mT).softmax(-1)
+        for i, part in enumerate(w.split(1, axis)):
+            _ = part @ (v if axis == 2 else v.narrow(axis, i, 1))
+    assert [entry.verified for entry in seen.calls] == [True] * w.shape[axis]
+    found = [entry.matrix().dense().flatten() for entry in seen.calls]
+    assert torch.equal(torch.cat(found), w.movedim(axis, 0).flatten())

@@ -305,3 +305,24 @@ def test_errors_of_edits_reach_the_user_through_operators() -> None:
     model, _, _ = pair(Squares, "off")
     with pytest.raises(KindError, match="rows"), it.edit(model, edits.off(rows=[1.5])):  # type: ignore[list-item]
         model(torch.randn(2, T, WIDTH).double())
+
+
+@pytest.mark.parametrize("part", ["outputs", "values"])
+def test_outputs_and_values_of_several_products_are_not_replaced(part: Any) -> None:
+    model, x = nn.Sequential(Twice()).eval(), torch.randn(2, T, WIDTH, generator=seed())
+    with torch.no_grad(), it.watch(model, gradients=True) as seen:
+        model(x)
+    with pytest.raises(KernelError, match="in several, of which a watch keeps the first"):
+        edited(model, edits.replace(seen, part), x)
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize("outer", [False, True])
+def test_a_deep_watch_around_or_within_changes_nothing(gradients: bool, outer: bool) -> None:
+    model, changed, edit = pair(Plain, "off")
+    x = torch.full((2, T, WIDTH), 0.5).double()
+    x[1] = torch.nan  # which meets no other row of the batch
+    ways = [it.edit(model, edit), it.watch(model, deep=True)]
+    with torch.set_grad_enabled(gradients), ways[outer], ways[not outer]:
+        found = model(x)
+    torch.testing.assert_close(found, changed(x), equal_nan=True)

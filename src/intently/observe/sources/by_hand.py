@@ -57,8 +57,7 @@ class following:  # noqa: N801 - used as a function: `with by_hand.following():`
             if any(isinstance(x, Changing) for x in current()):
                 self._after = AfterFunctions(_here.trace.waiting)
                 self._after.__enter__()
-            if self._turns:
-                _here.trace.graded = torch.is_grad_enabled()
+            _here.trace.graded = torch.is_grad_enabled()
         if self._turns:
             _here.trace.__enter__()
         return self
@@ -122,12 +121,15 @@ def around(
         return _paused()
     if isinstance(module, torch.jit.ScriptModule):  # which no dispatch mode can follow
         return _paused()
+    if _here.whole:
+        changed = any(isinstance(x, Changing) for x in listeners)
+        return following() if changed and not _here.count else None
     if module not in plain:
         if not _attends_by_hand(module):
             plain.add(module)
         elif any(x.wants(module) for x in listeners):
-            return None if _here.whole else following()
-    if _here.whole or not _here.count or _here.trace.holds_weights(given):
+            return following()
+    if not _here.count or _here.trace.holds_weights(given):
         return None
     holds = any(x._parameters or x._buffers for x in module.modules())
     return _paused() if holds else None
