@@ -367,3 +367,18 @@ def test_parts_of_weights_that_meet_their_values_alone_are_calls(axis: int) -> N
     assert [entry.verified for entry in seen.calls] == [True] * w.shape[axis]
     found = [entry.matrix().dense().flatten() for entry in seen.calls]
     assert torch.equal(torch.cat(found), w.movedim(axis, 0).flatten())
+
+
+@pytest.mark.parametrize("way", ["_foreach_mul_", "_foreach_copy_", "topk(out=)"])
+def test_changes_that_return_nothing_or_several_are_seen(way: str) -> None:
+    q, k, v, _ = operands()
+    with torch.no_grad(), watch(deep=True) as seen:
+        w = (q @ k.mT).softmax(-1)
+        row = w[0, 0, -1]
+        if way == "topk(out=)":
+            torch.topk(row.clone(), len(row), out=(row, torch.empty(len(row), dtype=torch.long)))
+        else:
+            getattr(torch, way)([row], [torch.linspace(0, 1, len(row))])
+        _ = w @ v
+    (entry,) = seen.calls
+    assert entry.verified is not False and torch.equal(entry.matrix().dense(), w)

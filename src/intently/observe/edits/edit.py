@@ -170,8 +170,8 @@ class Scene:
     ``batch``, ``heads``, ``rows`` and ``keys`` are the axes. ``touched`` (b, h, t) collects the
     rows that edits changed, b = 1 if in all batch rows alike; ``passed`` is what multiplies weights
     before they meet values, such as dropout's factors; ``outputs`` are rows of A @ v that an edit
-    gives itself: which (b, h, t), and what (…, h, t, e). ``again`` says that the weights met other
-    values before.
+    gives itself: which (b, h, t), and what (…, h, t, e). ``again`` says that its weights
+    met different values before.
     """
 
     name: str

@@ -26,6 +26,7 @@ from intently.observe.trace.graph import (
     Node,
     View,
     kind,
+    writes,
 )
 from intently.observe.trace.normaliser import upstream
 from intently.observe.trace.places import CHOOSES
@@ -127,7 +128,8 @@ class Trace(TorchDispatchMode):
         except Exception:  # whatever a model computes with
             return func(*args, **kwargs)
         if changes and self._held:
-            self._spare(kwargs.get("out", args[0]))
+            for x in _written(func, args, kwargs):
+                self._spare(x)
         result = func(*args, **kwargs)
         for site in self.waiting:
             site.reads(name, args, result)
@@ -158,8 +160,8 @@ class Trace(TorchDispatchMode):
     def _record(
         self, func: Any, name: str, changes: bool, args: Any, given: Any, kwargs: Any, result: Any
     ) -> None:
-        outs = result if isinstance(result, (tuple, list)) else (result,)
-        outs = args[:1] if changes and "out" not in kwargs else outs
+        outs = _written(func, args, kwargs) if changes else result
+        outs = outs if isinstance(outs, (tuple, list)) else (outs,)
         data = None
         if name.startswith((*CONSTANT, *RANDOM)):
             data = not around()  # data, too, where no model runs
@@ -422,6 +424,15 @@ class Trace(TorchDispatchMode):
             node = Node("given", _whole(x), x.ndim > 0 and not _fixed(x))
             self._note(storage, node)
         return View(node, tuple(x.shape), x.stride(), int(x.storage_offset()))
+
+
+def _written(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+    """The tensors that an operation overwrites."""
+    found = list[Any]()
+    for i, name in writes(func):
+        x = args[i] if i < len(args) else kwargs.get(name)
+        found += x if isinstance(x, (list, tuple)) else [x]
+    return found
 
 
 def _own_axis(module: nn.Module, x: Tensor) -> int:

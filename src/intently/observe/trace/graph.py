@@ -238,6 +238,15 @@ def entrywise(func: Any) -> bool:
 
 
 @cache
+def writes(func: Any) -> tuple[tuple[int, str], ...]:
+    """The arguments that an operation overwrites, by place and name."""
+    given = enumerate(func._schema.arguments)
+    return tuple(
+        (i, x.name) for i, x in given if x.alias_info is not None and x.alias_info.is_write
+    )
+
+
+@cache
 def kind(func: Any) -> tuple[str, bool, bool]:
     """The name of an operation, whether it changes an argument, and whether it makes a view."""
     changes = func._schema.is_mutable

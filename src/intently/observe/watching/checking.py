@@ -52,8 +52,8 @@ def check(call: Call, matrix: Weights, turn: int, stored: torch.dtype | None = N
 
     The precision is the coarsest that the weights went through, ``stored`` included; the comparison
     itself is made in float32. There is no verdict if the difference is more than rounding, but less
-    than twice that, nor if other weights would have given the same; more rows are compared before
-    that is said. Rows that may attend to nothing are left out.
+    than twice that, nor if different weights would have given the same; more rows are compared
+    before that is said. Rows that may attend to nothing are left out.
     """
     if call.how.dropout and call.met is None:
         return Verdict(None, f"dropout={call.how.dropout} changed what came out")
