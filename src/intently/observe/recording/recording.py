@@ -21,7 +21,7 @@ from intently.core.matrix.labelling import (
     reads_source,
     side,
 )
-from intently.errors import ArgumentError, IntentlyError, UnverifiedError, build
+from intently.errors import ArgumentError, IntentlyError, KindError, UnverifiedError, build
 from intently.observe.generation.joining import Rows
 from intently.observe.recording.coverage import Coverage
 from intently.observe.recording.labels import (
@@ -200,6 +200,8 @@ class Recording:
         Raises `ArgumentError` for names that did not attend and for several calls without a
         number, and whatever `Entry.matrix` raises.
         """
+        if isinstance(key, tuple) and len(key) != 2:
+            raise build(KindError, "key", "seen[name] or seen[name, i]", f"{len(key)} items")
         name, index = key if isinstance(key, tuple) else (key, None)
         found = self.entries(name)
         n = len(found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -156,7 +156,8 @@ def _free_name(module: nn.Module | None, running: Sequence[nn.Module]) -> str:
 
 
 def _patterns(layers: str | Sequence[str]) -> tuple[str, ...]:
-    patterns = (layers,) if isinstance(layers, str) else tuple(layers)
+    listed = not isinstance(layers, str) and isinstance(layers, Iterable)
+    patterns: tuple[Any, ...] = tuple(layers) if listed else (layers,)
     for pattern in patterns:
         if not isinstance(pattern, str):
             expected = "names of modules as text, or patterns of them"
