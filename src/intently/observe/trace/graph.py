@@ -501,7 +501,7 @@ def made_by_parameters(view: View, line: Line, most: int = 64) -> bool | None:
         carried = [(x, x_line) for _, x, x_line in steps if x.node.data]
         if not carried and (steps or has_packed(node)):
             return True
-        met |= node.name == "module" or _has_parameters(node)
+        met |= (node.name == "module" and bool(steps)) or _has_parameters(node)
         left += carried
     return False if met else None
 
