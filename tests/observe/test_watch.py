@@ -206,8 +206,9 @@ def test_layers_are_chosen_by_patterns() -> None:
     ("options", "kind", "told"),
     [
         ({"store": "ram"}, it.errors.ArgumentError, 'store: expected "copy", "reference" or "dis'),
-        ({"dtype": torch.int8}, it.errors.ArgumentError, "dtype: expected a floating-point dtype"),
-        ({"dtype": "half"}, it.errors.ArgumentError, "dtype: expected a floating-point dtype"),
+        ({"dtype": torch.float8_e5m2}, it.errors.ArgumentError, "dtype: expected float16"),
+        ({"dtype": "half"}, it.errors.ArgumentError, "dtype: expected float16"),
+        ({"tokens": [None]}, it.errors.KindError, "tokens: expected a list of texts"),
         (
             {"dtype": torch.half, "store": "reference"},
             it.errors.ArgumentError,

@@ -259,6 +259,52 @@ def test_what_is_no_attention_is_said(name: str) -> None:
     assert not seen.calls and why in str(seen.coverage()), seen.coverage()
 
 
+class Streams(nn.Module):
+    """Hyper-connections (Zhu et al. 2025): three residual streams, mixed for each token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(D, D) for _ in range(2))
+        self.mix = nn.ModuleList(nn.Linear(3 * D, 9) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        streams = torch.stack([x, x, x], 2)
+        for layer, mix in zip(self.layers, self.mix):
+            weights = mix(streams.flatten(2)).unflatten(-1, (3, 3)).softmax(-1)
+            streams = weights @ streams + layer(streams.mean(2)).unsqueeze(2)
+        return streams.sum(2)
+
+
+class Scales(nn.Module):
+    """One tensor smoothed in three ways, weighed for each token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Linear(D, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = [F.avg_pool1d(x.mT, n, 1, n // 2).mT for n in (1, 3, 5)]
+        weights = self.gate(x).softmax(-1).unsqueeze(-2)
+        return (weights @ torch.stack(wide, -2)).squeeze(-2)
+
+
+@pytest.mark.parametrize("kind", [Streams, Scales])
+def test_what_one_tensor_became_is_mixed(kind: type[nn.Module]) -> None:
+    x = torch.randn(B, S, D)
+    with watch(model := kind()) as seen:
+        model(x)
+    assert not seen.calls and f"{kind.__name__}: mixing" in str(seen.coverage())
+
+
+def test_values_that_are_the_positions() -> None:
+    """Expected positions, as in monotonic alignment: weights times numbers that are given."""
+    q, k, _, _ = operands()
+    places = torch.arange(float(S))[:, None].expand(B, H, S, 1).contiguous()
+    with watch(deep=True) as seen:
+        (q @ k.mT).softmax(-1) @ places
+    close(seen.calls[0], (q @ k.mT).softmax(-1))
+
+
 def test_a_step_that_fails_is_missed_and_the_model_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*args: Any) -> Any:
         raise RuntimeError("no such view")

@@ -213,7 +213,8 @@ REFUSED: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
         ArgumentError,
         r"rows: expected booleans",
     ),
-    (edits.forbid([0], rows=[9]), {}, KernelError, "got none for '\\*'"),
+    (edits.forbid([0], rows=[9]), {}, KernelError, "first: call 0 has 4 heads, 5 queries"),
+    (edits.forbid([0], rows=slice("a", 2)), {}, KindError, "rows: expected positions"),
     (edits.forbid([0], rows=[]), {}, KernelError, "got none for '\\*'"),
     (edits.weights(lambda w: w[..., :2]), {}, ArgumentError, "expected weights of shape"),
     (edits.weights(lambda w: None), {}, ArgumentError, "expected weights of shape"),  # type: ignore[arg-type, return-value]

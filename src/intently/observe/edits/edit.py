@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias
 
@@ -91,7 +92,8 @@ class Axis:
         if steps is None:
             return torch.ones_like(self.at, dtype=torch.bool)
         if isinstance(steps, slice):
-            return self._among(range(*steps.indices(self.total)))
+            with suppress(TypeError):  # from a word, say
+                return self._among(range(*steps.indices(self.total)))
         if isinstance(steps, region) and self.whole:
             expected = f"numbers, a slice, or booleans ({self.total},)"
             raise build(KindError, self.name, expected, "a region of an image")

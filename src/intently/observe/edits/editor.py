@@ -105,7 +105,7 @@ class edit:  # noqa: N801 - used as a function: `with it.edit(model, edits.off(h
         if left and raised[0] is None:
             ran = ", ".join(editor.applied) or "none"
             got = "none for " + ", ".join(f"{x!r}: {self._edits[x]!r}" for x in left)
-            told = (f"{name}: {why}" for name, why in unseen.items())
+            told = (f"{name}: {why}" for name, why in {**editor.untouched, **unseen}.items())
             cause = "; ".join([f"calls that were changed: {ran}", *told])
             fix = "watch(model) lists the layers that attend; heads and rows have to exist in them"
             raise build(KernelError, "edits", "calls that each edit changes", got, cause, fix)
@@ -147,6 +147,8 @@ class Editor(Changing):
         self.applied = Edited()
         self.used: set[str] = set()
         """Patterns whose edits changed at least one row."""
+        self.untouched: dict[str, str] = {}
+        """Modules with calls that an edit was for and did not change, and their sizes."""
         self.failed: TypeError | None = None
         self._suspected: dict[str, str] = {}
 
@@ -161,7 +163,7 @@ class Editor(Changing):
         named = {
             m: x for m, x in self.names.modules.items() if any(matches(x, p) for p in patterns)
         }
-        found = unseen(named, self.applied, self.ran, deep=True)
+        found = unseen(named, [*self.applied, *self.untouched], self.ran, deep=True)
         return found | {name: x for name, x in self._suspected.items() if name in named.values()}
 
     def see(self, *heard: Any, **more: Any) -> None:
@@ -221,6 +223,10 @@ class Editor(Changing):
             edit.change(scene)
             if bool(scene.touched.any()):
                 self.used.add(pattern)
+            else:
+                _, h, t = scene.touched.shape
+                had = f"call {number} has {h} heads, {t} queries and {matrix.shape[-1]} keys"
+                self.untouched[name] = f"{had}, of which this names none"
             scene.touched |= before
         if not bool(scene.touched.any()):
             return result, lambda: call

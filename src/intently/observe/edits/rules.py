@@ -188,7 +188,8 @@ class weights(OnRows):  # noqa: N801
         found = self.function(dense)
         if not isinstance(found, Tensor) or found.shape != dense.shape:
             expected = f"weights of shape {tuple(dense.shape)}, (…, h, t, s)"
-            raise build(ArgumentError, "edits.weights", expected, shape_of(found))
+            got = shape_of(found) if isinstance(found, Tensor) else type(found).__name__
+            raise build(ArgumentError, "edits.weights", expected, got)
         _take(scene, Dense(found), over)
 
 

@@ -96,9 +96,9 @@ def checked(tokens: Any) -> Tokens | None:
     texts = [x for text in tokens for x in sides(text)] if is_rows(tokens) else sides(tokens)
     for text in texts:
         listed = hasattr(text, "__getitem__") and hasattr(text, "__len__")
-        odd = next((x for x in text if not isinstance(x, str)), None) if listed else text
-        if odd is not None or isinstance(text, dict):
-            inside = f" with {type(odd).__name__}" if listed and odd is not None else ""
+        odd = [x for x in text if not isinstance(x, str)] if listed else []
+        if odd or not listed or isinstance(text, dict):
+            inside = f" with {type(odd[0]).__name__}" if odd else ""
             expected = "a list of texts, or a pair of such lists (source, target)"
             fix = "a tokenizer's convert_ids_to_tokens(ids) gives texts"
             raise build(KindError, "tokens", expected, type(text).__name__ + inside, fix=fix)

@@ -380,14 +380,15 @@ class Store:
     """Keeps tensors by one of three strategies, and a tensor that comes again unchanged once.
 
     Weights that are kept themselves fill ``budget`` bytes at most, but in a file. Raises
-    `ArgumentError` for an unknown strategy, for a ``dtype`` that is not floating-point, and for any
-    ``dtype`` with references, which cannot change theirs.
+    `ArgumentError` for an unknown strategy, for a ``dtype`` that attention does not have, and for
+    any ``dtype`` with references, which cannot change theirs.
     """
 
     def __init__(self, kind: str, dtype: torch.dtype | None, budget: int) -> None:
         check_word(kind, "store", ("copy", "reference", "disk"))
-        if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-            raise build(ArgumentError, "dtype", "a floating-point dtype, or None", repr(dtype))
+        if dtype not in (None, torch.float16, torch.bfloat16, torch.float32, torch.float64):
+            expected = "float16, bfloat16, float32, float64, or None"
+            raise build(ArgumentError, "dtype", expected, repr(dtype))
         if dtype is not None and kind == "reference":
             expected, cause = 'None with store="reference"', "a reference is the model's own tensor"
             fix = 'store="copy" keeps it in another dtype'

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from intently.core.matrix.blocks import InBlocks
-from intently.observe.trace.graph import PRODUCTS, Node, Part, View
-from intently.observe.trace.places import MOVES, NOWHERE, places
+from intently.observe.trace.graph import MOVES, PRODUCTS, Node, Part, View
+from intently.observe.trace.places import NOWHERE, places
 from intently.observe.trace.sites import DEEP, Site, finest, is_heads
 
 STEPS = 64

@@ -18,6 +18,7 @@ from intently.core.kernels.operands import transformed
 from intently.observe.sources.functional import how_of, operator_call
 from intently.observe.trace.calls import BY_HAND, call_of, sparse_call
 from intently.observe.trace.graph import (
+    CHOOSES,
     CONSTANT,
     COPIES,
     PRODUCTS,
@@ -29,7 +30,6 @@ from intently.observe.trace.graph import (
     writes,
 )
 from intently.observe.trace.normaliser import upstream
-from intently.observe.trace.places import CHOOSES
 from intently.observe.trace.sites import Contraction, Site, found, together, unnormalised
 from intently.observe.trace.sums import divided, factored, running_sums
 from intently.observe.trace.waiting import OWN_BACKWARD, Waiting, has_own_backward

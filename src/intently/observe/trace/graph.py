@@ -40,6 +40,19 @@ ENTRYWISE = frozenset(
 )
 """Operations entry by entry that are not tagged so."""
 
+CHOOSES = frozenset(("gather", "index", "index_put", "index_select", "take", "_unsafe_index"))
+"""Those that take numbers by their places, or put them there."""
+
+MOVES = frozenset(
+    (
+        *CHOOSES,
+        *("cat", "stack", "clone", "constant_pad_nd", "repeat", "roll", "flip", "_to_copy"),
+        *("slice_scatter", "select_scatter", "copy", "unfold", "unfold_copy", "im2col"),
+        *("as_strided_scatter", "alias", "detach"),
+    )
+)
+"""Operations that move numbers."""
+
 SOFTMAX = frozenset(("_softmax", "_safe_softmax", "_sparse_softmax", "softmax"))
 
 CONSTANT = ("zeros", "ones", "full", "empty", "new_", "scalar_tensor", "arange", "tril_indices")
@@ -90,12 +103,14 @@ class Node:
     ``entrywise`` says that each entry of the result is made of the entries in the same place.
     ``before`` is what had been in a memory of which the operation wrote a part. ``data`` says that
     its numbers depend on what the model was given, as one of its arguments does unless it is known.
-    ``tensors`` are arguments that are kept, by their place, with their versions.
+    ``tensors`` are arguments that are kept, by their place, with their versions. It is ``mixing``
+    if it is a product of weights with separate parts of a model, and no attention.
     """
 
     __slots__ = (
         *("name", "func", "args", "kwargs", "size", "stride", "offset", "dtype", "before"),
-        *("data", "tensors", "entrywise", "views", "sources", "aligned", "_pieces", "_axes"),
+        *("data", "tensors", "entrywise", "views", "sources", "aligned", "mixing"),
+        *("_pieces", "_axes"),
     )
 
     def __init__(
@@ -125,6 +140,7 @@ class Node:
                     self.views.append((i, y))
                     if y.node.data:
                         self.sources.append((i, y))
+        self.mixing = False
         self.aligned: Aligned | None = None
         """The arguments with the axes of the result, once somebody asked for them."""
         self._pieces: dict[Line, tuple[Piece, ...] | None] = {}
@@ -227,6 +243,8 @@ def laid(x: Tensor, axes: Sequence[Sequence[Part]]) -> Tensor:
             counts.append(count)
             steps.append(step)
             sizes[-1] *= count
+    if not x.numel():
+        return x.new_empty(sizes)
     y = x.as_strided(counts, steps, x.storage_offset())
     return y if counts == sizes else y.reshape(sizes)
 
@@ -439,12 +457,14 @@ def origin(view: View, line: Line, most: int = 64) -> str:
         if node.name == "module":
             if node.kwargs["own"] % len(node.size) in axes:
                 return "parameters"
-        elif node.name in PRODUCTS and all(
-            x.node.data for i, x in node.views if i >= PRODUCTS[node.name]
+        elif (
+            node.name in PRODUCTS
+            and not node.mixing
+            and all(x.node.data for i, x in node.views if i >= PRODUCTS[node.name])
         ):
             return "rows"
         elif node.name in ("stack", "cat") and len(axes) == 1 and _joined_along(node) in axes:
-            return "parts" if len({_maker(x) for _, x, _ in _aligned(node)}) > 1 else "rows"
+            return _joined([_maker(x) for _, x, _ in _aligned(node)])
         steps = list(back(node, found))
         carried = [(x, there) for _, x, there in steps if x.node.data]
         if not carried:
@@ -459,20 +479,30 @@ def _joined_along(node: Node) -> int:
     return _axis(node.args[1] if len(node.args) > 1 else 0, len(node.size))
 
 
-def _maker(view: View, most: int = 32) -> object:
-    """The part of a model, or its parameter, that made a tensor last."""
+def _joined(made: Sequence[tuple[object, View | None]]) -> str:
+    """What the entries of a stack are: parts, if others made them, or of the same in other ways."""
+    makers, whole = set(map(itemgetter(0), made)), set(map(itemgetter(1), made))
+    return "parts" if len(makers) > 1 or len(whole) == 1 < len(made) else "rows"
+
+
+def _maker(view: View, most: int = 32) -> tuple[object, View | None]:
+    """The part of a model, or its parameter, that made a tensor last, and which part of that."""
+    part: View | None = None
     for _ in range(most):
         node = view.settled().node
         if node.name == "module":
-            return node.kwargs["module"]
+            return node.kwargs["module"], part or view
         if node.name in PRODUCTS or node.name == "convolution":
             fixed = [x for _, x in node.views if not x.node.data]
             if fixed:
-                return fixed[-1].settled().node, fixed[-1].offset
-        view = next((x for _, x in node.sources), None)  # type: ignore[assignment]
-        if view is None:
-            return node
-    return None
+                return (fixed[-1].settled().node, fixed[-1].offset), part or view
+        if node.name in MOVES and node.name not in COPIES:
+            part = part or view
+        before = next((x for _, x in node.sources), None)
+        if before is None:
+            return node, part or view
+        view = before
+    return None, part or view
 
 
 def made_by_parameters(view: View, line: Line, most: int = 64) -> bool | None:

@@ -11,23 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from intently.observe.trace.graph import Node, View
-
-CHOOSES = frozenset(("gather", "index", "index_put", "index_select", "take", "_unsafe_index"))
-"""Those that take numbers by their places, or put them there."""
+from intently.observe.trace.graph import CHOOSES, MOVES, Node, View
 
 NOWHERE = -1
 """The place of a constant, such as padding, and of what was computed."""
-
-MOVES = frozenset(
-    (
-        *CHOOSES,
-        *("cat", "stack", "clone", "constant_pad_nd", "repeat", "roll", "flip", "_to_copy"),
-        *("slice_scatter", "select_scatter", "copy", "unfold", "unfold_copy", "im2col"),
-        *("as_strided_scatter", "alias", "detach"),
-    )
-)
-"""Operations that move numbers."""
 
 STEPS = 200
 """Operations at most that are done again."""

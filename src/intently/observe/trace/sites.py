@@ -17,6 +17,7 @@ from torch import Tensor
 
 from intently.observe.trace.graph import (
     COPIES,
+    MOVES,
     PRODUCTS,
     SOFTMAX,
     Line,
@@ -37,7 +38,7 @@ from intently.observe.trace.normaliser import (
     upstream,
     whole,
 )
-from intently.observe.trace.places import MOVES, places
+from intently.observe.trace.places import places
 
 
 class Axis(NamedTuple):
@@ -243,14 +244,15 @@ def found(contraction: Contraction) -> Site | None:
             continue
         if not view.node.data:
             site.mixing = "fixed"
-        elif not values.node.data:
-            site.mixing = "parameters"
         else:
             site.mixing = _mixing(contraction, side, normal.node)
         far = len(normal.changes)
         if best is None or far < best[0]:
             best = far, site
-    return best[1] if best else None
+    if best is None:
+        return None
+    contraction.node.mixing = best[1].mixing is not None
+    return best[1]
 
 
 def unnormalised(contraction: Contraction) -> bool:

@@ -190,7 +190,8 @@ def _by_hand(softmax: Softmax, seen: bool) -> str:
     """The note on a module in which a softmax ran by hand, ``seen`` otherwise or not."""
     text = "" if seen else "no call of an attention function was seen, but "
     text += f"a softmax of {softmax.shape}{' ran beside what was seen' if seen else ''}"
-    return f"{text}; {softmax.why or 'its weights met no product'}: attention by hand, if it is any"
+    why = "it has no weights" if 0 in softmax.shape else softmax.why or "its weights met no product"
+    return f"{text}; {why}: attention by hand, if it is any"
 
 
 def _suspect(module: nn.Module, ran: Ran, deep: bool) -> str | None:
