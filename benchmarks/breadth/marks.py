@@ -150,8 +150,8 @@ PADDING = -1
 def laid_out(weights: Tensor, values: Tensor) -> Tensor | None:
     """Rows (n · r, s) of the ``weights`` (n, r, c) of r queries each that attend to windows.
 
-    A window (c, d) of ``values`` (n, c, d) begins r places after the one before. Values that are
-    zero are padding: it is left out at both ends unless it is attended to. None if these are no
+    A window (c, d) of ``values`` (n, c, d) begins r places after the one before. Values of one
+    number are padding: it is left out at both ends unless it is attended to. None if these are no
     such windows.
     """
     if weights.dim() < 3 or weights.shape[:-2] != values.shape[:-2]:
@@ -161,7 +161,7 @@ def laid_out(weights: Tensor, values: Tensor) -> Tensor | None:
     if values.shape[1] != c or not values.numel() or n < 2 or not 0 < r < c:
         return None
     number = values.flatten(0, 1).unique(dim=0, return_inverse=True)[1].view(n, c)
-    number[(values == 0).all(-1)] = PADDING
+    number[_padding(values)] = PADDING
     turn = _turns(number, r)
     if turn is None:
         return None
@@ -177,11 +177,11 @@ def laid_out(weights: Tensor, values: Tensor) -> Tensor | None:
 
 
 def merged(weights: Tensor, values: Tensor) -> Tensor | None:
-    """Rows (n · r, c) with the weights of equal values (n, c, d) added; None if but zeros are."""
+    """Rows (n · r, c) with the weights of equal values (n, c, d) added; None if none are."""
     if weights.shape[:-2] != values.shape[:-2] or not values.numel():
         return None
     number = values.flatten(0, -2).unique(dim=0, return_inverse=True)[1].view(-1, values.shape[-2])
-    real = (values != 0).any(-1).view(-1, 1, values.shape[-2])
+    real = ~_padding(values).view(-1, 1, values.shape[-2])
     same = (number[:, :, None] == number[:, None]) & real
     if not bool((same.sum(-1) > 1).any()):
         return None
@@ -189,6 +189,11 @@ def merged(weights: Tensor, values: Tensor) -> Tensor | None:
     same |= torch.eye(number.shape[-1], dtype=torch.bool)
     first = same.int().argmax(-1)[:, None].expand_as(weights)
     return torch.zeros_like(weights).scatter_add(-1, first, weights).flatten(0, 1)
+
+
+def _padding(values: Tensor) -> Tensor:
+    """Which values (…, d) are one number d times, as padding is."""
+    return (values == (values[..., :1] if values.shape[-1] > 1 else 0)).all(-1)
 
 
 def _turns(number: Tensor, r: int) -> list[int] | None:

@@ -59,7 +59,7 @@ from benchmarks.breadth.marks import (
     varies,
 )
 
-STREAMS = ("HyperConnection",)
+STREAMS = ("HyperConnection", "HyperConnections")
 """How the names of classes end whose softmaxes mix streams."""
 
 
@@ -358,9 +358,8 @@ class Truth(TorchDispatchMode):
                 self._met(mark.source, used)
                 if other.dim() == x.dim() > 2:
                     values = other.detach() if axis == -1 else other.detach().mT
-                    laid = merged(used, values)
-                    laid = laid_out(used, values) if laid is None else laid
-                    mark.source.laid += [] if laid is None else [laid]
+                    laid = merged(used, values), laid_out(used, values)
+                    mark.source.laid += [x for x in laid if x is not None]
 
     def _met(self, source: Attended | None, used: Tensor | None = None) -> None:
         if source is not None:

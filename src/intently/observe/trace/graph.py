@@ -110,7 +110,7 @@ class Node:
     __slots__ = (
         *("name", "func", "args", "kwargs", "size", "stride", "offset", "dtype", "before"),
         *("data", "tensors", "entrywise", "views", "sources", "aligned", "mixing"),
-        *("_pieces", "_axes"),
+        *("origins", "_pieces", "_axes"),
     )
 
     def __init__(
@@ -143,6 +143,7 @@ class Node:
         self.mixing = False
         self.aligned: Aligned | None = None
         """The arguments with the axes of the result, once somebody asked for them."""
+        self.origins: dict[Line, str] = {}
         self._pieces: dict[Line, tuple[Piece, ...] | None] = {}
         self._axes = [(step, i) for i, step in enumerate(self.stride) if step and self.size[i] > 1]
         self._axes.sort()
@@ -440,39 +441,53 @@ def origin(view: View, line: Line, most: int = 64) -> str:
     "parameters" of its own, as classes and experts have, "parts" of a model that made each, or
     "copies" of one.
     """
+    path: list[tuple[Node, Line]] = []
+    found: str | tuple[View, Line] = view, line
     for _ in range(most):
-        node = view.settled().node
-        if node is not view.node:  # written in pieces
-            return "rows"
-        if not node.data:
-            return "parameters"
-        found = node.pieces(line)
-        if not found:
-            return "copies" if found == () else "rows"
-        axes = set(map(itemgetter(0), found))
-        if node.name == "given":  # beside the batch, or between rows and width, as streams are
-            first = found[0][0] == 0 and found[0][2] < node.size[0]
-            between = len(node.size) > 3 and min(axes) > 0 and max(axes) < len(node.size) - 1
-            return "parts" if first or between else "rows"
-        if node.name == "module":
-            if node.kwargs["own"] % len(node.size) in axes:
-                return "parameters"
-        elif (
-            node.name in PRODUCTS
-            and not node.mixing
-            and all(x.node.data for i, x in node.views if i >= PRODUCTS[node.name])
-        ):
-            return "rows"
-        elif node.name in ("stack", "cat") and len(axes) == 1 and _joined_along(node) in axes:
-            return _joined([_maker(x) for _, x, _ in _aligned(node)])
-        steps = list(back(node, found))
-        carried = [(x, there) for _, x, there in steps if x.node.data]
-        if not carried:
-            if steps or has_packed(node):
-                return "parameters"
-            return "copies" if node.entrywise else "rows"
-        view, line = carried[0]
+        view, line = found
+        known = None
+        if view.node is view.settled().node and view.node.name != "given":
+            known = view.node.origins.get(line)
+            path.append((view.node, line))
+        found = known or _one_step(view, line)
+        if isinstance(found, str):
+            for node, line in path:
+                node.origins[line] = found
+            return found
     return "rows"
+
+
+def _one_step(view: View, line: Line) -> str | tuple[View, Line]:
+    """What the entries of an axis are, or the axis of an argument from which it was carried on."""
+    node = view.settled().node
+    if node is not view.node:  # written in pieces
+        return "rows"
+    if not node.data:
+        return "parameters"
+    found = node.pieces(line)
+    if not found:
+        return "copies" if found == () else "rows"
+    axes = set(map(itemgetter(0), found))
+    if node.name == "given":  # beside the batch, or between rows and width, as streams are
+        whole = math.prod(view.size) == math.prod(node.size)
+        first = found[0][0] == 0 and found[0][2] < node.size[0] and whole
+        between = len(node.size) > 3 and min(axes) > 0 and max(axes) < len(node.size) - 1
+        return "parts" if first or between else "rows"
+    if node.name == "module":
+        if node.kwargs["own"] % len(node.size) in axes:
+            return "parameters"
+    elif node.name in PRODUCTS and not node.mixing:
+        if all(x.node.data for i, x in node.views if i >= PRODUCTS[node.name]):
+            return "rows"
+    elif node.name in ("stack", "cat") and len(axes) == 1 and _joined_along(node) in axes:
+        return _joined([_maker(x) for _, x, _ in _aligned(node)])
+    steps = list(back(node, found))
+    carried = [(x, there) for _, x, there in steps if x.node.data]
+    if carried:
+        return carried[0]
+    if steps or has_packed(node):
+        return "parameters"
+    return "copies" if node.entrywise else "rows"
 
 
 def _joined_along(node: Node) -> int:

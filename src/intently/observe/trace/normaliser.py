@@ -10,10 +10,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from intently.observe.trace.graph import CONSTANT, RANDOM, SOFTMAX, Line, Node, View, along, back
+from intently.observe.trace.graph import (
+    CONSTANT,
+    RANDOM,
+    SOFTMAX,
+    SUMS,
+    Line,
+    Node,
+    View,
+    along,
+    back,
+    reduced,
+)
 
-TOTALS = frozenset(("sum", "nansum", "index_add", "scatter_add", "scatter_reduce"))
+TOTALS = frozenset(("index_add", "scatter_add", "scatter_reduce"))
 """Operations that may add up what a quotient then divides by their result."""
+
+SUMMED = ("sum", "nansum", "linalg_vector_norm")
 
 COPIED = ("gather", "index_select", "index", "repeat_interleave")
 """Operations that bring a total to the entries that it is the sum of."""
@@ -149,24 +162,31 @@ def _whole(node: Node, found: Sequence[Any]) -> bool | None:
     mains = [x for _, x in args if not found or node.moves(found, x)]
     if not mains:
         return False
-    if node.name in ("div", "mul") and len(args) > 1 and adds_up(args, mains[0]):
+    line = node.into(found, mains[0])
+    if node.name in ("div", "mul") and len(args) > 1 and adds_up(args, mains[0], line):
         return True
     others = [x for _, x in args if not any(x is y for y in mains)]
     return None if any(mixes(x) for x in others) else False
 
 
-def adds_up(args: Sequence[tuple[int, View]], top: View) -> bool:
-    """Whether another argument is the sum of the first: exactly, or with something added."""
+def adds_up(args: Sequence[tuple[int, View]], top: View, line: Line | None = None) -> bool:
+    """Whether another argument is the sum of the first along a line, maybe with something added."""
     one = top.settled().node
+    axes = set(map(AXIS, (line and one.pieces(line)) or ()))
 
     def through(node: Node) -> bool:
         return node is not one and (node.entrywise or node.name in COPIED)
 
-    for node in behind([x for _, x in args], through):
-        total = node.name in TOTALS or node.name == "linalg_vector_norm"
-        if total and any(x.settled().node is one for _, x in node.views):
-            return node.name != "linalg_vector_norm" or node.args[1] == 1
-    return False
+    def summed(node: Node) -> bool:
+        x = next((x for _, x in node.views if x.settled().node is one), None)
+        if x is None or (node.name == "linalg_vector_norm" and node.args[1] != 1):
+            return False
+        if node.name not in SUMS:
+            return node.name in TOTALS
+        gone = (one.pieces(x.line(i)) or () for i in reduced(node))
+        return node.name in SUMMED and axes <= {axis for found in gone for axis, _, _ in found}
+
+    return any(map(summed, behind([x for _, x in args], through)))
 
 
 def mixes(view: View) -> bool:
