@@ -244,6 +244,8 @@ def found(contraction: Contraction) -> Site | None:
             continue
         if not view.node.data:
             site.mixing = "fixed"
+        elif not values.node.data and not PRODUCTS.keys().isdisjoint(normal.changes):
+            site.mixing = "parameters"  # a layer after attention
         else:
             site.mixing = _mixing(contraction, side, normal.node)
         far = len(normal.changes)
