@@ -480,11 +480,11 @@ def _one_step(view: View, line: Line) -> str | tuple[View, Line]:
         if all(x.node.data for i, x in node.views if i >= PRODUCTS[node.name]):
             return "rows"
     elif node.name in ("stack", "cat") and len(axes) == 1 and _joined_along(node) in axes:
-        return _joined([_maker(x) for _, x, _ in _aligned(node)])
+        return _joined([_maker(x) for _, x, _ in _aligned(node) if x.node.data])
     steps = list(back(node, found))
     carried = [(x, there) for _, x, there in steps if x.node.data]
-    if carried:
-        return carried[0]
+    if carried:  # masks last
+        return min(carried, key=lambda one: not one[0].node.dtype.is_floating_point)
     if steps or has_packed(node):
         return "parameters"
     return "copies" if node.entrywise else "rows"
