@@ -67,7 +67,7 @@ class Attended:
         whole = self.weights.double().reshape(-1, self.weights.shape[-1])
         laid, pieces = [x.double() for x in self.laid], self.pieces()
         if whole.shape[-1] != width and any(x.shape[-1] == width for x in laid):
-            return laid
+            return [*laid, *(x for x in pieces if x.shape[-1] == width)]
         side_by_side = pieces and all(len(x) == len(whole) for x in pieces)
         found = [whole, *([torch.cat(pieces, -1)] if side_by_side else []), *laid]
         return found if width is None else [*found, *pieces]
