@@ -280,32 +280,6 @@ def _said(module: str, entries: Sequence[Held], coverage: Any) -> str | None:
     return next(map(shortened, notes), None)
 
 
-def _nearest(rows: Tensor, pool: Tensor) -> Tensor:
-    """The distance of each row from the nearest of a pool, by the largest difference."""
-    return torch.cat([torch.cdist(x, pool, p=torch.inf).amin(-1) for x in rows.split(1024)])
-
-
-def _distance(module: str, name: str) -> int:
-    """How far apart two modules are in the tree; 0 for the same, -1 for inside the other."""
-    a, b = (x.split(".") if x else [] for x in (module, name))
-    common = next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
-    return len(a) + len(b) - 2 * common
-
-
-def _said(module: str, entries: Sequence[Held], coverage: Any) -> str | None:
-    """What the recording says on a module it has missed something of, None if nothing."""
-    near = {n: why for n, why in coverage.unseen.items() if _near(module, n)}
-    if near:
-        return shortened(next(iter(near.values())))
-    for entry in entries:
-        if _near(module, entry.name) and entry.verified is not True:
-            return shortened(f"{'refused' if entry.verified is False else 'open'}: {entry.why}")
-    tail = module.rpartition(".")[0] or r"\w+"  # the model has the name of its class
-    told = re.compile(rf"(Not every call of )?({re.escape(module) or tail}|{tail})(:| was )")
-    notes = (x for x in coverage.notes if told.match(x) and "are kept, because" not in x)
-    return next(map(shortened, notes), None)
-
-
 def _near(module: str, name: str) -> bool:
     """Whether a name tells where to look: the module, one inside it, or its nearest two parents."""
     a, b = f"{module}.", f"{name}."
