@@ -223,7 +223,7 @@ def _generations(
                 model,
                 functools.partial(_generate, model, given, way),
                 beams=GENERATIONS[way].get("num_beams", 0),
-                batch=1 if way == "greedy" else BATCH,
+                batch=1 if way == "greedy" else inputs.BATCH,
             )
 
 

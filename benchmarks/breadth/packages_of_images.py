@@ -150,7 +150,8 @@ OTHERS: dict[str, Case] = {
         (floats(2, 3, 16, 16), floats(2))),
     "nuwa_pytorch.Sparse3DNA": ({**PLAIN, "video_shape": (2, 4, 4)}, floats(2, 32, 32)),
     "uformer_pytorch.Uformer": (
-        {**PLAIN, "dim": 16, "stages": 2, "num_blocks": 1, "window_size": 4}, IMAGE),
+        {**PLAIN, "dim": 16, "stages": 2, "num_blocks": 1, "window_size": 4},
+        floats(2, 3, 16, 16)),
     "segment_anything.modeling.ImageEncoderViT": (
         {"img_size": 32, "patch_size": 4, "embed_dim": 32, "depth": 2, "num_heads": 4,
          "out_chans": 8, "use_rel_pos": True, "window_size": 3, "global_attn_indexes": (1,)},

@@ -60,6 +60,13 @@ def mixed(name: str) -> Callable[[Any], nn.Module]:
     return lambda kind: kind(32, declared(found(path), **more), heads=4)
 
 
+def anew(kind: Any, **options: Any) -> nn.Module:
+    """A module that forgets the call before."""
+    model = kind(**options)
+    model.register_forward_pre_hook(lambda module, _: module.reset())
+    return model
+
+
 class Sparse(styles.Attends):
     """Weights that another function than a softmax makes, told to `truth`."""
 
@@ -310,7 +317,7 @@ SPEECHES: dict[str, Case] = {
     },
     **{
         f"speechbrain.nnet.attention.{name}": (
-            {"enc_dim": 32, "dec_dim": 32, "attn_dim": 16, "output_dim": 32, **more},
+            partial(anew, enc_dim=32, dec_dim=32, attn_dim=16, output_dim=32, **more),
             (X, torch.tensor([1.0, 0.7]) * 16, floats(2, 32)))
         for name, more in {
             "ContentBasedAttention": {}, "KeyValueAttention": {},

@@ -286,8 +286,10 @@ def _normal(contraction: Contraction, side: int) -> tuple[Contraction, Normal | 
 def together(sites: Sequence[Site]) -> Sequence[Site]:
     """The site of weights that met values in several products: of some of their keys, or of all.
 
-    Its rows are laid out as those of the product in most blocks. Several, if they cannot be.
+    Its rows are laid out as those of the product in most blocks. Several, if they cannot be. What
+    was learned for relative positions, beside values of the data, is no attention of its own.
     """
+    sites = [x for x in sites if x.contraction.views[1 - x.side].node.data] or sites
     at = [_rows(x.contraction, x.side, x.normal) for x in sites] if len(sites) > 1 else []
     found: dict[int, tuple[Site, Tensor]] = {}
     others: dict[int, Site] = {}
