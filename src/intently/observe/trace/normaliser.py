@@ -39,7 +39,7 @@ MOST = 2
 """Layers at most that may change weights, such as a convolution over heads and a norm."""
 
 SLACK = 0.02
-"""How far from 1 a sum of weights may be, by rounding or an epsilon."""
+"""How far from 1 a sum of weights may be, by an epsilon or rounding; in bfloat16 rather more."""
 
 
 AXIS = itemgetter(0)
@@ -204,6 +204,6 @@ def whole(weights: Tensor) -> bool:
     w = weights.detach()
     w = w if w.dtype is torch.float64 else w.float()
     sums = w.sum(-1)
-    one = (sums - 1).abs() <= SLACK
+    one = (sums - 1).abs() <= max(SLACK, 4 * torch.finfo(weights.dtype).eps)
     several = ((w != 0).sum(-1) > 1).any()
     return bool((w >= -1e-6).all() & (one | (sums == 0)).all() & one.any() & several)
