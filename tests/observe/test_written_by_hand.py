@@ -162,28 +162,23 @@ def changed_in_part(z: Tensor) -> Tensor:
     return z
 
 
+CHANGED = "aten.{} changed its weights before they met the values"
 PRODUCT = "the scores of its softmax are no product of queries and keys"
 
 HIDES = torch.ones(N, S).triu(1).bool()
 KEPT: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], Tensor], str]] = {
     "gated": (
         lambda q, k, v: (q @ k.mT).softmax(-1) * torch.linspace(0, 1, S),
-        "aten.mul changed its weights before they met the values",
+        CHANGED.format("mul"),
     ),
-    "squared": (
-        lambda q, k, v: (q @ k.mT).softmax(-1) ** 2,
-        "aten.pow changed its weights before they met the values",
-    ),
+    "squared": (lambda q, k, v: (q @ k.mT).softmax(-1) ** 2, CHANGED.format("pow")),
     "mixed over heads": (
         lambda q, k, v: torch.einsum(
             "bhts,hn->bnts", (q @ k.mT).softmax(-1), torch.eye(H).roll(1, 0) / 2
         ),
-        "aten.bmm changed its weights before they met the values",
+        CHANGED.format("bmm"),
     ),
-    "turned": (
-        lambda q, k, v: (q @ k.mT).softmax(-1).flip(-1),
-        "aten.flip changed its weights before they met the values",
-    ),
+    "turned": (lambda q, k, v: (q @ k.mT).softmax(-1).flip(-1), CHANGED.format("flip")),
     "twice": (lambda q, k, v: (q @ k.mT).softmax(-1).softmax(-1), PRODUCT),
     "squashed": (lambda q, k, v: torch.sigmoid(q @ k.mT).softmax(-1), PRODUCT),
     "additive": (
@@ -297,12 +292,16 @@ def test_what_one_tensor_became_is_mixed(kind: type[nn.Module]) -> None:
 
 
 def test_values_that_are_the_positions() -> None:
-    """Expected positions, as in monotonic alignment: weights times numbers that are given."""
-    q, k, _, _ = operands()
+    """Expected positions count alone; beside values, as in Shaw et al. 2018, they do not."""
+    q, k, v, _ = operands()
     places = torch.arange(float(S))[:, None].expand(B, H, S, 1).contiguous()
+    learned = nn.Parameter(torch.randn(S + 2, D))
     with watch(deep=True) as seen:
         (q @ k.mT).softmax(-1) @ places
-    close(seen.calls[0], (q @ k.mT).softmax(-1))
+        (w := (q @ k.mT).softmax(-1)) @ v + F.pad(w, (1, 1)) @ learned
+    assert len(seen.calls) == 2
+    for entry in seen.calls:
+        close(entry, w)
 
 
 def test_a_step_that_fails_is_missed_and_the_model_runs(monkeypatch: pytest.MonkeyPatch) -> None:
