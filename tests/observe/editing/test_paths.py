@@ -126,11 +126,11 @@ def test_refusals(gpt2: Any) -> None:
     def asked(**given: Any) -> None:
         it.path_effects(gpt2, lambda: gpt2(CLEAN), lambda: gpt2(OTHER), score, **given)
 
-    with pytest.raises(ArgumentError, match="senders: expected layers that attended"):
-        asked(senders={"h.9": [0]})
-    with pytest.raises(ArgumentError, match="receivers: expected layers that attended"):
-        asked(receivers={"h.9": [0]})
-    with pytest.raises(ArgumentError, match="parts"):
-        asked(parts=["outputs"])
+    for side in ("senders", "receivers"):
+        with pytest.raises(ArgumentError, match=f"{side}: expected layers that attended"):
+            asked(**{side: {"h.9": [0]}})
+    for parts in (["outputs"], []):
+        with pytest.raises(ArgumentError, match="parts"):
+            asked(parts=parts)
     with pytest.raises(ArgumentError, match="heads"):
         asked(senders={"transformer.h.0.attn": [4]})

@@ -146,7 +146,7 @@ def path_effects(
     >>> table["head"]
     [0, 1]
     """
-    for part in parts:
+    for part in parts or [""]:
         check_word(part, "parts", get_args(Read))
     _check_functions(clean=clean, corrupted=corrupted, score=score)
     with torch.no_grad(), late_bar() as tell:
