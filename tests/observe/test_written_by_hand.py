@@ -91,6 +91,7 @@ FOLLOWED: dict[str, Written] = {
     "one sentence": one_sentence,
     "one of each": one_of_each,
     "one query": lambda q, k, v, m: (q[:, :, :1] @ k.mT).softmax(-1),
+    "logarithms": lambda q, k, v, m: ((z := 1e6 * (q @ k.mT)) - z.logsumexp(-1, True)).exp(),
 }
 
 

@@ -39,7 +39,7 @@ MOST = 2
 """Layers at most that may change weights, such as a convolution over heads and a norm."""
 
 SLACK = 0.02
-"""How far from 1 a sum of weights may be, by an epsilon or rounding; in bfloat16 rather more."""
+"""How far from 1 a sum of weights may be, by rounding or an epsilon."""
 
 
 AXIS = itemgetter(0)
@@ -80,8 +80,8 @@ def normaliser(view: View, line: Line) -> Normal | None:
             return Normal(node, True, since, so_far.dropped)
         if node.entrywise:
             kind = _whole(node, found)
-            if kind:
-                return Normal(node, True, so_far.changes, so_far.dropped)
+            if kind and (node.name != "sub" or so_far.changes[:1] == ("exp",)):  # of logarithms
+                return Normal(node, True, so_far.changes[node.name == "sub" :], so_far.dropped)
             if kind is None and maybe is None:
                 maybe = Normal(node, False, so_far.changes, so_far.dropped)
         elif node.name == "_log_softmax" and axes <= {along(node)} and maybe is None:
@@ -121,8 +121,7 @@ def upstream(view: View, most: int = STEPS) -> set[Node]:
 def _onward(node: Node, found: Sequence[Any]) -> list[tuple[int, View, Line]]:
     if found:
         return back(node, found)
-    # an axis of size 1 is in all of them
-    return [(i, x, ()) for i, x in node.sources] if node.entrywise else []
+    return [(i, x, ()) for i, x in node.sources] if node.entrywise else []  # size 1: in all
 
 
 def _after(so_far: Normal, node: Node, i: int) -> Normal:
@@ -163,30 +162,31 @@ def _whole(node: Node, found: Sequence[Any]) -> bool | None:
     if not mains:
         return False
     line = node.into(found, mains[0])
-    if node.name in ("div", "mul") and len(args) > 1 and adds_up(args, mains[0], line):
+    sums = {"div": SUMMED, "mul": SUMMED, "sub": ("logsumexp",)}.get(node.name)
+    if sums is not None and len(args) > 1 and adds_up(args, mains[0], line or (), sums):
         return True
     others = [x for _, x in args if not any(x is y for y in mains)]
     return None if any(mixes(x) for x in others) else False
 
 
-def adds_up(args: Sequence[tuple[int, View]], top: View, line: Line | None = None) -> bool:
-    """Whether another argument is the sum of the first along a line, maybe with something added."""
+def adds_up(
+    args: Sequence[tuple[int, View]], top: View, line: Line = (), sums: Sequence[str] = SUMMED
+) -> bool:
+    """Whether another argument is one of the sums of the first along a line, or has it in it."""
     one = top.settled().node
     axes = set(map(AXIS, (line and one.pieces(line)) or ()))
-
-    def through(node: Node) -> bool:
-        return node is not one and (node.entrywise or node.name in COPIED)
 
     def summed(node: Node) -> bool:
         x = next((x for _, x in node.views if x.settled().node is one), None)
         if x is None or (node.name == "linalg_vector_norm" and node.args[1] != 1):
             return False
         if node.name not in SUMS:
-            return node.name in TOTALS
+            return node.name in TOTALS and sums is SUMMED
         gone = (one.pieces(x.line(i)) or () for i in reduced(node))
-        return node.name in SUMMED and axes <= {axis for found in gone for axis, _, _ in found}
+        return node.name in sums and axes <= {axis for found in gone for axis, _, _ in found}
 
-    return any(map(summed, behind([x for _, x in args], through)))
+    into = lambda x: x is not one and (x.entrywise or x.name in COPIED)  # noqa: E731
+    return any(map(summed, behind([x for _, x in args], into)))
 
 
 def mixes(view: View) -> bool:
@@ -204,6 +204,6 @@ def whole(weights: Tensor) -> bool:
     w = weights.detach()
     w = w if w.dtype is torch.float64 else w.float()
     sums = w.sum(-1)
-    one = (sums - 1).abs() <= max(SLACK, 4 * torch.finfo(weights.dtype).eps)
+    one = (sums - 1).abs() <= SLACK
     several = ((w != 0).sum(-1) > 1).any()
     return bool((w >= -1e-6).all() & (one | (sums == 0)).all() & one.any() & several)
