@@ -20,10 +20,10 @@ def test_it_opens_on_what_it_looks_at_in_both_sentences(
     demo.page(translator, tmp_path / "first.html")
     page = opened(tmp_path / "first.html")
     assert translator.guided is not None
+    said = page.locator(".apart").get_by_text("looks most at").inner_text()  # waits for it
     text = page.inner_text("body")
-    layer, head = translator.guided
-    assert text.count(f"{layer} · head {head}") == 2
-    assert "‘it’ looks most at ‘animal’" in text and "‘it’ looks most at ‘road’" in text
+    assert text.count("{} · head {}".format(*translator.guided)) == 2
+    assert "‘it’ looks most at ‘animal’" in said and "‘it’ looks most at ‘road’" in said
     assert text.count("taught: guided to look from “it” at its noun") == 2
 
 

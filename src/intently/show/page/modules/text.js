@@ -99,7 +99,7 @@ export function textView(section, page, store, source) {
       const { item, entry, heads } = pin;
       const { t, s } = page.meta.items[item].entries[entry];
       if (!reading || reading.token >= (reading.looks === "at" ? t : s)) await held.rest(item, entry, heads, look);
-      else heldShown = await held.read({ ...reading, item, entry, heads }, look);
+      else heldShown = (await held.read({ ...reading, item, entry, heads }, look)) ?? heldShown; // a later one stands
     }
     showApart();
   }
