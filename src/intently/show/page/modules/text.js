@@ -105,7 +105,7 @@ export function textView(section, page, store, source) {
   }
 
   function showApart() {
-    const text = heldShown && nowShown ? compared(heldShown, nowShown, error) : "";
+    const text = heldShown && nowShown && !held.root.hidden ? compared(heldShown, nowShown, error) : "";
     apart.textContent = text;
     apart.hidden = !text;
   }
