@@ -16,11 +16,12 @@ import numpy as np
 import torch
 from matplotlib.colors import Normalize
 from matplotlib.patches import Rectangle
-from mistakes_beside import SHOWN
+from mistakes_beside import SHOWN, Block, in_steps
 from torch import Tensor, nn
 
 import intently as it
 from intently.checker.catalogue import CHAPTERS, Entry
+from intently.checker.report.examples import around
 from intently.checker.report.finding import Example
 from intently.show.cells import name_steps, paint
 from intently.show.layout import Layout
@@ -34,15 +35,15 @@ PANEL, GAP = 1.5, 0.3
 INTRODUCTION = """# Mistakes that attention makes
 
 Attention goes wrong without anyone noticing: shapes agree, the loss falls, and the text is almost
-right. [`it.check`](checking.md) knows each of these mistakes, hazards and conventions by name: what
-the code computes in place of softmax(q kᵀ / √d) v, how its numbers show it, the cure, and where it
-really happened.
+right. [`it.check`](checking.md) knows each of these mistakes, hazards and conventions by name. A
+formula says what the code computes in place of scores z = q·k / √d, weights w = softmax(z) and
+outputs y = w v, with queries i, keys j, t and s of them, h heads of width d, and c = h · d.
 
-In the pictures rows are queries, columns are keys. Left are the expected weights, right those
-measured in a small program with the mistake. Hatched cells have no weight; the frame marks the cell
-that gives the mistake away.
+In the pictures rows are queries, columns are keys. Left are the expected weights, right those of a
+small program with the mistake; *influence* is how much each input moves each output. Hatched cells
+are 0; the frame marks the cell that gives the mistake away.
 
-*Written by `python docs/make_mistakes.py` from the catalogue of the examiner.*
+*Written by `python docs/make_mistakes.py` from the table of the examiner.*
 """
 
 
@@ -95,7 +96,41 @@ class Layer(nn.Module):
         if self.turn is not None:
             at = torch.arange(x.shape[1])
             q, k = self.turn[0](q, at), self.turn[1](k, at)
-        return self.merge(hidden(lower)(q @ k.mT * 8**-0.5).softmax(-1) @ v)
+        w = hidden(lower)(q @ k.mT * 8**-0.5).softmax(-1)
+        self.weights = w.detach()
+        return self.merge(w @ v)
+
+
+class Apart(nn.Module):
+    """A causal layer with a projection each, which are applied to given inputs."""
+
+    def __init__(self, keys: str = "k") -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.q, self.k, self.v = (nn.Linear(32, 32, dtype=torch.double) for _ in "qkv")
+        self.keys = keys
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = {n: getattr(self, n)(x).unflatten(-1, (4, 8)).transpose(1, 2) for n in "qkv"}
+        q, k, v = made["q"], made[self.keys], made["v"]
+        w = hidden(lower)(q @ k.mT * 8**-0.5).softmax(-1)
+        self.weights = w.detach()
+        return (w @ v).transpose(1, 2).flatten(2)
+
+
+class Across(nn.Module):
+    """Cross-attention whose queries come from the context."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.q, self.k, self.v = (nn.Linear(32, 32, dtype=torch.double) for _ in "qkv")
+
+    def forward(self, x: Tensor, context: Tensor) -> Tensor:
+        q, k, v = (
+            y.unflatten(-1, (4, 8)).transpose(1, 2) for y in (self.q(context), self.k(x), self.v(x))
+        )
+        return ((q @ k.mT * 8**-0.5).softmax(-1) @ v).transpose(1, 2).flatten(2)
 
 
 def lower(z: Tensor, diagonal: int = 0) -> Tensor:
@@ -146,11 +181,14 @@ CAUSAL = {"mask": it.causal()}
 WINDOW = {"mask": it.causal() & it.window(2, 0)}
 ALIBI = {**CAUSAL, "bias": it.alibi(4)}
 hide = hidden(lower)
+causal = attention(hide=hide)
 
 WRONG: dict[str, Wrong] = {
     "no-scale": Wrong(attention(scale=lambda z: z)),
     "scale-one-over-d": Wrong(attention(scale=lambda z: z / 8)),
     "scale-model-width": Wrong(attention(scale=lambda z: z * 32**-0.5)),
+    "scale-by-heads": Wrong(attention(scale=lambda z: z * 4**-0.5)),
+    "scale-one-side": Wrong(attention(scale=lambda z: z * 8**-0.25)),
     "scale-inverted": Wrong(attention(scale=lambda z: z * 8**0.5)),
     "softmax-over-queries": Wrong(attention(weigh=lambda z: z.softmax(-2))),
     "softmax-over-heads": Wrong(attention(weigh=lambda z: z.softmax(1))),
@@ -181,9 +219,8 @@ WRONG: dict[str, Wrong] = {
     ),
     "split-by-reshape": Wrong(Layer(lambda x: x.reshape(len(x), 4, -1, 8)), CAUSAL),
     "keys-not-rotated": Wrong(Layer(turn=(turned, unturned)), CAUSAL),
-    "cache-rotated-twice": Wrong(
-        Layer(turn=(turned, lambda x, at: turned(turned(x, at), at))), CAUSAL
-    ),
+    "keys-are-queries": Wrong(Apart("q"), CAUSAL),
+    "rotary-direction": Wrong(Layer(turn=(turned, lambda x, at: turned(x, -at))), CAUSAL),
     "rotation-off-by-one": Wrong(Layer(turn=(lambda x, at: turned(x, at + 1), turned)), CAUSAL),
     "bias-sign": Wrong(attention(hide=lambda z: hide(z - distances(z))), ALIBI),
     "bias-missing": Wrong(attention(hide=hide), ALIBI),
@@ -192,45 +229,70 @@ WRONG: dict[str, Wrong] = {
 """By name in the catalogue, a program that makes this mistake and no other."""
 
 
-INFLUENCE: dict[str, Layer] = {
-    "merged-by-reshape": Layer(merge=lambda y: y.reshape(len(y), y.shape[2], -1)),
-    "leak-later": Layer(before=lambda x: x - x.mean(1, keepdim=True)),
+INFLUENCE: dict[str, Wrong] = {
+    "merged-by-reshape": Wrong(Layer(merge=lambda y: y.reshape(len(y), y.shape[2], -1)), CAUSAL),
+    "leak-later": Wrong(Layer(before=lambda x: x - x.mean(1, keepdim=True)), CAUSAL),
+    "values-of-other-keys": Wrong(lambda q, k, v: causal(q, k, v.roll(1, -2)), CAUSAL),
+    "output-reordered": Wrong(lambda q, k, v: causal(q, k, v).flip(-2), CAUSAL),
+    "output-changed": Wrong(lambda q, k, v: causal(q, k, v).cumsum(-2), CAUSAL),
 }
 """The same where the weights are right: what is drawn is how much each input moves an output."""
 
+UNDRAWN: dict[str, Wrong] = {
+    "values-are-keys": Wrong(lambda q, k, v: causal(q, k, k) + 0 * v, CAUSAL),
+    "values-are-queries": Wrong(lambda q, k, v: causal(q, k, q) + 0 * v, CAUSAL),
+    "cross-exchanged": Wrong(Across()),
+}
+"""Programs whose mistakes no matrix shows."""
 
 DRAWN = (*WRONG, *INFLUENCE, *SHOWN)
 """The entries with a picture."""
 
 
-def example(name: str) -> Example:
+def example(name: str) -> Example | None:
     """The numbers that show a mistake; raises `AssertionError` if `check` names another."""
-    if name in SHOWN:
-        subject, asked = SHOWN[name]
-        report = it.check(subject, **asked)
-        found = [x.example for x in report.mistakes if x.name == name]
-        assert found and found[0] is not None, f"{name}: {report}"
-        return found[0]
-    wrong = WRONG.get(name) or Wrong(INFLUENCE[name], CAUSAL)
-    report = it.check(wrong.call, **wrong.intent)
-    assert [x.name for x in report.mistakes] == [name], f"{name}: {report}"
-    shown = report.mistakes[0].example
+    wrong = next((x[name] for x in (WRONG, INFLUENCE, UNDRAWN) if name in x), None)
+    subject, asked = SHOWN[name] if wrong is None else (wrong.call, wrong.intent)
+    report = it.check(subject, **asked)
+    named = [x for x in report.mistakes if x.name == name]
+    others = [] if wrong is None else [x for x in report.mistakes if x.name != name]
+    assert named and not others, f"{name}: {report}"
     if name in INFLUENCE:
-        right, moved = influence(Layer()), influence(INFLUENCE[name])
-        cell = next((i, j) for i, j in (moved * (right == 0)).nonzero().tolist())
-        both = [tuple(map(tuple, x.tolist())) for x in (right, moved)]
-        shown = Example(both[0], both[1], tuple(range(6)), tuple(range(6)), cell)
-    assert shown is not None, name
-    return shown
+        right, moved = (influence(x) for x in (Layer() if is_layer(subject) else causal, subject))
+        return around((), right[None, None], moved[None, None])[1]
+    return named[0].example or beside(subject)
 
 
-def influence(layer: Layer) -> Tensor:
-    """How much each input (column) moves each output (row), as a share of the row."""
+def is_layer(subject: Any) -> bool:
+    """Whether a program is a layer, and not a function of q, k and v."""
+    return isinstance(subject, nn.Module)
+
+
+def beside(subject: Any) -> Example | None:
+    """The weights of a layer beside those of the right one; None for other programs."""
+    if isinstance(subject, Block):
+        layer = subject.attention
+        return around((), *map(in_steps, (layer.whole(), layer)))[1]
+    if not isinstance(subject, (Layer, Apart)):
+        return None
+    right = Apart()
+    if isinstance(subject, Layer):
+        right = Layer(turn=None if subject.turn is None else (turned, turned))
+    x = torch.randn(1, 6, 32, generator=torch.Generator().manual_seed(2), dtype=torch.double)
+    for layer in (right, subject):
+        layer(x)
+    return around((), right.weights, subject.weights)[1]
+
+
+def influence(call: Callable[..., Any]) -> Tensor:
+    """How much each input, or value, (column) moves each output (row), as a share of the row."""
     draw = torch.Generator().manual_seed(2)
-    x = torch.randn(1, 6, 32, generator=draw, dtype=torch.double)
-    slopes = torch.autograd.functional.jacobian(layer, x)
+    given = (torch.randn(1, 6, 32, generator=draw, dtype=torch.double),)
+    if not is_layer(call):
+        given = tuple(x[:1, :1] for x in heads(6, 6))
+    slopes = torch.autograd.functional.jacobian(lambda x: call(*given[:-1], x), given[-1])
     assert isinstance(slopes, Tensor)
-    sizes = slopes[0, :, :, 0].norm(dim=(1, 3))
+    sizes = slopes.reshape(6, -1, 6, given[-1].shape[-1]).norm(dim=(1, 3))
     return sizes / sizes.sum(-1, keepdim=True)
 
 
@@ -277,9 +339,7 @@ def _entry(name: str, x: Entry) -> Iterator[str]:
     yield f"\n### {x.title}\n"
     yield f"`{name}`{kind}" + (f" · {x.formula}" if x.formula else "")
     if name in DRAWN:
-        alt = f"{name}: expected, found"
-        if name in INFLUENCE:
-            alt = f"{name}: influence, expected and found"
+        alt = "influence: " * (name in INFLUENCE) + "expected, found"
         yield f'\n<img src="pictures/mistakes/{name}.png" width="400" alt="{alt}">'
     if x.story:
         yield f"\n{x.story}"
@@ -300,12 +360,22 @@ def _case(url: str) -> str:
 
 
 def main() -> None:
-    """Write the page and every picture."""
+    """Write the page and every picture; fail where `check` names another mistake."""
     torch.manual_seed(0)
     PAGE.write_text(written(), encoding="utf-8")
     PICTURES.mkdir(parents=True, exist_ok=True)
-    for name in DRAWN:
-        draw(example(name), PICTURES / f"{name}.png")
+    failed = []
+    for name in (*DRAWN, *UNDRAWN):
+        try:
+            shown = example(name)
+        except AssertionError as error:
+            failed.append(str(error))
+            continue
+        if name in DRAWN:
+            assert shown is not None, name
+            draw(shown, PICTURES / f"{name}.png")
+    if failed:
+        raise SystemExit("\n\n".join(failed))
 
 
 if __name__ == "__main__":

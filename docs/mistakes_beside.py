@@ -29,11 +29,11 @@ def attend(**options: Any) -> Callable[..., Tensor]:
     return attention
 
 
-def rotated(base: float = 100.0, sign: int = 1, pairs: bool = False) -> Callable[..., Tensor]:
+def rotated(base: float = 100.0, pairs: bool = False) -> Callable[..., Tensor]:
     """Causal attention with rotary positions, in halves or in pairs."""
 
     def turned(x: Tensor) -> Tensor:
-        angle = sign * torch.arange(x.shape[-2])[:, None] * base ** (-torch.arange(0, 8, 2) / 8)
+        angle = torch.arange(x.shape[-2])[:, None] * base ** (-torch.arange(0, 8, 2) / 8)
         cos, sin = angle.to(x.dtype).cos(), angle.to(x.dtype).sin()
         a, b = (x[..., ::2], x[..., 1::2]) if pairs else x.chunk(2, -1)
         parts = a * cos - b * sin, b * cos + a * sin
@@ -73,29 +73,78 @@ class Exchanged(Fused):
         return self.out(it.attention(q, k, v, mask=CAUSAL).transpose(1, 2).flatten(2))
 
 
+def appended(past: Tensor, new: Tensor) -> Tensor:
+    """The keys of a cache, and then those of a step."""
+    return torch.cat([past, new], 2)
+
+
 class Cached(nn.Module):
     """A causal layer with a cache: how it joins keys, what is hidden and added in a step."""
 
     def __init__(
         self,
-        join: Callable[[Tensor, Tensor], Tensor] = lambda past, new: torch.cat([past, new], 2),
+        join: Callable[[Tensor, Tensor], Tensor] = appended,
         seen: Callable[[Tensor], Tensor] = lambda distance: distance >= 0,
         added: Callable[[int, int], Tensor] = lambda t, s: torch.zeros(1),
+        first: Callable[[Tensor], Tensor] = lambda distance: distance >= 0,
+        turns: int = 0,
     ) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.qkv, self.out = nn.Linear(32, 96), nn.Linear(32, 32)
-        self.join, self.seen, self.added = join, seen, added
+        self.join, self.seen, self.added, self.first = join, seen, added, first
+        self.turns = turns
 
     def forward(self, x: Tensor, past: Any = None) -> tuple[Tensor, Any]:
         q, k, v = self.qkv(x).unflatten(-1, (3, 4, 8)).permute(2, 0, 3, 1, 4)
+        n = 0 if past is None else past[0].shape[2]
+        if self.turns:
+            at = torch.arange(n, n + x.shape[1])
+            q, k = (it.Rotary(8)(y, positions=at) for y in (q, k))
         if past is not None:
-            k, v = self.join(past[0], k), self.join(past[1], v)
+            old = past[0]
+            for _ in range(self.turns - 1):
+                old = it.Rotary(8)(old, positions=torch.arange(n))
+            k, v = self.join(old, k), self.join(past[1], v)
         t, s = q.shape[2], k.shape[2]
         z = q @ k.mT * 8**-0.5 + self.added(t, s).to(q.dtype)
-        seen = self.seen(distances(t, s)) if past is not None else distances(t, s) >= 0
-        w = z.masked_fill(~seen, -torch.inf).softmax(-1).nan_to_num(0.0)
+        seen = self.first if past is None else self.seen
+        w = z.masked_fill(~seen(distances(t, s)), -torch.inf).softmax(-1).nan_to_num(0.0)
+        self.weights = w.detach()
         return self.out((w @ v).transpose(1, 2).flatten(2)), (k, v)
+
+    def whole(self) -> Cached:
+        """The same without a mistake in steps."""
+
+        def added(t: int, s: int) -> Tensor:
+            return (self.added(s, s) + torch.zeros(s, s))[..., s - t :, :]
+
+        return Cached(seen=self.first, added=added, first=self.first, turns=min(self.turns, 1))
+
+
+class Block(nn.Module):
+    """What holds a layer, as models do."""
+
+    def __init__(self, attention: Cached) -> None:
+        super().__init__()
+        self.attention = attention
+
+    def forward(self, x: Tensor, past: Any = None) -> tuple[Tensor, Any]:
+        return self.attention(x, past)
+
+
+def in_steps(layer: Cached, pieces: tuple[int, ...] = (3, 3)) -> Tensor:
+    """The weights (b, h, t, s) of a text in pieces, by positions."""
+    draw = torch.Generator().manual_seed(2)
+    x, past, rows = torch.randn(1, sum(pieces), 32, generator=draw), None, []
+    held = torch.empty(1, 1, 0, 1).long()
+    for piece, at in zip(x.split(pieces, 1), torch.arange(x.shape[1]).split(pieces)):
+        new = at[None, None, :, None]
+        held = layer.join(held, new) if past is not None else new
+        past = layer(piece, past)[1]
+        row = torch.zeros(*layer.weights.shape[:3], x.shape[1])
+        rows.append(row.index_copy(3, held.flatten(), layer.weights))
+    return torch.cat(rows, 2)
 
 
 def only_slow(**options: Any) -> Subject:
@@ -108,6 +157,11 @@ def only_slow(**options: Any) -> Subject:
     return attention, {"mask": CAUSAL, "same": [{"fast": True}]}
 
 
+def in_a_block(*join: Any, **options: Any) -> Subject:
+    """A causal block whose layer has a cache."""
+    return Block(Cached(*join, **options)), {"mask": CAUSAL}
+
+
 def unlike(mine: Callable[..., Any], theirs: Callable[..., Any]) -> Subject:
     """One that differs from its reference."""
     return mine, {"mask": CAUSAL, "like": theirs}
@@ -118,8 +172,12 @@ def alibi(factor: Tensor | float = 1.0) -> Callable[..., Tensor]:
     return attend(bias=-SLOPES * factor * distances(6, 6))
 
 
+def near(distance: Tensor) -> Tensor:
+    """A causal window of four keys."""
+    return (distance >= 0) & (distance < 4)
+
+
 OTHERS = torch.tensor([1.0, 2.0, 4.0, 8.0], dtype=torch.double)[:, None, None]
-NEAR: dict[str, Any] = {"mask": CAUSAL}
 SHOWN: dict[str, Subject] = {
     "other-scale": unlike(attend(scale=0.1), attend()),
     "sinks-missing": unlike(attend(), attend(sinks=SINKS)),
@@ -129,7 +187,6 @@ SHOWN: dict[str, Subject] = {
     "rotation-missing": unlike(attend(), rotated()),
     "rotary-pairs": unlike(rotated(pairs=True), rotated()),
     "rotary-base": unlike(rotated(base=3.0), rotated()),
-    "rotary-direction": unlike(rotated(sign=-1), rotated()),
     "bias-scaled": unlike(alibi(3.0), alibi()),
     "bias-slopes": unlike(alibi(OTHERS), alibi()),
     "layout-of-fused-rows": unlike(Fused((4, 3, 8), "hxd"), Fused()),
@@ -139,12 +196,14 @@ SHOWN: dict[str, Subject] = {
     "softcap-in-one-path": only_slow(softcap=1.0),
     "sinks-in-one-path": only_slow(sinks=SINKS),
     "bias-in-one-path": only_slow(bias=-SLOPES * distances(6, 6)),
-    "cache-overwritten": (Cached(lambda past, new: torch.cat([past[:, :, -2:], new], 2)), NEAR),
-    "cache-prepended": (Cached(lambda past, new: torch.cat([new, past], 2)), NEAR),
-    "mask-in-cache": (Cached(seen=lambda distance: distance > -torch.inf), NEAR),
-    "bias-offset-lost": (
-        Cached(added=lambda t, s: -SLOPES * (distances(t, s) - (s - t)).abs()),
-        NEAR,
+    "cache-overwritten": in_a_block(lambda past, new: appended(past[:, :, -2:], new)),
+    "cache-prepended": in_a_block(lambda past, new: appended(new, past)),
+    "cache-rotated-twice": in_a_block(turns=2),
+    "cache-rolled-early": (
+        Block(Cached(lambda past, new: appended(past[:, :, -2:], new), near, first=near)),
+        {"mask": CAUSAL & it.window(3, 0)},
     ),
+    "mask-in-cache": in_a_block(seen=lambda distance: distance > -torch.inf),
+    "bias-offset-lost": in_a_block(added=lambda t, s: -SLOPES * (distances(t, s) - (s - t)).abs()),
 }
 """By name in the catalogue, a program that makes this mistake, and what is asked of it."""

@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 def examine() -> Callable[..., Report]:
     """Examine something that attends; fail with the name and an example of its mistake.
 
-    Call it as you would call `intently.check`; it returns the report. ::
+    Call it as you would call `intently.check`; it returns the report. What was not measured fails
+    too, unless ``allow_unmeasured``. ::
 
         def test_my_attention(examine):
             examine(MyAttention(64, 8), mask=it.causal())
     """
 
-    def examined(subject: Any, **intent: Any) -> Report:
+    def examined(subject: Any, *, allow_unmeasured: bool = False, **intent: Any) -> Report:
         __tracebackhide__ = True
         from intently.checker import check
         from intently.errors import IntentlyError
@@ -33,7 +34,7 @@ def examine() -> Callable[..., Report]:
             report = check(subject, **intent)
         except IntentlyError as error:
             pytest.fail(f"could not be examined: {error}")
-        if not report.ok:
+        if not (report.ok or (report.ok is None and allow_unmeasured)):
             pytest.fail(f"{report.name}: {report.verdict}\n\n{report}")
         return report
 

@@ -1,6 +1,7 @@
-"""Measure the examiner: planted mistakes, mistakes that shipped, and correct attentions.
+"""Measure the examiner: planted mistakes, mistakes that shipped, correct and collected attentions.
 
     python -m benchmarks.checking [planted wild right] [--only TEXT …] [--json FOLDER]
+    python -m benchmarks.checking field dev|sealed|formulas SEED N|layouts SEED N
 
 Each subject is examined in a process of its own. With ``--json`` the rows are written to a folder,
 and an interrupted run goes on where it stopped. The wild cases need ``--prepare`` once.
@@ -15,15 +16,14 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from benchmarks.checking import over_planted, over_right, over_wild
+from benchmarks.checking import over_field, over_planted, over_right, over_wild
+from benchmarks.checking.examining import Row
 from benchmarks.measure import Tell, isolated
 
-Row = dict[str, Any]
-PARTS = {"planted": over_planted, "wild": over_wild, "right": over_right}
+PARTS = {"planted": over_planted, "wild": over_wild, "right": over_right, "field": over_field}
 """Each has ``tasks``, pairs of a row and what fills it, and writes the rows as a ``table``."""
 
 
@@ -37,11 +37,11 @@ def told(work: Callable[[], Row], tell: Tell) -> None:
 
 def rows_of(part: str, given: argparse.Namespace) -> list[Row]:
     """Examine what is left of a part, and return all its rows."""
-    file = given.json and given.json / f"{part}.jsonl"
+    file = given.json and given.json / f"{'-'.join([part, *given.of])}.jsonl"
     rows: dict[str, Row] = {}
     if file and file.exists():
         rows = {row["name"]: row for row in map(json.loads, file.read_text().splitlines())}
-    tasks = [] if given.table else list(PARTS[part].tasks(given))
+    tasks = list(PARTS[part].tasks(given))
     for n, (row, work) in enumerate(tasks, 1):
         name = row["name"]
         if name in rows or (given.only and not any(text in name for text in given.only)):
@@ -66,7 +66,7 @@ def main(given: argparse.Namespace) -> None:
     elif given.list:
         over_planted.listed(given.seed, given.only)
     else:
-        for part in given.parts or PARTS:
+        for part in given.parts or ("planted", "wild", "right"):
             start = time.perf_counter()
             table = PARTS[part].table(rows_of(part, given))
             print(f"## {part} ({time.perf_counter() - start:.0f} s)\n\n{table}\n", flush=True)
@@ -77,14 +77,18 @@ if __name__ == "__main__":
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--only", nargs="+", metavar="TEXT", help="names with one of these in them")
     parser.add_argument("--json", type=Path, metavar="FOLDER", help="rows; a run goes on here")
-    parser.add_argument("--table", action="store_true", help="run nothing, write what is there")
     parser.add_argument("--said", action="store_true", help="print all that was said")
     parser.add_argument("--seconds", type=float, default=120, help="for each subject (120)")
-    parser.add_argument("--seed", type=int, help="planted: another set than the sealed one")
+    parser.add_argument("--seed", type=int, help="planted: another set of mutants")
     parser.add_argument("--list", action="store_true", help="planted: list what each changes")
     parser.add_argument("--prepare", action="store_true", help="wild: install the releases")
     parser.add_argument("--prove", action="store_true", help="wild: show the mistakes alone")
     options = parser.parse_args()
+    options.parts, options.of = options.parts[:1], options.parts[1:]
+    if options.parts != ["field"]:
+        options.parts, options.of = options.parts + options.of, []
+    elif options.of[:1] not in (["dev"], ["sealed"], ["formulas"], ["layouts"]):
+        parser.error("field takes dev, sealed, formulas SEED N or layouts SEED N")
     if set(options.parts) - set(PARTS):
         parser.error(f"parts are {', '.join(PARTS)}")
     main(options)

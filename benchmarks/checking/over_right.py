@@ -2,92 +2,49 @@
 
 from __future__ import annotations
 
-import time
-import traceback
 from collections.abc import Callable, Iterator
-from functools import partial
+from importlib import import_module
 from typing import Any
 
-from benchmarks.checking.right import Case, cases
+from benchmarks.checking.examining import Row, cells, checked, loaded
+from benchmarks.checking.right import cases
 
 
-def tasks(given: Any) -> Iterator[tuple[dict[str, Any], Callable[[], dict[str, Any]]]]:
+def tasks(given: Any) -> Iterator[tuple[Row, Callable[[], Row]]]:
     """A row of each case, and what examines it."""
-    from transformers import GenerationMixin, PreTrainedModel
-
-    assert GenerationMixin and PreTrainedModel  # imported once, for all forked processes
+    import_module("transformers").PreTrainedModel  # noqa: B018 - once, for all forked processes
+    loaded()
     for case in cases():
-        yield {"name": case.name, "limit": case.seconds}, partial(examined, case)
+        yield (
+            {"name": case.name, "limit": case.seconds},
+            lambda case=case: checked(case.make(), case.asked),
+        )
 
 
-def examined(case: Case) -> dict[str, Any]:
-    """Examine a case: what was understood and computed, and what was found."""
-    from intently.checker import check
-    from intently.errors import ArgumentError
-
-    made = case.make()
-    start = time.perf_counter()
-    row: dict[str, Any] = {}
-    try:
-        report = check(made, **case.asked)
-    except ArgumentError as error:
-        row["refused"] = str(error)[:500]
-    except Exception as error:
-        at = traceback.extract_tb(error.__traceback__)[-1]
-        row["error"] = f"{type(error).__name__}: {error} ({at.name}:{at.lineno})"[:500]
-    else:
-        row |= {
-            "understood": report.understood, "computes": list(report.computes),
-            "mistakes": [str(x) for x in report.mistakes],
-            "others": [str(x) for x in report.findings if x.kind != "mistake"],
-            "open": [f"{x.name}: {x.said}" for x in report.properties if x.holds is False],
-        }  # fmt: skip
-    row["s"] = round(time.perf_counter() - start, 1)
-    return row
-
-
-def line(row: dict[str, Any]) -> str:
+def line(row: Row) -> str:
     """What was said of one, in a line."""
-    said = row.get("mistakes") or row.get("error") or row.get("refused") or "right"
-    return f"{row['name']}: {said} {row.get('s')} s"
+    return f"{row['name']}: {row.get('error') or row['found'] or 'right'} {row.get('s')} s"
 
 
-def measured(row: dict[str, Any]) -> str:
-    """What was measured inside, in a few words."""
-    if "computes" not in row:
-        return row.get("refused") or row.get("error", "")
-    return f"{len(_seen(row))} of {len(row['computes'])} attentions measured"
-
-
-def _seen(row: dict[str, Any]) -> list[str]:
-    return [x for x in row["computes"] if "mask: " in x]
-
-
-def table(rows: list[dict[str, Any]]) -> str:
-    """A line for each case, and totals."""
-    lines = ["| attention | understood | computes | mistakes | hazards | s |", "|" + "---|" * 6]
-    for r in rows:
-        wrong = "; ".join(r.get("mistakes", ()))
-        hazards = "; ".join(x for x in r.get("others", ()) if x.startswith("hazard"))
-        told = (r.get("understood", ""), measured(r), wrong, hazards, str(r.get("s", "")))
-        cells = [x.replace("|", "\\|").replace("\n", " ")[:160] for x in (r["name"], *told)]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join((*lines, "", summary(rows)))
-
-
-def summary(rows: list[dict[str, Any]]) -> str:
-    """How many were examined, called wrong, refused, slow."""
-    done = [r for r in rows if "computes" in r]
+def table(rows: list[Row]) -> str:
+    """A line for each case that is not simply right, and how many were examined, refused, slow."""
+    done = [r for r in rows if "error" not in r]
+    refused = [r for r in rows if r.get("error", "").startswith("ArgumentError")]
     wrong = [r["name"] for r in done if r["mistakes"]]
-    slow = [f"{r['name']} {r['s']} s" for r in rows if r.get("s", 0) > r.get("limit", 5)]
-    partly = [r["name"] for r in done if len(_seen(r)) < len(r["computes"]) or not r["computes"]]
-    lines = [
-        f"{len(rows)} correct attentions: {len(done)} examined, {len(wrong)} called wrong, "
-        f"{sum('refused' in r for r in rows)} refused with a reason, "
-        f"{sum('error' in r for r in rows)} failed, {len(slow)} slower than the limit",
+    slow = [f"{r['name']} {r['s']} s" for r in rows if r.get("s", 0) > r["limit"]]
+    partly = [
+        r["name"] for r in done if not (r["computes"] and all("mask: " in x for x in r["computes"]))
+    ]
+    lines = ["| attention | said | s |", "|---|---|---|"]
+    for r in rows:
+        if r.get("error") or r["found"]:
+            lines.append(cells(r["name"], r.get("error") or "; ".join(r["found"]), r.get("s", "")))
+    lines += [
+        f"\n{len(rows)} correct attentions: {len(done)} examined, {len(wrong)} called wrong, "
+        f"{len(refused)} refused with a reason, {len(rows) - len(done) - len(refused)} failed, "
+        f"{len(slow)} slower than the limit",
         f"called wrong: {', '.join(wrong)}",
         f"not all of it measured: {', '.join(partly)}",
         f"slow: {', '.join(slow)}",
-        f"not examined: {', '.join(r['name'] for r in rows if 'computes' not in r)}",
     ]
     return "\n".join(lines)

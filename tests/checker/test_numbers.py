@@ -82,10 +82,10 @@ def test_large_scores_are_right(subject: Callable[..., Tensor]) -> None:
 def summed_in_type(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     z = scores(q, k)
     w = (z - z.amax(-1, keepdim=True)).exp()
-    mixed, total = torch.zeros_like(v[..., :1, :] * q[..., :1]), torch.zeros_like(q[..., :1])
+    total = torch.zeros_like(q[..., :1])
     for j in range(k.shape[-2]):
-        mixed, total = mixed + w[..., j : j + 1] * v[..., j : j + 1, :], total + w[..., j : j + 1]
-    return mixed / total
+        total = total + w[..., j : j + 1]
+    return (w @ v) / total
 
 
 def summed_in_float(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

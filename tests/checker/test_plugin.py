@@ -30,6 +30,34 @@ def mine(q, k, v):
 def test_wrong(examine):
     examine(mine, mask=it.causal())
 """
+UNMEASURED = """
+from dataclasses import replace
+
+import pytest
+
+import intently.checker as checker
+
+known = checker.check
+
+@pytest.fixture(autouse=True)
+def half(monkeypatch):
+    def check(subject, **intent):
+        return replace(known(subject, **intent), unmeasured=("pool: no values", "late: no product"))
+
+    monkeypatch.setattr(checker, "check", check)
+
+def right(q, k, v):
+    return (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v
+
+def test_unmeasured(examine):
+    examine(right)
+
+def test_allowed(examine):
+    assert examine(right, allow_unmeasured=True).ok is None
+
+def test_wrong(examine):
+    examine(lambda q, k, v: (q @ k.mT).softmax(-1) @ v, allow_unmeasured=True)
+"""
 NOTHING = """
 def test_nothing(examine):
     examine(3)
@@ -59,6 +87,14 @@ def test_a_mistake_fails_by_its_name_and_example(tmp_path: Path) -> None:
     assert "examine(mine, mask=it.causal())" in said
     assert "query 0 attends to key 1 but should not" in said and "cure:" in said
     assert "checking.py" not in said and "intently_pytest.py" not in said
+
+
+def test_what_is_not_measured_fails_unless_that_is_allowed(tmp_path: Path) -> None:
+    status, said = run(tmp_path, UNMEASURED)
+    assert status == 1 and "2 failed, 1 passed" in said, said
+    assert "right: not measured: pool: no values (and 1 more)" in said
+    assert "  – late: no product" in said and "what to do: pass inputs=" in said
+    assert "attention: 1 mistake: no-scale" in said
 
 
 def test_what_cannot_be_examined_says_so(tmp_path: Path) -> None:

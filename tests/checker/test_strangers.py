@@ -66,10 +66,6 @@ def seeding(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v)
 
 
-def silent(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return 0 * F.scaled_dot_product_attention(q, k, v)
-
-
 def rows(x: Tensor) -> Tensor:
     assert x.ndim == 2
     return (x @ x.mT * x.shape[-1] ** -0.5).softmax(-1) @ x
@@ -88,7 +84,7 @@ def test_a_stated_mask_of_other_lengths_is_refused() -> None:
 @pytest.mark.parametrize(
     "subject",
     [
-        *(Callable(), Sixteen(), Uncopied(), remembering(), seeding, silent, rows),
+        *(Callable(), Sixteen(), Uncopied(), remembering(), seeding, rows),
         partial(nn.MultiheadAttention(32, 4, batch_first=True), need_weights=False),
         Layer().requires_grad_(False),
         Layer().bfloat16(),
@@ -98,6 +94,20 @@ def test_what_is_odd_and_right_passes(subject: Any) -> None:
     report = check(subject)
     assert report.ok and report.computes, str(report)
     assert not any("mask-" in x or "bias" in x for x in report.computes), report.computes
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(lambda y: 0 * y, lambda y: y + 1, lambda y: y.clamp(-0.1, 0.1), lambda y: y.flip(-2)),
+        *(lambda y: y.flip(-1), lambda y: y.roll(1, 1), lambda y: y.relu()),
+    ],
+)
+def test_what_a_function_does_to_its_output_is_a_mistake(change: Any) -> None:
+    def mine(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return change(F.scaled_dot_product_attention(q, k, v))
+
+    assert check(mine).ok is False, str(check(mine))
 
 
 def test_nothing_of_the_callers_changes() -> None:

@@ -17,6 +17,7 @@ import pytest
 import torch
 
 import intently as it
+from intently.checker import Report
 from intently.cli import check as checking
 from intently.cli.examining import answer_of, bias_of, keywords, mask_of
 from intently.errors import ArgumentError
@@ -48,6 +49,35 @@ def near(q, k, v):
     seen = torch.ones(q.shape[-2], k.shape[-2]).tril().triu(-2).bool()
     z = q @ k.mT * q.shape[-1] ** -0.5
     return z.masked_fill(~seen, -torch.inf).softmax(-1) @ v
+
+def make(dim=32, ahead=0):
+    return Mine(dim, ahead=ahead)
+
+def build_wide(dim):
+    return Mine(dim)
+
+def nothing_needed():
+    return function
+
+def get_number():
+    return torch.ones(3)
+
+def get_weighted(q, k, v):
+    return function(q, k, v)
+
+def times_two(q, k, v):
+    return (q @ k.mT * 2 * q.shape[-1] ** -0.5).softmax(-1) @ v
+
+class Two(nn.Module):
+    def __init__(self, dim=32):
+        super().__init__()
+        self.first, self.second = Mine(dim), Mine(dim)
+
+    def forward(self, x):
+        return self.second(x + self.first(x))
+
+def is_no_attention(q, k, v):
+    return v.flip(-2)
 
 class Broken:
     def __call__(self, x):
@@ -163,6 +193,65 @@ def test_a_mask_is_an_expression(check_here: Command) -> None:
     assert wrong.status == 1 and "window-missing" in wrong.out
 
 
+def test_a_mask_for_each_module(check_here: Command) -> None:
+    each = "--mask", "first=causal", "--mask", "sec*=causal() & causal"
+    assert check_here("mine_here.py:Two", *each).status == 0
+    wrong = check_here("mine_here.py:Two", *each[:3], "second=~causal | causal")
+    assert wrong.status == 1 and "mistake: second: " in wrong.out, wrong
+    only = check_here("mine_here.py:Two", *each[:3], "second=~causal | causal", "--layers", "first")
+    assert only.status == 0 and "second" not in only.out, only
+    both = check_here("mine_here.py:Two", *each, "--causal")
+    assert "one mask, or PATTERN=EXPR for each that is stated; got both" in refused(both)
+
+
+@pytest.mark.parametrize("name", ["make", "nothing_needed", "build_wide", "get_weighted"])
+def test_a_factory_makes_what_is_examined(check_here: Command, name: str) -> None:
+    given = ("--with", "dim=32") if name == "build_wide" else ()
+    outcome = check_here(f"mine_here.py:{name}", *given)
+    assert outcome.status == 0 and outcome.out.endswith("no mistake found\n"), outcome
+    if name == "make":
+        wrong = check_here("mine_here.py:make", "--with", "ahead=1", "--causal")
+        assert wrong.status == 1 and "causal-off-by-one" in wrong.out
+
+
+def test_a_scale_that_is_stated_is_the_intent(check_here: Command) -> None:
+    given = "--input", "q=2,4,6,16", "--input", "k=2,4,6,16", "--input", "v=2,4,6,16"
+    assert check_here("mine_here.py:times_two", *given).status == 1
+    assert check_here("mine_here.py:times_two", *given, "--scale", "0.5").status == 0
+    assert check_here("mine_here.py:function", *given, "--scale", "0.5").status == 1
+
+
+def test_what_is_stated_reaches_the_examination(
+    check_here: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: dict[str, object] = {}
+
+    def known(subject: object, **stated: object) -> Report:
+        told.update(stated)
+        return Report("", ("4 heads",), (), ())
+
+    monkeypatch.setattr("intently.checker.check", known)
+    stated = "--layout", "tbc", "--returns", "weights", "--layers", "a.*", "--layers", "b"
+    assert check_here("mine_here.py:function", *stated).status == 0
+    assert (told["layout"], told["returns"], told["scale"]) == ("tbc", "weights", None)
+    assert told["layers"] == ["a.*", "b"] and told["mask"] is None
+    outcome = check_here("mine_here.py:function", "--returns", "values")
+    assert outcome.status == 2 and "'values' is not one of 'scores', 'weights'" in outcome.err
+
+
+def test_what_is_not_measured_ends_with_3(check_here: Command, tmp_path: Path) -> None:
+    files = "--json", "a.json", "--junit", "a.xml", "--page", "a.html"
+    outcome = check_here("mine_here.py:is_no_attention", *files)
+    assert outcome.status == 3 and "\nnot measured: " in outcome.out, outcome
+    assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))["ok"] is None
+    failed = "testcase[@name='measured']/failure"
+    assert ElementTree.parse(tmp_path / "a.xml").getroot().find(failed) is not None
+    assert "verdict unmeasured" in (tmp_path / "a.html").read_text(encoding="utf-8")
+    assert check_here("mine_here.py:is_no_attention", "--allow-unmeasured", *files).status == 0
+    assert ElementTree.parse(tmp_path / "a.xml").getroot().find(failed) is None
+    assert check_here("mine_here.py:function", "--causal", "--allow-unmeasured").status == 1
+
+
 def test_another_is_what_it_should_be_like(check_here: Command) -> None:
     like = ("--like", "mine_here.py:made", "--input", "x=3,5,32")
     same = check_here("mine_here.py:Mine", "--with", "dim=32", *like)
@@ -185,7 +274,7 @@ def test_reports_are_written(check: Command, tmp_path: Path) -> None:
 
 
 def test_json_goes_to_standard_output_alone(check: Command) -> None:
-    assert check("--help").out.count("\n") <= 34
+    assert check("--help").out.count("\n") <= 50
     outcome = check("mine_here.py:function", "--json", "-")
     assert json.loads(outcome.out)["ok"] is True
 
@@ -207,16 +296,20 @@ def test_a_folder_of_transformers_is_examined(check_here: Command, tmp_path: Pat
         (("nothing",), "SUBJECT: expected my_module.py:MyAttention"),
         (("gone.py:Mine",), "no file gone.py"),
         (("mine_here.py:Yours",), "no Yours there, but Mine, function, near"),
-        (("mine_here.py:Mine",), 'It needs dim. Add --with "dim=…".'),
+        (("mine_here.py:Mine",), 'It needs dim. Add --with "dim=…", or name a factory.'),
+        (("mine_here.py:get_number",), "returns a module or a function; got Tensor"),
         (("mine_here.py:Mine", "--with", "dim='x'"), "what Mine can be made of; got TypeError"),
         (("mine_here.py:Mine", "--with", "dim=open('x')"), "plain values"),
-        (("mine_here.py:function", "--with", "dim=3"), "a class that is made"),
+        (("mine_here.py:function", "--with", "dim=3"), "a class or a factory"),
         (("mine_here.py:made", "--mask", "__import__('os')"), "--mask: expected causal, window"),
         (
             ("mine_here.py:made", "--mask", "causal(1, 2, 3, 4)"),
             "causal: expected at most 1 argument; got 4",
         ),
         (("mine_here.py:made", "--mask", "causal("), "--mask: expected"),
+        (("mine_here.py:made", "--mask", "inner=open"), "--mask: expected causal, window"),
+        (("mine_here.py:made", "--mask", "window"), "--mask: expected"),
+        (("mine_here.py:made", "--mask", "=causal"), "--mask: expected a name and a value"),
         (("mine_here.py:made", "--input", "x=2,many"), "--input: expected a name and sizes"),
         (("mine_here.py:made", "--argument", "x"), "--argument: expected a name and a value"),
         (("mine_here.py:made", "--argument", "x=yes"), "expected one of attend, ignore"),
@@ -295,13 +388,14 @@ def test_the_code_ends_with_the_command(
 
 def test_expressions_are_values_of_attend() -> None:
     assert repr(mask_of("causal() & window(3, 0)")) == repr(it.causal() & it.window(3, 0))
+    assert repr(mask_of("causal | it.window(3, after=0)")) == repr(it.causal() | it.window(3, 0))
     assert repr(mask_of("~it.padding([6, 4])")) == repr(~it.padding([6, 4]))
     assert repr(bias_of("alibi(4)")) == repr(it.alibi(4))
     assert keywords("") == {} and keywords("a=-1, b=[2, None]") == {"a": -1, "b": [2, None]}
 
 
 @pytest.mark.parametrize(
-    "text", ["causal", "1", "causal() + causal()", "().__class__", "os.causal()", "f()", ""]
+    "text", ["causal.n", "1", "causal() + causal()", "().__class__", "os.causal()", "f()", ""]
 )
 def test_nothing_else_is_an_expression(text: str) -> None:
     with pytest.raises(ArgumentError, match=re.escape("--mask: expected")):

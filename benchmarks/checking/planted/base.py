@@ -10,46 +10,30 @@ import hashlib
 import inspect
 import linecache
 import math
-import re
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-import intently as it
 from benchmarks.checking.planted.draw import Draw
 from benchmarks.checking.planted.observing import Case
 
 
-@dataclass(frozen=True)
-class Slip:
-    """One mistake as edits (old text, new text) of a base's source; each old text stands once.
-
-    ``label`` tells apart several slips of one kind in one base.
-    """
+class Slip(NamedTuple):
+    """One mistake as edits (old text, new text) of a base's source; each old text stands once."""
 
     kind: str
     edits: tuple[tuple[str, str], ...]
-    label: str = ""
-
-    @property
-    def name(self) -> str:
-        """The kind, and the label where there is one."""
-        return f"{self.kind}.{self.label}" if self.label else self.kind
 
 
-def slip(kind: str, *texts: str, label: str = "") -> Slip:
+def slip(kind: str, *texts: str) -> Slip:
     """Return the slip that replaces texts[0] by texts[1], texts[2] by texts[3], …"""
-    return Slip(kind, tuple(zip(texts[::2], texts[1::2], strict=True)), label)
-
-
-class MisfitError(ValueError):
-    """An edit whose old text does not stand exactly once in the source."""
+    return Slip(kind, tuple(zip(texts[::2], texts[1::2], strict=True)))
 
 
 @dataclass(frozen=True)
@@ -68,20 +52,18 @@ class Base:
     slips: tuple[Slip, ...]
     constants: Callable[[Draw], dict[str, Any]] = field(default=lambda draw: {})
 
-    def source(self, slips: tuple[Slip, ...] = ()) -> str:
-        """The source with the slips in it; raises `MisfitError`."""
+    def source(self, planted: Slip | None = None) -> str:
+        """The source, with a slip in it."""
         text = _source(self.of)
-        for each in slips:
-            for old, new in each.edits:
-                if text.count(old) != 1:
-                    where = f"{self.name}, {each.name}"
-                    raise MisfitError(f"{where}: {old!r} stands {text.count(old)} times")
-                text = text.replace(old, new)
+        for old, new in planted.edits if planted else ():
+            if text.count(old) != 1:
+                raise ValueError(f"{self.name}, {planted}: {old!r} stands {text.count(old)} times")
+            text = text.replace(old, new)
         return text
 
-    def subject(self, draw: Draw, slips: tuple[Slip, ...] = ()) -> Any:
-        """Compile the source, spelled as drawn, and build the subject with the drawn weights."""
-        names = compiled(spelled(self.source(slips), draw), self.constants(draw))
+    def subject(self, draw: Draw, planted: Slip | None = None) -> Any:
+        """Compile the source, and build the subject with the drawn weights."""
+        names = compiled(self.source(planted), self.constants(draw))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(draw.number("build"))
             return self.build(names, draw)
@@ -96,41 +78,7 @@ def compiled(source: str, constants: dict[str, Any]) -> dict[str, Any]:
     """Run the source and return its names; tracebacks and `inspect` can show its lines."""
     file = f"<attention {hashlib.sha256(source.encode()).hexdigest()[:12]}>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
-    given = {"math": math, "torch": torch, "nn": nn, "F": F, "it": it, "Tensor": torch.Tensor}
-    names: dict[str, Any] = {"__name__": "planted.subject", **given, **constants}
+    names: dict[str, Any] = {"__name__": "planted.subject", "math": math, "torch": torch}
+    names |= {"nn": nn, "F": F, **constants}
     exec(compile(source, file, "exec"), names)
     return names
-
-
-SPELLINGS = (
-    ("scores.softmax(-1)", "torch.softmax(scores, dim=-1)", "F.softmax(scores, dim=-1)"),
-    ("torch.matmul(weights, v)", "(weights @ v)", "weights.matmul(v)"),
-    (".transpose(-2, -1)", ".mT", ".transpose(-1, -2)"),
-    ('float("-inf")', "-torch.inf", "-math.inf"),
-    ("torch.cat(", "torch.concat("),
-    (".transpose(1, 2)", ".swapaxes(1, 2)"),
-)
-"""Texts that mean the same."""
-
-RENAMES = (
-    ("scores", "att", "sim", "dots", "logits", "energy"),
-    ("weights", "probs", "attn", "alpha", "p_attn"),
-    ("allowed", "visible", "keep", "permitted"),
-    ("future", "hidden", "forbidden"),
-    ("distance", "rel", "delta"),
-)
-"""Local variables, and what else people call them."""
-
-
-def spelled(source: str, draw: Draw) -> str:
-    """The source with drawn spellings and names of local variables; it computes the same."""
-    random = draw.random("spelling")
-    for group in SPELLINGS:
-        chosen = random.choice(group)
-        for text in group:
-            source = source.replace(text, chosen)
-    for old, *others in RENAMES:
-        new = random.choice([old, *others])
-        if not re.search(rf"\b{new}\b", source):
-            source = re.sub(rf"(?<![.\w\"]){old}\b", new, source)
-    return source

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
-from functools import cached_property
 from random import Random
 from typing import TypeVar
 
@@ -14,17 +12,25 @@ from torch import Tensor, nn
 M = TypeVar("M", bound=nn.Module)
 
 
-@dataclass(frozen=True)
 class Draw:
-    """Everything random about one subject; the same seed and name give the same."""
+    """Everything random about one subject; the same seed and name give the same.
 
-    seed: int
-    name: str
+    ``b`` is the batch size, ``h`` the query heads (two key heads can be shared in two different
+    ways), ``g`` the key heads of grouped attention, ``d`` the width of a head, ``c`` of the model,
+    ``t`` the queries, ``s`` the keys where there are more of them, ``window`` the keys in reach.
+    """
+
+    def __init__(self, seed: int, name: str) -> None:
+        self.seed, self.name = seed, name
+        self.b, self.h, self.g = self.one_of("b", 2, 3), self.one_of("h", 4, 6), 2
+        self.d, self.t = self.one_of("d", 6, 8), self.one_of("t", 7, 8, 9)
+        self.c, self.s = self.h * self.d, self.t + self.one_of("s", 2, 3, 4)
+        self.window = self.one_of("window", 2, 3, 4)
 
     def number(self, about: str) -> int:
-        """A number below 2⁶³ that depends on the seed, the name and the word."""
+        """A number below 2⁶⁰ that depends on the seed, the name and the word."""
         text = f"{self.seed}:{self.name}:{about}"
-        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+        return int(hashlib.sha256(text.encode()).hexdigest()[:15], 16)
 
     def random(self, about: str) -> Random:
         """A generator of its own for each word."""
@@ -34,58 +40,22 @@ class Draw:
         """One of the choices."""
         return self.random(about).choice(choices)
 
-    @cached_property
-    def b(self) -> int:
-        """Batch size, at least 2."""
-        return self.one_of("b", 2, 3)
-
-    @cached_property
-    def h(self) -> int:
-        """Query heads: 4 or 6, so that two key heads can be shared in two different ways."""
-        return self.one_of("h", 4, 6)
-
-    @cached_property
-    def g(self) -> int:
-        """Key heads of grouped attention."""
-        return 2
-
-    @cached_property
-    def d(self) -> int:
-        """Head width."""
-        return self.one_of("d", 6, 8)
-
-    @property
-    def c(self) -> int:
-        """Model width."""
-        return self.h * self.d
-
-    @cached_property
-    def t(self) -> int:
-        """Query steps."""
-        return self.one_of("t", 7, 8, 9)
-
-    @cached_property
-    def s(self) -> int:
-        """Key steps where they are others than queries'."""
-        return self.t + self.one_of("s", 2, 3, 4)
-
-    @cached_property
-    def window(self) -> int:
-        """Keys within reach of a query."""
-        return self.one_of("window", 2, 3, 4)
-
     def tensor(self, about: str, *shape: int) -> Tensor:
         """Normal numbers, float32."""
-        return torch.randn(*shape, generator=self._generator(about))
+        return torch.randn(*shape, generator=self._generator(f"{about}{shape}"))
 
     def ids(self, about: str, vocabulary: int, *shape: int) -> Tensor:
         """Token ids from 1 (0 pads)."""
-        return torch.randint(1, vocabulary, shape, generator=self._generator(about))
+        return torch.randint(1, vocabulary, shape, generator=self._generator(f"{about}{shape}"))
 
     def lengths(self, b: int, most: int) -> Tensor:
         """Lengths of b sequences: the first is whole, the others are shorter."""
         random = self.random(f"lengths {b} {most}")
         return torch.tensor([most] + [random.randint(2, most - 2) for _ in range(b - 1)])
+
+    def padding(self, b: int, s: int) -> Tensor:
+        """(b, s), True where a key pads; the first sequence is whole."""
+        return torch.arange(s) >= self.lengths(b, s)[:, None]
 
     def trained(self, module: M) -> M:
         """Give the module weights as large as those of trained models, and hand it back in eval.
@@ -99,10 +69,8 @@ class Draw:
                 noise = torch.randn(p.shape, generator=generator)
                 if p.ndim > 1:
                     p.copy_(noise * gain / p.shape[1:].numel() ** 0.5)
-                elif name.endswith("weight"):
-                    p.copy_(1 + 0.2 * noise)
                 else:
-                    p.copy_(0.3 * noise)
+                    p.copy_(1 + 0.2 * noise if name.endswith("weight") else 0.3 * noise)
         return module.eval()
 
     def _generator(self, about: str) -> torch.Generator:

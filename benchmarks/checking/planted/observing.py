@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ Observed = dict[str, Tensor]
 class Case:
     """One way to call a subject.
 
-    ``steps`` cuts the input ``along`` in pieces on ``axis`` and hands the state from call to call
+    ``steps`` cuts the input ``along`` in pieces of its axis 1 and hands the state from call to call
     as ``past``; the inputs in ``covers`` tell of all steps so far. Inputs are made float64.
     """
 
@@ -25,8 +25,7 @@ class Case:
     train: bool = False
     steps: tuple[int, ...] = ()
     along: str = "x"
-    axis: int = 1
-    covers: tuple[str, ...] = field(default=())
+    covers: tuple[str, ...] = ()
 
 
 def observed(make: Callable[[], Any], case: Case) -> Observed:
@@ -34,8 +33,11 @@ def observed(make: Callable[[], Any], case: Case) -> Observed:
     subject = make()
     if isinstance(subject, nn.Module):
         subject = subject.double().train(case.train)
-    leaves = {name: _leaf(x) for name, x in case.inputs.items()}
-    given = {name: x * 1 if _is_float(x) else _copied(x) for name, x in leaves.items()}
+    leaves = {
+        name: x.detach().double().requires_grad_() if _is_float(x) else x
+        for name, x in case.inputs.items()
+    }
+    given = {name: x.clone() if isinstance(x, Tensor) else x for name, x in leaves.items()}
     before = {name: x.detach().clone() for name, x in given.items() if isinstance(x, Tensor)}
     found: Observed = {}
     for time in ("first", "again"):
@@ -76,12 +78,12 @@ def called(subject: Any, given: dict[str, Any], case: Case) -> Any:
     if not case.steps:
         return subject(**given)
     parts, past, seen = [], None, 0
-    for x in given[case.along].split(case.steps, case.axis):
-        seen += x.shape[case.axis]
+    for x in given[case.along].split(case.steps, 1):
+        seen += x.shape[1]
         others = {name: given[name][:, :seen] for name in case.covers}
         y, past = subject(**{**given, **others, case.along: x, "past": past})
         parts.append(y)
-    return torch.cat(parts, case.axis)
+    return torch.cat(parts, 1)
 
 
 def _gradients(results: list[Tensor], subject: Any, leaves: dict[str, Any]) -> Observed:
@@ -95,28 +97,17 @@ def _gradients(results: list[Tensor], subject: Any, leaves: dict[str, Any]) -> O
     if not y.requires_grad:
         return {name: torch.zeros_like(x) for name, x in of.items()}
     ramp = torch.linspace(-1, 2, y.numel(), dtype=y.dtype).reshape(y.shape)
-    grads = torch.autograd.grad((y * ramp).sum(), list(of.values()), allow_unused=True)
-    return {
-        name: torch.zeros_like(x) if grad is None else grad
-        for (name, x), grad in zip(of.items(), grads)
-    }
+    grads = torch.autograd.grad(
+        (y * ramp).sum(), list(of.values()), allow_unused=True, materialize_grads=True
+    )
+    return dict(zip(of, grads))
 
 
 def _tensors(y: Any) -> list[Tensor]:
-    if isinstance(y, Tensor):
-        return [y]
     if isinstance(y, tuple | list):
         return [x for each in y for x in _tensors(each)]
-    return []
+    return [y] if isinstance(y, Tensor) else []
 
 
 def _is_float(x: Any) -> bool:
     return isinstance(x, Tensor) and x.is_floating_point()
-
-
-def _leaf(x: Any) -> Any:
-    return x.detach().double().requires_grad_() if _is_float(x) else x
-
-
-def _copied(x: Any) -> Any:
-    return x.clone() if isinstance(x, Tensor) else x

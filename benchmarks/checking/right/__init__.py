@@ -26,9 +26,7 @@ class Case:
 def of(title: str, make: Callable[..., Any], seconds: float = 5.0) -> Callable[..., Case]:
     """What makes cases of one subject: of a name, what is asked, and the arguments of ``make``."""
 
-    def case(
-        name: str, asked: Mapping[str, Any] | None = None, *given: Any, **options: Any
-    ) -> Case:
+    def case(name: str, asked: Any = None, *given: Any, **options: Any) -> Case:
         return Case(f"{title}, {name}", lambda: make(*given, **options), asked or {}, seconds)
 
     return case
@@ -36,26 +34,22 @@ def of(title: str, make: Callable[..., Any], seconds: float = 5.0) -> Callable[.
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
     """Random numbers."""
-    draw = torch.Generator().manual_seed(seed + sum(shape))
-    return torch.randn(shape, generator=draw)
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed + sum(shape)))
 
 
-def tokens(rows: int, length: int, most: int = 90) -> Tensor:
+def tokens(rows: int, length: int) -> Tensor:
     """Random tokens, none of them a special one."""
-    return torch.randint(5, most, (rows, length), generator=torch.Generator().manual_seed(length))
+    return torch.randint(5, 90, (rows, length), generator=torch.Generator().manual_seed(length))
 
 
-def real(rows: int, length: int, side: str = "right", padded: int = 2) -> Tensor:
-    """True for what is no padding; the last row is padded at a side."""
-    out = torch.ones(rows, length, dtype=torch.bool)
-    out[-1, slice(-padded, None) if side == "right" else slice(padded)] = False
-    return out
+def real(rows: int, length: int) -> Tensor:
+    """True for what is no padding: the last row ends with two steps of it."""
+    return torch.arange(length) < torch.tensor([length] * (rows - 1) + [length - 2])[:, None]
 
 
 def lower(t: int, s: int | None = None) -> Tensor:
     """True where query i may attend key j of a causal mask, aligned bottom-right."""
-    s = t if s is None else s
-    return torch.ones(t, s, dtype=torch.bool).tril(s - t)
+    return torch.ones(t, s or t, dtype=torch.bool).tril((s or t) - t)
 
 
 def cases() -> Iterator[Case]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -15,107 +17,29 @@ from benchmarks.checking.right import Case, lower, normal, real
 
 B, H, T, S, D = 2, 4, 6, 9, 8
 FUSED = F.scaled_dot_product_attention
-CAUSAL = it.causal()
+CAUSAL, WINDOW, PADDED = it.causal(), it.causal() & it.window(3, 0), real(B, S)
 
 
-def _qkv(s: int = T, g: int = H) -> dict[str, Tensor]:
-    q, k, v = normal(B, H, T, D), normal(B, g, s, D, seed=1), normal(B, g, s, D, seed=2)
-    return {"query": q, "key": k, "value": v}
+def _qkv(names: Any = "qkv", s: int = T, g: int = H) -> dict[str, Tensor]:
+    shapes = (B, H, T, D), (B, g, s, D), (B, g, s, D)
+    return {n: normal(*shape, seed=i) for i, (n, shape) in enumerate(zip(names, shapes))}
 
 
-def by_einsum(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Heads apart, all in einsum."""
-    scores = torch.einsum("bhid,bhjd->bhij", q, k) / q.shape[-1] ** 0.5
-    return torch.einsum("bhij,bhjd->bhid", scores.softmax(-1), v)
+def _scores(q: Tensor, k: Tensor) -> Tensor:
+    return q @ k.mT / q.shape[-1] ** 0.5
 
 
-def heads_last(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """(b, t, h, d), as flash-attention lays it out."""
-    scores = torch.einsum("bihd,bjhd->bhij", q * q.shape[-1] ** -0.5, k)
-    return torch.einsum("bhij,bjhd->bihd", scores.softmax(-1), v)
+def _attend(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor, bias: Tensor | float = 0) -> Tensor:
+    return (_scores(q, k) + bias).masked_fill(hidden, -torch.inf).softmax(-1) @ v
 
 
-def one_head(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """(b, t, d) with one head."""
-    return torch.bmm((q @ k.mT * q.shape[-1] ** -0.5).softmax(-1), v)
+def _back(q: Tensor, k: Tensor) -> Tensor:
+    """How many steps before a query a key stands."""
+    return torch.arange(q.shape[-2])[:, None] - torch.arange(k.shape[-2])
 
 
-def causal_by_fill(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """A causal mask by masked_fill."""
-    scores = q @ k.mT / q.shape[-1] ** 0.5
-    later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
-    return scores.masked_fill(later, torch.finfo(scores.dtype).min).softmax(-1) @ v
-
-
-def by_steps(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """A softmax written out, with the maximum taken away."""
-    z = q @ k.mT / q.shape[-1] ** 0.5
-    e = (z - z.amax(-1, keepdim=True)).exp()
-    return (e / e.sum(-1, keepdim=True)) @ v
-
-
-def streamed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Key by key, with a running maximum and sum."""
-    z = q @ k.mT / q.shape[-1] ** 0.5
-    most, total, out = torch.full_like(z[..., :1], -1e30), 0.0, 0.0
-    for j in range(k.shape[-2]):
-        larger = torch.maximum(most, z[..., j : j + 1])
-        old, new = (most - larger).exp(), (z[..., j : j + 1] - larger).exp()
-        total, out = total * old + new, out * old + new * v[..., j : j + 1, :]
-        most = larger
-    return out / total
-
-
-def with_mask(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    """A padding mask (b, s), True for real keys."""
-    z = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~mask[:, None, None, :], -torch.inf)
-    return z.softmax(-1) @ v
-
-
-def with_ignored(q: Tensor, k: Tensor, v: Tensor, padding: Tensor) -> Tensor:
-    """A padding mask (b, s), True for padding."""
-    z = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(padding[:, None, None, :], -1e9)
-    return z.softmax(-1) @ v
-
-
-def with_lengths(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor) -> Tensor:
-    """Lengths (b,) of keys."""
-    hidden = torch.arange(k.shape[-2]) >= lengths[:, None, None, None]
-    return (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(hidden, -torch.inf).softmax(-1) @ v
-
-
-def window(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The last three keys and the query's own."""
-    i = torch.arange(q.shape[-2])[:, None]
-    j = torch.arange(k.shape[-2])
-    z = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill((j > i) | (i - j > 3), -torch.inf)
-    return z.softmax(-1) @ v
-
-
-def sloped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Causal, with ALiBi."""
-    slopes = 2.0 ** -(8.0 / q.shape[1] * torch.arange(1, q.shape[1] + 1, dtype=q.dtype))
-    i, j = torch.arange(q.shape[-2])[:, None], torch.arange(k.shape[-2])
-    z = q @ k.mT / q.shape[-1] ** 0.5 + slopes[:, None, None] * (j - i)
-    return z.masked_fill(j > i, -torch.inf).softmax(-1) @ v
-
-
-def capped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Softcap 30."""
-    return (30.0 * torch.tanh(q @ k.mT / q.shape[-1] ** 0.5 / 30.0)).softmax(-1) @ v
-
-
-def with_sink(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """One more score, 0, which takes weight and gives nothing."""
-    z = q @ k.mT / q.shape[-1] ** 0.5
-    return torch.cat([z, torch.zeros_like(z[..., :1])], -1).softmax(-1)[..., :-1] @ v
-
-
-def turned(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Rotary in halves, causal."""
-    q, k = _rotated(q), _rotated(k)
-    later = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).triu(1)
-    return (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(later, -torch.inf).softmax(-1) @ v
+def _slopes(h: int) -> Tensor:
+    return (2.0 ** -(8.0 / h * torch.arange(1, h + 1)))[:, None, None]
 
 
 def _rotated(x: Tensor) -> Tensor:
@@ -126,31 +50,67 @@ def _rotated(x: Tensor) -> Tensor:
     return x * angle.cos() + torch.cat([-b, a], -1) * angle.sin()
 
 
-def projected(x: Tensor, wq: Tensor, wk: Tensor, wv: Tensor) -> Tensor:
-    """Self-attention by weights that are passed."""
+def _heads_last(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    scores = torch.einsum("bihd,bjhd->bhij", q * q.shape[-1] ** -0.5, k)
+    return torch.einsum("bhij,bjhd->bihd", scores.softmax(-1), v)
+
+
+def _projected(x: Tensor, wq: Tensor, wk: Tensor, wv: Tensor) -> Tensor:
     q, k, v = ((x @ w).unflatten(-1, (H, -1)).transpose(1, 2) for w in (wq, wk, wv))
     return FUSED(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
 
 
-def pair(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """The output beside the weights."""
-    w = (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1)
-    return w @ v, w
+def _in_numpy(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    a, b, c = (x.detach().numpy() for x in (q, k, v))
+    e = np.exp(a @ np.swapaxes(b, -1, -2) / a.shape[-1] ** 0.5)
+    return torch.from_numpy(e / e.sum(-1, keepdims=True) @ c)
+
+
+def _padded(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    return _attend(q, k, v, ~mask[:, None, None, :])
+
+
+def _ignored(q: Tensor, k: Tensor, v: Tensor, padding: Tensor) -> Tensor:
+    return _attend(q, k, v, padding[:, None, None, :])
+
+
+def _cut(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor) -> Tensor:
+    return _attend(q, k, v, torch.arange(k.shape[-2]) >= lengths[:, None, None, None])
+
+
+LONGER = _qkv(s=S)
+WEIGHTS = {n: normal(32, 32, seed=i) / 6 for i, n in enumerate(("wq", "wk", "wv"))}
+WRITTEN: tuple[tuple[str, Callable[..., Any], dict[str, Any]], ...] = (
+    ("einsum", lambda q, k, v: torch.einsum(
+        "bhij,bhjd->bhid", _scores(q, k).softmax(-1), v), {}),
+    ("heads last", _heads_last, {"inputs": {n: x.transpose(1, 2) for n, x in _qkv().items()}}),
+    ("one head", lambda q, k, v: torch.bmm(_scores(q, k).softmax(-1), v),
+     {"inputs": {n: x[:, 0] for n, x in _qkv().items()}}),
+    ("causal", lambda q, k, v: _attend(q, k, v, _back(q, k) < 0), {"mask": CAUSAL}),
+    ("padding", _padded, {"inputs": {**LONGER, "mask": PADDED}, "arguments": {"mask": "attend"}}),
+    ("padding, ignored", _ignored,
+     {"inputs": {**LONGER, "padding": ~PADDED}, "arguments": {"padding": "ignore"}}),
+    ("lengths", _cut, {"inputs": {**LONGER, "lengths": torch.tensor([S, S - 4])},
+                       "arguments": {"lengths": "lengths"}}),
+    ("window", lambda q, k, v: _attend(q, k, v, (_back(q, k) < 0) | (_back(q, k) > 3)),
+     {"mask": WINDOW}),
+    ("ALiBi", lambda q, k, v: _attend(
+        q, k, v, _back(q, k) < 0, -_slopes(q.shape[1]).to(q) * _back(q, k)), {"mask": CAUSAL}),
+    ("rotary", lambda q, k, v: _attend(_rotated(q), _rotated(k), v, _back(q, k) < 0),
+     {"mask": CAUSAL}),
+    ("projected", _projected, {"inputs": {"x": normal(B, T, 32), **WEIGHTS}, "mask": CAUSAL}),
+    ("NumPy inside", _in_numpy, {"inputs": _qkv()}),
+    ("intently.attention", it.attention, {}),
+    ("intently.attention, causal", functools.partial(it.attention, mask=CAUSAL), {"mask": CAUSAL}),
+)  # fmt: skip
 
 
 def _fused(name: str, mask: it.Mask | None = None, s: int = T, g: int = H, **more: Any) -> Case:
-    inputs = {**_qkv(s, g), **more}
-    asked: dict[str, Any] = {"inputs": inputs}
-    if mask is not None:
-        asked["mask"] = mask
-    if isinstance(more.get("attn_mask"), Tensor) and mask is None:
-        held = more["attn_mask"].dtype == torch.bool
-        asked["arguments"] = {"attn_mask": "attend" if held else "add"}
+    asked: dict[str, Any] = {"inputs": {**_qkv(("query", "key", "value"), s, g), **more}}
+    asked |= {"mask": mask} if mask is not None else {}
+    if "attn_mask" in more and mask is None:
+        asked["arguments"] = {"attn_mask": "attend"}
     return Case(f"F.scaled_dot_product_attention, {name}", lambda: FUSED, asked)
-
-
-def _written(f: Any, name: str = "", **asked: Any) -> Case:
-    return Case(f"a function, {name or f.__name__.replace('_', ' ')}", lambda: f, asked)
 
 
 OTHERS = frozenset((
@@ -163,17 +123,12 @@ OTHERS = frozenset((
 """Styles that are another attention by design, pool, or have no gradient for queries and keys."""
 
 
-def _case(style: str) -> Case:
+def _by_hand(style: str) -> Case:
     model, given = styles.build(style)
-    asked: dict[str, Any] = {"inputs": given}
-    return Case(f"by hand, {style.replace('_', ' ')}", lambda: model, asked)
-
-
-BY_HAND = tuple(_case(style) for style in styles.STYLES if style not in OTHERS)
+    return Case(f"by hand, {style.replace('_', ' ')}", lambda: model, {"inputs": given})
 
 
 NEGATIVE = torch.zeros(T, T).masked_fill(~lower(T), -torch.inf)
-PADDED = real(B, S)
 CASES = (
     Case("F.scaled_dot_product_attention, nothing said", lambda: FUSED),
     Case("F.scaled_dot_product_attention, in a partial",
@@ -184,50 +139,9 @@ CASES = (
     _fused("more keys, lower right", CAUSAL, s=S, attn_mask=lower(T, S)),
     _fused("padding", s=S, attn_mask=PADDED[:, None, None, :]),
     _fused("mask of heads", attn_mask=torch.stack([lower(T), lower(T) | lower(T).mT] * 2)),
-    _fused("window", it.causal() & it.window(2, 0), attn_mask=lower(T) & ~lower(T).tril(-3)),
-    _fused("groups", g=2, enable_gqa=True),
+    _fused("window", WINDOW, attn_mask=lower(T) & ~lower(T).tril(-4)),
+    _fused("groups", g=2, enable_gqa=True), _fused("a scale", scale=0.2),
     _fused("groups, causal", CAUSAL, g=2, enable_gqa=True, is_causal=True),
-    _fused("a scale", scale=0.2),
-    _written(by_einsum), _written(heads_last, inputs={
-        n: normal(B, T, H, D, seed=i) for i, n in enumerate("qkv")}),
-    _written(one_head, inputs={n: normal(B, T, D, seed=i) for i, n in enumerate("qkv")}),
-    _written(by_einsum, "einsum, found out"), _written(one_head, "one head, found out"),
-    _written(causal_by_fill, mask=CAUSAL), _written(causal_by_fill, "causal, inferred"),
-    _written(by_steps), _written(streamed),
-    _written(with_mask, inputs={"q": normal(B, H, T, D), "k": normal(B, H, S, D, seed=1),
-             "v": normal(B, H, S, D, seed=2), "mask": PADDED}, arguments={"mask": "attend"}),
-    _written(with_ignored, inputs={"q": normal(B, H, T, D), "k": normal(B, H, S, D, seed=1),
-             "v": normal(B, H, S, D, seed=2), "padding": ~PADDED},
-             arguments={"padding": "ignore"}),
-    _written(with_lengths, inputs={"q": normal(B, H, T, D), "k": normal(B, H, S, D, seed=1),
-             "v": normal(B, H, S, D, seed=2), "lengths": torch.tensor([S, S - 4])},
-             arguments={"lengths": "lengths"}),
-    _written(window, mask=it.causal() & it.window(3, 0)), _written(window, "window, inferred"),
-    _written(sloped, mask=CAUSAL), _written(sloped, "ALiBi, stated", mask=CAUSAL, bias=it.alibi()),
-    _written(capped), _written(with_sink), _written(turned, mask=CAUSAL), _written(pair),
-    _written(projected, mask=CAUSAL, inputs={
-        "x": normal(B, T, 32), **{n: normal(32, 32, seed=i) / 6 for i, n in enumerate(
-            ("wq", "wk", "wv"))}}),
-    _written(it.attention, "intently.attention"),
-    _written(functools.partial(it.attention, mask=it.causal()), "intently.attention, causal",
-             mask=CAUSAL),
-    _written(it.scaled_dot_product_attention, "intently's drop-in"),
-    Case("a function, NumPy inside", lambda: _in_numpy, {
-        "inputs": {n: normal(B, H, T, D, seed=i) for i, n in enumerate("qkv")}}),
-    Case("a function, in float32 inside", lambda: _in_float32),
-    *BY_HAND,
+    *(Case(f"a function, {name}", lambda f=f: f, asked) for name, f, asked in WRITTEN),
+    *(_by_hand(style) for style in styles.STYLES if style not in OTHERS),
 )  # fmt: skip
-
-
-def _in_numpy(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    import numpy as np
-
-    a, b, c = (x.detach().numpy() for x in (q, k, v))
-    z = a @ np.swapaxes(b, -1, -2) / a.shape[-1] ** 0.5
-    e = np.exp(z - z.max(-1, keepdims=True))
-    return torch.from_numpy(e / e.sum(-1, keepdims=True) @ c)
-
-
-def _in_float32(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    z = q.float() @ k.float().mT / q.shape[-1] ** 0.5
-    return (z.softmax(-1) @ v.float()).to(q.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,26 +27,33 @@ _multi = of(
 )
 
 
-def _language(name: str, mask: it.Mask | None = CAUSAL, **options: Any) -> Case:
-    made = models.LanguageOptions(90, C, H, 2, **options)
-    asked = {} if mask is None else {"mask": mask}
-    return Case(f"intently's LanguageModel, {name}", lambda: models.LanguageModel(made), asked, 30)
-
-
-PAIR = models.TransformerOptions(90, 90, C, H, 1, 1, 64)
-
-
 def _transformer(**options: Any) -> models.Transformer:
     return models.Transformer(models.TransformerOptions(90, 90, C, H, 1, 1, 64, **options))
 
 
-def _pair(name: str, **options: Any) -> Case:
-    inputs = {"source": tokens(2, 8), "target": tokens(2, 6)}
-    return Case(
-        f"intently's Transformer, {name}", lambda: _transformer(**options), {"inputs": inputs}, 30
-    )
+def _language(**options: Any) -> models.LanguageModel:
+    return models.LanguageModel(models.LanguageOptions(90, C, H, 2, **options))
 
 
+_causal, _pair = (
+    of("intently's LanguageModel", _language, 30),
+    of("intently's Transformer", _transformer, 30),
+)
+BOTH = {"source": tokens(2, 8), "target": tokens(2, 6)}
+TEXTS = {"inputs": BOTH}
+STATES = {"x": normal(2, 6, C), "states": normal(2, 9, C)}
+SINGLE: tuple[tuple[str, Callable[[], nn.Module], dict[str, Any]], ...] = (
+    ("AttentionHead", lambda: modules.AttentionHead(C, 8), {}),
+    ("ImageAttention", lambda: modules.ImageAttention(C, H), {}),
+    ("EncoderLayer", lambda: modules.EncoderLayer(C, H, 64), {}),
+    ("EncoderLayer, post-norm", lambda: modules.EncoderLayer(C, H, 64, norm="post"), {}),
+    ("DecoderLayer", lambda: modules.DecoderLayer(C, H, 64), STATES),
+    ("SpatialTransformer", lambda: modules.SpatialTransformer(C, H, 8, context_width=C),
+     {"image": normal(2, C, 4, 4), "context": normal(2, 9, C)}),
+    ("RecurrentSeq2Seq", lambda: models.RecurrentSeq2Seq(models.RecurrentOptions(90, 90, C)), BOTH),
+    ("VisionTransformer", lambda: models.VisionTransformer(
+        models.VisionOptions((16, 16), 4, 7, width=C, layers=2)), {}),
+)  # fmt: skip
 CASES = (
     _multi("plain"),
     _multi("causal", {"mask": CAUSAL}, attention=_attends(mask=CAUSAL)),
@@ -63,28 +71,14 @@ CASES = (
     _multi("cosine", attention=_attends(score=it.Cosine(), scale=10.0)),
     _multi("additive score", attention=_attends(score=modules.AdditiveScore(H, 8, 16))),
     _multi("general score", attention=_attends(score=modules.GeneralScore(H, 8))),
-    Case("intently's AttentionHead", lambda: modules.AttentionHead(C, 8)),
-    Case("intently's ImageAttention", lambda: modules.ImageAttention(C, H)),
-    Case("intently's EncoderLayer", lambda: modules.EncoderLayer(C, H, 64)),
-    Case("intently's EncoderLayer, post-norm",
-         lambda: modules.EncoderLayer(C, H, 64, norm="post")),
-    Case("intently's DecoderLayer", lambda: modules.DecoderLayer(C, H, 64),
-         {"inputs": {"x": normal(2, 6, C), "states": normal(2, 9, C)}}),
-    Case("intently's SpatialTransformer",
-         lambda: modules.SpatialTransformer(C, H, 8, context_width=C),
-         {"inputs": {"image": normal(2, C, 4, 4), "context": normal(2, 9, C)}}),
-    _language("plain"), _language("nothing said", None),
-    _language("grouped", kv_heads=2),
-    _language("learned positions", positions=128),
-    _language("window", WINDOW, attention=_attends(mask=it.window(3, 0))),
-    _pair("plain"), _pair("post-norm", norm="post"), _pair("grouped, rotary", kv_heads=2,
-                                                           positions="rotary"),
-    Case("intently's Transformer, lengths", lambda: _transformer(), {
-        "inputs": {"source": tokens(2, 8), "target": tokens(2, 6),
-                   "lengths": torch.tensor([8, 5])}, "arguments": {"lengths": "lengths"}}, 30),
-    Case("intently's RecurrentSeq2Seq", lambda: models.RecurrentSeq2Seq(
-        models.RecurrentOptions(90, 90, C)),
-        {"inputs": {"source": tokens(2, 8), "target": tokens(2, 6)}}, 30),
-    Case("intently's VisionTransformer", lambda: models.VisionTransformer(
-        models.VisionOptions((16, 16), 4, 7, width=C, layers=2)), {}, 30),
+    *(Case(f"intently's {name}", lambda make=make: make(), {"inputs": inputs} if inputs else {})
+      for name, make, inputs in SINGLE),
+    _causal("plain", {"mask": CAUSAL}), _causal("nothing said"),
+    _causal("grouped", {"mask": CAUSAL}, kv_heads=2),
+    _causal("learned positions", {"mask": CAUSAL}, positions=128),
+    _causal("window", {"mask": WINDOW}, attention=_attends(mask=it.window(3, 0))),
+    _pair("plain", TEXTS), _pair("post-norm", TEXTS, norm="post"),
+    _pair("grouped, rotary", TEXTS, kv_heads=2, positions="rotary"),
+    _pair("lengths", {"inputs": {**BOTH, "lengths": torch.tensor([8, 5])},
+                      "arguments": {"lengths": "lengths"}}),
 )  # fmt: skip

@@ -2,37 +2,51 @@
 
 from __future__ import annotations
 
-import importlib.util
+import functools
+import importlib
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-Shown = tuple[bool, float]
-"""Whether a mistake shows, and how much."""
+Made = Callable[[], tuple[Any, Callable[..., Tensor]]]
+"""What makes a subject, and a function that calls it with keywords: see `Adapter`."""
+
+Shown = tuple[bool, float]  # whether a mistake shows, and how much
+Shows = Callable[["Adapter", dict[str, Any]], Shown]
 
 
-class Program(NamedTuple):
-    """One mistake that shipped; its function is registered by `shipped`.
+CASES = tomllib.loads(Path(__file__).with_name("cases.toml").read_text("utf-8"))
 
-    ``make()`` builds the attention, ``given`` is what to call it with, and ``shows`` says of both
-    whether the mistake shows, and how much.
+
+class Program:
+    """One mistake that shipped, by the function that makes it; `cases.toml` says more of it.
+
+    ``make()`` gives the attention and how to call it, ``given`` is what to call it with, and
+    ``shows`` says of both whether the mistake shows, and how much.
     """
 
-    make: Callable[[], Adapter]
-    given: dict[str, Any]
-    shows: Callable[[Adapter, dict[str, Any]], Shown]
-    names: list[str]
-    intent: dict[str, Any]
-    needs: dict[str, list[str]]
-    kind: str
+    def __init__(self, make: Made, given: dict[str, Any], shows: Shows) -> None:
+        self.make, self.given, self.shows = make, given, shows
+        case = {**CASES[make.__name__]}
+        self.needs = {n: case.pop(n).split() for n in ("affected", "mended") if n in case}
+        self.kind = "hazard" if case.pop("hazard", False) else "mistake"
+        self.names = case.pop("names").split()
+        asked = ("mask", "bias", "arguments", "same")
+        self.intent = {n: x for n, x in case.items() if n in asked}
+
+    def build(self) -> Adapter:
+        """The attention, ready to be called with `inputs`."""
+        torch.manual_seed(0)
+        return Adapter(*self.make()).eval()
 
     def inputs(self) -> dict[str, Any]:
         """What to call the attention with, copied."""
@@ -42,32 +56,11 @@ class Program(NamedTuple):
 PROGRAMS: dict[str, Program] = {}
 
 
-def shipped(
-    url: str,
-    names: str,
-    affected: str,
-    mended: str | None = None,
-    *,
-    inputs: dict[str, Any],
-    shows: Callable[[Adapter, dict[str, Any]], Shown],
-    hazard: bool = False,
-    intent: dict[str, Any] | None = None,
-) -> Callable[[Callable[[], Adapter]], Callable[[], Adapter]]:
-    """Register a `Program`: where it was reported on GitHub, and the catalogue's names for it.
+def shipped(inputs: dict[str, Any], shows: Shows) -> Callable[[Made], Made]:
+    """Register a `Program`, which its function makes."""
 
-    ``affected`` and ``mended`` are the releases to install; without any the case corrects itself,
-    and ``mended`` is None where no mended release runs. A hazard is right in itself, and wrong in a
-    likely use. ``intent`` is what a user would state: arguments of `check`, whose masks and biases
-    are expressions of `attend`'s values.
-    """
-
-    def register(make: Callable[[], Adapter]) -> Callable[[], Adapter]:
-        needs = {"affected": affected.split()}
-        needs |= {} if mended is None else {"mended": mended.split()}
-        kind = "hazard" if hazard else "mistake"
-        PROGRAMS[make.__name__] = Program(
-            make, inputs, shows, names.split(), intent or {}, needs, kind
-        )
+    def register(make: Made) -> Made:
+        PROGRAMS[make.__name__] = Program(make, inputs, shows)
         return make
 
     return register
@@ -81,25 +74,32 @@ class Adapter(nn.Module):
 
     def __init__(self, subject: Any, fn: Callable[..., Tensor]) -> None:
         super().__init__()
-        self.m = subject if isinstance(subject, nn.Module) else None
-        self._held = (subject,)
+        self.m = self.subject = subject if isinstance(subject, nn.Module) else None
         self.fn = fn
-
-    @property
-    def subject(self) -> Any:
-        """What ``fn`` is called with."""
-        return self._held[0]
 
     def forward(self, **given: Any) -> Tensor:
         return self.fn(self.subject, **given)
 
 
+class SelfAttention(nn.Module):
+    """Projections around self-attention, width 32, four heads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(32, 96), nn.Linear(32, 32)
+
+    def split(self, x: Tensor) -> list[Tensor]:
+        """Queries, keys and values (b, h, t, d)."""
+        return [y.unflatten(-1, (4, 8)).transpose(1, 2) for y in self.qkv(x).chunk(3, -1)]
+
+    def joined(self, y: Tensor) -> Tensor:
+        """Heads joined, and the last projection."""
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
 def mended() -> bool:
     """Whether a case that corrects itself should."""
     return os.environ.get("WILD_VARIANT") == "mended"
-
-
-# --- imports ------------------------------------------------------------------------------------
 
 
 def release(inside: str) -> Path:
@@ -109,12 +109,16 @@ def release(inside: str) -> Path:
 
 def loaded(file: str) -> Any:
     """A module from its file alone, without the package around it."""
-    name = "wild_" + Path(file).stem
-    spec = importlib.util.spec_from_file_location(name, release(file) / file)
-    assert spec is not None and spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = sys.modules[Path(file).stem] = ModuleType(Path(file).stem)
+    path = release(file) / file
+    module.__file__ = str(path)
+    exec(compile(path.read_text("utf-8"), path, "exec"), module.__dict__)
     return module
+
+
+def take(module: str, name: str) -> Any:
+    """A name of a module."""
+    return getattr(importlib.import_module(module), name)
 
 
 def hollow(*packages: str) -> None:
@@ -159,21 +163,38 @@ def old_transformers() -> None:
             setattr(np, kind.__name__, kind)
 
 
+def of_transformers(kind: str, part: str = "ForCausalLM", **options: Any) -> nn.Module:
+    """A tiny model of a release; ``config`` names its configuration where it has another name."""
+    old_transformers()
+    inner = f"transformers.models.{kind.lower()}"
+    config = importlib.import_module(f"{inner}.configuration_{kind.lower()}")
+    model = importlib.import_module(f"{inner}.modeling_{kind.lower()}")
+    sizes = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
+    sizes |= {"intermediate_size": 32, "max_position_embeddings": 64}
+    named = options.pop("config", f"{kind}Config")
+    return randomised(getattr(model, kind + part)(getattr(config, named)(**(sizes | options))))
+
+
+def logits(model: Any, input_ids: Tensor, **given: Any) -> Tensor:
+    """Call a language model without a cache."""
+    return model(input_ids=input_ids, use_cache=False, **given).logits
+
+
+def onnx_attention(*given: Any, **options: Any) -> Tensor:
+    """ONNX's reference implementation."""
+    made = take("onnx.reference.ops.op_attention", "_compute_attention")(*given, **options)
+    return torch.from_numpy(np.asarray(made[0]))
+
+
 def old_timm() -> None:
     """Let vision transformers of timm import without the rest of it, and without torchvision."""
     hollow("timm", "timm.models")
     stand_in("timm.data", "timm.data.constants", "torchvision", "torchvision.ops")
     stand_in("torchvision.ops.misc")
     stand_in(*(f"timm.models.{x}" for x in ("_builder", "_manipulate", "_registry", "_features")))
-    stand_in(
-        "timm.models._registry",
-        generate_default_cfgs=lambda cfgs: cfgs,
-        register_model=lambda f: f,
-        register_model_deprecations=lambda *args, **kwargs: None,
-    )
-
-
-# --- tensors ------------------------------------------------------------------------------------
+    same, nothing = lambda x: x, lambda *args, **kwargs: None
+    registry = {"generate_default_cfgs": same, "register_model": same}
+    stand_in("timm.models._registry", **registry, register_model_deprecations=nothing)
 
 
 def normal(*shape: int, seed: int = 1) -> Tensor:
@@ -181,10 +202,9 @@ def normal(*shape: int, seed: int = 1) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def tokens(b: int, n: int, vocabulary: int = 50) -> Tensor:
+def tokens(b: int, n: int) -> Tensor:
     """Random token ids (b, n)."""
-    draw = torch.Generator().manual_seed(1)
-    return torch.randint(3, vocabulary, (b, n), generator=draw)
+    return torch.randint(3, 50, (b, n), generator=torch.Generator().manual_seed(1))
 
 
 def qkv(*shape: int, positive: bool = False) -> dict[str, Tensor]:
@@ -210,15 +230,12 @@ def randomised(module: nn.Module) -> nn.Module:
     return module.eval()
 
 
-# --- what shows a mistake -------------------------------------------------------------------------
-
-
 def above(off: float, least: float = 1e-3) -> Shown:
     """It shows where a number is above what rounding does."""
     return off > least, off
 
 
-def unlike(least: float = 1e-3, **options: Any) -> Callable[[Adapter, dict[str, Any]], Shown]:
+def unlike(least: float = 1e-3, **options: Any) -> Shows:
     """A call with other options, or the same again, differs."""
     return lambda attend, given: above(apart(attend(**given, **options), attend(**given)), least)
 
@@ -230,7 +247,7 @@ def changed(x: Tensor, at: Any) -> Tensor:
     return out
 
 
-def reaches(name: str, at: Any, of: Any) -> Callable[[Adapter, dict[str, Any]], Shown]:
+def reaches(name: str, at: Any, of: Any) -> Shows:
     """What an input holds ``at`` a place changes the output ``of`` another, which it should not."""
 
     def shows(attend: Adapter, given: dict[str, Any]) -> Shown:
@@ -240,7 +257,7 @@ def reaches(name: str, at: Any, of: Any) -> Callable[[Adapter, dict[str, Any]], 
     return shows
 
 
-def misses(name: str, at: Any, of: Any) -> Callable[[Adapter, dict[str, Any]], Shown]:
+def misses(name: str, at: Any, of: Any) -> Shows:
     """It does not change that, which it should."""
 
     def shows(attend: Adapter, given: dict[str, Any]) -> Shown:
@@ -250,82 +267,28 @@ def misses(name: str, at: Any, of: Any) -> Callable[[Adapter, dict[str, Any]], S
     return shows
 
 
-LEAKS = reaches("input_ids", np.s_[:, 6], np.s_[:, :6])
-"""Outputs before a token change with it."""
+leaks = shipped({"input_ids": tokens(2, 8)}, reaches("input_ids", np.s_[:, 6], np.s_[:, :6]))
+"""Registers a causal language model: outputs before a token change with it."""
 
 
-# --- releases: each in a folder of its own, without dependencies ---------------------------------
+def _language(model: str, options: dict[str, Any], called: dict[str, Any]) -> Made:
+    return lambda: (of_transformers(model, **options), functools.partial(logits, **called))
+
+
+for _name, _case in CASES.items():
+    if "model" in _case:
+        _made = _language(_case["model"], _case["options"], _case.get("called", {}))
+        _made.__name__ = _name
+        leaks(_made)
+
 
 HOME = Path(os.environ.get("WILD_HOME", "~/.cache/intently-wild")).expanduser() / "pkgs"
-
-_ONNX = "ml-dtypes==0.6.0", "protobuf==7.36.2"
-_HUB_5 = (
-    *("anyio==4.16.0", "certifi==2026.10.18", "h11==0.16.0", "hf-xet==1.8.0", "httpcore==1.0.9"),
-    *("httpx==0.28.1", "huggingface-hub==1.33.0", "idna==3.20", "shellingham==1.5.4"),
-    "sniffio==1.3.1",
-)
-
-RELEASES: dict[str, tuple[str, ...]] = {
-    "attngym-0.0.17": ("attn-gym==0.0.17",),
-    "attngym-0.0.2": ("attn-gym==0.0.2",),
-    "equinox-0.7.0": ("equinox==0.7.0",),
-    "equinox-0.7.1": ("equinox==0.7.1",),
-    "fastnlp-0.5.0": ("fastNLP==0.5.0",),
-    "fastnlp-0.5.5": ("fastNLP==0.5.5",),
-    "halonet-0.0.4": ("halonet-pytorch==0.0.4",),
-    "halonet-0.0.5": ("halonet-pytorch==0.0.5",),
-    "httpx": _HUB_5,
-    "kh-0.29.0": ("keras-hub==0.29.0",),
-    "kh-0.32.0": ("keras-hub==0.32.0",),
-    "labml-0.4.126": ("labml-nn==0.4.126",),
-    "litgpt-0.4.7": ("litgpt==0.4.7",),
-    "local-attention-1.2.1": ("local-attention==1.2.1",),
-    "local-attention-1.2.2": ("local-attention==1.2.2",),
-    "onnx-1.18.0": ("onnx==1.18.0", *_ONNX),
-    "onnx-1.23.2": ("onnx==1.23.2", *_ONNX),
-    "onnxruntime-1.22.1": ("onnxruntime==1.22.1", "flatbuffers==25.2.10"),
-    "onnxruntime-1.24.1": ("onnxruntime==1.24.1", "flatbuffers==25.2.10"),
-    "opacus-1.5.4": ("opacus==1.5.4",),
-    "openspeech-0.4.0": ("openspeech-core==0.4.0",),
-    "performer-0.11.1": ("performer-pytorch==0.11.1",),
-    "performer-0.11.2": ("performer-pytorch==0.11.2",),
-    "pytorch-nlp-0.1.0": ("pytorch-nlp==0.1.0",),
-    "pytorch-nlp-0.2.0": ("pytorch-nlp==0.2.0",),
-    "rotary-embedding-torch-0.2.6": ("rotary-embedding-torch==0.2.6",),
-    "rotary-embedding-torch-0.2.7": ("rotary-embedding-torch==0.2.7",),
-    "sb-0.5.10": ("speechbrain==0.5.10",),
-    "sb-0.5.13": ("speechbrain==0.5.13",),
-    "tf-4.19.4": ("transformers==4.19.4", "huggingface-hub==0.10.1"),
-    "tf-4.24.0": ("transformers==4.24.0", "huggingface-hub==0.10.1"),
-    "tf-4.34.1": ("transformers==4.34.1", "huggingface-hub==0.17.3", "tokenizers==0.14.1"),
-    "tf-4.40.2": ("transformers==4.40.2", "huggingface-hub==0.23.5", "tokenizers==0.19.1"),
-    "tf-4.41.2": ("transformers==4.41.2", "huggingface-hub==0.23.5", "tokenizers==0.19.1"),
-    "tf-4.42.1": ("transformers==4.42.1", "huggingface-hub==0.23.5", "tokenizers==0.19.1"),
-    "tf-4.42.2": ("transformers==4.42.2", "huggingface-hub==0.23.5", "tokenizers==0.19.1"),
-    "tf-4.51.0": ("transformers==4.51.0", "huggingface-hub==0.33.0", "tokenizers==0.21.2"),
-    "tf-4.51.3": ("transformers==4.51.3", "huggingface-hub==0.33.0", "tokenizers==0.21.2"),
-    "tf-5.17.0": ("transformers==5.17.0",),
-    "timm-0.9.7": ("timm==0.9.7", "huggingface-hub==0.23.5"),
-    "timm-0.9.8": ("timm==0.9.8", "huggingface-hub==0.23.5"),
-    "timm-1.0.7": ("timm==1.0.7",),
-    "timm-1.0.8": ("timm==1.0.8",),
-    "torchtune-0.3.0": ("torchtune==0.3.0",),
-    "ttc-1.0.4": ("torchtextclassifiers==1.0.4",),
-    "video-diffusion-pytorch-0.3.12": ("video-diffusion-pytorch==0.3.12",),
-    "video-diffusion-pytorch-0.3.19": ("video-diffusion-pytorch==0.3.19",),
-    "vit-pytorch-0.6.5": ("vit-pytorch==0.6.5",),
-    "vit-pytorch-0.6.8": ("vit-pytorch==0.6.8",),
-    "widedeep-1.2.0": ("pytorch-widedeep==1.2.0",),
-    "widedeep-1.2.1": ("pytorch-widedeep==1.2.1",),
-    "xt-1.14.0": ("x-transformers==1.14.0",),
-    "xt-1.21.4": ("x-transformers==1.21.4",),
-    "xt-1.23.6": ("x-transformers==1.23.6",),
-}
 
 
 def install(folders: Iterable[str]) -> None:
     """Install what is not there yet."""
+    releases = tomllib.loads(Path(__file__).with_name("releases.toml").read_text("utf-8"))
     for folder in folders:
         if not (HOME / folder).is_dir():
-            install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target"]
-            subprocess.run([*install, str(HOME / folder), *RELEASES[folder]], check=False)
+            pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target"]
+            subprocess.run([*pip, str(HOME / folder), *releases[folder].split()], check=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -14,13 +14,9 @@ from torch import Tensor
 from intently.checker.calling.subject import Subject
 from intently.checker.calling.understanding import understood
 from intently.checker.comparing.alongside import against
-from intently.checker.comparing.likeness import Whole
-from intently.checker.computing.cores import Examined, examined
-from intently.checker.computing.intent import Unfit, dense_mask
-from intently.checker.computing.tracing import Found
-from intently.checker.paths.every import Same, compared
-from intently.checker.properties.entering import BESIDE
-from intently.checker.properties.every import EXCHANGED, Property, Trial, by_position, tried
+from intently.checker.examined import Examination, Intention, examined
+from intently.checker.paths.every import Same, compared, in_one_path
+from intently.checker.properties.every import Property, Trial, part, tried
 from intently.checker.properties.half_types import half_types
 from intently.checker.properties.large import large_scores
 from intently.checker.properties.more_keys import corrected, with_more_keys
@@ -43,51 +39,46 @@ SYMPTOMS = frozenset(
 )
 """Findings of properties that a mistake found inside explains."""
 
-GUESSES = ("finite", "inputs matter")
-"""Properties whose findings are guesses, next to what was measured."""
-
-OTHER_AXES = (EXCHANGED, "softmax-over-")
-"""How findings begin without which no mask could be read."""
-
 FOLLOWS = SYMPTOMS | {"projection-other"}
 """Findings of cached steps that a leak beside the attention explains."""
 
-APART = (
-    "view",
-    "scale",
-    "no-scale",
-    "other-scale",
-    "bias",
-    "gradient",
-    "rounded",
-    "rota",
-    "dropout",
-)
+APART = ("view", "scale", "no-scale", "other-scale", "bias", "gradient", "rounded", "rota")
 """How mistakes begin that move no influence from one position to another: they explain no leak."""
+
+RETURNS = ("output", "scores", "weights")
 
 
 def check(
     subject: Any,
     *,
-    mask: Mask | None = None,
+    mask: Mask | Mapping[str, Mask] | None = None,
     bias: Bias | Tensor | None = None,
+    scale: float | None = None,
+    layout: str | None = None,
     like: Any = None,
     inputs: Mapping[str, Any] | None = None,
     arguments: Mapping[str, str] | None = None,
     same: Sequence[Same] = (),
+    returns: Literal["output", "scores", "weights"] | None = None,
+    layers: str | Sequence[str] | None = None,
 ) -> Report:
     """Report what an attention computes, and name any mistake.
 
-    ``subject`` is a function or a module, ours or anybody's; it is not changed. ``mask`` and
-    ``bias`` are the intent, in the values of `attend`; what is not stated is inferred, and said so.
+    ``subject`` is a function or a module, ours or anybody's, of PyTorch, NumPy, JAX or Keras; it is
+    not changed. ``mask``, ``bias`` and ``scale`` are the intent, in the values of `attend`; what is
+    not stated is inferred, and said so. A mask is meant for the self-attention, of a decoder where
+    there is one; a mapping from patterns of module names to masks states others. ``layout`` names
+    the axes of the inputs, ``"tbc"`` or ``"bthd"``, where they are not (b, t, c) or (b, h, t, d);
+    ``returns`` says that the subject returns ``"scores"`` or ``"weights"``. ``layers`` are patterns
+    of the names of modules: others are left out.
     ``like`` is a reference that should compute the same from the same weights: the report says
     where the two part and by which difference, and what both do is no mistake. If their weights
     differ, those of the reference are used where names or shapes tell which belongs to which.
     ``inputs`` is an example call; ``arguments`` says what an argument means: ``"attend"`` or
     ``"ignore"`` for what True means in a mask, ``"lengths"``, ``"add"``. ``same`` lists what must
     not change the output: settings, such as ``{"need_weights": True}``, and functions that return
-    the subject in another form, such as `torch.compile`. Raises `ArgumentError` if the subject
-    cannot be called or examined.
+    the subject in another form, such as `torch.compile`. ``Report.ok`` is None where something was
+    not measured. Raises `ArgumentError` if the subject cannot be called or examined.
 
     >>> import intently as it
     >>> def mine(q, k, v):
@@ -95,7 +86,7 @@ def check(
     >>> it.check(mine).mistakes[0].name
     'no-scale'
     """
-    mask = None if mask is None else as_mask(mask)
+    meant = Intention(_masks(mask), bias, scale, (layers,) if isinstance(layers, str) else layers)
     if isinstance(same, (str, Mapping)) or not all(
         isinstance(x, Mapping) or callable(x) for x in same
     ):
@@ -103,12 +94,18 @@ def check(
         raise build(ArgumentError, "same", expected, repr(same))
     if like is not None and not callable(like):
         raise build(ArgumentError, "like", "a function or a module", type(like).__name__)
+    if returns not in (None, *RETURNS):
+        raise build(ArgumentError, "returns", "one of " + ", ".join(RETURNS), repr(returns))
     with _one_thread(), _own_randomness(), _in_words():
-        seen = understood(subject, inputs, arguments)
-        report, cores = _checked(seen, mask, bias, same, stated=inputs is not None)
-        if like is None:
-            return report
-        return against(report, seen, cores, like, lambda x: _inside(x, mask, bias))
+        seen = understood(subject, inputs, arguments, layout, returns or "output")
+        report, whole = _checked(seen, meant, same, stated=inputs is not None)
+        return report if like is None else against(report, whole, like, meant)
+
+
+def _masks(mask: Any) -> Mask | dict[str, Mask] | None:
+    if mask is None or not isinstance(mask, Mapping):
+        return None if mask is None else as_mask(mask)
+    return {str(n): as_mask(x) for n, x in mask.items()}
 
 
 @contextmanager
@@ -149,34 +146,29 @@ def _own_randomness() -> Iterator[None]:
 
 
 def _checked(
-    seen: Subject,
-    mask: Mask | None,
-    bias: Bias | Tensor | None,
-    same: Sequence[Same],
-    *,
-    stated: bool,
-) -> tuple[Report, list[Examined]]:
+    seen: Subject, meant: Intention, same: Sequence[Same], *, stated: bool
+) -> tuple[Report, Examination]:
     with torch.no_grad():
         first = seen.output()
-    cores, findings = _inside(seen, mask, bias)
+    whole = examined(seen, meant)
+    findings = list(whole.findings)
+    plainly = whole.made
+    if plainly is None or seen.returns != "output" or plainly.shape != first.shape:
+        plainly = first
+    if part(plainly.detach(), first) > 1e4 * seen.precision.same:  # fused kernels differ
+        findings = [in_one_path(f) for f in findings]
     if seen.raising:
         said = f"every call raises at {seen.raising}: its strides allow no view; as a reshape it"
         findings.insert(0, Finding("view-raises", f"{said} gives what follows"))
-    unknown = all(x.intent is None for x in cores)
-    causal = any(map(_is_causal, cores)) or (unknown and _hides_later(mask, seen.batch, first))
-    trial = Trial(seen, causal, first, seen.precision.same)
+    trial = Trial(seen, whole.causal, first, whole)
     properties = list(tried(trial))
     steady = next(p for p in properties if p.name == "deterministic").holds
     if steady is False:
         findings = []
     if steady:
-        properties.append(large_scores(cores))
-        run = Found()
-        with suppress(Exception):  # code that refuses to be followed
-            run = seen.traced()
-        whole = Whole(seen, run, cores)
+        properties.append(large_scores(whole))
         leaks = _leaks(properties, findings)
-        for held, found in compared(trial, whole, lambda x: _inside(x, mask, bias), same):
+        for held, found in compared(trial, whole, lambda x: examined(x, meant), same):
             properties.append(held)
             findings += _new([f for f in found if not (leaks and f.name in FOLLOWS)], findings)
         with torch.no_grad():
@@ -184,77 +176,29 @@ def _checked(
     for p in properties:
         told = {f.name for f in findings}
         new = [f for f in p.findings if f.name not in told]
-        if any(f.name.startswith(OTHER_AXES) for f in new):
-            findings = [f for f in findings if not _about_masks(f)]
-        guess = p.name in GUESSES or any(f.name in SYMPTOMS for f in new)
-        if p.name == BESIDE or not (guess and _mistaken(findings)):
+        guess = any(f.name in SYMPTOMS for f in new)
+        if not (guess and _mistaken(findings)) or p.name == "causal before the attention":
             findings += [by_design(f, seen.owner, None) for f in new]
-    longer = with_more_keys(seen, mask) if mask is not None and not stated else None
+    longer = None if stated else with_more_keys(seen, meant.mask)
     if longer is not None:
         with suppress(Exception):  # code that takes as many keys as queries only
-            findings = corrected(findings, _inside(longer, mask, bias)[1])
-    if not any(f.kind == "mistake" for f in findings):
-        findings += _nan_with_keys(mask, seen, first)
-    computes = tuple(x.said for x in cores)
-    report = Report(seen.told, computes, merged(findings), tuple(properties), _named(seen.owner))
-    return report, cores
-
-
-def _inside(
-    subject: Subject, mask: Mask | None, bias: Bias | Tensor | None
-) -> tuple[list[Examined], list[Finding]]:
-    """Each attention inside, and what is wrong with it."""
-    cores = examined(subject, mask, bias)
-    return cores, [f for x in cores for f in x.findings]
-
-
-def _is_causal(x: Examined) -> bool:
-    if x.intent is None:
-        return False
-    t, s = x.intent.sizes[2:]
-    return min(t, s) > 1 and not bool(x.intent.by_position.triu(1 + s - t).any())
-
-
-def _hides_later(mask: Mask | None, b: int, y: Tensor) -> bool:
-    """Whether a stated mask allows no later key to any query of an output."""
-    seen = _of_outputs(mask, b, y)
-    return seen is not None and seen.shape[-1] > 1 and not bool(seen.triu(1).any())
-
-
-def _of_outputs(mask: Mask | None, b: int, y: Tensor) -> Tensor | None:
-    """A stated mask (b, 1, t, t) over the positions of an output; None for one of other lengths."""
-    t = by_position(y).shape[1]
-    try:
-        return None if mask is None else dense_mask(mask, (b, 1, t, t))
-    except Unfit:  # it is about an attention inside
-        return None
+            findings = corrected(findings, list(examined(longer, meant).findings))
+    report = Report(
+        seen.told,
+        tuple(x.said for x in whole.attentions),
+        merged(findings),
+        tuple(properties),
+        _named(seen.owner),
+        whole.unmeasured,
+    )
+    return report, whole
 
 
 def _leaks(properties: list[Property], findings: list[Finding]) -> bool:
     """Whether later inputs leak beside the attention: then no cached step is as the whole pass."""
     leaking = {p.name for p in properties for f in p.findings if f.name == "leak-later"}
-    return BESIDE in leaking or (bool(leaking) and not _mistaken(findings))
-
-
-def _about_masks(f: Finding) -> bool:
-    """Whether a finding says which keys have weight, or how much in all."""
-    begins = ("mask", "causal", "window", "padding", "lengths", "not-normalised")
-    return f.name.startswith(begins)
-
-
-def _nan_with_keys(mask: Mask | None, seen: Subject, first: Tensor) -> list[Finding]:
-    """Outputs that are NaN although the stated mask leaves keys, and no argument hides any."""
-    y = by_position(first)
-    stated = None if seen.of("mask") else _of_outputs(mask, len(y), first)
-    if stated is None or not bool(first.isnan().any()):
-        return []
-    keys = stated.any(-1)[:, 0]
-    bad = y.isnan().any(-1) & keys
-    if not bool(bad.any()):
-        return []
-    row, i = bad.nonzero()[0].tolist()
-    said = f"output {i} of batch row {row} is NaN, and its query has keys"
-    return [Finding("nan-with-keys", said)]
+    beside = "causal before the attention" in leaking
+    return beside or (bool(leaking) and not _mistaken(findings))
 
 
 def _mistaken(findings: list[Finding]) -> bool:

@@ -13,19 +13,18 @@ class Precision:
 
     ``same`` is the largest relative difference of outputs that are the same; ``close`` the relative
     residual up to which a formula explains numbers; ``added`` the size from which something counts
-    as added to scores; ``faded`` the weight up to which a key counts as hidden.
+    as added to scores.
     """
 
     dtype: torch.dtype
     same: float
     close: float
     added: float
-    faded: float
 
 
-HALF = Precision(torch.half, same=2e-2, close=0.1, added=0.2, faded=1e-3)
-ROUGH = Precision(torch.float, same=2e-5, close=1e-3, added=2e-3, faded=2e-5)
-EXACT = Precision(torch.double, same=1e-7, close=1e-6, added=1e-5, faded=1e-8)
+HALF = Precision(torch.half, same=2e-2, close=0.1, added=0.2)
+ROUGH = Precision(torch.float, same=2e-5, close=1e-3, added=2e-3)
+EXACT = Precision(torch.double, same=1e-7, close=1e-6, added=1e-5)
 
 
 def precision_of(dtype: torch.dtype) -> Precision:

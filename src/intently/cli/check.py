@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from typer import Argument, Option
 
 import intently
-from intently.cli.arguments import option, plain_console
+from intently.cli.arguments import Layers, option, plain_console
 from intently.cli.examining import SUBJECT
 from intently.errors import DataError, IntentlyError, build
 from intently.foundation import files
@@ -38,15 +38,31 @@ main()
 
 def check(
     subject: Annotated[str, Argument(metavar="SUBJECT", help=SUBJECT)],
-    with_: Annotated[str, option("ARGS", 'arguments of a class: "dim=64, heads=8"', "--with")] = "",
+    with_: Annotated[
+        str, option("ARGS", 'arguments of a class or factory: "dim=64, heads=8"', "--with")
+    ] = "",
     causal: Annotated[bool, Option("--causal", help="a query should see no later key")] = False,
     window: Annotated[
         int | None, option("N", "a query should see N keys up to its own, and no more", min=1)
     ] = None,
     mask: Annotated[
-        str | None, option("EXPR", 'the mask, in attend\'s values: "prefix(3) | causal()"')
+        list[str] | None,
+        option(
+            "[PATTERN=]EXPR",
+            'the mask, in attend\'s values: "prefix(3) | causal", or one for each module: '
+            '"decoder.*.self_attn=causal"; may be repeated',
+        ),
     ] = None,
     bias: Annotated[str | None, option("EXPR", 'the bias: "alibi(8)", for 8 heads')] = None,
+    scale: Annotated[float | None, option("X", "what scores should be multiplied by")] = None,
+    layout: Annotated[
+        str | None, option("AXES", "the axes of the inputs, tbc or bthd, if not btc or bhtd")
+    ] = None,
+    returns: Annotated[
+        Literal["scores", "weights"] | None,
+        option("scores|weights", "what is returned, if not the output"),
+    ] = None,
+    layers: Layers = None,
     like: Annotated[str | None, option("OTHER", "another SUBJECT that should be the same")] = None,
     inputs: Annotated[
         list[str] | None,
@@ -59,40 +75,53 @@ def check(
     json: Annotated[str | None, option("FILE", "write JSON; - prints it")] = None,
     junit: Annotated[Path | None, option("FILE", "write JUnit XML")] = None,
     page: Annotated[Path | None, option("FILE", "write a page to open")] = None,
+    allow_unmeasured: Annotated[
+        bool, Option("--allow-unmeasured", help="end with 0 where something was not measured")
+    ] = False,
     timeout: Annotated[int, option("SECONDS", "limit for the whole examination", min=1)] = 300,
 ) -> None:
     """Say which mistake an attention makes, if any.
 
     The code named runs in a process of its own; from a transformers folder only safetensors are
-    read. Ends with 0 if no mistake is found, 1 if one is, 2 if it could not be examined. 3 is
-    reserved for what could not be measured.
+    read. Ends with 0 if no mistake is found, 1 if one is, 2 if it could not be examined, 3 if
+    something was not measured.
+
+    A function is called to make what is examined if it takes nothing, or if it has all arguments
+    and is named make, build, create, model, get_model, or make_…, build_…, create_…, get_….
     """
     for path, name, ending in ((junit, "--junit", ".xml"), (page, "--page", ".html")):
         if path is not None:
             files.destination(path, name, (ending,), "check")
     options = {
-        **{"subject": subject, "with_": with_, "causal": causal, "window": window, "mask": mask},
-        **{"bias": bias, "like": like, "inputs": inputs or [], "arguments": argument or []},
+        **{"subject": subject, "with_": with_, "causal": causal, "window": window},
+        **{"mask": mask or [], "bias": bias, "like": like, "inputs": inputs or []},
+        "arguments": argument or [],
+        "settings": {"scale": scale, "layout": layout, "returns": returns, "layers": layers},
     }
     places = {"json": json, "junit": junit, "page": page}
     wanted = {form: path for form, path in places.items() if path is not None}
-    answer = answer_of_child(options, ["text", *wanted], timeout)
+    forms: dict[str, dict[str, Any]] = {form: {} for form in ("text", *wanted)}
+    if junit is not None:
+        forms["junit"] = {"allow_unmeasured": allow_unmeasured}
+    answer = answer_of_child(options, forms, timeout)
     if "error" in answer:
         raise IntentlyError(answer["error"])
-    forms = answer["forms"]
+    told = answer["forms"]
     if json == "-":
-        print(forms["json"])
+        print(told["json"])
         del wanted["json"]
     else:
-        plain_console().print(forms["text"])
+        plain_console().print(told["text"])
     for form, path in wanted.items():
         files.make_folder(Path(path).parent)
-        files.replace_file(Path(path), forms[form].encode(errors="backslashreplace"))
-    status = STATUS[answer["ok"]]
-    raise typer.Exit(status if status or answer["examined"] else 2)
+        files.replace_file(Path(path), told[form].encode(errors="backslashreplace"))
+    ok = answer["ok"]
+    raise typer.Exit(0 if ok is None and allow_unmeasured else STATUS[ok])
 
 
-def answer_of_child(options: dict[str, Any], forms: list[str], timeout: int) -> dict[str, Any]:
+def answer_of_child(
+    options: dict[str, Any], forms: dict[str, dict[str, Any]], timeout: int
+) -> dict[str, Any]:
     """Return the answer of a child that runs the code; raise `DataError` if it ends without one."""
     with TemporaryDirectory(prefix="intently-") as folder:
         path = Path(folder, "answer.json")

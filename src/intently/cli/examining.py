@@ -13,6 +13,7 @@ import importlib.util
 import inspect
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -32,8 +33,14 @@ from intently.cli.app import show_warning
 from intently.errors import ArgumentError, DataError, IntentlyError, build, one_line
 from intently.foundation.process import late_bar
 
-SUBJECT = "my_module.py:MyAttention, package.module:MyAttention, or the folder of a model"
+SUBJECT = (
+    "my_module.py:MyAttention, package.module:MyAttention, a factory, file.py:make, an instance, "
+    "file.py:attn, or the folder of a model"
+)
 """What a subject may be."""
+
+FACTORIES = re.compile("make|build|create|model|get_model|(make|build|create|get)_.+")
+"""Names of functions that make what is examined."""
 
 MASKS = ("causal", "window", "padding", "prefix", "segments", "dilated", "grid", "allowed")
 BIASES = ("alibi", "relative_buckets")
@@ -45,7 +52,6 @@ class CheckAnswer(TypedDict, total=False):
 
     error: str
     ok: bool | None
-    examined: bool
     forms: dict[str, str]
 
 
@@ -76,15 +82,15 @@ def _end_with_parent(request: BinaryIO, folder: Path) -> None:
     os._exit(1)
 
 
-def answer_of(options: Mapping[str, Any], forms: Sequence[str]) -> CheckAnswer:
-    """Examine what the options of the command describe, whatever its code does."""
+def answer_of(options: Mapping[str, Any], forms: Mapping[str, Mapping[str, Any]]) -> CheckAnswer:
+    """Examine what the options of the command describe, whatever its code does.
+
+    ``forms`` are the forms of the report, each with its arguments.
+    """
     try:
         report = _report(**options)
-        return CheckAnswer(
-            ok=report.ok,
-            examined=bool(report.computes or options["like"]),
-            forms={form: str(_rendered(report, form)) for form in forms},
-        )
+        told = {form: str(_rendered(report, form, given)) for form, given in forms.items()}
+        return CheckAnswer(ok=report.ok, forms=told)
     except IntentlyError as error:
         return CheckAnswer(error=str(error))
     except BaseException as error:  # whatever the code does
@@ -96,44 +102,62 @@ def _report(
     with_: str,
     causal: bool,
     window: int | None,
-    mask: str | None,
+    mask: Sequence[str],
     bias: str | None,
     like: str | None,
     inputs: Sequence[str],
     arguments: Sequence[str],
+    settings: Mapping[str, Any],
 ) -> Any:
-    """Return the report on the subject of a command."""
-    import intently
+    """Return the report on the subject of a command; ``settings`` are those of `check`."""
     from intently.checker import check
     from intently.checker.report.telling import heard
 
-    masks = [intently.causal()] if causal else []
-    masks += [] if window is None else [intently.window(window - 1, 0)]
-    masks += [] if mask is None else [mask_of(mask)]
-    settings: dict[str, Any] = {
-        "mask": reduce(and_, masks) if masks else None,
+    settings = {
+        **settings,
+        "mask": _mask(causal, window, mask),
         "bias": None if bias is None else bias_of(bias),
-        "inputs": _inputs(inputs),
         "arguments": dict(_split(x, "--argument", "attn_mask=ignore") for x in arguments),
     }
-    given = keywords(with_)
+    given, own = keywords(with_), _inputs(inputs)
     value, example = _target(subject)
     other = None if like is None else _target(like)[0]
-    if given and not any(isinstance(x, type) for x in (value, other)):
-        raise build(ArgumentError, "--with", "a class that is made", f"{subject}, which is none")
-    settings["inputs"] = settings["inputs"] or example
+    if given and not any(_is_made(x, given) for x in (value, other)):
+        expected = "a class or a factory, which is called with them"
+        raise build(ArgumentError, "--with", expected, f"{subject}, which is none")
+    settings["inputs"] = own or example
     if like is not None:
         settings["like"] = _instance(other, given)
     with late_bar() as hear, heard(hear):
         return check(_instance(value, given), **settings)
 
 
-def _rendered(report: Any, form: str) -> str:
+def _mask(causal: bool, window: int | None, given: Sequence[str]) -> Any:
+    """Return the mask of all that is stated, or a mask for each pattern of names."""
+    import intently
+
+    masks = [intently.causal()] if causal else []
+    masks += [] if window is None else [intently.window(window - 1, 0)]
+    each: dict[str, Any] = {}
+    for text in given:
+        if "=" not in text or "(" in text.partition("=")[0]:
+            masks.append(mask_of(text))
+            continue
+        name, expression = _split(text, "--mask", "decoder.*.self_attn=causal")
+        mask = mask_of(expression)
+        each[name] = each[name] & mask if name in each else mask
+    if each and masks:
+        expected = "one mask, or PATTERN=EXPR for each that is stated"
+        raise build(ArgumentError, "--mask", expected, "both")
+    return each or (reduce(and_, masks) if masks else None)
+
+
+def _rendered(report: Any, form: str, given: Mapping[str, Any]) -> str:
     if form == "page":
         from intently.checker.report.page import parts
 
         return "".join(parts(report))
-    return str(report) if form == "text" else getattr(report, form)()
+    return str(report) if form == "text" else getattr(report, form)(**given)
 
 
 def _failed(subject: str, error: BaseException) -> DataError:
@@ -196,27 +220,38 @@ def _target(text: str) -> tuple[Any, dict[str, Any] | None]:
     return value, None
 
 
+def _parameters(value: Any) -> tuple[list[str], list[str]]:
+    """Return the names of all parameters, and of those without a default."""
+    try:
+        parameters = inspect.signature(value).parameters
+    except (TypeError, ValueError):
+        return [], []
+    rest = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
+    known = parameters.items()
+    return list(parameters), [n for n, p in known if p.default is p.empty and p.kind not in rest]
+
+
+def _is_made(value: Any, given: Mapping[str, Any]) -> bool:
+    """Whether a value is called to make what is examined: a class, or a factory."""
+    if not inspect.isfunction(value):
+        return inspect.isclass(value)
+    every, needed = _parameters(value)
+    named = FACTORIES.fullmatch(value.__name__)
+    return not every or (named is not None and bool(given or not needed))
+
+
 def _instance(value: Any, given: Mapping[str, Any]) -> Any:
-    """Return an object of a class, with the same parameters every time; others as they are.
+    """Return what a class or a factory makes, with the same parameters every time; others as is.
 
     A module is in evaluation mode.
     """
     import torch
 
-    if not inspect.isclass(value):
+    if not _is_made(value, given):
         return value
-    try:
-        parameters = inspect.signature(value).parameters.items()
-    except (TypeError, ValueError):
-        parameters = ()
-    needed = [
-        name
-        for name, p in parameters
-        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-    ]
-    missing = [name for name in needed if name not in given]
+    missing = [name for name in _parameters(value)[1] if name not in given]
     if missing:
-        fix = f'add --with "{", ".join(f"{name}=…" for name in missing)}"'
+        fix = f'add --with "{", ".join(f"{name}=…" for name in missing)}", or name a factory'
         expected = f"the arguments of {value.__name__}"
         got = ", ".join(given) or "none"
         raise build(ArgumentError, "--with", expected, got, f"it needs {', '.join(missing)}", fix)
@@ -226,7 +261,12 @@ def _instance(value: Any, given: Mapping[str, Any]) -> Any:
     except Exception as error:
         expected, got = f"what {value.__name__} can be made of", f"{type(error).__name__}: {error}"
         raise build(ArgumentError, "--with", expected, got) from None
-    return instance.eval() if isinstance(instance, torch.nn.Module) else instance
+    if isinstance(instance, torch.nn.Module):
+        return instance.eval()
+    if not callable(instance):
+        expected = "a factory that returns a module or a function"
+        raise build(ArgumentError, "SUBJECT", expected, type(instance).__name__)
+    return instance
 
 
 def _imported(place: str) -> ModuleType:
@@ -300,7 +340,7 @@ def _model(folder: Path) -> tuple[Any, dict[str, Any]]:
 def mask_of(text: str) -> Any:
     """Return the mask that an expression names.
 
-    >>> mask_of("causal() & window(3, 0)")
+    >>> mask_of("causal & window(3, 0)")
     causal() & window(3, 0)
     """
     return _value(text, "--mask", MASKS, "causal() & padding([6, 4])")
@@ -333,6 +373,8 @@ def _value(text: str, option: str, names: tuple[str, ...], example: str) -> Any:
             return JOINS[type(node.op)](evaluated(node.left), evaluated(node.right))
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Invert):
             return ~evaluated(node.operand)
+        if isinstance(node, (ast.Name, ast.Attribute)):
+            node = ast.Call(node, [], [])
         if isinstance(node, ast.Call) and _name(node.func) in names:
             given = [_literal(x, option) for x in node.args]
             named = {str(x.arg): _literal(x.value, option) for x in node.keywords}

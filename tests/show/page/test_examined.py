@@ -1,8 +1,9 @@
-"""The page of an examination in a real browser: two tables, shaded, dark."""
+"""The page of an examination in a real browser: two tables, shaded, dark; three verdicts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 import intently as it
-from intently.checker import check
+from intently.checker import Report, check
 
 Opened = Callable[..., Any]
 
@@ -76,6 +77,27 @@ def test_what_is_right_has_a_page_too(tmp_path: Path, opened: Opened) -> None:
     page = opened(report.page(tmp_path / "right.html"))
     assert page.text_content(".verdict") == "No mistake found"
     assert page.locator(".finding").count() == 0 and page.locator(".tried li").count() > 5
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_what_was_not_measured_looks_neither_right_nor_wrong(
+    examined: Path, tmp_path: Path, opened: Opened, scheme: str
+) -> None:
+    report = Report("takes x", ("4 heads of 8",), (), (), "Mine")
+    paths = [
+        report.page(tmp_path / "right.html"),
+        replace(report, unmeasured=("pool: no <b>values</b>",)).page(tmp_path / "half.html"),
+        examined,
+    ]
+    style = "getComputedStyle(document.querySelector('.verdict'), '::before')"
+    seen = []
+    for path in paths:
+        page = opened(path, color_scheme=scheme)
+        seen.append(page.evaluate(f"[{style}.content, {style}.color]"))
+        listed = page.locator(".reasons li span").all_text_contents()
+        assert listed == (["pool: no <b>values</b>"] if path == paths[1] else [])
+    assert [x for x, _ in seen] == ['"✓ "', '"– "', '"✗ "']
+    assert len({colour for _, colour in seen}) == 3
 
 
 def test_names_are_no_markup(tmp_path: Path, opened: Opened) -> None:

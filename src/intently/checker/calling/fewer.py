@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from intently.checker.calling.applying import about
 from intently.checker.calling.subject import Subject
+from intently.checker.judging.sides import about
 
 OF_PADDING = ("padding-attended", "lengths-off-by-one", "padding-side")
 """Mistakes in padding that hold whatever else is hidden."""

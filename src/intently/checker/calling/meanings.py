@@ -122,7 +122,13 @@ def _shapes(mask: Tensor, b: int, t: int, s: int) -> Iterator[Tensor]:
         yield mask[:, None].expand(b, t, s)
     if tuple(mask.shape) == (t, s):
         yield mask.expand(b, t, s)
-    if mask.ndim == 3 and mask.shape[0] in (1, b) and mask.shape[1] in (1, t):
+    if mask.ndim == 3 and mask.shape[0] in (1, b) and mask.shape[1:] in ((1, s), (t, s)):
         yield mask.expand(b, t, s)
-    if mask.ndim == 4 and mask.shape[1] == 1 and mask.shape[2] in (1, t) and mask.shape[-1] == s:
+    if (
+        mask.ndim == 4
+        and mask.shape[0] in (1, b)
+        and mask.shape[1] == 1
+        and mask.shape[2] in (1, t)
+        and mask.shape[-1] == s
+    ):
         yield mask[:, 0].expand(b, t, s)

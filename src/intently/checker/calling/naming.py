@@ -41,6 +41,8 @@ NAMES: dict[Role, tuple[str, ...]] = {
         "decoder_attention_mask",
     ),
 }
+OTHERS = ("enc", "memory", "context", "source", "states", "cond", "text", "media", "kv")
+"""Parts of the names of what is attended to beside a main input."""
 READ_BY = ("decoder_input_ids", "tgt", "target", "tgt_ids", "target_ids", "decoder_inputs_embeds")
 """Inputs of a decoder: beside them, other ids or states are what it attends to."""
 
@@ -56,6 +58,10 @@ def roles_of(given: Mapping[str, Any], meanings: Mapping[str, str]) -> dict[str,
     if not any(r in ("q", "x", "ids") for r in roles.values()) and len(free) in (1, 2, 3):
         plain: tuple[tuple[Role, ...], ...] = (("x",), ("x", "context"), ("q", "k", "v"))
         roles.update(zip(free, plain[len(free) - 1]))
+    if any(r == "x" for r in roles.values()):
+        for n in free:
+            if roles[n] == "setting" and given[n].ndim > 2 and any(w in n.lower() for w in OTHERS):
+                roles[n] = "context"
     reader = next((n for n in READ_BY if roles.get(n) in ("x", "ids")), None)
     if reader is not None:
         roles |= {n: "context" for n, r in roles.items() if r in ("x", "ids") and n != reader}

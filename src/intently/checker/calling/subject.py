@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -14,16 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from intently.checker.calling.exact import exactly
+from intently.checker.calling.holding import held_by
 from intently.checker.calling.viewing import Reshaped
-from intently.checker.computing.replaying import Call, Reached, Replay
-from intently.checker.computing.tracing import (
-    Found,
-    Operation,
-    Trace,
-    memory,
-    parameters_of,
-    tables_of,
-)
 from intently.checker.precision import EXACT, Precision
 from intently.errors import ArgumentError, build
 
@@ -56,8 +48,6 @@ class Subject:
     """What holds the parameters: the module, or the function with its closure."""
     precision: Precision = EXACT
     """How close its numbers can be."""
-    graded: bool = False
-    """Whether the inside is seen only with gradients: without, one operator runs it all."""
     widened: bool = False
     """Whether its code casts to shorter floats, and is run in float64 all the same."""
     rounded: bool = False
@@ -66,6 +56,20 @@ class Subject:
     """The line whose view raises; where there is one, it is run as a reshape."""
     sequence_first: bool = False
     """Whether it is called with (t, b, c): ``inputs`` and outputs here are (b, t, c)."""
+    sites: int = 0
+    """How many attentions a run of it has met."""
+    again: bool = False
+    """Whether it is a second look, with other padding."""
+    given: bool = False
+    """Whether its inputs are an example that was given."""
+    opening: Tensor | None = None
+    """What its first call returned."""
+    layout: str = ""
+    """The axes of the inputs, where they are stated."""
+    foreign: bool = False
+    """Whether it is code of NumPy or JAX, run on tensors."""
+    returns: str = "output"
+    """What it returns: the output, scores or weights."""
     notes: tuple[str, ...] = ()
     """What else there is to know about the call, in words."""
     changes: tuple[str, ...] = ()
@@ -74,69 +78,12 @@ class Subject:
     def output(self, **changed: Any) -> Tensor:
         """What comes out of the example, with some inputs changed."""
         with self.running():
-            return self._result(self._called({**self.inputs, **changed}))
+            return self.result(self.called({**self.inputs, **changed}))
 
     def raw(self, **changed: Any) -> Any:
         """The same, with everything that is returned."""
         with self.running():
-            return self._called({**self.inputs, **changed})
-
-    def traced(self, **changed: Any) -> Found:
-        """What a run shows of the inside."""
-        given = {**self.inputs, **changed}
-        held = [(n, given[n]) for n in self._tensors(given)]
-        known = parameters_of(self.owner) | parameters_of(self._weights(given))
-        known = {m: n for m, n in known.items() if m not in {memory(x) for _, x in held}}
-        with self.running(), self._mode(), Trace(known, held) as trace:
-            self._called(given)
-        if trace.found.opaque and not self.graded:  # with gradients, its parts run one by one
-            self.graded = True
-            return self.traced(**changed)
-        trace.found.rates = tables_of(self.owner)
-        return trace.found
-
-    def replayed(
-        self, found: Found, values: Mapping[int, Tensor], ends: Sequence[int], **changed: Any
-    ) -> list[Tensor]:
-        """Run with different values of some sources: what enters ``ends``, or what comes out."""
-        given, replaced = self._replaced(found, values, changed)
-        kept = {found.sources[i].operation: found.sources[i].argument for i in ends}
-        out = None
-        with self.running(), self._mode(), Replay(replaced, kept) as replay, suppress(Reached):
-            out = self._called(given)
-        return [replay.entries[n] for n in kept] if ends else [self._result(out).detach()]
-
-    def calls(
-        self,
-        found: Found,
-        values: Mapping[int, Tensor],
-        operations: Collection[Operation],
-        **changed: Any,
-    ) -> dict[Operation, Call]:
-        """Run again with different values of some sources: how some operations are called."""
-        given, replaced = self._replaced(found, values, changed)
-        with (
-            self.running(),
-            self._mode(),
-            Replay(replaced, {}, operations) as replay,
-            suppress(Reached),
-        ):
-            self._called(given)
-        return replay.calls
-
-    def _replaced(
-        self, found: Found, values: Mapping[int, Tensor], changed: Mapping[str, Any]
-    ) -> tuple[dict[str, Any], dict[Operation, Tensor]]:
-        """Other values of sources: as inputs, and as what operations make."""
-        given = {**self.inputs, **changed}
-        names = self._tensors(given)
-        replaced: dict[Operation, Tensor] = {}
-        for number, x in values.items():
-            if number < len(names):
-                given[names[number]] = x.reshape(given[names[number]].shape)
-            else:
-                replaced[found.sources[number].operation] = x
-        return given, replaced
+            return self.called({**self.inputs, **changed})
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -148,15 +95,12 @@ class Subject:
                 stack.enter_context(exactly())
             yield
 
-    def _mode(self) -> AbstractContextManager[None]:
-        return torch.enable_grad() if self.graded else torch.no_grad()
-
     def _tensors(self, given: Mapping[str, Any]) -> list[str]:
         """The inputs that are sources, in their order."""
         roles = ("q", "k", "v", "x", "context")
         return [n for n, x in given.items() if self.roles.get(n) in roles and isinstance(x, Tensor)]
 
-    def _weights(self, given: Mapping[str, Any]) -> dict[str, Tensor]:
+    def weights(self, given: Mapping[str, Any]) -> dict[str, Tensor]:
         """The inputs that are weights of projections: matrices (c, n) beside the rest."""
         wide = {given[n].shape[-1] for n in self._tensors(given) if given[n].is_floating_point()}
         settings = {n: x for n, x in given.items() if self.roles.get(n, "setting") == "setting"}
@@ -171,7 +115,8 @@ class Subject:
         kept = self._tensors(given)
         return {n: _turned(x) if n in kept else x for n, x in given.items()}
 
-    def _called(self, given: Mapping[str, Any]) -> Any:
+    def called(self, given: Mapping[str, Any]) -> Any:
+        """What a call with these inputs returns."""
         given = {n: x.clone() if n in self.changes else x for n, x in given.items()}
         if self.sequence_first:
             given = self.turned(given)
@@ -179,12 +124,13 @@ class Subject:
             return self.call(*given.values()) if self.positional else self.call(**given)
         except SystemExit as error:  # it would end the examination, and whoever asked for it
             raise RuntimeError(f"the code ends the process: exit({error.code!r})") from None
-        except (Exception, KeyboardInterrupt, Reached):
+        except (Exception, KeyboardInterrupt):
             raise
         except BaseException as error:  # no handler of ours expects it
             raise RuntimeError(f"the code raised {type(error).__name__}: {error}") from None
 
-    def _result(self, out: Any) -> Tensor:
+    def result(self, out: Any) -> Tensor:
+        """The tensor that a result is about, (b, t, c)."""
         y = output_of(out)
         if y.layout is not torch.strided:
             got = f"one of layout {y.layout}"
@@ -195,10 +141,24 @@ class Subject:
         return _turned(y) if self.sequence_first else y
 
     @property
+    def holds_parameters(self) -> bool:
+        """Whether it has parameters, or is given some."""
+        return any(held_by(self.owner)) or bool(self.weights(self.inputs))
+
+    @property
     def form(self) -> str:
         """How it is called, in words: ``(q, k, v)``, ``(x)``, ``(x, context)``, ``(ids)``."""
         roles = [r for r in self.roles.values() if r not in ("mask", "setting")]
         return f"({', '.join(dict.fromkeys(roles))})"
+
+    def time(self, name: str) -> int:
+        """The axis of positions of an input."""
+        x = self.inputs[name]
+        if self.layout and len(self.layout) == x.ndim and "t" in self.layout:
+            return self.layout.index("t")
+        if x.ndim == 4:
+            return 2
+        return 1 if x.ndim == 3 or not x.is_floating_point() or self.flat else 0
 
     def of(self, *roles: Role) -> list[str]:
         """The names of the inputs of some roles."""
@@ -212,7 +172,9 @@ class Subject:
     @property
     def main(self) -> str:
         """The input whose rows are the queries'."""
-        return (self.of("q") or self.of("x") or self.of("ids"))[0]
+        named = self.of("q") or self.of("x") or self.of("ids") or self.contents
+        tensors = [n for n, x in self.inputs.items() if isinstance(x, Tensor)]
+        return (named or [n for n in tensors if self.inputs[n].is_floating_point()] or tensors)[0]
 
     @property
     def is_tokens(self) -> bool:
@@ -220,10 +182,21 @@ class Subject:
         return not self.inputs[self.main].is_floating_point()
 
     @property
+    def flat(self) -> bool:
+        """Whether the main input is one row (b, c) for each row of the batch."""
+        x = self.inputs[self.main]
+        if x.ndim != 2 or not x.is_floating_point():
+            return False
+        others = [self.inputs[n] for n in self.contents if n != self.main]
+        wide = [y for y in others if y.ndim > 2 or not y.is_floating_point()]
+        return any(len(x) in y.shape[:2] for y in wide)
+
+    @property
     def batch(self) -> int:
         """The number of rows of the batch."""
         x = self.inputs[self.main]
-        return int(x.shape[0]) if x.ndim > 2 or not x.is_floating_point() else 1
+        whole = x.ndim > 2 or not x.is_floating_point() or self.flat
+        return int(x.shape[0]) if whole and x.ndim else 1
 
     @property
     def told(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from types import CellType, FunctionType, MethodType
@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from intently.checker.calling.exact import exactly
+from intently.checker.calling.holding import less_precise, on_tensors_already
 from intently.checker.calling.meanings import MEANINGS, sequence_first, with_meanings
 from intently.checker.calling.naming import parameters_named, roles_of
 from intently.checker.calling.subject import Subject
 from intently.checker.calling.trials import trials
 from intently.checker.calling.viewing import Reshaped
-from intently.checker.computing.tracing import less_precise
 from intently.checker.precision import Precision, precision_of
 from intently.errors import ArgumentError, build
 
@@ -33,47 +33,115 @@ def understood(
     subject: Any,
     inputs: Mapping[str, Any] | None = None,
     arguments: Mapping[str, str] | None = None,
+    layout: str | None = None,
+    returns: str = "output",
 ) -> Subject:
     """How to call ``subject``; raises `ArgumentError` if it cannot be told."""
     _examinable(subject)
+    subject, inputs, foreign = _on_tensors(subject, inputs)
     meanings = dict(arguments or {})
+    stated = _Stated(_layout(layout), returns, foreign=foreign)
     _known(subject, meanings, inputs)
     if inputs is not None:
         error: Exception | None = None
         for made, given in product(_forms(subject), _completed(subject, inputs)):
             try:
-                return _with_inputs(made, given, meanings, subject, True)
+                return _with_inputs(made, given, meanings, subject, stated)
             except Exception as raised:  # whatever the code does with it
                 error = error or raised
         assert error is not None
-        seen = _with_reshapes(subject, inputs, meanings)
+        if not foreign and _reads_numpy(subject):
+            from intently.checker.calling.arrays import on_tensors
+
+            with suppress(Exception):
+                return understood(on_tensors(subject), inputs, arguments, layout, returns)
+        seen = _with_reshapes(subject, inputs, meanings, stated)
         if seen is not None:
             return seen
         raise _refused(error, "inputs= with which the call succeeds, by the names of its arguments")
     errors: list[Exception] = []
+    stated = replace(stated, given=False)
     for length in LENGTHS:
         for made in _forms(subject):
             for given in trials(subject, length):
                 try:
-                    return _with_inputs(made, given, meanings, subject, False)
+                    return _with_inputs(made, given, meanings, subject, stated)
                 except Exception as raised:
                     errors.append(raised)
         if all(isinstance(x, (TypeError, ArgumentError)) for x in errors):
             break  # no other length will do
+    if not foreign and _reads_numpy(subject):
+        from intently.checker.calling.arrays import on_tensors
+
+        with suppress(Exception):
+            return understood(on_tensors(subject), None, arguments, layout, returns)
     expected = "an example call, such as inputs={'x': torch.randn(2, 6, 64)}"
     raise _refused(_telling(errors), expected)
 
 
+def _on_tensors(
+    subject: Any, inputs: Mapping[str, Any] | None
+) -> tuple[Any, Mapping[str, Any] | None, bool]:
+    """Code of NumPy or JAX as code on tensors, where its example holds arrays of theirs."""
+    if not isinstance(inputs, Mapping) or isinstance(subject, nn.Module):
+        return subject, inputs, False
+    if any(isinstance(x, Tensor) for x in inputs.values()):
+        return subject, inputs, False
+    from intently.checker.calling import programs
+
+    if programs.is_jax(subject, inputs):
+        given = {n: programs.tensor_of(x) for n, x in inputs.items()}
+        return programs.of_jax(subject, dict(inputs)), given, True
+    arrays = [x for x in inputs.values() if isinstance(x, np.ndarray)]
+    if not arrays or _is_keras(subject):
+        return subject, inputs, False
+    from intently.checker.calling.arrays import on_tensors
+
+    given = {n: torch.as_tensor(x) if isinstance(x, np.ndarray) else x for n, x in inputs.items()}
+    return on_tensors(subject), given, True
+
+
+def _reads_numpy(subject: Any) -> bool:
+    """Whether a function that is not yet on tensors names NumPy."""
+    call = subject if isinstance(subject, FunctionType) else vars(type(subject)).get("__call__")
+    known = getattr(call, "__globals__", {})
+    return not on_tensors_already(subject) and any(x is np for x in known.values())
+
+
+def _is_keras(subject: Any) -> bool:
+    return any(k.__module__.startswith("keras") for k in type(subject).__mro__)
+
+
+@dataclass(frozen=True)
+class _Stated:
+    """What is said of the call: the axes, what it returns, and whether there is an example."""
+
+    layout: str
+    returns: str
+    given: bool = True
+    foreign: bool = False
+
+
+def _layout(text: str | None) -> str:
+    """The letters of a layout; raises `ArgumentError` for other letters, or some twice."""
+    letters = "".join(c for c in (text or "") if c.isalnum())
+    known = set("bhtsgdecnwij")
+    if not set(letters) <= known or len(set(letters)) < len(letters) or (text and not letters):
+        expected = "the axes of the inputs in their order, such as 'tbc', 'bct' or 'bthd'"
+        raise build(ArgumentError, "layout", expected, repr(text))
+    return letters.replace("s", "t").replace("n", "t") if "t" not in letters else letters
+
+
 def _with_reshapes(
-    subject: Any, inputs: Mapping[str, Any], meanings: dict[str, str]
+    subject: Any, inputs: Mapping[str, Any], meanings: dict[str, str], stated: _Stated
 ) -> Subject | None:
     """How to call a subject that raises for a view alone, which is then run as a reshape."""
     for made, given in product(_forms(subject), _completed(subject, inputs)):
         with suppress(Exception), Reshaped() as mode:  # whatever else the code does
-            _with_inputs(made, given, meanings, subject, True)
+            _with_inputs(made, given, meanings, subject, stated)
         if mode.places:
             with suppress(Exception):
-                return _with_inputs(made, given, meanings, subject, True, mode.places[0])
+                return _with_inputs(made, given, meanings, subject, stated, mode.places[0])
     return None
 
 
@@ -163,7 +231,7 @@ def copied(subject: Any, dtype: torch.dtype, depth: int = 3) -> Any:
     """A copy in a dtype and in evaluation mode, with the modules that a function holds."""
     if isinstance(subject, nn.Module):
         return copy.deepcopy(subject).to(dtype).eval()
-    if depth == 0:
+    if depth == 0 or on_tensors_already(subject):
         return subject
     if isinstance(subject, Tensor):
         return subject.to(dtype) if subject.is_floating_point() else subject
@@ -197,7 +265,7 @@ def _with_inputs(
     given: dict[str, Any],
     meanings: dict[str, str],
     subject: Any,
-    stated: bool,
+    stated: _Stated,
     raising: str = "",
 ) -> Subject:
     call, dtype = form
@@ -205,10 +273,11 @@ def _with_inputs(
     module = call if isinstance(call, nn.Module) else None
     roles = roles_of(given, meanings)
     out = Subject(call, given, roles, meanings, module, heads=_heads(call), owner=call)
-    out.raising = raising
-    if sequence_first(subject, meanings, given):
-        out.sequence_first = True
-        if stated:  # they are (t, b, c); what is held is (b, t, c)
+    out.raising, out.returns, out.layout = raising, stated.returns, stated.layout
+    out.given, out.foreign = stated.given, stated.foreign
+    if stated.layout == "tbc" or (not stated.layout and sequence_first(subject, meanings, given)):
+        out.sequence_first, out.layout = True, ""
+        if stated.given:  # they are (t, b, c); what is held is (b, t, c)
             out.inputs = out.turned(given)
     kept = {n: x.clone() for n, x in out.inputs.items() if isinstance(x, Tensor)}
     out = _unchanged(_tried(out, dtype), kept)
@@ -238,10 +307,12 @@ def _equal(a: Tensor, b: Tensor) -> bool:
 
 def _precision(subject: Subject) -> Precision:
     """The precision of the shortest float that its inside computes in."""
+    from intently.checker.measuring.attention import followed
+
     with torch.no_grad():
         made = subject.output().dtype
     try:
-        return precision_of(less_precise(subject.traced().lowest, made))
+        return precision_of(less_precise(followed(subject)[0].lowest, made))
     except Exception:  # what cannot be followed is judged by what comes out
         return precision_of(made)
 
@@ -265,11 +336,11 @@ def _tried(subject: Subject, dtype: torch.dtype) -> Subject:
 def _run(subject: Subject) -> Subject:
     with torch.no_grad():
         try:
-            subject.output()
+            made = subject.output()
         except TypeError:
             subject = replace(subject, positional=True)
-            subject.output()
-    return subject
+            made = subject.output()
+    return subject if subject.opening is not None else replace(subject, opening=made)
 
 
 def cast(x: Any, dtype: torch.dtype) -> Any:

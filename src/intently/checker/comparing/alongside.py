@@ -12,47 +12,51 @@ from torch import Tensor, nn
 
 from intently.checker.calling.subject import Subject
 from intently.checker.calling.understanding import understood
-from intently.checker.comparing.likeness import Inside, Whole, parted
+from intently.checker.comparing.likeness import parted
 from intently.checker.comparing.side_by_side import with_matrices
-from intently.checker.computing.cores import Examined
-from intently.checker.properties.trial import Property, by_position, first_place, part
+from intently.checker.examined import Examination, Intention, examined
+from intently.checker.properties.trial import NotToldError, Property, Trial, first_place, part
 from intently.checker.report.finding import Finding, merged
 from intently.checker.report.report import Report
 from intently.errors import ArgumentError, build
 
 
-def against(
-    report: Report, seen: Subject, cores: list[Examined], like: Any, inside: Inside
-) -> Report:
+def against(report: Report, mine: Examination, like: Any, meant: Intention) -> Report:
     """The report of a subject, with how it differs from a reference.
 
     Raises `ArgumentError` if the reference cannot be called with the same inputs, or has
     different weights that no name and no shape tells apart.
     """
+    seen = mine.subject
     like, told = _aligned(like, seen)
     other = _called_alike(like, seen)
     with torch.no_grad():
         one, two = seen.output(), other.output()
     same = max(seen.precision.same, other.precision.same)
     off = part(one, two)
-    theirs, known = inside(other)
-    excused = {f.name for f in known}
+    theirs = examined(other, meant)
+    excused = {f.name for f in theirs.findings}
     found = [f for f in report.findings if f.name not in excused]
-    computes = (*report.computes, *(f"the reference computes: {x.said}" for x in theirs))
+    computes = (*report.computes, *(f"the reference computes: {x.said}" for x in theirs.attentions))
     name = "like the reference"
     if off <= 10 * same:
         held = Property(name, True, told)
         return replace(
-            report, computes=computes, findings=tuple(found), properties=(*report.properties, held)
+            report,
+            computes=computes,
+            findings=tuple(found),
+            properties=(*report.properties, held),
+            unmeasured=(),
         )
-    said = _where(one, two, off, 10 * same) + (f" ({told})" if told else "")
-    whole = Whole(seen, seen.traced(), cores), Whole(other, other.traced(), theirs)
-    first = _first_module(*whole, 10 * same)
-    named = parted(*whole, 10 * same) or _constant_apart(one, two, 10 * same)
-    named = with_matrices(named, *whole)
+    trial = Trial(seen, False, one, mine)
+    said = _where(trial, two, off, 10 * same) + (f" ({told})" if told else "")
+    first = _first_module(mine, theirs, 10 * same)
+    named = parted(mine, theirs, 10 * same) or _constant_apart(trial, two, 10 * same)
+    named = with_matrices(named, mine, theirs)
     told_already = {f.name for f in found if f.kind == "mistake"}
     found = [f for f in found if f.name not in {x.name for x in named} - told_already]
     found += [f for f in named if f.name not in told_already]
+    found = with_matrices(found, mine, theirs)
     if not any(f.kind == "mistake" for f in found):
         found.append(Finding("differs-from-reference", said, where=first))
     held = Property(name, False, f"{said}{f'; first in {first}' if first else ''}")
@@ -61,31 +65,36 @@ def against(
     )
 
 
-def _where(one: Tensor, two: Tensor, off: float, same: float) -> str:
-    if one.shape != two.shape:
-        return f"the output is {tuple(one.shape)}, the reference's {tuple(two.shape)}"
-    return f"the output differs from the reference's by {off:.2g}{first_place(one, two, same)}"
+def _where(trial: Trial, two: Tensor, off: float, same: float) -> str:
+    if trial.first.shape != two.shape:
+        return f"the output is {tuple(trial.first.shape)}, the reference's {tuple(two.shape)}"
+    return f"the output differs from the reference's by {off:.2g}{first_place(trial, two, same)}"
 
 
-def _constant_apart(one: Tensor, two: Tensor, same: float) -> list[Finding]:
+def _constant_apart(trial: Trial, two: Tensor, same: float) -> list[Finding]:
     """Whether all rows differ by the same: the bias of the last projection."""
-    if one.shape != two.shape:
+    if trial.first.shape != two.shape:
         return []
-    off = by_position(one - two)
+    try:
+        off = trial.by_position(trial.first - two)
+    except NotToldError:
+        return []
     if float((off - off.mean((0, 1))).abs().max()) > same * float(two.abs().max()):
         return []
     said = "all rows differ by the same: the bias of the last projection is missing or differs"
     return [Finding("projection-bias-missing", said)]
 
 
-def _first_module(mine: Whole, theirs: Whole, same: float) -> str:
-    """The first operation with parameters whose output differs, if both run the same ones."""
-    one, two = mine.found.sources, theirs.found.sources
-    if [x.value.shape for x in one] != [x.value.shape for x in two]:
+def _first_module(mine: Examination, theirs: Examination, same: float) -> str:
+    """The first layer whose output differs, if both run the same ones."""
+    if mine.run is None or theirs.run is None:
         return ""
-    for a, b in zip(one, two):
-        if part(a.value, b.value) > same:
-            return a.weight.rpartition(".")[0]
+    one, two = list(mine.run.layers()), list(theirs.run.layers())
+    if [x.shape for _, x in one] != [x.shape for _, x in two]:
+        return ""
+    for (name, a), (_, b) in zip(one, two):
+        if part(a, b) > same:
+            return name.rpartition(".")[0]
     return ""
 
 

@@ -19,14 +19,15 @@ from torch import Tensor, nn
 from intently.checker.calling.fewer import OF_PADDING, without_context, without_masks
 from intently.checker.calling.raising import raised
 from intently.checker.calling.subject import Subject
-from intently.checker.comparing.likeness import Inside, Whole, parted
+from intently.checker.comparing.likeness import Inside, in_one, parted
 from intently.checker.comparing.side_by_side import with_matrices
+from intently.checker.examined import Examination
 from intently.checker.paths.generating import beams
-from intently.checker.paths.stepping import cache_shifts, held_wrongly, stepped
+from intently.checker.paths.stepping import differences, stepped
 from intently.checker.properties.back_ends import autocast, kernels
 from intently.checker.properties.derivatives import gradients, gradients_apart
 from intently.checker.properties.dropping import without_dropout
-from intently.checker.properties.trial import Property, Trial, by_position, first_place, part
+from intently.checker.properties.trial import Property, Trial, first_place, part
 from intently.checker.report.finding import Finding
 
 Same = Mapping[str, Any] | Callable[[Any], Any]
@@ -45,10 +46,6 @@ HELD |= {x: "bias" for x in ("bias-missing", "bias-other", "bias-slopes", "bias-
 RANDOM = "two equal calls differ"
 PLAIN = (Tensor, bool, int, float, str, type(None), torch.dtype)
 """Types of inputs that no call changes."""
-HELD_WRONGLY = ("cache-", "rotation-")
-"""How mistakes begin that misplace keys, so that rules of positions cannot be told from them."""
-OF_FORMULA = ("no-scale", "scale", "other-scale", "softmax-over")
-"""How mistakes begin that do not depend on the place of a key."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +60,7 @@ class Path:
 
 
 def compared(
-    trial: Trial, whole: Whole, inside: Inside, same: Sequence[Same]
+    trial: Trial, whole: Examination, inside: Inside, same: Sequence[Same]
 ) -> Iterator[tuple[Property, list[Finding]]]:
     """Each path of a subject: whether its output is the same, and what differs inside."""
     told: set[tuple[str, str]] = set()
@@ -80,17 +77,17 @@ def compared(
 
 
 def _with_fewer(
-    trial: Trial, whole: Whole, inside: Inside, told: set[tuple[str, str]]
+    trial: Trial, whole: Examination, inside: Inside, told: set[tuple[str, str]]
 ) -> Iterator[tuple[Property, list[Finding]]]:
     """Steps of a cache where no mask is given, and padding where no context is."""
     alone = without_context(whole.subject)
     if alone is not None:
         said = "without a context"
-        found = [replace(f, said=f"{said}: {f.said}") for f in inside(alone)[1]]
+        found = [replace(f, said=f"{said}: {f.said}") for f in inside(alone).findings]
         found = [f for f in found if f.kind == "mistake" and f.name in OF_PADDING]
         yield Property(said, not found, found[0].said if found else ""), found
     bare = without_masks(whole.subject)
-    made = None if bare is None else stepped(bare, (1,) * by_position(trial.first).shape[1])
+    made = None if bare is None else stepped(bare, (1,) * bare.inputs[bare.main].shape[1])
     if bare is None or made is None:
         return
     path = Path("without a mask and with a cache, in steps of 1", made, "a cache")
@@ -100,11 +97,11 @@ def _with_fewer(
     if off <= 10 * trial.same:
         yield Property(path.said, True), []
     else:
-        yield _one(path, plain, Whole(bare, bare.traced(), inside(bare)[0]), inside, told)
+        yield _one(path, plain, inside(bare), inside, told)
 
 
 def _one(
-    path: Path, trial: Trial, whole: Whole, inside: Inside, told: set[tuple[str, str]]
+    path: Path, trial: Trial, whole: Examination, inside: Inside, told: set[tuple[str, str]]
 ) -> tuple[Property, list[Finding]]:
     """One path, where ``told`` (name, place) was found on those before."""
     try:
@@ -127,38 +124,38 @@ def _one(
         kind = "hazard" if path.kind == "a cache" else found.kind
         found = replace(found, said=f"{path.said}, {found.said}", kind=kind)
         return Property(path.said, False, found.said), [found]
-    at = first_place(y, trial.first, same)
+    at = first_place(trial, y, same)
     said = f"{path.said}, the output differs by {off:.2g}{at}"
     symptom = {"a cache": "cached-step-differs", "a setting": "setting-matters"}.get(
         path.kind, "paths-differ"
     )
     held = Property(path.said, False, said)
-    if path.kind == "a cache":
-        found = _of_every_cache(path, whole)
-        if found and told.issuperset((f.name, f.where) for f in found):
-            return held, found
     try:
-        cores, wrong = inside(path.subject)
-        other = Whole(path.subject, path.subject.traced(), cores)
-        named = parted(other, whole, same)
+        other = inside(path.subject)
     except Exception:  # what cannot be followed inside is still wrong outside
-        other, named, wrong = None, [], []
-    wrong = [f for f in wrong if f.kind == "mistake"]
-    if other is not None and (path.kind == "a cache" or _in_steps(other)):
-        found = _of_steps(other, whole, named, wrong if path.kind == "a setting" else [])
-    elif path.kind == "a setting" and wrong:
-        found = [_in_one_path(f) for f in wrong]
-    else:
-        found = [_in_one_path(f) for f in named]
+        other = None
+    found = [] if other is None else _apart(path, other, whole, same)
     found = [replace(f, said=f"{path.said}: {f.said}") for f in found]
     if other is not None:
-        found = with_matrices(found, other, whole)
+        found = with_matrices(found, in_one(other, whole), whole)
     if path.kind == "a cache" and not any(name.startswith("gradient") for name, _ in told):
         more = gradients(replace(trial, subject=path.subject, first=y)).findings
         found += [replace(f, said=f"{path.said}, {f.said}", kind="hazard") for f in more]
     if path.most and not found and off < 4 * path.most:
         return Property(path.said, None, f"{said}, which may be rounding"), []
     return held, found or [Finding(symptom, said)]
+
+
+def _apart(path: Path, other: Examination, whole: Examination, same: float) -> list[Finding]:
+    """What differs inside on a path, by name."""
+    plain = {(f.name, f.where) for f in whole.findings}
+    wrong = [f for f in other.findings if f.kind == "mistake" and (f.name, f.where) not in plain]
+    steps = len(other.attentions) > len(whole.attentions)
+    if path.kind == "a cache" or steps:
+        return differences(other, whole, same)
+    if path.kind == "a setting" and wrong:
+        return [in_one_path(f) for f in wrong]
+    return [in_one_path(f) for f in parted(other, whole, same)]
 
 
 def _again(path: Path, trial: Trial, y: Tensor) -> str:
@@ -188,52 +185,7 @@ def _random(subject: Subject, same: float) -> bool:
     return part(made[1], made[0]) <= same < part(made[2], made[0])
 
 
-def _in_steps(path: Whole) -> bool:
-    """Whether an attention of a path is called several times."""
-    return any(x.weights is not None and len(x.weights.calls) > 1 for x in path.cores)
-
-
-def _of_every_cache(path: Path, whole: Whole) -> list[Finding]:
-    """What the caches of all attentions hold wrongly; [] if some other reason is to be found."""
-    try:
-        found = held_wrongly(Whole(path.subject, path.subject.traced(), []), whole)
-    except Exception:  # code that refuses to be followed
-        return []
-    if not {x.where for x in whole.cores} <= {f.where for f in found}:
-        return []
-    return [replace(f, said=f"{path.said}: {f.said}") for f in found]
-
-
-def _of_steps(
-    steps: Whole, whole: Whole, named: list[Finding], wrong: list[Finding]
-) -> list[Finding]:
-    """What steps get wrong: what their caches hold, or ``wrong`` of one path alone."""
-    plain = {f.name for x in whole.cores for f in x.findings}
-    new = [f for f in wrong if f.name not in plain]
-    held = cache_shifts(steps, whole, named)
-    told = {f.where for f in held if f.name.startswith(HELD_WRONGLY)}
-    if told:
-        return held + [f for f in new if f.where not in told or f.name.startswith(OF_FORMULA)]
-    if {f.name for f in new} - {"mask-other", "mask-missing"}:
-        return [_in_one_path(f) for f in wrong]
-    return _bias_lost(steps, whole) or held
-
-
-def _bias_lost(steps: Whole, whole: Whole) -> list[Finding]:
-    """Biases by distance of the whole pass that the steps of a setting have not."""
-    out = []
-    for a in whole.cores:
-        same = [b for b in steps.cores if b.where == a.where and b.explained is not None]
-        if a.explained is None or not a.explained.added or not same:
-            continue
-        added = [b.explained.added for b in same if b.explained is not None]
-        if a.explained.added not in added:
-            said = f"{a.explained.added} becomes {next(filter(None, added), 'no bias')}"
-            out.append(Finding("bias-offset-lost", said, where=a.where))
-    return out
-
-
-def _in_one_path(found: Finding) -> Finding:
+def in_one_path(found: Finding) -> Finding:
     """A finding of one path only, by what that path lacks."""
     held = HELD.get(found.name)
     return replace(found, name=f"{held}-in-one-path") if held else found
@@ -242,7 +194,7 @@ def _in_one_path(found: Finding) -> Finding:
 # --- the paths ----------------------------------------------------------------------------------
 
 
-def _paths(whole: Whole, trial: Trial, same: Sequence[Same]) -> Iterator[Path]:
+def _paths(whole: Examination, trial: Trial, same: Sequence[Same]) -> Iterator[Path]:
     subject = whole.subject
     for change in same:
         if callable(change):
@@ -257,7 +209,7 @@ def _paths(whole: Whole, trial: Trial, same: Sequence[Same]) -> Iterator[Path]:
         if name not in stated:
             inputs = {**subject.inputs, name: value}
             yield Path(f"with {name}={value}", replace(subject, inputs=inputs), "weights")
-    for said, other in kernels(subject, whole.found):
+    for said, other in kernels(subject, whole):
         yield Path(said, other, "a kernel")
     cast = autocast(trial)
     if cast is not None:
@@ -265,7 +217,7 @@ def _paths(whole: Whole, trial: Trial, same: Sequence[Same]) -> Iterator[Path]:
     training = _training(subject)
     if training is not None:
         yield Path("in training mode without dropout", training, "training")
-    t = by_position(trial.first).shape[1]
+    t = trial.subject.inputs[trial.subject.main].shape[1]
     for pieces in ((1,) * t, (t - 2, 1, 1), (t - 3, 3)) if t > 3 else ():
         made = stepped(subject, pieces)
         if made is None:

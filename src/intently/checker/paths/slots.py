@@ -1,28 +1,25 @@
-"""Which row and step each slot of a cache holds, as the products inside read it.
+"""Which row and step each slot of a cache holds, as gradients of the products inside read it.
 
-Queries, keys and values of the whole pass are replaced by random ones, and those of the steps by
-the same. Then each key in a step's product is a key of the whole pass: of a row, of a step, at a
-position. Where it is another than it should be, the cache is at fault, whatever else is wrong.
+Each query, key and value in a step's product is made of one row of what a projection made: of a
+row of the batch, in a step. How it is turned, beside the queries and keys of the whole pass, tells
+its position. Where one of these is another than it should be, the cache is at fault.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from intently.checker.comparing.likeness import Whole
-from intently.checker.computing.groups import Group, groups_of, scattered
-from intently.checker.computing.inside import as_read
-from intently.checker.computing.measuring import random_like
-from intently.checker.computing.replaying import Call
-from intently.checker.computing.tracing import Operation
+from intently.checker.examined import Examination
+from intently.checker.judging.judged import Judged
+from intently.checker.measuring.flow import NONE, Operand, Source, whole
 from intently.checker.report.finding import Finding
 
 LONGEST = 32
-"""Steps up to which every position is tried for every key."""
+"""Steps up to which every slot is read."""
 Place = tuple[int, int, int]
 """The row of the batch, the step that it was made in, and the position that it is turned to."""
 
@@ -41,98 +38,124 @@ class Step:
     v: list[list[Place | None]]
 
 
-def misread(steps: Whole, whole: Whole) -> Iterator[Finding]:
+def misread(steps: Examination, plain: Examination) -> Iterator[Finding]:
     """What the caches of attentions hold that they should not, one after the other."""
-    intents = {x.where: x.intent for x in whole.cores}
-    for where, read in _read(steps, whole):
-        intent = intents.get(where)
-        needed = None if intent is None else intent.allowed.any(1)
-        for name, said in _named(read, needed):
-            yield Finding(name, said, where=where)
+    for one in plain.attentions:
+        calls = [x for x in steps.attentions if x.where == one.where]
+        read = _read(calls, one, plain.subject.batch)
+        needed = None if one.intent is None else one.intent.allowed.any(1)
+        for name, said in _named(read, needed) if read else ():
+            yield Finding(name, said, where=one.where)
 
 
 # --- what is read ---------------------------------------------------------------------------------
 
 
-def _read(steps: Whole, whole: Whole) -> Iterator[tuple[str, list[Step]]]:
-    """For each attention that runs in steps, what each of them reads."""
-    b = whole.subject.batch
-    theirs = {g.where: g for g in groups_of(whole.found)}
-    pairs = [(g, theirs[g.where]) for g in groups_of(steps.found) if g.where in theirs]
-    pairs = [(a, w) for a, w in pairs if _in_turn(a) and len(w.cores) == 1]
-    if not pairs:
-        return
-    draw = torch.Generator().manual_seed(7)
-    numbers = dict.fromkeys(i for _, w in pairs for i in (w.q[0], w.k[0], w.v[0]))
-    values = {i: random_like(whole.found.sources[i].value, draw) for i in numbers}
-    rows = {i: x.reshape(b, -1, x.shape[-1]) for i, x in values.items()}
-    t = next(iter(rows.values())).shape[1]
-    if any(x.shape[1] != t for x in rows.values()):
-        return
-    given: dict[int, Tensor] = {}
-    for a, w in pairs:
-        for mine, other in ((a.q, w.q[0]), (a.k, w.k[0]), (a.v, w.v[0])):
-            parts = [steps.found.sources[i].value for i in mine]
-            if sum(x.numel() for x in parts) != rows[other].numel():
-                return  # steps that run earlier ones again
-            given |= dict(zip(mine, scattered(rows[other], parts, b)))
-    calls = steps.subject.calls(steps.found, given, _operations(a for a, _ in pairs))
-    moves = range(t) if whole.found.turned and t <= LONGEST else range(1)
-    moved: list[Mapping[Operation, Call]] = []
-    for by in moves:
-        shifted = {i: rows[i].roll(by, 1).reshape(x.shape) for i, x in values.items()}
-        wanted = _operations(w for _, w in pairs)
-        moved.append(whole.subject.calls(whole.found, shifted, wanted))
-    for a, w in pairs:
-        sides = [_places(x, w, b) for x in moved]
-        known = [torch.stack([x[n] for x in sides], 2) for n in range(3)]  # (b, t, by, n)
-        read, start = [], 0
-        for core, i in zip(a.cores, a.q):
-            n = steps.found.sources[i].value.numel() // (b * rows[w.q[0]].shape[-1])
-            parts = as_read(core, calls, b)
-            found = [_found(x, y, b, start) for x, y in zip(parts, known)]
-            read.append(Step(start, start + n, *found))
-            start += n
-        yield a.where, read
+def _read(calls: Sequence[Judged], one: Judged, b: int) -> list[Step]:
+    """What each step of an attention reads; [] if that cannot be told."""
+    a, t = one.attention, one.attention.weights.shape[-2]
+    if len(calls) < 2 or t > LONGEST or a.q is None or a.k is None:
+        return []
+    sides: dict[str, list[list[list[Place | None]]]] = {}
+    for name in "qkv":
+        own: Operand = getattr(a, name)
+        parts = [getattr(x.attention, name) for x in calls]
+        if any(x is None for x in parts):
+            return []
+        turned = _turned_rows(own)
+        found = _places(parts, turned, b, t)
+        if found is None:
+            return []
+        sides[name] = found
+    read, start = [], 0
+    for n, x in enumerate(calls):
+        stop = start + x.attention.weights.shape[-2]
+        read.append(Step(start, stop, sides["q"][n], sides["k"][n], sides["v"][n]))
+        start = stop
+    return read if start == t else []
 
 
-def _in_turn(group: Group) -> bool:
-    """Whether each call has queries, keys and values of its own."""
-    n = len(group.cores)
-    return n > 1 and n == len(group.q) == len(group.k) == len(group.v)
-
-
-def _operations(groups: Iterator[Group]) -> set[Operation]:
-    return {x for g in groups for c in g.cores for x in (c.scored, c.mixed)}
-
-
-def _places(calls: Mapping[Operation, Call], group: Group, b: int) -> list[Tensor]:
-    return [_directions(x) for x in as_read(group.cores[0], calls, b)]
-
-
-def _directions(x: Tensor) -> Tensor:
-    """Vectors (b, h, n, d) as (b, n, h · d), without their lengths."""
-    x = x / x.norm(dim=-1, keepdim=True).clamp(min=1e-30)
-    return x.transpose(1, 2).flatten(2)
-
-
-def _found(x: Tensor, known: Tensor, b: int, start: int) -> list[list[Place | None]]:
-    """The place of each vector, the likeliest if there are several."""
-    mine = _directions(x)
-    _, t, moves, _ = known.shape
-    if mine.shape[-1] != known.shape[-1]:
-        return [[None] * mine.shape[1] for _ in range(b)]
-    off = torch.cdist(mine.flatten(0, 1), known.flatten(0, 2))
-    near = (off < 1e-5).reshape(b, mine.shape[1], b, t, moves)
-    out: list[list[Place | None]] = [[None] * mine.shape[1] for _ in range(b)]
-    best: dict[tuple[int, int], tuple[bool, bool, int]] = {}
-    for row, slot, other, at, by in near.nonzero().tolist():
-        j = (at - by) % t  # ``known`` has at ``at`` what was made at j
-        rank = at != j, other != row, abs(j - start - slot)
-        if rank < best.get((row, slot), (True, True, 2 * t)):
-            best[row, slot] = rank
-            out[row][slot] = other, j, at
+def _turned_rows(x: Operand) -> list[Tensor] | None:
+    """What a direction of each row of an operand is in its source: alike where nothing turns it."""
+    if len(x.sources) != 1:
+        return None
+    y, source, out = whole(x.value), x.sources[0].value, []
+    for i in range(y.shape[2]):
+        found = _row(y, 0, i, [source])
+        if found is None:
+            return None
+        out.append(found[2])
     return out
+
+
+def _row(y: Tensor, b: int, i: int, sources: Sequence[Tensor]) -> tuple[int, int, Tensor] | None:
+    """The source that a row is made of, the row in it, and what a direction is there."""
+    way = torch.zeros_like(y)
+    way[b, 0, i] = torch.linspace(1, 2, y.shape[-1], dtype=y.dtype)
+    known = [x for x in sources if x.requires_grad]
+    if not y.requires_grad or len(known) != len(sources):
+        return None
+    got = torch.autograd.grad(y, list(sources), way, retain_graph=True, allow_unused=True)
+    best: tuple[int, int, Tensor] | None = None
+    top = max((float(g.abs().max()) for g in got if g is not None), default=0.0)
+    for n, g in enumerate(got):
+        if g is None or top == 0.0:
+            continue
+        flat = g.reshape(-1, g.shape[-1])
+        rows = (flat.abs().amax(-1) > max(NONE, 1e-9) * top).nonzero()[:, 0].tolist()
+        if len(rows) > 1 or (rows and best is not None):
+            return None
+        if rows:
+            row = flat[rows[0]]
+            best = n, rows[0], row[row.abs() > 1e-12 * top]
+    return best
+
+
+def _places(
+    parts: Sequence[Operand], turned: list[Tensor] | None, b: int, t: int
+) -> list[list[list[Place | None]]] | None:
+    """The places of all rows of an operand in each step; None if its sources are no steps."""
+    sources: dict[int, Source] = {}
+    for x in parts:
+        for s in x.sources:
+            sources[id(s.node)] = s
+    every = list(sources.values())
+    starts, total = [], 0
+    for s in every:
+        starts.append(total)
+        total += s.value.numel() // s.value.shape[-1] // b
+    if total != t:
+        return None
+    out: list[list[list[Place | None]]] = []
+    for x in parts:
+        y = whole(x.value)
+        rows: list[list[Place | None]] = []
+        for row in range(b):
+            rows.append([])
+            for i in range(y.shape[2]):
+                found = _row(y, row, i, [s.value for s in every])
+                if found is None:
+                    rows[-1].append(None)
+                    continue
+                n, flat, direction = found
+                size = every[n].value.numel() // every[n].value.shape[-1] // b
+                other, step = flat // size, starts[n] + flat % size
+                rows[-1].append((other, step, _position(direction, turned, step)))
+        out.append(rows)
+    return out
+
+
+def _position(direction: Tensor, turned: list[Tensor] | None, step: int) -> int:
+    """The position that a row is turned to; its own, if that explains it."""
+    if turned is None:
+        return step
+    size = direction.norm()
+    fits = [
+        i
+        for i, x in enumerate(turned)
+        if x.shape == direction.shape and bool((x - direction).norm() <= 1e-5 * size)
+    ]
+    return step if step in fits or not fits else min(fits, key=lambda i: abs(i - step))
 
 
 # --- what is wrong with it ------------------------------------------------------------------------

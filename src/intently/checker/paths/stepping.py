@@ -10,16 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from intently.checker.calling.applying import about
 from intently.checker.calling.subject import Subject, output_of
-from intently.checker.comparing.likeness import Whole
-from intently.checker.computing.cores import Examined
-from intently.checker.computing.intent import Intent
+from intently.checker.comparing.likeness import joined, pair
+from intently.checker.examined import Examination
+from intently.checker.judging.intent import Intent
+from intently.checker.judging.judged import Judged
+from intently.checker.judging.masks import counterexample
+from intently.checker.judging.sides import about
 from intently.checker.paths.slots import misread
 from intently.checker.report.finding import Finding
 
-MASKS = ("mask", "causal", "window", "padding")
-"""How the names of findings about masks begin."""
 PROJECTIONS = ("projection", "weight-transposed")
 """How the names of findings begin that other inputs of an attention bring about."""
 CACHES = ("past", "cache", "kv_cache", "past_key_values", "layer_past", "past_key_value", "state")
@@ -108,7 +108,7 @@ def _cache_name(subject: Subject) -> str | None:
 # --- what goes wrong in steps -------------------------------------------------------------------
 
 
-def held_wrongly(steps: Whole, whole: Whole) -> list[Finding]:
+def held_wrongly(steps: Examination, whole: Examination) -> list[Finding]:
     """What caches and positions of steps get wrong, as the products inside read it."""
     if _mixed(steps, whole):
         said = "keys or values come from the cache of another layer"
@@ -120,72 +120,64 @@ def held_wrongly(steps: Whole, whole: Whole) -> list[Finding]:
     return found
 
 
-def cache_shifts(steps: Whole, whole: Whole, named: list[Finding]) -> list[Finding]:
+def differences(steps: Examination, whole: Examination, same: float) -> list[Finding]:
     """Differences of cached steps from the whole pass, by the names of what caches get wrong."""
     found = held_wrongly(steps, whole)
-    names = {f.name for f in found}
-    if "cache-layers-exchanged" in names:
-        return found
-    if "position-offset-lost" in names:
-        named = [f for f in named if not f.name.startswith(PROJECTIONS)]
     told = {f.where for f in found}
-    named = [f for f in named if f.where not in told]
-    for a, b in zip(steps.cores, whole.cores):
-        if a.scores is None or b.scores is None or a.scores.seen.shape != b.scores.seen.shape:
+    if any(f.name == "cache-layers-exchanged" for f in found):
+        return found
+    moved = any(f.name == "position-offset-lost" for f in found)
+    for b in whole.attentions:
+        calls = [x for x in steps.attentions if x.where == b.where]
+        if not calls or b.where in told:
             continue
-        mine, theirs = a.scores.seen, b.scores.seen
-        if a.where in told or mine.equal(theirs) or _as_intended(a, b):
+        a = joined(calls, b)
+        mine, theirs = a.attention.shown, b.attention.shown
+        if mine.shape == theirs.shape and not torch.equal(mine, theirs):
+            found += _masked(a, b, [x.attention.weights.shape[-2] for x in calls])
             continue
-        calls = () if a.weights is None else a.weights.calls
-        if (
-            sum(calls) == mine.shape[-2]
-            and b.intent is not None
-            and mine.equal(_restarted(b.intent, calls))
-        ):
-            said = "the mask is aligned top-left: in each step, query 0 stands at key 0"
-            return [Finding("mask-top-left", said, where=a.where)]
-    for f in named:
-        pair = next(
-            ((a, b) for a, b in zip(steps.cores, whole.cores) if a.where == f.where), (None, None)
-        )
-        a, b = pair
-        right = a is not None and b is not None and _as_intended(a, b)
-        if not (right and f.name.startswith(MASKS)):
-            found.append(_in_steps(f, a, b))
-    return found
+        late = (x for x in calls if x.attention.weights.shape[-1] > 1)
+        for one in late:
+            for f in one.findings:
+                if f.kind == "mistake" and f.name not in {x.name for x in b.findings}:
+                    found.append(f)
+            break
+        for f in pair(a, b, steps, whole, same, first=False):
+            if not (moved and f.name.startswith(PROJECTIONS)):
+                found.append(_in_steps(f))
+    return merged_once(found)
 
 
-def _as_intended(steps: Examined, whole: Examined) -> bool:
-    """Whether the steps see what they should: then it is the whole pass that is wrong."""
-    if steps.scores is None or whole.intent is None:
-        return False
-    allowed = whole.intent.allowed
-    return steps.scores.seen.shape == allowed.shape and steps.scores.seen.equal(allowed)
+def merged_once(found: list[Finding]) -> list[Finding]:
+    """Each finding once for each place."""
+    return list({(f.name, f.where): f for f in reversed(found)}.values())[::-1]
 
 
-def _in_steps(f: Finding, a: Examined | None, b: Examined | None) -> Finding:
+def _masked(a: Judged, b: Judged, calls: Sequence[int]) -> list[Finding]:
+    """Keys that steps see otherwise than the whole pass."""
+    mine, theirs, where = a.attention.shown, b.attention.shown, b.where
+    intent = b.intent
+    if intent is not None and torch.equal(mine, intent.allowed):
+        return []  # it is the whole pass that is wrong
+    at, text = counterexample(mine, theirs)
+    if intent is not None and torch.equal(mine, _restarted(intent, calls)):
+        said = "the mask is aligned top-left: in each step, query 0 stands at key 0"
+        return [Finding("mask-top-left", said, where=where)]
+    more, less = bool((mine & ~theirs).any()), bool((theirs & ~mine).any())
+    if less and not more:
+        lost = "keys and values that are still needed are no longer seen"
+        return [Finding("cache-overwritten", f"{lost}; {text}", where=where, cell=at)]
+    windowed = intent is not None and any(p.name == "window" for p in intent.parts)
+    name = "window-off-in-cache" if windowed else "mask-in-cache"
+    return [Finding(name, text, where=where, cell=at)]
+
+
+def _in_steps(f: Finding) -> Finding:
     """One difference, as steps show it."""
-    if f.name.startswith("rotat") or f.name in ("rotary-base", "scores-other"):
-        if "twice" in f.said:
-            return replace(f, name="cache-rotated-twice")
+    if f.name.startswith("rota") or f.name == "scores-other":
         return replace(f, name="rotation-offset-lost")
     if f.name.startswith("bias-"):
         return replace(f, name="bias-offset-lost")
-    if a is None or b is None or a.scores is None or b.scores is None:
-        return f
-    if not f.name.startswith(MASKS):
-        return f
-    mine, theirs = a.scores.seen, b.scores.seen
-    if mine.shape != theirs.shape:
-        return f
-    more, less = bool((mine & ~theirs).any()), bool((theirs & ~mine).any())
-    if less and not more:
-        lost = "keys and values that are still needed are no longer in the cache"
-        return replace(f, name="cache-overwritten", said=f"{lost}; {f.said}")
-    if more and not less:
-        windowed = b.intent is not None and any(p.name == "window" for p in b.intent.parts)
-        name = "window-off-in-cache" if windowed else "mask-in-cache"
-        return replace(f, name=name)
     return f
 
 
@@ -199,27 +191,37 @@ def _restarted(intent: Intent, calls: Sequence[int]) -> Tensor:
     return out & (torch.arange(out.shape[-1]) <= rows[:, None])
 
 
-def _mixed(steps: Whole, whole: Whole) -> bool:
-    """Whether an attention of the steps has keys of projections that belong to several layers.
+def _mixed(steps: Examination, whole: Examination) -> bool:
+    """Whether an attention of the steps has keys of projections that belong to another layer."""
+    layers = {
+        x.where: {s.name for o in (x.attention.k, x.attention.v) if o for s in o.sources}
+        for x in whole.attentions
+    }
+    for x in steps.attentions:
+        own = {s.name for o in (x.attention.k, x.attention.v) if o for s in o.sources}
+        known = layers.get(x.where, own)
+        if len(own) > 1 and not own <= known and own & {n for y in layers.values() for n in y}:
+            return True
+    return False
 
-    One tensor may hold the keys and the values of a layer: values are among its keys then.
-    """
-    layers = [
-        {whole.found.sources[i].weight for i in core.left | core.right | core.values}
-        for core in whole.found.cores
-    ]
-    keys = ({steps.found.sources[i].weight for i in core.right} for core in steps.found.cores)
-    return not all(len(own) < 2 or any(own <= layer for layer in layers) for own in keys)
 
-
-def _first_embedding(steps: Whole, whole: Whole) -> bool:
-    """Whether the first operation with parameters that differs is an embedding."""
-    for source in whole.found.sources:
-        parts = [x.value for x in steps.found.sources if x.weight == source.weight]
-        made = [x for x in parts if x.ndim == source.value.ndim]
-        if not made or source.operation[0] != "aten::embedding":
+def _first_embedding(steps: Examination, whole: Examination) -> bool:
+    """Whether the steps read other rows of an embedding than the whole pass."""
+    if steps.run is None or whole.run is None:
+        return False
+    made: list[dict[str, list[Tensor]]] = []
+    for run in (steps.run, whole.run):
+        found: dict[str, list[Tensor]] = {}
+        for node, x in run.results.items():
+            if node.name == "embedding" and x.ndim > 1:
+                names = [n for _, v in node.views if (n := run.name_of(v))]
+                found.setdefault(names[0] if names else "", []).append(x.detach())
+        made.append(found)
+    for name, (first, *more) in made[1].items():
+        parts = [x for x in made[0].get(name, []) if x.ndim == first.ndim]
+        if more or not parts:
             continue
-        joined = torch.cat(made, -2)
-        if joined.shape != source.value.shape or not torch.equal(joined, source.value):
+        together = torch.cat(parts, -2)
+        if together.shape != first.shape or not torch.equal(together, first):
             return True
     return False

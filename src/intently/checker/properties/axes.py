@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from intently.checker.calling.applying import about
 from intently.checker.calling.subject import Subject
+from intently.checker.judging.sides import about
 
 
 def first_row(x: Any, batch: int) -> Any:
@@ -38,13 +38,6 @@ def nobodys(subject: Subject, y: Tensor) -> Tensor:
         if real is not None and tuple(real.shape) == tuple(y.shape[:2]):
             out = out | ~real[..., None]
     return out
-
-
-def axis_of_time(x: Tensor, role: str) -> int:
-    """The axis of positions of an input."""
-    if x.ndim == 4:
-        return 2
-    return 1 if x.ndim == 3 or not x.is_floating_point() else 0
 
 
 def real_keys(mask: Any, meaning: str, subject: Subject) -> Tensor | None:

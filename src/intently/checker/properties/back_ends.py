@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from intently.checker.calling.subject import Subject
-from intently.checker.computing.tracing import FUSED, Found
+from intently.checker.examined import Examination
 from intently.checker.precision import HALF
 from intently.checker.properties.shorter import rounded, shortened
 from intently.checker.properties.trial import Trial, part
@@ -32,11 +32,11 @@ FAST = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder
 """Modules of PyTorch with a fused fast path."""
 
 
-def kernels(subject: Subject, found: Found) -> Iterator[tuple[str, Subject]]:
+def kernels(subject: Subject, whole: Examination) -> Iterator[tuple[str, Subject]]:
     """The subject on other kernels of PyTorch, and what these are called."""
     if subject.module is not None and any(isinstance(m, FAST) for m in subject.module.modules()):
         yield "without the fast path of PyTorch", _within(subject, _without_fast_path)
-    if any(core.scored[0].startswith(f"aten::{FUSED}") for core in found.cores):
+    if whole.run is not None and any(x.name == "_safe_softmax" for x in whole.run.results):
         plain = partial(sdpa_kernel, [SDPBackend.MATH])
         yield "with the math kernel of scaled_dot_product_attention", _within(subject, plain)
     config = getattr(subject.module, "config", None)

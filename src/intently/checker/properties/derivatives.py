@@ -22,7 +22,13 @@ def gradients(trial: Trial) -> Property:
         n: subject.inputs[n] for n in subject.contents if subject.inputs[n].is_floating_point()
     }
     if module is not None:
-        tensors |= {n: p for n, p in module.named_parameters() if p.requires_grad}
+        padded = {
+            f"{n}.weight".lstrip(".")
+            for n, m in module.named_modules()
+            if isinstance(m, nn.Embedding) and m.padding_idx is not None
+        }
+        held = module.named_parameters()
+        tensors |= {n: p for n, p in held if p.requires_grad and n not in padded}
     step, little = {torch.double: (1e-5, 1e-4), torch.float: (1e-2, 0.1)}.get(
         subject.precision.dtype, (0.0, 0.0)
     )
@@ -35,7 +41,7 @@ def gradients(trial: Trial) -> Property:
     }
     with torch.enable_grad(), subject.running():
         y = trial.output(**leaves)
-        if not y.requires_grad and not subject.traced().cores:
+        if not y.requires_grad and (subject.foreign or not trial.whole.attentions):
             return Property("gradients", None, "computed outside PyTorch")
         if not y.requires_grad:
             said = "no gradient reaches any input: it runs without gradients"
@@ -50,10 +56,11 @@ def gradients(trial: Trial) -> Property:
     if abs(every - sum(mine.values())) <= little / 100 * sum(map(abs, mine.values())):
         return Property("gradients", True)
     wrong: dict[str, float] = {}
+    total = max(abs(every), *map(abs, mine.values()), little)
     for name, x in tensors.items():
         numeric = _numeric(trial, {name: x}, ways, out, step)
         size = max(abs(numeric), abs(mine[name]))
-        if size < little / 1000 or abs(numeric - mine[name]) <= little * (size + 1e-3):
+        if size < 1e-3 * total or abs(numeric - mine[name]) <= max(little, 0.03) * (size + 1e-3):
             continue
         finer = _numeric(trial, {name: x}, ways, out, step / 4)
         settled = 4 if subject.precision is EXACT else 50

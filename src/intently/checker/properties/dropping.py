@@ -23,8 +23,8 @@ class _WithoutDropout(TorchDispatchMode):
             raise RuntimeError("it draws random numbers beside dropout, to drop whole layers, say")
         if name == "aten::native_dropout":
             return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
-        if name == "aten::bernoulli_":  # kept with p, then divided by p
-            return args[0].fill_(args[1] if len(args) > 1 else 1.0)
+        if name == "aten::bernoulli_":  # kept with p (0.5 if not given), then divided by p
+            return args[0].fill_(args[1] if len(args) > 1 else 0.5)
         return func(*args, **(kwargs or {}))
 
 

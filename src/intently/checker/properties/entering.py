@@ -1,19 +1,17 @@
-"""What enters an attention: queries that are scaled before their projection, inputs that leak."""
+"""What enters an attention: later inputs that leak, projections that are not used or exchanged."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
-from intently.checker.calling.changes import changed_at
-from intently.checker.calling.subject import Subject
-from intently.checker.computing.tracing import Found
-from intently.checker.properties.axes import axis_of_time
-from intently.checker.properties.trial import Property, Trial, broken, by_position, difference
+from intently.checker.measuring.flow import Operand, whole
+from intently.checker.measuring.run import memory
+from intently.checker.measuring.scores import gradient
+from intently.checker.properties.trial import Property, Trial, broken
 from intently.checker.report.finding import Finding
 
 BESIDE = "causal before the attention"
@@ -27,102 +25,136 @@ SIDES = (
 """How projections are called."""
 
 
-def scaled_before(
-    subject: Subject, found: Found, q: int, k: int, width: int, where: str
-) -> Finding | None:
-    """The finding that the input of the queries' projection is scaled, as scores are again."""
-    entry = _entered(found, q)
-    if entry is None or q == k or found.sources[q].operation == ("", 0):
-        return None
-    others = [_entered(found, k), subject.inputs.get(subject.main)]
-    for x in others:
-        if not isinstance(x, Tensor) or x.numel() != entry.numel() or not x.is_floating_point():
-            continue
-        x = x.reshape(entry.shape)
-        factor = float((x * entry).sum() / (x * x).sum().clamp(min=1e-30))
-        same = float((entry - factor * x).abs().max()) <= 1e-6 * float(entry.abs().max())
-        if same and math.isclose(factor, width**-0.5, rel_tol=1e-4):
-            said = f"what is projected to queries is divided by √{width}, and so are the scores"
-            return Finding("scale-one-over-d", said, where=where)
-    return None
-
-
-def _entered(found: Found, number: int) -> Tensor | None:
-    """What enters a projection, through the sum with its bias where that is a step of its own."""
-    entry = found.sources[number].entry
-    for before in reversed(found.sources[:number]):
-        if entry is None or before.entry is None or before.value.numel() != entry.numel():
-            continue
-        if torch.equal(before.value.reshape(entry.shape), entry):
-            entry = before.entry
-    return entry
-
-
 def nothing_later_enters(trial: Trial) -> Property:
     """Under a causal mask, nothing later enters the queries, keys and values of the first."""
-    subject = trial.subject
-    if not trial.causal or len(subject.of("x", "ids")) != 1 or subject.of("q", "k", "v"):
+    subject, run = trial.subject, trial.whole.run
+    own = [x for x in trial.whole.attentions if x.side == "self"]
+    if not trial.causal or not own or run is None or len(subject.of("x", "ids")) != 1:
         return Property(BESIDE, None)
-    x, b = subject.inputs[subject.main], subject.batch
-    t = by_position(trial.first).shape[1]
-    changed = changed_at(x, axis_of_time(x, subject.roles[subject.main]), -1)
-    one, two = (subject.traced(**{subject.main: y}) for y in (x, changed))
-    if not one.cores or len(one.sources) != len(two.sources):
+    x = next((y for n, y in _inputs(trial) if n == subject.main), None)
+    if x is None or not x.is_floating_point() or not x.requires_grad:
         return Property(BESIDE, None)
-    core = one.cores[0]
-    for i in sorted(core.left | core.right | core.values):
-        rows = [_rows(run.sources[i].value, b, t, subject.sequence_first) for run in (one, two)]
-        if rows[0] is None or rows[1] is None:
+    a, axis = own[0].attention, subject.time(subject.main)
+    for name in "qkv":
+        operand: Operand | None = getattr(a, name)
+        if operand is None:
             continue
-        off = float(difference(rows[1], rows[0])[:, :-1].amax())
-        if off > trial.same:
-            said = f"what enters the attention at step 0 … {t - 2} changes by {off:.2g} with the "
-            said += f"last input, before any key is attended to ({one.sources[i].weight})"
+        y = whole(operand.value)
+        if y.shape[2] != x.shape[axis] or y.shape[2] < 2:
+            continue
+        way = torch.zeros_like(y)
+        way[0, :, 0] = torch.linspace(1, 2, y.shape[-1], dtype=y.dtype)
+        g = gradient(y, x, way)
+        if g is None:
+            continue
+        flow = g.movedim(axis, 0).flatten(1).abs().amax(-1)
+        if float(flow[1:].amax()) > 1e-9 * float(flow.max().clamp(min=1e-300)):
+            j = int(flow[1:].argmax()) + 1
+            said = f"what enters the attention at step 0 changes with input {j}, "
+            said += f"before any key is attended to ({operand.name or name})"
             return broken(BESIDE, said, "leak-later")
     return Property(BESIDE, True)
 
 
-def _rows(x: Tensor, b: int, t: int, sequence_first: bool) -> Tensor | None:
-    """The output of a projection as (b, t, n)."""
-    if x.numel() % (b * t) or x.shape[0] not in (b, t, b * t):
+def across_the_batch(trial: Trial) -> Property | None:
+    """The mistake that keys of one row are those of several rows of the batch, if it is one.
+
+    Where no layout is stated and no example given, the first axis may be that of time.
+    """
+    subject = trial.subject
+    if not subject.given or subject.layout or subject.sequence_first or subject.batch < 2:
         return None
-    if x.ndim == 3 and {x.shape[0], x.shape[1]} != {b, t}:
+    if subject.module is None or subject.inputs[subject.main].ndim != 3:
         return None
-    if x.ndim > 3:  # heads may stand before the steps, as behind a norm of queries
-        steps = [axis for axis in range(x.ndim - 1) if x.shape[axis] == t]
-        if x.shape[0] != b or b == t or len(steps) != 1:
-            return None
-        x = x.movedim(steps[0], 1).flatten(2)
-    first = sequence_first if x.ndim == 2 or b == t else x.shape[0] == t
-    x = x.reshape(t, b, -1).transpose(0, 1) if first else x.reshape(b, t, -1)
-    return x if t > 1 else None
+    for name, x in _inputs(trial):
+        if name != subject.main or not x.requires_grad:
+            continue
+        for one in trial.whole.attentions:
+            k = one.attention.k
+            if k is None or name not in one.attention.inputs.get("k", ()):
+                continue
+            y = whole(k.value)
+            way = torch.zeros_like(y)
+            way[0] = torch.randn(y[0].shape, dtype=y.dtype)
+            g = gradient(y, x, way)
+            if g is None:
+                continue
+            flow = g.flatten(1).abs().amax(-1)
+            rows = int((flow > 1e-9 * flow.max()).sum())
+            if rows > 1 and x.shape[0] <= max(2, len(y)):
+                said = f"a query attends to keys of {rows} rows of the batch (axis 0 of {name}); "
+                said += "if that is time, state layout="
+                exchanged = rows == len(x) == y.shape[2]
+                slug = "batch-and-sequence-exchanged" if exchanged else "batch-mixed"
+                return broken("batch", said, slug, one.where)
+            break
+    return None
+
+
+def _inputs(trial: Trial) -> Iterable[tuple[str, Tensor]]:
+    run = trial.whole.run
+    assert run is not None
+    for node, x in run.results.items():
+        name = run.input_names.get(memory(x)) if node.name == "given" else None
+        if name:
+            yield name, x
 
 
 def projections_named(trial: Trial) -> Property:
-    """Values come from what is called values, and biases beside weights are used."""
+    """Values come from what is called values, and projections and their biases are used."""
     name, subject = "projections", trial.subject
-    if subject.module is None:
+    if subject.module is None or trial.whole.run is None:
         return Property(name, None)
-    found = subject.traced()
-    for core in found.cores:
-        keys, values = (
-            _called(found.sources[i].weight for i in x)
-            for x in (core.left | core.right, core.values)
-        )
-        if values in ("q", "k") and "v" in keys:
-            where = found.sources[min(core.values)].weight
-            said = f"values come from `{where}`, and a projection of values makes queries or keys"
+    idle = _idle(trial)
+    for one in trial.whole.attentions:
+        a = one.attention
+        if a.q is None or a.k is None:
+            continue
+        sides = {n: called(o.name.split(", ")) for n, o in (("q", a.q), ("k", a.k), ("v", a.v))}
+        nodes = {n: {x.node for x in o.sources} for n, o in (("q", a.q), ("k", a.k), ("v", a.v))}
+        alike = {
+            n: [m for m in "qkv" if m != n and nodes[m] == nodes[n] and _same_reads(a, m, n)]
+            for n in "kqv"
+        }
+        for what, found in (("v", "values-are-"), ("k", "keys-are-"), ("q", "queries-are-")):
+            unused = next((x for x in idle if called([x]) == what), "")
+            if unused and alike[what]:
+                other = {"q": "queries", "k": "keys", "v": "values"}[alike[what][0]]
+                said = f"{found.rstrip('-')} {other}: `{unused}` has no effect"
+                slug = found + other
+                slug = (
+                    slug
+                    if slug in ("values-are-keys", "values-are-queries")
+                    else "keys-are-queries"
+                )
+                return broken(name, said.replace("-are", " are"), slug, one.where)
+        if not idle and alike["v"] == ["k"] and _part_unused(trial, a.v.name):
+            said = f"values are keys: a part of `{a.v.name}` has no effect"
+            return broken(name, said, "values-are-keys", one.where)
+        if sides["v"] in ("q", "k") and "v" in sides["q"] + sides["k"]:
+            said = (
+                f"values come from `{a.v.name}`, and a projection of values makes queries or keys"
+            )
             held = Finding("projections-exchanged", said, "hazard")
             return Property(name, False, said, (held,))
-    idle = _idle_bias(trial)
-    if idle:
-        said = f"`{idle}` has no effect, and the weight beside it has"
-        held = Finding("projection-bias-missing", said, "hazard")
-        return Property(name, False, said, (held,))
+    bias = next((x for x in idle if x.endswith("bias")), "")
+    weight = bias.removesuffix("bias") + "weight"
+    held = dict(subject.module.named_parameters())
+    if bias and weight in held and weight not in idle and held[weight].ndim == 2:
+        said = f"`{bias}` has no effect, and the weight beside it has"
+        found = Finding("projection-bias-missing", said, "hazard")
+        return Property(name, False, said, (found,))
     return Property(name, True)
 
 
-def _called(names: Iterable[str]) -> str:
+def _same_reads(a: object, m: str, n: str) -> bool:
+    one, two = getattr(a, m), getattr(a, n)
+    if not one.reads or not two.reads:
+        return True
+    return len(one.reads) == len(two.reads) and all(map(torch.equal, one.reads, two.reads))
+
+
+def called(names: Iterable[str]) -> str:
     """Of which operands the names of projections tell: ``q``, ``k``, ``v``, joined; "" if none."""
     found = set[str]()
     for name in names:
@@ -131,22 +163,30 @@ def _called(names: Iterable[str]) -> str:
     return "".join(sorted(found))
 
 
-def _idle_bias(trial: Trial) -> str:
-    """A bias that no output comes from, beside a matrix that is used; "" if there is none."""
+def _part_unused(trial: Trial, name: str) -> bool:
+    """Whether a third or a half of a fused projection's rows get no gradient at all."""
+    module = trial.subject.module
+    held = dict(module.named_parameters()) if module is not None else {}
+    weight = held.get(name.removesuffix("bias") + "weight", held.get(name))
+    if weight is None or weight.ndim != 2 or not weight.requires_grad:
+        return False
+    with torch.enable_grad():
+        y = trial.output()
+        (g,) = torch.autograd.grad(y.pow(2).sum(), [weight], allow_unused=True)
+    idle = 0 if g is None else int((g == 0).all(-1).sum())
+    return idle * 2 == len(weight) or idle * 3 == len(weight)
+
+
+def _idle(trial: Trial) -> list[str]:
+    """The parameters that no output comes from."""
     module = trial.subject.module
     assert module is not None
     held = {n: p for n, p in module.named_parameters() if p.requires_grad}
-    pairs = {
-        n: n.removesuffix("bias") + "weight"
-        for n in held
-        if n.endswith("bias") and n.removesuffix("bias") + "weight" in held
-    }
-    pairs = {n: w for n, w in pairs.items() if held[w].ndim == 2}
-    if not pairs:
-        return ""
+    if not held:
+        return []
     with torch.enable_grad():
         y = trial.output()
-        every = [held[n] for n in (*pairs, *pairs.values())]
-        got = torch.autograd.grad(y.sum(), every, allow_unused=True)
-    n = len(pairs)
-    return next((b for b, x, w in zip(pairs, got[:n], got[n:]) if x is None and w is not None), "")
+        if not y.requires_grad:
+            return []
+        got = torch.autograd.grad(y.sum(), list(held.values()), allow_unused=True)
+    return [n for n, g in zip(held, got) if g is None]

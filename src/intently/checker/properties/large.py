@@ -2,68 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import torch
-from torch import Tensor
 
-from intently.checker.computing.cores import Examined
+from intently.checker.examined import Examination
+from intently.checker.measuring.attention import Attention, attentions, followed
 from intently.checker.properties.trial import Property
 from intently.checker.report.examples import around, formula
 from intently.checker.report.finding import Finding
 
 CLEAR = 0.99
 """The weight from which a key counts as the one that a row attends."""
-RESIDUAL = 1e-4
-"""Scores that are known less well say nothing of large ones."""
+LARGE = 100.0
+"""By what queries and keys are multiplied."""
 
 
-def large_scores(cores: Iterable[Examined]) -> Property:
+def large_scores(whole: Examination) -> Property:
     """Each attention attends to the key with the largest score, and no hidden one."""
-    found: list[Finding] = []
+    subject, name = whole.subject, "large scores"
+    names = [n for n in subject.of("q", "k") if subject.inputs[n].is_floating_point()]
+    if len(names) < 2 or any(f.kind == "mistake" for f in whole.findings):
+        return Property(name, None)
+    try:
+        run, made = followed(subject, **{n: subject.inputs[n] * LARGE for n in names})
+        found = attentions(run, made, subject.batch)
+    except Exception:  # whatever the code does with large numbers
+        return Property(name, None)
+    wrong: list[Finding] = []
     tried = 0
-    for core in cores:
-        expected = _expected(core)
-        if expected is not None and core.weights is not None and core.weights.large is not None:
-            tried += 1
-            found += _apart(core, expected, core.weights.large[0])
-    if found:
-        return Property("large scores", False, found[0].said, tuple(found))
-    return Property("large scores", True if tried else None)
+    for one, now in zip(whole.attentions, found):
+        a = one.attention
+        if a.slope is None or a.axis != "keys" or now.product is None or a.soft is not None:
+            continue
+        tried += 1
+        wrong += _apart(a, now)
+    if not wrong and len(found) < len(whole.attentions):
+        tried = 0
+    if wrong:
+        return Property(name, False, wrong[0].said, tuple(wrong))
+    return Property(name, True if tried else None)
 
 
-def _expected(core: Examined) -> Tensor | None:
-    """The weights of the draw with large scores; None where its scores are not known."""
-    scores, weights = core.scores, core.weights
-    if scores is None or weights is None or weights.large is None:
-        return None
-    usual = scores.axis == "keys" or scores.extra is not None
-    if not usual or scores.residual > RESIDUAL or scores.split or scores.after:
-        return None
-    _, q, k = weights.large
-    return formula(scores, scores.score(q.double(), k.double()))
-
-
-def _apart(core: Examined, expected: Tensor, found: Tensor) -> Iterator[Finding]:
-    assert core.scores is not None
+def _apart(a: Attention, now: Attention) -> Iterator[Finding]:
+    assert now.product is not None
+    expected, w = formula(a, now.product, a.shown), now.weights
+    if expected.shape != w.shape:
+        return
     clear = expected.amax(-1, keepdim=True) > CLEAR
-    lost = clear & ~found.isfinite()
+    lost = clear & ~w.isfinite()
     if bool(lost.any()):
         b, h, i, j = lost.nonzero()[0].tolist()
         said = f"with scores of about 10,000, the output of query {i} is not finite"
         said += f" (batch row {b}, head {h})"
-        yield Finding("large-scores", said, "hazard", core.where, (b, h, i, j))
+        yield Finding("large-scores", said, "hazard", a.where, (b, h, i, j))
         return
-    hidden = ~core.scores.seen & (found > 1 - CLEAR)
-    wrong = hidden if bool(hidden.any()) else clear & ((expected - found).abs() > CLEAR / 2)
+    hidden = ~a.shown & (w > 1 - CLEAR)
+    wrong = hidden if bool(hidden.any()) else clear & ((expected - w).abs() > CLEAR / 2)
     if not bool(wrong.any()):
         return
     at = tuple(wrong.nonzero()[0].tolist())
-    cell, example = around(at, expected, torch.where(found.abs() < 1e-9, 0.0, found))
+    cell, example = around(at, expected, torch.where(w.abs() < 1e-9, 0.0, w))
     if bool(hidden.any()):
         said = f"with scores of about 10,000, query {at[2]} attends to hidden key {at[3]}:"
         said += " the number that the mask adds is too small"
-        yield Finding("mask-too-weak", said, "hazard", core.where, cell, example=example)
+        yield Finding("mask-too-weak", said, "hazard", a.where, cell, example=example)
         return
     said = f"with scores of about 10,000, query {at[2]} does not attend to the highest-scoring key"
-    yield Finding("large-scores", said, "hazard", core.where, cell, example=example)
+    yield Finding("large-scores", said, "hazard", a.where, cell, example=example)

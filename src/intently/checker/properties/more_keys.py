@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from intently.checker.calling.subject import Subject
-from intently.checker.computing.intent import reach
-from intently.checker.properties.axes import axis_of_time
+from intently.checker.judging.intent import reach
 from intently.checker.report.finding import Finding
 from intently.core.masks import Mask
 
@@ -17,15 +17,17 @@ MORE = 3
 """How many keys come before those of the queries' own steps."""
 
 
-def with_more_keys(subject: Subject, mask: Mask) -> Subject | None:
+def with_more_keys(subject: Subject, mask: Any) -> Subject | None:
     """The subject with more keys than queries, and with more of both than a window holds."""
+    if not isinstance(mask, Mask):
+        return None
     names = [subject.of(role) for role in ("q", "k", "v")]
     if any(len(n) != 1 for n in names) or len(subject.contents) != 3:
         return None
     draw, made = torch.Generator().manual_seed(7), dict(subject.inputs)
     for role, (name,) in zip(("q", "k", "v"), names):
         x: Tensor = subject.inputs[name]
-        axis = axis_of_time(x, role)
+        axis = subject.time(name)
         shape = list(x.shape)
         shape[axis] = max(shape[axis], reach(mask) + 3) + MORE * (role != "q")
         made[name] = torch.randn(shape, generator=draw, dtype=x.dtype)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from intently.checker.calling.subject import Subject
-from intently.checker.precision import EXACT
+from intently.checker.examined import Examination
 from intently.checker.properties.axes import nobodys
 from intently.checker.report.finding import Finding
 
@@ -24,6 +24,10 @@ class Property:
     findings: tuple[Finding, ...] = ()
 
 
+class NotToldError(Exception):
+    """The positions of an output could not be told from what flows into it."""
+
+
 @dataclass(frozen=True)
 class Trial:
     """What properties are tried with: the subject, what it should do, and the first output."""
@@ -31,7 +35,19 @@ class Trial:
     subject: Subject
     causal: bool
     first: Tensor
-    same: float = EXACT.same
+    whole: Examination
+
+    @property
+    def same(self) -> float:
+        """The largest relative difference of outputs that are the same."""
+        return self.subject.precision.same
+
+    def by_position(self, y: Tensor) -> Tensor:
+        """An output as (b, t, n), by the rows that flow into it; raises `NotToldError`."""
+        rows = self.whole.rows
+        if rows is None or y.shape != self.first.shape:
+            raise NotToldError
+        return rows.of(y)
 
     def output(self, **changed: Any) -> Tensor:
         """The output with some inputs changed."""
@@ -42,15 +58,6 @@ class Trial:
         if y.ndim != 3 or y.shape != self.first.shape:
             return y
         return torch.where(nobodys(self.subject, y), self.first, y)
-
-
-def by_position(y: Tensor) -> Tensor:
-    """An output (b, t, n), (b, h, t, e) or an image (b, c, height, width) as (b, t, n)."""
-    if y.ndim == 4:
-        return y.transpose(1, 2).flatten(2)
-    if y.ndim == 2:
-        return y[None]
-    return y
 
 
 def difference(a: Tensor, b: Tensor) -> Tensor:
@@ -66,11 +73,13 @@ def part(a: Tensor, b: Tensor) -> float:
     return float(difference(a, b).amax()) if a.shape == b.shape and a.numel() else torch.inf
 
 
-def first_place(a: Tensor, b: Tensor, same: float) -> str:
-    """Where two outputs differ first, in words; "" if their shapes differ."""
-    if a.shape != b.shape:
+def first_place(trial: Trial, y: Tensor, same: float) -> str:
+    """Where an output differs first from that of the plain call; "" if that cannot be told."""
+    try:
+        off = difference(trial.by_position(y), trial.by_position(trial.first))
+    except NotToldError:
         return ""
-    row, i = (difference(by_position(a), by_position(b)) > same).any(-1).nonzero()[0].tolist()
+    row, i = (off > same).any(-1).nonzero()[0].tolist()
     return f", first at position {i} of row {row}"
 
 

@@ -7,6 +7,12 @@ from dataclasses import dataclass
 
 from intently.checker.catalogue import CATALOGUE, Kind
 
+MORE = (
+    'pass inputs= (an example call), layout= (such as "tbc") or returns= ("scores" or "weights"), '
+    "and state more: mask=, bias=, scale="
+)
+"""What to do about something that was not measured."""
+
 
 @dataclass(frozen=True)
 class Example:
@@ -33,7 +39,8 @@ class Finding:
     """One finding: its ``name`` in the catalogue, and in a sentence what was seen where.
 
     ``cell`` is the smallest counterexample as (batch row, head, query, key), as far as it has one;
-    ``fit`` the relative residual that the explanation leaves.
+    ``fit`` the relative residual that the explanation leaves; ``line`` the file and line of the
+    product in the code that is examined.
     """
 
     name: str
@@ -43,6 +50,7 @@ class Finding:
     cell: tuple[int, ...] = ()
     fit: float | None = None
     example: Example | None = None
+    line: str = ""
 
     @property
     def title(self) -> str:
@@ -56,7 +64,8 @@ class Finding:
 
     def __str__(self) -> str:
         at = f"{self.where}: " if self.where else ""
-        return f"{self.kind}: {at}{self.said} [{self.name}]"
+        line = f" at {self.line}" if self.line else ""
+        return f"{self.kind}: {at}{self.said} [{self.name}]{line}"
 
 
 def merged(findings: list[Finding]) -> tuple[Finding, ...]:
@@ -69,9 +78,9 @@ def merged(findings: list[Finding]) -> tuple[Finding, ...]:
 
 def alike(findings: Iterable[Finding]) -> list[tuple[Finding, ...]]:
     """Findings that say the same of several places, together, in the order of the first."""
-    out: dict[tuple[str, str, str], list[Finding]] = {}
+    out: dict[tuple[str, ...], list[Finding]] = {}
     for f in findings:
-        out.setdefault((f.kind, f.name, f.said), []).append(f)
+        out.setdefault((f.kind, f.name, f.said, f.line), []).append(f)
     return [tuple(x) for x in out.values()]
 
 

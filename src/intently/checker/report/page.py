@@ -10,7 +10,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from intently.checker.report.finding import Example, Finding, alike, places
+from intently.checker.report.finding import MORE, Example, Finding, alike, places
 from intently.foundation import files
 from intently.show.page.script import source
 from intently.show.page.writing import destination, head
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from intently.checker.report.report import Report
 
 CLASSES = {True: ("holds", "✓"), False: ("broken", "✗"), None: ("idle", "–")}
+LOOKS = {True: "verdict", False: "verdict wrong", None: "verdict unmeasured"}
 
 
 def write(report: Report, path: str | os.PathLike[str]) -> Path:
@@ -39,12 +40,15 @@ def parts(report: Report) -> Iterator[str]:
     yield '<body>\n<div class="intently">\n<header class="bar">\n'
     yield f"<h1><svg{mark}</svg><span>{escape(title)}</span></h1>\n</header>\n"
     yield '<main><div class="examined">\n<section>\n'
-    look = "verdict" if report.ok else "verdict wrong"
-    yield f'<p class="{look}">{escape(_first_up(report.verdict))}</p>\n'
+    yield f'<p class="{LOOKS[report.ok]}">{escape(_first_up(report.verdict))}</p>\n'
     understood = _marked(escape(_first_up(report.understood)))
     yield f'<p class="understood">{understood}</p>\n</section>\n'
     for first, *others in alike(report.findings):
         yield from _finding(replace(first, where=places((first, *others))))
+    if report.reasons:
+        yield '<section class="reasons"><h3>What was not measured</h3>\n<ol class="tried">\n'
+        yield from (f"<li><i>–</i><span>{_marked(escape(x))}</span></li>\n" for x in report.reasons)
+        yield f'</ol>\n<p class="cure"><b>What to do</b>{escape(_first_up(MORE))}</p>\n</section>\n'
     if report.computes:
         yield '<section><h3>What it computes</h3>\n<ol class="computed">\n'
         yield from (f"<li>{_marked(escape(x))}</li>\n" for x in report.computes)
@@ -66,6 +70,7 @@ def _style() -> str:
 def _finding(x: Finding) -> Iterator[str]:
     yield f'<article class="finding {x.kind.replace(" ", "-")}">\n'
     at = f" · {escape(x.where)}" if x.where else ""
+    at += f" · at {escape(x.line)}" if x.line else ""
     yield f'<p class="kind"><b>{x.kind}</b>{at} · <code>{escape(x.name)}</code></p>\n'
     yield f'<h2>{escape(x.title)}</h2>\n<p class="said">{_marked(escape(x.said))}</p>\n'
     if x.example is not None:

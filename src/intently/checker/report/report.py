@@ -11,11 +11,13 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from intently.checker.properties.every import Property
-from intently.checker.report.finding import Finding, alike, places
+from intently.checker.report.finding import MORE, Finding, alike, places
 
 WIDTH = 100
 """Columns of a printed report."""
 MARKS = {True: "✓", False: "✗", None: "–"}
+
+UNSEEN = "no attention was seen inside"
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,7 @@ class Report:
     """What was understood and found of something that attends.
 
     ``ok`` is False if there is a mistake; hazards, conventions and what is by design leave it True.
+    It is None if something was not measured: ``unmeasured`` says what, where and why.
     """
 
     understood: str
@@ -30,11 +33,17 @@ class Report:
     findings: tuple[Finding, ...]
     properties: tuple[Property, ...]
     name: str = "attention"
+    unmeasured: tuple[str, ...] = ()
 
     @property
-    def ok(self) -> bool:
-        """Whether no mistake was found."""
-        return not self.mistakes
+    def ok(self) -> bool | None:
+        """Whether no mistake was found; None if none was, and not everything was measured."""
+        return False if self.mistakes else None if self.reasons else True
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why not everything was measured; empty if it was."""
+        return self.unmeasured if self.unmeasured or self.computes else (UNSEEN,)
 
     @property
     def mistakes(self) -> tuple[Finding, ...]:
@@ -50,12 +59,13 @@ class Report:
     def verdict(self) -> str:
         """The result in one line."""
         counts = [_count(len(self.mistakes), "mistake"), _count(len(self.hazards), "hazard")]
-        said = ", ".join(x for x in counts if x) or "no mistake found"
+        said = ", ".join(x for x in counts if x)
         if self.mistakes:
-            said += ": " + ", ".join(dict.fromkeys(x.name for x in self.mistakes))
-        elif self.hazards:
-            said = f"no mistake found; {said}"
-        return said if self.computes else f"{said}; no attention was seen inside"
+            return f"{said}: {', '.join(dict.fromkeys(x.name for x in self.mistakes))}"
+        if self.reasons:
+            first, *others = self.reasons
+            return f"not measured: {first}" + (f" (and {len(others)} more)" if others else "")
+        return f"no mistake found; {said}" if said else "no mistake found"
 
     def json(self) -> str:
         """The report as JSON, with the title and the cure of each finding."""
@@ -64,11 +74,14 @@ class Report:
             told |= {"title": finding.title, "cure": finding.cure}
         return json.dumps(found, ensure_ascii=False, indent=1)
 
-    def junit(self) -> str:
-        """The report as JUnit XML: a test case for each property and each mistake."""
+    def junit(self, *, allow_unmeasured: bool = False) -> str:
+        """The report as JUnit XML: a test case for each property and each mistake.
+
+        One of them fails if ``ok`` is None, unless ``allow_unmeasured``.
+        """
         suite = ElementTree.Element("testsuite", name=f"intently check {self.name}")
         counts = {"tests": 0, "failures": 0, "skipped": 0, "errors": 0}
-        for name, outcome, said in self._cases():
+        for name, outcome, said in self._cases(allow_unmeasured):
             case = ElementTree.SubElement(suite, "testcase", classname=self.name, name=name)
             counts["tests"] += 1
             if outcome == "failure":
@@ -84,7 +97,7 @@ class Report:
         ElementTree.indent(suite)
         return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
-    def _cases(self) -> Iterator[tuple[str, str, str]]:
+    def _cases(self, allow_unmeasured: bool) -> Iterator[tuple[str, str, str]]:
         """Each test case: its name, "passed", "skipped" or "failure", and what it says."""
         told = {f for p in self.properties for f in p.findings}
         hazards = set(self.hazards)
@@ -95,8 +108,12 @@ class Report:
         inside = [f for f in self.mistakes if f not in told]
         for f in inside:
             yield f.name, "failure", "\n".join(_paragraphs(f))
-        if not inside:
+        if self.computes and not inside:
             yield "what it computes", "passed", "\n".join(self.computes)
+        for n, reason in enumerate(self.reasons, 1):
+            yield f"not measured {n}", "skipped", reason
+        if self.ok is None and not allow_unmeasured:
+            yield "measured", "failure", f"{self.verdict}\nwhat to do: {MORE}"
 
     def page(self, path: str | os.PathLike[str]) -> Path:
         """Write the report as one HTML file that needs no network, and return its path."""
@@ -110,6 +127,9 @@ class Report:
             parts.append(["computes", *(f"  {x}" for x in self.computes)])
         parts.append(["properties", *_listed(self.properties)])
         parts += [_paragraphs(*x) for x in alike(self.findings)]
+        if self.reasons:
+            why = (f"  {MARKS[None]} {x}" for x in self.reasons)
+            parts.append(["not measured", *why, f"  what to do: {MORE}"])
         return "\n\n".join("\n".join(_wrapped(x)) for x in [*parts, [self.verdict]])
 
 

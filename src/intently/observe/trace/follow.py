@@ -100,6 +100,26 @@ class Trace(TorchDispatchMode):
         self._loose: dict[Node, tuple[nn.Module | None, str]] = {}
         self._room = 256
 
+    def listens(self) -> bool:
+        """Whether anybody wants to know what runs now."""
+        return bool(current())
+
+    def spares(self) -> bool:
+        """Whether tensors that are about to change have to be noted."""
+        return bool(self._held)
+
+    def is_data(self, x: Tensor) -> bool:
+        """Whether the numbers of a tensor that nothing wrote depend on what the model was given."""
+        return x.ndim > 0 and not _fixed(x)
+
+    def is_new_data(self) -> bool:
+        """Whether constants and random numbers count as data: they do where no model runs."""
+        return not around()
+
+    def wrote(self, node: Node, x: Tensor) -> None:
+        """Hear which tensor a node wrote; most do not care."""
+        del node, x
+
     @classmethod
     def ignore_compile_internals(cls) -> bool:
         """Leave compiled code compiled, so that its output stays the same."""
@@ -116,7 +136,7 @@ class Trace(TorchDispatchMode):
             if x.untyped_storage()._cdata not in self._memory:
                 self._viewed(x)
             return func(*args, **kwargs)
-        if "backward" in name or traced() or not current():
+        if "backward" in name or traced() or not self.listens():
             return func(*args, **kwargs)
         if _composite(func) and not any(isinstance(x, Tensor) and x.is_nested for x in args):
             with self:  # comes here whole in inference mode
@@ -127,7 +147,7 @@ class Trace(TorchDispatchMode):
                 given.append(self._viewed(x) if isinstance(x, KEPT) else x)
         except Exception:  # whatever a model computes with
             return func(*args, **kwargs)
-        if changes and self._held:
+        if changes and self.spares():
             for x in _written(func, args, kwargs):
                 self._spare(x)
         result = func(*args, **kwargs)
@@ -164,7 +184,7 @@ class Trace(TorchDispatchMode):
         outs = outs if isinstance(outs, (tuple, list)) else (outs,)
         data = None
         if name.startswith((*CONSTANT, *RANDOM)):
-            data = not around()  # data, too, where no model runs
+            data = self.is_new_data()
         elif kwargs and any(
             isinstance(x, Tensor) and self._viewed(x).node.data for x in kwargs.values()
         ):
@@ -179,6 +199,7 @@ class Trace(TorchDispatchMode):
                 continue  # a view
             node = Node(name, x, data, func, given, kwargs, before if known else None)
             self._note(storage, node)
+            self.wrote(node, x)
             if node.data and (node.entrywise or name in LOOKED):
                 with _Counted():
                     self._keep(node, args, x)
@@ -421,8 +442,9 @@ class Trace(TorchDispatchMode):
             return x
         alive, node = self._memory.get(storage._cdata, (None, None))
         if node is None or alive is None or alive.expired():
-            node = Node("given", _whole(x), x.ndim > 0 and not _fixed(x))
+            node = Node("given", _whole(x), self.is_data(x))
             self._note(storage, node)
+            self.wrote(node, x)
         return View(node, tuple(x.shape), x.stride(), int(x.storage_offset()))
 
 

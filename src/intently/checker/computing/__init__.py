@@ -1,1 +1,0 @@
-"""What an attention computes: its weights, measured and explained."""

@@ -1,0 +1,1 @@
+"""Compare what was measured with what is meant, and name the difference."""

@@ -1,0 +1,93 @@
+"""How the keys that have weight differ from those that are meant."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from intently.checker.judging.intent import ACROSS, Intent
+from intently.checker.measuring.attention import Attention
+from intently.checker.measuring.flow import whole
+from intently.checker.report.finding import Finding
+
+
+def mask_findings(a: Attention, intent: Intent, *, late: bool = False) -> list[Finding]:
+    """How what is hidden differs from the intent; a mask that comes ``late`` hides no key."""
+    seen, where = ((a.weights != 0) & (a.weights > -50)) if late else a.shown, a.where
+    constants = only_constants(a)
+    if constants:
+        return constants
+    blind = intent.allowed.any(-1) & ~seen.any(-1)
+    if not bool(seen.any()):  # nothing comes out, whatever goes in
+        return []
+    if intent.open and bool(blind.any()):
+        b, h, i = blind.nonzero()[0].tolist()
+        said = f"query {i} attends to no key at all; what has weight is beside the keys, as padding"
+        return [Finding("mask-inverted", f"{said} (batch row {b}, head {h})", where=where)]
+    wrong = intent.explained(seen)
+    if wrong is None and intent.open and not bool((seen & ~intent.allowed).any()):
+        at, text = counterexample(seen, intent.allowed)
+        said = f"keys are hidden by a rule that is not stated: {text}; state mask= to check it"
+        return [Finding("mask-other", said, "convention", where, at)]
+    if wrong is None:
+        at, text = counterexample(seen, intent.allowed)
+        said = f"the mask differs from {intent.written()}: {text}"
+        return [Finding("mask-other", where=where, said=said, cell=at)]
+    found = []
+    for part, variant in wrong:
+        at, text = counterexample(seen, intent.allowed)
+        name = mistake_of(part, variant)
+        found.append(Finding(name, where=where, cell=at, said=f"{part}: {variant}; {text}"))
+    return found
+
+
+def mistake_of(part: str, variant: str) -> str:
+    """The name in the catalogue of a mistaken variant of a part of an intent."""
+    kind = part if part in ("causal", "window", "stated mask") else "padding"
+    if variant == ACROSS:
+        return "cross-causal"
+    if variant in ("transposed", "top-left"):
+        return f"mask-{variant}"
+    if variant == "inverted":
+        return "mask-inverted"
+    if variant == "missing":
+        return {
+            "causal": "mask-missing",
+            "stated mask": "mask-missing",
+            "window": "window-missing",
+        }.get(kind, "padding-attended")
+    if variant == "on the queries":
+        return "mask-on-queries"
+    if variant.startswith(("of another", "in a different order")):
+        return "mask-of-other-rows"
+    if kind == "stated mask":
+        return "mask-other"
+    if kind == "window":
+        wide = variant.startswith(("without", "in blocks"))
+        return "window-missing" if wide else "window-off-by-one"
+    if kind == "causal":
+        return "causal-off-by-one"
+    return "lengths-off-by-one" if variant.startswith("one") else "padding-side"
+
+
+def counterexample(seen: Tensor, allowed: Tensor) -> tuple[tuple[int, ...], str]:
+    """The first cell in which a mask and its intent differ, in words."""
+    off = (seen != allowed).nonzero()
+    if not len(off):
+        return (), ""
+    b, h, i, j = off[0].tolist()
+    does, should = ("attends", "should not") if seen[b, h, i, j] else ("does not attend", "should")
+    return (b, h, i, j), f"query {i} {does} to key {j} but {should} (batch row {b}, head {h})"
+
+
+def only_constants(a: Attention) -> list[Finding]:
+    """The mistake that keys which are zero have weight, and no others do."""
+    if a.k is None:
+        return []
+    zero = (whole(a.k.value.detach()) == 0).all(-1)[..., None, :]
+    if zero.shape[-1] != a.weights.shape[-1] or zero.shape[:2] != a.weights.shape[:2]:
+        return []
+    zero = zero.expand(a.weights.shape)
+    if not bool((a.shown & zero).any()) or bool((a.shown & ~zero).any()):
+        return []
+    said = "every query sees nothing but constant keys, as padding, and no key of the inputs"
+    return [Finding("mask-inverted", said, where=a.where)]

@@ -1,0 +1,1 @@
+"""Measure the attention inside a subject at the sites of one run, in their own axes."""

@@ -1,0 +1,372 @@
+"""Which entries of the tensors before it an operand reads, told by gradients.
+
+An operand (*b, h, n, d) is made, entry by entry or row by row, of sources: what layers made, or
+inputs. The gradient of one of its rows is zero but where the row comes from, so that layouts are
+read and not guessed: which axis of a source its rows are, which numbers each head takes, and the
+linear map between them, such as a rotation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from math import prod
+
+import torch
+from torch import Tensor
+
+from intently.checker.measuring.run import Older, Run
+from intently.checker.measuring.scores import gradient, is_product, value_of
+from intently.observe.trace.graph import CONVOLUTIONS, MOVES, PRODUCTS, Node, View
+
+LAYERS = frozenset((*PRODUCTS, *CONVOLUTIONS, "embedding", "native_layer_norm"))
+NORMS = frozenset(
+    ("native_layer_norm", "_fused_rms_norm", "native_group_norm", "native_batch_norm")
+)
+FAR = 300
+MANY = 16
+"""Rows and heads at most that are looked at one by one."""
+NONE = 1e-12
+
+
+@dataclass
+class Source:
+    """A tensor that an operand is made of, and the parameter of the layer that made it."""
+
+    node: Node
+    held: Tensor | Older
+    name: str = ""
+    entry: Tensor | None = None
+    """What the layer read."""
+    doubled: bool = False
+    """Whether the layer reads what another one made, as it is."""
+
+    @property
+    def value(self) -> Tensor:
+        """What the layer made."""
+        return value_of(self.held)
+
+    @property
+    def mixes(self) -> bool:
+        """Whether it is a product of data, such as what another attention gave."""
+        return is_product(self.node)
+
+    @property
+    def is_input(self) -> bool:
+        """Whether it is an input of the call."""
+        return self.node.name == "given"
+
+
+@dataclass
+class Operand:
+    """Queries, keys or values (*b, h, n, d), and how they come from their sources.
+
+    ``rows`` says how: "own" if each row is made of one row of the source, the same for all heads;
+    "split" if which row it is depends on the head; "mixed" if several rows go into one; "same" if
+    all are made of the same; "" if that could not be told. ``at`` (b, n) numbers the rows of the
+    source that its rows come from. ``reads`` (h, …) are the numbers of a row that a head reads.
+    """
+
+    value: Tensor
+    sources: list[Source]
+    learned: tuple[str, ...] = ()
+    rows: str = ""
+    at: Tensor | None = None
+    row_axes: tuple[int, ...] = ()
+    reads: list[Tensor] = field(default_factory=list)
+    factor: float | None = None
+    """By what the operand is scaled, None if it is no scaled row of the source."""
+    constant: bool = False
+    """Whether the map is the same for all rows of the batch."""
+    index: dict[tuple[int, int, int], tuple[int, ...]] = field(default_factory=dict)
+    """Where in its source a row (b, h, n) lies along each axis; -1 for several places."""
+    heads: list[int] = field(default_factory=list)
+    """The heads of which ``reads`` is known."""
+    maps: list[Tensor] = field(default_factory=list)
+    """The same of the first and the last head, where it is constant: (n, d, m)."""
+    places: list[int] = field(default_factory=list)
+    """The rows of which the map is known."""
+
+    @property
+    def row_sizes(self) -> tuple[int, ...]:
+        """The sizes of the axes of the source that its rows lie along."""
+        return tuple(self.sources[0].value.shape[i] for i in self.row_axes)
+
+    @property
+    def inputs_apart(self) -> bool:
+        """Whether it is an input, as it was given."""
+        return bool(self.sources) and all(x.is_input for x in self.sources)
+
+    @property
+    def groups(self) -> int:
+        """How many heads read numbers of their own; 0 if that is not known."""
+        if len(self.reads) < whole(self.value).shape[1]:
+            return 0
+        return len({tuple(x.nonzero()[:, 0].tolist()) for x in self.reads})
+
+    @property
+    def tiled(self) -> bool | None:
+        """Whether shared heads take turns (0, 1, 0, 1); None if none are shared."""
+        h, groups = len(self.reads), self.groups
+        if groups in (0, 1, h) or self.at is None or bool((self.at != self.at[:, :1]).any()):
+            return None
+        first = [tuple(x.nonzero()[:, 0].tolist()) for x in self.reads]
+        return first[0] != first[1]
+
+    @property
+    def interleaved(self) -> bool | None:
+        """Whether a head takes every h-th number; None if that is not known."""
+        if len(self.reads) < 2 or self.rows != "own" or self.inputs_apart:
+            return None
+        at = self.reads[0].nonzero()[:, 0]
+        if len(at) < 2 or self.groups < 2 or len(at) > whole(self.value).shape[-1]:
+            return None
+        steps = at.diff()
+        return bool((steps == steps[0]).all()) and int(steps[0]) > 1
+
+    @property
+    def name(self) -> str:
+        """The parameters that made it."""
+        return ", ".join(dict.fromkeys(x.name for x in self.sources if x.name))
+
+
+def sources_of(run: Run, view: View, past: frozenset[Node]) -> tuple[list[Source], tuple[str, ...]]:
+    """The sources of a tensor, and the parameters met on the way; attention in ``past`` is one."""
+    left, seen = [view], set[Node]()
+    found: dict[Node, Source] = {}
+    learned: dict[str, None] = {}
+    while left and len(seen) < FAR:
+        node = left.pop().settled().node
+        if node in seen or not node.data:
+            continue
+        seen.add(node)
+        fixed = [run.name_of(x) for _, x in node.views if not x.node.data]
+        names = [x for x in fixed if x]
+        layer = node.name in LAYERS or node.name in NORMS
+        if node.name == "given" or node in past or is_product(node) or (layer and names):
+            found[node] = Source(
+                node,
+                run.value(node),
+                names[0] if names else "",
+                next((x for i, v in node.sources if (x := node.kept(i)) is not None), None),
+                _doubled(run, node),
+            )
+            continue
+        learned |= dict.fromkeys(names)
+        nexts = [x for _, x in node.sources]
+        if node.before is not None and node.before.data:
+            nexts.append(node.before.view)
+        left += nexts
+    return list(found.values()), tuple(learned)
+
+
+def _doubled(run: Run, node: Node) -> bool:
+    """Whether a product with parameters reads another one, through nothing but moves."""
+    if node.name not in PRODUCTS:
+        return False
+    read = [x for _, x in node.sources]
+    for _ in range(6):
+        if not read:
+            return False
+        before = read[0].settled().node
+        if before.name in PRODUCTS:
+            return any(run.name_of(x) for _, x in before.views if not x.node.data)
+        if before.name not in MOVES:
+            return False
+        read = [x for _, x in before.sources]
+    return False
+
+
+def operand(run: Run, value: Tensor, view: View, past: frozenset[Node]) -> Operand:
+    """An operand with its sources, and how it is made of them."""
+    sources, learned = sources_of(run, view, past)
+    made = Operand(value, sources, learned)
+    if len(sources) == 1 and value.requires_grad:
+        _read(made, sources[0].held)
+    return made
+
+
+def whole(x: Tensor) -> Tensor:
+    """An operand with one batch axis and heads: (b, h, n, d)."""
+    while x.ndim < 4:
+        x = x[None]
+    return x if x.ndim == 4 else x.flatten(0, x.ndim - 4)
+
+
+def some(n: int, most: int = MANY) -> list[int]:
+    """All of few numbers, or the first, the last and some between."""
+    if n <= most:
+        return list(range(n))
+    return sorted({round(i * (n - 1) / (most - 1)) for i in range(most)})
+
+
+def _read(made: Operand, held: Tensor | Older) -> None:
+    x, source = whole(made.value), value_of(held)
+    b, h, n, d = x.shape
+    places = [some(b, 2), some(h), some(n)]
+    sets: dict[tuple[int, int, int], list[Tensor]] = {}
+    draw = torch.Generator().manual_seed(5)
+    u = torch.randn(d, generator=draw, dtype=x.dtype)
+    on_at: dict[tuple[int, int, int], Tensor] = {}
+    for i, j, m in product(*places):
+        place = i, j, m
+        way = torch.zeros_like(x)
+        way[place] = u
+        g = gradient(x, held, way)
+        if g is None:
+            return
+        if not bool(g.any()):
+            continue  # a constant, such as a learned key
+        on = g.abs() > NONE * max(float(g.abs().max()), 1e-30)
+        on_at[place] = on
+        sets[place] = [on.flatten() if on.ndim < 2 else _any_but(on, i) for i in range(on.ndim)]
+    if not on_at:
+        return
+    made.index = {
+        place: tuple(int(x.nonzero()[0]) if int(x.sum()) == 1 else -1 for x in s)
+        for place, s in sets.items()
+    }
+    axes = range(source.ndim)
+    by_row = [i for i in axes if _varies(sets, i, 2)]
+    by_batch = [i for i in axes if _varies(sets, i, 0)]
+    by_head = [i for i in axes if _varies(sets, i, 1)]
+    row_axes = tuple(sorted({*by_row, *by_batch}))
+    single = all(int(s[i].sum()) == 1 for s in sets.values() for i in row_axes)
+    made.rows = "own"
+    if n > 1 and not by_row:
+        made.rows = "same"
+    elif not single:
+        made.rows = "split" if {*by_row} & {*by_head} and _apart(on_at) else "mixed"
+    made.row_axes = row_axes
+    if not single:
+        return
+    sizes = [source.shape[i] for i in row_axes]
+    at = torch.full((b, h, n), -1)
+    for place, s in sets.items():
+        number = 0
+        for i, size in zip(row_axes, sizes):
+            number = number * size + int(s[i].nonzero()[0])
+        at[place] = number
+    made.at = at
+    some_rows = at[at[:, 0, -1] >= 0] if b > 2 else at
+    if made.rows == "own" and any(
+        len(set(row)) < len(row)
+        for x in some_rows.tolist()
+        for y in x
+        if (row := [i for i in y if i >= 0])
+    ):
+        made.rows = "split" if by_head else "mixed"
+        return
+    rest = [i for i in axes if i not in row_axes]
+    made.heads = places[1]
+    for j in places[1]:
+        on = next((y for (_, head, _), y in on_at.items() if head == j), None)
+        if on is None:
+            return
+        made.reads.append(_any_of(on, rest))
+    _mapped(made, x, held, rest)
+
+
+def _any_but(on: Tensor, axis: int) -> Tensor:
+    return on.movedim(axis, 0).flatten(1).any(1)
+
+
+def _any_of(on: Tensor, axes: Sequence[int]) -> Tensor:
+    """Which of the numbers along some axes, as one, are read."""
+    gone = [i for i in range(on.ndim) if i not in axes]
+    return on.permute(*gone, *axes).reshape(-1, prod(on.shape[i] for i in axes)).any(0)
+
+
+def _varies(sets: dict[tuple[int, int, int], list[Tensor]], axis: int, side: int) -> bool:
+    """Whether what is read of an axis changes with a row of the batch, a head, or a row."""
+    first: dict[tuple[int, ...], Tensor] = {}
+    for place, s in sets.items():
+        rest = tuple(x for i, x in enumerate(place) if i != side)
+        known = first.setdefault(rest, s[axis])
+        if not torch.equal(known, s[axis]):
+            return True
+    return False
+
+
+def _apart(held: dict[tuple[int, int, int], Tensor]) -> bool:
+    """Whether no two rows read the same entries."""
+    total = sum(on.long() for on in held.values())
+    assert isinstance(total, Tensor)
+    return int(total.max()) == 1
+
+
+def _mapped(made: Operand, x: Tensor, held: Tensor | Older, rest: Sequence[int]) -> None:
+    """The linear maps of the first and the last head, from all rows at once."""
+    _, _, n, d = x.shape
+    source = value_of(held)
+    assert made.at is not None
+    if d > 128 or made.rows != "own":
+        return
+    made.places = [i for i in some(n) if bool((made.at[:, 0, i] >= 0).all())]
+    gone = [i for i in range(source.ndim) if i not in rest]
+    wide = prod(source.shape[i] for i in rest)
+    known, factors = True, list[float]()
+    for head, reads in dict(
+        [(made.heads[0], made.reads[0]), (made.heads[-1], made.reads[-1])]
+    ).items():
+        cols = reads.nonzero()[:, 0]
+        at = made.at[:, head][:, made.places]
+        known_rows = (at >= 0).all(0)
+        at = at[:, known_rows]
+        if not at.numel() or not 0 < len(cols) <= d:
+            return
+        maps = []
+        for f in range(d):
+            way = torch.zeros_like(x)
+            way[:, head, :, f] = 1.0
+            g = gradient(x, held, way)
+            if g is None:
+                return
+            flat = g.permute(*gone, *rest).reshape(-1, wide)
+            maps.append(flat[at.flatten()][:, cols])
+        found = torch.stack(maps, 1).unflatten(0, at.shape)  # (b, n, d, m)
+        if not found.numel():
+            return
+        size = float(found.abs().max())
+        known = known and float((found - found[:1]).abs().max()) <= 1e-6 * size
+        norms = found.norm(dim=-1)
+        mean = float(norms.mean())
+        factors += [mean] if float((norms - mean).abs().max()) <= 1e-5 * mean else [torch.nan]
+        made.maps.append(found[0])
+    made.constant = known
+    if known and max(factors) - min(factors) <= 1e-5 * max(factors):
+        made.factor = _by_length(made, x, source, gone, rest) or factors[0]
+
+
+def _by_length(
+    made: Operand, x: Tensor, source: Tensor, gone: Sequence[int], rest: Sequence[int]
+) -> float | None:
+    """How long rows are beside what they are made of, where that is the same for all.
+
+    A gradient that was cut tells something else.
+    """
+    assert made.at is not None
+    flat = source.detach().permute(*gone, *rest).reshape(-1, prod(source.shape[i] for i in rest))
+    at = made.at[:, made.heads[0]][:, made.places]
+    at = at[(at >= 0).all(-1)]
+    own = flat[at][..., made.reads[0].nonzero()[:, 0]].norm(dim=-1)
+    rows = x.detach()[: len(at), made.heads[0]][:, made.places].norm(dim=-1)
+    ratio = rows / own.clamp(min=1e-300)
+    mean = float(ratio.mean())
+    return mean if float((ratio - mean).abs().max()) <= 1e-5 * mean else None
+
+
+def inputs_of(run: Run, views: Sequence[View]) -> Iterator[Node]:
+    """The inputs that tensors are made of."""
+    left, seen = list(views), set[Node]()
+    while left:
+        node = left.pop().settled().node
+        if node in seen or not node.data:
+            continue
+        seen.add(node)
+        if node.name == "given":
+            yield node
+        left += [x for _, x in node.sources]
+        if node.before is not None:
+            left.append(node.before.view)

@@ -1,0 +1,269 @@
+"""One run of a subject under the trace, with every tensor kept, so that gradients can be asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from intently.checker.calling.holding import less_precise
+from intently.core import kernels
+from intently.observe.trace.follow import Trace
+from intently.observe.trace.graph import COPIES, PRODUCTS, SOFTMAX, Node, View
+from intently.observe.trace.normaliser import Normal
+from intently.observe.trace.sites import Contraction, Site
+from intently.observe.watching.modules import storage_of
+from intently.observe.watching.scope import line_of_code
+
+
+@dataclass
+class Older:
+    """A tensor that was overwritten: what it held, and where it stands in the graph."""
+
+    data: Tensor
+    edge: GradientEdge | None
+
+
+@dataclass
+class Seen:
+    """A site as the run met it: how to lay it out again above autograd, and where it stands."""
+
+    node: Node
+    make: Callable[[], Site | None]
+    module: str
+    line: str
+    products: frozenset[Node]
+    turned: Normal | None = None
+    """What made its weights a whole along another axis than the one that is summed."""
+
+
+class Run(Trace):
+    """Follows a call; ``data`` are its inputs, ``parameters`` the names of what it holds."""
+
+    def __init__(
+        self, data: Iterable[Tensor], parameters: Mapping[int, str], names: Mapping[nn.Module, str]
+    ) -> None:
+        super().__init__()
+        self.parameters, self.names = parameters, names
+        self.input_names: dict[int, str] = {}
+        self.results: dict[Node, Tensor] = {}
+        self.older: dict[Node, Older] = {}
+        """What nodes wrote that was overwritten since."""
+        self.lowest = torch.double
+        """The least precise dtype in which what depends on the inputs is computed."""
+        self.seen: list[Seen] = []
+        self.loose: dict[Node, str] = {}
+        """Products of values with scores that nothing made a whole, and their lines."""
+        self.running: list[str] = []
+        self._inputs = {memory(x) for x in data}
+
+    def listens(self) -> bool:
+        """Always."""
+        return True
+
+    def is_data(self, x: Tensor) -> bool:
+        """Only the inputs of the call are."""
+        return memory(x) in self._inputs
+
+    def given(self, x: Tensor) -> int:
+        """Take another tensor as an input; its memory."""
+        self._inputs.add(memory(x))
+        self._memory.pop(memory(x), None)
+        return memory(x)
+
+    def is_new_data(self) -> bool:
+        """Constants are none."""
+        return False
+
+    def wrote(self, node: Node, x: Tensor) -> None:
+        """Keep every tensor."""
+        self.results[node] = x
+        if node.data and x.is_floating_point() and node.name != "given":
+            self.lowest = less_precise(self.lowest, x.dtype)
+
+    def spares(self) -> bool:
+        """Always: what is overwritten may be asked for."""
+        return True
+
+    def _spare(self, x: Any) -> None:
+        """Keep what a tensor holds, and its place in the graph, before it is overwritten."""
+        storage = storage_of(x) if isinstance(x, Tensor) else None
+        _, node = self._memory.get(storage._cdata, (None, None)) if storage else (None, None)
+        if node is None or node not in self.results or node in self.older:
+            return
+        y = self.results[node]
+        edge = get_gradient_edge(y) if y.requires_grad and y.is_floating_point() else None
+        held = torch.empty_strided(y.shape, y.stride(), dtype=y.dtype, device=y.device)
+        self.older[node] = Older(held.copy_(y.detach()), edge)
+
+    def value(self, node: Node) -> Tensor | Older:
+        """What a node wrote, as it was before anything overwrote it."""
+        return self.older.get(node, self.results[node])
+
+    def _remember(self, node: Node) -> None:
+        """Everything is kept."""
+
+    def _look(self, node: Node, args: Any, out: Tensor) -> None:
+        before = len(self.seen)
+        super()._look(node, args, out)
+        contraction = None
+        if node.name in PRODUCTS:
+            contraction = Contraction.of_product(node, args, out)
+        elif node.name == "sum":
+            contraction = Contraction.of_sum(node, out)
+        if contraction is not None and len(self.seen) == before:
+            self._misaligned(node, contraction)
+
+    def _misaligned(self, node: Node, contraction: Contraction) -> None:
+        """Note values that meet weights which are a whole along another axis, or along none."""
+        for side in (0, 1):
+            other = contraction.views[1 - side]
+            if not contraction.keys or not other.node.data:
+                continue
+            made = _softmax_of(contraction.views[side])
+            if made is not None and made not in _ancestors(other):
+                normal = Normal(made, made.name in SOFTMAX)
+                self._keep_site(
+                    node, lambda c=contraction, s=side, n=normal: _site(c, s, n), {node}, normal
+                )
+                return
+
+    def _found(self, site: Site, again: Callable[[], Site | None]) -> None:
+        from intently.observe.trace.normaliser import upstream
+
+        for other in upstream(site.contraction.views[site.side]):
+            self._loose.pop(other, None)
+            self._products.pop(other, None)
+        if site.mixing in (None, "fixed"):
+            self._keep_site(site.node, again, {site.node})
+
+    def _summed(self, make: Callable[[], tuple[set[Node], Site] | None]) -> None:
+        made = make()
+        if made is None:
+            return
+        products, site = made
+        for node in products:
+            self._loose.pop(node, None)
+        self.seen = [x for x in self.seen if not x.products <= products or x.turned is None]
+        self._keep_site(site.node, lambda: (make() or (None, None))[1], products)
+
+    def _keep_site(
+        self,
+        node: Node,
+        make: Callable[[], Site | None],
+        products: Iterable[Node],
+        turned: Normal | None = None,
+    ) -> None:
+        where = self.running[-1] if self.running else ""
+        self.seen.append(Seen(node, make, where, line_of_code(), frozenset(products), turned))
+
+    def flush(self, ended: bool = False) -> None:
+        """Nothing is held."""
+
+    def finish(self) -> None:
+        """Note what nothing made a whole."""
+        self.loose = {node: why for node, (_, why) in self._loose.items()}
+
+    def tensor(self, view: View) -> Tensor:
+        """The tensor that a view shows, with its history."""
+        x = self.results[view.settled().node]
+        if tuple(x.shape) == view.size and x.stride() == view.stride:
+            return x
+        return x.as_strided(view.size, view.stride, view.offset)
+
+    def layers(self) -> Iterator[tuple[str, Tensor]]:
+        """What was made with parameters of data, in order, and the name of the parameter."""
+        for node, x in self.results.items():
+            if not node.data or node.name == "given":
+                continue
+            names = [n for _, v in node.views if not v.node.data and (n := self.name_of(v))]
+            if names:
+                yield names[0], x.detach()
+
+    def name_of(self, view: View, most: int = 12) -> str:
+        """The name of the parameter that a tensor is made of, "" if it is a constant."""
+        left = [view]
+        while left and most:
+            most -= 1
+            node = left.pop().settled().node
+            if node.name == "given":
+                name = self.parameters.get(memory(self.results[node]), "")
+                if name:
+                    return name
+            left += [x for _, x in node.views]
+        return ""
+
+
+def memory(x: Tensor) -> int:
+    """What tells the memory of a tensor from that of others."""
+    storage = storage_of(x)
+    return id(x) if storage is None else storage._cdata
+
+
+def _ancestors(view: View) -> set[Node]:
+    left, seen = [view], set[Node]()
+    while left and len(seen) < 400:
+        node = left.pop().settled().node
+        if node not in seen:
+            seen.add(node)
+            left += [x for _, x in node.sources]
+    return seen
+
+
+def _softmax_of(view: View, most: int = 12) -> Node | None:
+    """The softmax or `exp` that weights come from, through what keeps or moves their entries."""
+    for _ in range(most):
+        node = view.settled().node
+        if node.name in SOFTMAX or node.name == "exp":
+            return node
+        if not (node.entrywise or node.name in COPIES) or not node.sources:
+            return None
+        view = max((x for _, x in node.sources), key=lambda x: len(x.node.size))
+    return None
+
+
+def _site(contraction: Contraction, side: int, normal: Normal) -> Site:
+    from intently.observe.trace.sites import laid_out
+
+    return laid_out(contraction.alone(), side, normal)
+
+
+@contextmanager
+def plainly() -> Iterator[None]:
+    """Fused kernels are left aside, so that scores and weights are computed one after the other."""
+    with ExitStack() as stack:
+        stack.enter_context(sdpa_kernel([SDPBackend.MATH]))
+        stack.enter_context(kernels.use("eager"))
+        fast = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
+        yield
+
+
+@contextmanager
+def named(run: Run) -> Iterator[None]:
+    """Tell a run which modules run."""
+    from torch.nn.modules import module as hooks
+
+    def enter(module: nn.Module, args: Any) -> None:
+        run.running.append(run.names.get(module, ""))
+
+    def leave(module: nn.Module, args: Any, out: Any) -> None:
+        if run.running:
+            run.running.pop()
+
+    held = [
+        hooks.register_module_forward_pre_hook(enter),
+        hooks.register_module_forward_hook(leave, always_call=True),
+    ]
+    try:
+        yield
+    finally:
+        for hook in held:
+            hook.remove()
