@@ -194,6 +194,8 @@ heads-interleaved | Heads take every h-th number of a projection | x.view(b, t, 
 # Wiring
 values-are-keys | The weighted sum is of the keys | y = w k
   Values are made of the keys. → Multiply the weights by v.
+query-without-influence | The query cancels | z = q + k, without tanh
+  Weights are the same for any query. → Put tanh between the sum and the last product.
 values-are-queries | The weighted sum is of the queries | y = w q
   Values are made of the queries. → Multiply the weights by v.
 keys-are-queries | Queries and keys come from one projection | z = q·q

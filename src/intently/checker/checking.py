@@ -151,7 +151,7 @@ def _checked(
     with torch.no_grad():
         first = seen.output()
     whole = examined(seen, meant)
-    findings = list(whole.findings)
+    findings, seen = list(whole.findings), whole.subject
     plainly = whole.made
     if plainly is None or seen.returns != "output" or plainly.shape != first.shape:
         plainly = first

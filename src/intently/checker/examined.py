@@ -85,7 +85,9 @@ def examined(subject: Subject, meant: Intention) -> Examination:
     except Exception as error:  # code that refuses to be followed
         why = f"it cannot be followed inside: {raised(error)}"
         return Examination(subject, (), (why,))
-    found = attentions(run, made, subject.batch)
+    with subject.running():  # gradients, too
+        found = attentions(run, made, subject.batch)
+    subject = _with_reader(subject, found)
     if not found and subject.returns == "output" and made.ndim in (2, 3, 4) and whole(made):
         return replace(examined(replace(subject, returns="weights"), meant), rows=None)
     unmeasured = [f"{why}" for why in dict.fromkeys(run.loose.values())]
@@ -121,6 +123,22 @@ def examined(subject: Subject, meant: Intention) -> Examination:
             rows = rows_of(run, found, made) or _plainly_laid(subject, made)
     whole_ = Examination(subject, tuple(out), tuple(unmeasured), run, made, rows)
     return whole_ if subject.again else _padded_again(whole_, meant)
+
+
+def _with_reader(subject: Subject, found: Sequence[Attention]) -> Subject:
+    """The subject with what is attended to as its context: what the last queries do not come from.
+
+    A decoder reads its own tokens, and an encoder's rows are attended to.
+    """
+    if subject.of("context", "q") or not found:
+        return subject
+    for x in reversed(found):
+        q, k = (x.inputs.get(n) or frozenset() for n in ("q", "k"))
+        own = q - k
+        if len(own) == 1 and k and own | k <= set(subject.contents):
+            others = {n: "context" for n in subject.contents if n not in own}
+            return replace(subject, roles={**subject.roles, **others})
+    return subject
 
 
 def _plainly_laid(subject: Subject, made: Tensor) -> Rows | None:

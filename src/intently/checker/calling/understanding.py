@@ -270,6 +270,10 @@ def _with_inputs(
 ) -> Subject:
     call, dtype = form
     given = {n: cast(x, dtype) for n, x in given.items()}
+    if not any(isinstance(x, Tensor) for x in given.values()):
+        expected = "a tensor or an array for at least one argument"
+        fix = "pass an adapter that takes tensors by name: lambda x: mine({'x': x})"
+        raise build(ArgumentError, "inputs", expected, f"{', '.join(given) or 'none'}", fix=fix)
     module = call if isinstance(call, nn.Module) else None
     roles = roles_of(given, meanings)
     out = Subject(call, given, roles, meanings, module, heads=_heads(call), owner=call)

@@ -107,7 +107,14 @@ def _other_bias(
     if float(mine.abs().max()) < scores.precision.added:
         return "no bias", [Finding("bias-missing", where=where, said="the bias is not added")]
     factor = float((mine * theirs).sum() / (theirs * theirs).sum())
-    if float((mine - factor * theirs).abs().max()) < 10 * scores.precision.added:
+    twice = math.isclose(factor, 2.0, rel_tol=1e-3)
+    fits = float((mine - factor * theirs).abs().max()) < 10 * scores.precision.added
+    slopes = None if fits and (twice or factor < 0) else _two_slopes(scores, mine, theirs)
+    if slopes is not None:
+        found, expected = (", ".join(f"{float(x):.3g}" for x in y[:8]) for y in slopes)
+        said = f"by head, scores fall by {found} a step, where they should fall by {expected}"
+        return "another bias by distance", [Finding("bias-slopes", said, where=where)]
+    if fits:
         if math.isclose(factor, -1.0, rel_tol=10 * scores.precision.added):
             return "bias with the wrong sign", [
                 Finding("bias-sign", where=where, said="the bias has the wrong sign")
@@ -122,6 +129,21 @@ def _other_bias(
     return "another bias", [
         Finding("bias-other", where=where, said="the bias is another than intended")
     ]
+
+
+def _two_slopes(scores: Attention, mine: Tensor, theirs: Tensor) -> tuple[Tensor, Tensor] | None:
+    """The slopes by distance of two biases, by head; None if one does not fall so."""
+    t, s = mine.shape[-2:]
+    distance = torch.arange(t)[:, None] + (s - t) - torch.arange(s)
+    line = off_rows(distance.to(mine.dtype).expand(mine.shape), scores.seen)
+    size = (line * line).sum((0, -1, -2)).clamp(min=1e-30)
+    found = []
+    for x in (mine, theirs):
+        slope = (x * line).sum((0, -1, -2)) / size
+        if float((x - slope[:, None, None] * line).abs().max()) > 10 * scores.precision.added:
+            return None
+        found.append(-slope)
+    return found[0], found[1]
 
 
 def _slopes(found: Tensor, told: str, where: str) -> list[Finding]:

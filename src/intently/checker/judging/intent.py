@@ -169,8 +169,12 @@ def inferred(seen: Tensor, stated: Intent, cross: bool) -> Intent:
         intent = Intent((every, *stated.parts), sizes)
         if intent.explained(seen, 1) is not None:
             return intent
-    usual = [causal(), *(causal() & window(n, 0) for n in range(1, sizes[-1]))]
-    around = [window(n, n) for n in range(1, sizes[-1])]
+    t, s = sizes[2:]
+    at = torch.arange(t)[:, None] + s - t - torch.arange(s)
+    reach = int(at.expand(sizes)[seen].abs().max()) if bool(seen.any()) else 0
+    widths = [n for n in (reach, reach - 1, reach + 1) if 0 < n < s]
+    usual = [causal(), *(causal() & window(n, 0) for n in widths)]
+    around = [window(n, n) for n in widths]
     for most, candidates in ((0, [*usual, *around]), (1, usual)):
         for mask in candidates:
             parts = tuple(_of_mask(m, sizes) for m in _flat(mask))
@@ -358,6 +362,7 @@ def _plain(name: str, right: Tensor) -> Part:
         "missing": torch.ones_like(right),
         "inverted": ~right,
         "transposed": _across(right),
+        "top-left": right & torch.ones_like(right).tril(),
         "one key late": right.roll(1, -1),
         "one key early": right.roll(-1, -1),
         **dict(_other_rows(right)),

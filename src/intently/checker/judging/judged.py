@@ -99,7 +99,9 @@ def judged(
     found += whole_findings(a)
     says.append(_read(a))
     intent: Intent | None = None
-    in_blocks = b != subject.batch and b > 1 and mask is None
+    in_blocks = b != subject.batch and b > 1
+    if in_blocks and mask is not None:
+        why = "it attends in blocks, whose places were not compared with the stated mask"
     if not layout and not in_blocks and a.weights.shape == a.seen.shape:
         intent = _intent(subject, a, side, mask, arguments, sizes)
         bias = None if stated_bias is None else dense_bias(stated_bias, sizes)
@@ -110,7 +112,7 @@ def judged(
         found += more + filled + _blank(a, intent)
         late = any(f.name == "mask-after-softmax" for f in found)
         if not masks:
-            masks = mask_findings(a, intent, late=late)
+            masks = mask_findings(a, intent, late=late, cross=side == "cross")
             found += [f for f in masks if f not in found]
         found += _nan(a, intent, found)
         wrong = ", ".join(x.name for x in masks if x.kind == "mistake")
@@ -155,6 +157,7 @@ def _read(a: Attention) -> str:
         "products": ", scores of several products",
         "features": ", of features",
         "fixed": ", of fixed weights",
+        "edges": ", along edges",
         "": ", of scores that could not be followed",
     }
     said += kinds.get(a.kind, "")

@@ -10,7 +10,9 @@ from intently.checker.measuring.flow import whole
 from intently.checker.report.finding import Finding
 
 
-def mask_findings(a: Attention, intent: Intent, *, late: bool = False) -> list[Finding]:
+def mask_findings(
+    a: Attention, intent: Intent, *, late: bool = False, cross: bool = False
+) -> list[Finding]:
     """How what is hidden differs from the intent; a mask that comes ``late`` hides no key."""
     seen, where = ((a.weights != 0) & (a.weights > -50)) if late else a.shown, a.where
     constants = only_constants(a)
@@ -24,20 +26,44 @@ def mask_findings(a: Attention, intent: Intent, *, late: bool = False) -> list[F
         said = f"query {i} attends to no key at all; what has weight is beside the keys, as padding"
         return [Finding("mask-inverted", f"{said} (batch row {b}, head {h})", where=where)]
     wrong = intent.explained(seen)
+    t, s = seen.shape[-2:]
+    later = min(t, s) < 3 or bool(seen.triu(1).any() | ~seen[..., : min(t, s) - 2].any(-2).all())
+    if cross and wrong is None and intent.open and not later:
+        said = "keys of the context are hidden by the order of the queries"
+        return [Finding("cross-causal", said, where=where)]
     if wrong is None and intent.open and not bool((seen & ~intent.allowed).any()):
         at, text = counterexample(seen, intent.allowed)
         said = f"keys are hidden by a rule that is not stated: {text}; state mask= to check it"
         return [Finding("mask-other", said, "convention", where, at)]
+    more = wrong is None and not bool((seen & ~intent.allowed).any())
+    if more and all(p.padding or p.name == "causal" for p in intent.parts):
+        at, text = counterexample(seen, intent.allowed)
+        said = f"more is hidden than the future: {text}; state mask= to check it"
+        return [Finding("mask-other", said, "convention", where, at)]
+    less = (intent.allowed & ~seen & intent.real).any()
+    if wrong is None and intent.parts and not bool(less):
+        named = all(p.padding for p in intent.parts)
+        at, text = counterexample(seen & intent.real, intent.allowed & intent.real)
+        if named and at:
+            said = f"in some rows padding has weight: {text}"
+            return [Finding("padding-attended", said, where=where, cell=at)]
     if wrong is None:
         at, text = counterexample(seen, intent.allowed)
         said = f"the mask differs from {intent.written()}: {text}"
         return [Finding("mask-other", where=where, said=said, cell=at)]
+    if wrong == (("causal", "top-left"),) and _empty_after(a, t):
+        return []  # of a cache that is not full
     found = []
     for part, variant in wrong:
         at, text = counterexample(seen, intent.allowed)
         name = mistake_of(part, variant)
         found.append(Finding(name, where=where, cell=at, said=f"{part}: {variant}; {text}"))
     return found
+
+
+def _empty_after(a: Attention, t: int) -> bool:
+    """Whether the keys after the first ``t`` are all zero, as the free slots of a cache."""
+    return a.k is not None and not bool(whole(a.k.value.detach())[..., t:, :].any())
 
 
 def mistake_of(part: str, variant: str) -> str:

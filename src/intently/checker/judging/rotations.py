@@ -119,7 +119,8 @@ def rotation_findings(a: Attention) -> list[Finding]:
     if still and float(some.angles.abs().max()) < 1e-9:
         return found
     if q is None or k is None:
-        if a.q.inputs_apart != a.k.inputs_apart or not (a.q.maps and a.k.maps):
+        t, s = a.weights.shape[-2:]
+        if t != s or a.q.inputs_apart != a.k.inputs_apart or not (a.q.maps and a.k.maps):
             return found  # keys of a cache, say
         if (a.k if k is None else a.q).constant:
             side = "keys" if k is None else "queries"

@@ -128,7 +128,8 @@ def _after(subject: Subject, a: Attention) -> Iterator[Finding]:
         said = "heads are merged by a reshape: their parts land on other heads or rows"
         yield Finding("merged-by-reshape", said, where=a.where)
         return
-    if out.order and out.order != sorted(out.order):
+    in_blocks = a.weights.shape[0] not in (1, subject.batch)
+    if out.order and out.order != sorted(out.order) and not in_blocks:
         reverse = out.order == sorted(out.order, reverse=True)
         how = "in reverse order" if reverse else f"in another order, {out.order}"
         yield Finding("output-reordered", f"the rows come out {how}", where=a.where)

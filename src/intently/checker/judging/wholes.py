@@ -9,6 +9,8 @@ from intently.checker.measuring.attention import Attention
 from intently.checker.report.finding import Finding
 
 CLOSE = 1e-4
+SLACK = 0.02
+"""By how much an epsilon may change the sums of weights that a division makes a whole."""
 
 
 def whole_findings(a: Attention) -> list[Finding]:
@@ -69,7 +71,8 @@ def _sums(a: Attention) -> list[Finding]:
         return []
     some = (w != 0).any(-1)
     sums = w.sum(-1)[some]
-    if not len(sums) or float((sums - 1).abs().max()) < CLOSE:
+    slack = CLOSE if a.site.normal is None or a.site.normal.sure else SLACK
+    if not len(sums) or float((sums - 1).abs().max()) < slack:
         return []
     if a.scores is not None and bool((sums < 1 + CLOSE).all()) and a.scores.shape == w.shape:
         left = (

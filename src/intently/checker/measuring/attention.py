@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from intently.checker.measuring.after import Outcome, divides, outcome
 from intently.checker.measuring.flow import Operand, Source, inputs_of, operand, sources_of, whole
 from intently.checker.measuring.run import Run, Seen, memory, named, plainly
-from intently.checker.measuring.scores import Walked, scale_of, walked
+from intently.checker.measuring.scores import Walked, is_product, scale_of, walked
 from intently.checker.precision import EXACT, Precision
+from intently.observe.trace.blocks import of_sources
 from intently.observe.trace.graph import View
 from intently.observe.trace.sites import Site, together
 
@@ -275,6 +276,8 @@ def _measured(
     run: Run, seen: Seen, site: Site, past: frozenset[Any], made: Tensor, batch: int
 ) -> Attention:
     side = site.side
+    if site.contraction.rows is not None:  # edges, by the rows that their values come from
+        site = of_sources(site)
     view = site.contraction.views[1 - side]
     fit: Callable[[Tensor], Tensor] = partial(_four, site=site, batch=batch)
     values = operand(run, fit(site.values), view, past)
@@ -283,13 +286,17 @@ def _measured(
         fit = partial(_ordered, fit=fit, order=order)
         values = operand(run, fit(site.values), view, past)
     weights = fit(site.weights).detach()
-    axis = _axis(weights) if seen.turned or site.normal is None else _kept(weights)
+    edges = site.contraction.rows is not None
+    axis = _axis(weights) if seen.turned or edges or site.normal is None else "keys"
     found = Attention(
         seen.module, seen.line, weights, fit(site.output), values, site, seen.module, axis
     )
     path = walked(run, site) if not site.parts else walked(run, site.parts[0])
-    if site.mixing == "fixed":
-        found.kind = "fixed"
+    normal = site.normal
+    if site.mixing == "fixed" or edges:
+        found.kind = "edges" if edges else "fixed"
+    elif normal is not None and not normal.sure and is_product(view.settled().node):
+        found.kind = "features"  # keys met values first
     elif path.scores is not None:
         _of_scores(found, path, run, fit, past)
     if found.axis == "none":
@@ -320,10 +327,6 @@ def _common(names: list[str]) -> str:
             break
         out.append(some[0])
     return ".".join(out)
-
-
-def _kept(w: Tensor) -> str:
-    return "keys"
 
 
 def _axis(w: Tensor) -> str:

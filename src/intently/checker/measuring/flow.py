@@ -133,14 +133,19 @@ class Operand:
 
 def sources_of(run: Run, view: View, past: frozenset[Node]) -> tuple[list[Source], tuple[str, ...]]:
     """The sources of a tensor, and the parameters met on the way; attention in ``past`` is one."""
-    left, seen = [view], set[Node]()
+    left, seen, learns = [view], set[Node](), not view.node.data
     found: dict[Node, Source] = {}
     learned: dict[str, None] = {}
     while left and len(seen) < FAR:
         node = left.pop().settled().node
-        if node in seen or not node.data:
+        if node in seen or not (node.data or learns):
             continue
         seen.add(node)
+        if learns and node.name in PRODUCTS:  # a projection of learned queries
+            found[node] = Source(node, run.value(node), run.name_of(node.view))
+            continue
+        if learns and len(node.size) < 2:
+            continue  # what is added to each
         fixed = [run.name_of(x) for _, x in node.views if not x.node.data]
         names = [x for x in fixed if x]
         layer = node.name in LAYERS or node.name in NORMS
@@ -153,8 +158,9 @@ def sources_of(run: Run, view: View, past: frozenset[Node]) -> tuple[list[Source
                 _doubled(run, node),
             )
             continue
-        learned |= dict.fromkeys(names)
-        nexts = [x for _, x in node.sources]
+        if not learns and node.name not in ("add", "sub"):
+            learned |= dict.fromkeys(names)
+        nexts = [x for _, x in (node.views if learns else node.sources)]
         if node.before is not None and node.before.data:
             nexts.append(node.before.view)
         left += nexts
@@ -204,7 +210,7 @@ def some(n: int, most: int = MANY) -> list[int]:
 def _read(made: Operand, held: Tensor | Older) -> None:
     x, source = whole(made.value), value_of(held)
     b, h, n, d = x.shape
-    places = [some(b, 2), some(h), some(n)]
+    places = [some(b, 3), some(h), some(n)]
     sets: dict[tuple[int, int, int], list[Tensor]] = {}
     draw = torch.Generator().manual_seed(5)
     u = torch.randn(d, generator=draw, dtype=x.dtype)
@@ -249,7 +255,7 @@ def _read(made: Operand, held: Tensor | Older) -> None:
             number = number * size + int(s[i].nonzero()[0])
         at[place] = number
     made.at = at
-    some_rows = at[at[:, 0, -1] >= 0] if b > 2 else at
+    some_rows = at[at[:, 0, -1] >= 0] if b > 3 else at
     if made.rows == "own" and any(
         len(set(row)) < len(row)
         for x in some_rows.tolist()
@@ -303,7 +309,8 @@ def _mapped(made: Operand, x: Tensor, held: Tensor | Older, rest: Sequence[int])
     assert made.at is not None
     if d > 128 or made.rows != "own":
         return
-    made.places = [i for i in some(n) if bool((made.at[:, 0, i] >= 0).all())]
+    batch = some(len(x), 3)
+    made.places = [i for i in some(n) if bool((made.at[batch, 0, i] >= 0).all())]
     gone = [i for i in range(source.ndim) if i not in rest]
     wide = prod(source.shape[i] for i in rest)
     known, factors = True, list[float]()
@@ -311,7 +318,7 @@ def _mapped(made: Operand, x: Tensor, held: Tensor | Older, rest: Sequence[int])
         [(made.heads[0], made.reads[0]), (made.heads[-1], made.reads[-1])]
     ).items():
         cols = reads.nonzero()[:, 0]
-        at = made.at[:, head][:, made.places]
+        at = made.at[batch, head][:, made.places]
         known_rows = (at >= 0).all(0)
         at = at[:, known_rows]
         if not at.numel() or not 0 < len(cols) <= d:
@@ -348,10 +355,10 @@ def _by_length(
     """
     assert made.at is not None
     flat = source.detach().permute(*gone, *rest).reshape(-1, prod(source.shape[i] for i in rest))
-    at = made.at[:, made.heads[0]][:, made.places]
-    at = at[(at >= 0).all(-1)]
+    batch = some(len(x), 3)
+    at = made.at[batch, made.heads[0]][:, made.places]
     own = flat[at][..., made.reads[0].nonzero()[:, 0]].norm(dim=-1)
-    rows = x.detach()[: len(at), made.heads[0]][:, made.places].norm(dim=-1)
+    rows = x.detach()[batch, made.heads[0]][:, made.places].norm(dim=-1)
     ratio = rows / own.clamp(min=1e-300)
     mean = float(ratio.mean())
     return mean if float((ratio - mean).abs().max()) <= 1e-5 * mean else None

@@ -169,6 +169,26 @@ class Run(Trace):
     def finish(self) -> None:
         """Note what nothing made a whole."""
         self.loose = {node: why for node, (_, why) in self._loose.items()}
+        made = set[Node]()
+        for x in self.seen:
+            if x.turned is None:
+                made |= self._near(x.node)
+        self.seen = [
+            x for x in self.seen if x.turned is None or x.turned.sure or x.node not in made
+        ]
+
+    def _near(self, node: Node) -> set[Node]:
+        """What an operation is made of, back to the next layers."""
+        left, seen = [node.view], set[Node]()
+        while left and len(seen) < 400:
+            at = left.pop().settled().node
+            if at in seen:
+                continue
+            seen.add(at)
+            fixed = [x for _, x in at.views if not x.node.data]
+            if at.name not in PRODUCTS or not any(self.name_of(x) for x in fixed):
+                left += [x for _, x in at.sources]
+        return seen
 
     def tensor(self, view: View) -> Tensor:
         """The tensor that a view shows, with its history."""

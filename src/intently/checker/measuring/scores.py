@@ -109,14 +109,18 @@ def walked(run: Run, site: Site) -> Walked:
             return Walked()
     view, groups, exponential, soft = found
     whole = None if soft is None else _laid(run.tensor(soft[0]), soft[1])
+    view, groups = _unshifted(view, groups)
     scores = _laid(run.tensor(view), groups)
-    products, network, names = _made_of(run, view)
+    products, network, names = _made_of(run, view, asks=scores.shape[-2] > 1)
     made: list[Product] = []
-    for node in products:
+    for node in list(products):
         there = _carried(view, groups, node)
         product = None if there is None else _product(run, node, there)
         if product is not None:
             made.append(product)
+        elif not is_product(node):  # a layer, and no product of learned queries
+            products.remove(node)
+            network = True
     late = _drops(site.contraction.views[site.side], {site.normal.node})
     early = _drops(view, {x.node for x in made}) if made else 0
     more = len(products) - len(made)
@@ -185,6 +189,21 @@ def _to_scores(
     return None
 
 
+def _unshifted(view: View, groups: Groups) -> tuple[View, Groups]:
+    """Scores before the maximum of each row was taken away."""
+    node = view.settled().node
+    if node.name != "sub" or len(node.views) != 2 or view.written_in_parts():
+        return view, groups
+    x, y = node.views[0][1], node.views[1][1]
+    lines = _lines(node, x, groups, None)
+    for line in groups[-1]:
+        pieces = node.pieces(line)
+        there = None if pieces is None else node.into(pieces, y)
+        if there is None or any(step for step, _ in there):
+            return view, groups
+    return (view, groups) if lines is None else (x, lines)
+
+
 def _over(view: View, groups: Groups, to: Node | None) -> tuple[View, Groups] | None:
     """One operation back, into an argument with all axes, towards a node."""
     node = view.settled().node
@@ -236,7 +255,7 @@ def _leads(view: View, to: Node) -> bool:
     return False
 
 
-def _made_of(run: Run, view: View) -> tuple[list[Node], bool, tuple[str, ...]]:
+def _made_of(run: Run, view: View, *, asks: bool) -> tuple[list[Node], bool, tuple[str, ...]]:
     """The products that scores are made of, whether a layer makes them, and parameters met."""
     left, seen = [view], set[Node]()
     products: list[Node] = []
@@ -252,11 +271,15 @@ def _made_of(run: Run, view: View) -> tuple[list[Node], bool, tuple[str, ...]]:
                 left.append(node.args[0])
             continue
         fixed = [x for _, x in node.views if not x.node.data]
+        if asks and node.name in PRODUCTS and any(run.name_of(x) for x in fixed):
+            products.append(node)  # perhaps of learned queries
+            asks = False
+            continue
         if node.name in PRODUCTS or node.name.endswith("convolution"):
             network |= any(run.name_of(x) for x in fixed)
         if node.name == "given":
             continue
-        for x in fixed:
+        for x in fixed if node.name not in ("add", "sub") else ():
             name = run.name_of(x)
             if name:
                 names[name] = None

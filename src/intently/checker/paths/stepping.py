@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from intently.checker.calling.naming import parameters_named
 from intently.checker.calling.subject import Subject, output_of
 from intently.checker.comparing.likeness import joined, pair
 from intently.checker.examined import Examination
@@ -22,6 +23,8 @@ from intently.checker.report.finding import Finding
 
 PROJECTIONS = ("projection", "weight-transposed")
 """How the names of findings begin that other inputs of an attention bring about."""
+ASKING = ("use_cache", "return_cache", "return_past", "return_kv", "cached")
+"""Arguments that ask for the cache."""
 CACHES = ("past", "cache", "kv_cache", "past_key_values", "layer_past", "past_key_value", "state")
 
 
@@ -49,13 +52,23 @@ def stepped(subject: Subject, pieces: tuple[int, ...]) -> Subject | None:
             start += n
         return torch.cat(out, 1)
 
-    made = replace(subject, call=call, positional=False)
-    try:
-        with torch.no_grad():
-            ran = subject.raw(**{name: None})
-    except Exception:
-        return None
-    return made if cache_of(ran) is not None else None
+    for asked in ({}, {_asks(subject): True}):
+        subject = replace(subject, inputs={**subject.inputs, **asked})
+        try:
+            with torch.no_grad():
+                ran = subject.raw(**{name: None})
+        except Exception:
+            return None
+        if cache_of(ran) is not None:
+            return replace(subject, call=call, positional=False)
+        if not _asks(subject):
+            break
+    return None
+
+
+def _asks(subject: Subject) -> str:
+    """The argument that asks for the cache, "" if there is none."""
+    return next((n for n in ASKING if n in parameters_named(subject.owner)), "")
 
 
 def _goes_on(subject: Subject, name: str) -> bool:

@@ -8,10 +8,12 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from intently.checker.calling.changes import another
+from intently.checker.measuring.attention import Attention, attentions, followed
 from intently.checker.measuring.flow import Operand, whole
 from intently.checker.measuring.run import memory
 from intently.checker.measuring.scores import gradient
-from intently.checker.properties.trial import Property, Trial, broken
+from intently.checker.properties.trial import Property, Trial, broken, part
 from intently.checker.report.finding import Finding
 
 BESIDE = "causal before the attention"
@@ -54,6 +56,38 @@ def nothing_later_enters(trial: Trial) -> Property:
             said += f"before any key is attended to ({operand.name or name})"
             return broken(BESIDE, said, "leak-later")
     return Property(BESIDE, True)
+
+
+def queries_matter(trial: Trial) -> Property:
+    """What queries are made of changes the weights: it does not cancel in the softmax."""
+    name = "queries matter"
+    tried = 0
+    for one in trial.whole.attentions:
+        a = one.attention
+        own = a.inputs["weights"] - a.inputs["v"]
+        for n, x in _inputs(trial) if own else ():
+            if n not in own or not x.is_floating_point() or n not in trial.subject.contents:
+                continue
+            w = a.site.weights
+            draw = torch.Generator().manual_seed(2)
+            g = gradient(w, x, torch.randn(w.shape, generator=draw, dtype=w.dtype))
+            if g is None or bool(w.isnan().any()) or not bool((a.shown.sum(-1) > 1).any()):
+                continue
+            tried += 1
+            if float(g.abs().max()) <= 1e-10 and _same_weights(trial, a, n):
+                said = f"{n} enters the scores and has no influence on the weights: it cancels"
+                return broken(name, said, "query-without-influence", one.where)
+    return Property(name, True if tried else None)
+
+
+def _same_weights(trial: Trial, a: Attention, name: str) -> bool:
+    """Whether weights are the same for another input: a gradient may have been cut."""
+    subject = trial.subject
+    run, made = followed(subject, **{name: another(subject.inputs[name])})
+    found = [x for x in attentions(run, made, subject.batch) if x.line == a.line]
+    return any(
+        x.weights.shape == a.weights.shape and part(x.weights, a.weights) < 1e-6 for x in found
+    )
 
 
 def across_the_batch(trial: Trial) -> Property | None:

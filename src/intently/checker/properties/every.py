@@ -21,6 +21,7 @@ from intently.checker.properties.entering import (
     across_the_batch,
     nothing_later_enters,
     projections_named,
+    queries_matter,
 )
 from intently.checker.properties.first_module import earlier_than, first_module, of_row
 from intently.checker.properties.trial import (
@@ -130,7 +131,7 @@ def rows_of_the_batch(trial: Trial) -> Property:
         return Property("batch", None, "its output has no rows of the batch")
     for other, row in ((1, 0), (0, 1)):
         changed = {n: changed_rows(subject.inputs[n], (other,)) for n in names}
-        off = float(difference(trial.output(**changed)[row], trial.first[row]).amax())
+        off = float(difference(place(trial.output(**changed))[row], plain[row]).amax())
         if off > trial.same:
             said = f"batch row {row} changes by {off:.2g} with the content of row {other}"
             where = first_module(subject, changed, of_row(row, subject.batch, trial.same))
@@ -141,7 +142,8 @@ def rows_of_the_batch(trial: Trial) -> Property:
     except Exception as error:
         said = f"a batch of one raises {raised(error)}"
         return Property("batch", True, said)
-    if one.shape != trial.first[:1].shape:
+    first = trial.whole.rows is not None and trial.whole.rows.batch == 0
+    if one.shape != trial.first[:1].shape or not first:
         return Property("batch", True, f"a batch of one gives {tuple(one.shape)}")
     off = part(one, trial.first[:1])
     if off > trial.same:
@@ -295,6 +297,7 @@ ALL: tuple[Callable[[Trial], Property], ...] = (
     gradients_of_biases,
     inputs_used,
     projections_named,
+    queries_matter,
     left_padding,
     nothing_later_in_training,
     dropout_placed,
@@ -306,7 +309,7 @@ def tried(trial: Trial) -> Iterator[Property]:
     """All properties in order; without determinism the others cannot be told."""
     for one in told("property", ALL):
         try:
-            with torch.no_grad():
+            with torch.no_grad(), trial.subject.running():
                 found = one(trial)
         except NotToldError:
             name = one.__name__.replace("_", " ")
