@@ -231,7 +231,7 @@ def _scores(a: Attention, b: Attention, laid: bool) -> list[Finding]:
     if a.scale is not None and b.scale is not None:
         x, y = float(a.scale.mean()), float(b.scale.mean())
         if not math.isclose(x, y, rel_tol=max(1e-3, a.precision.same, b.precision.same)):
-            d = a.width_of_scores
+            d = a.width
             name, said = scale_named(x, d, (a.weights.shape[1] * d,), y, a.weights.shape[1])
             found.append(Finding(name, said))
     if not _close(a.softcap, b.softcap):

@@ -86,7 +86,6 @@ def judged(
         why = "its weights are exponentials, and what their sums divide was not followed"
         return Judged(a, (_read(a),), (), None, side, why)
     found: list[Finding] = []
-    says: list[str] = []
     rows = row_findings(subject, a)
     found += rows
     why = ""
@@ -97,10 +96,19 @@ def judged(
         found += _scale(subject, a, scale)
         found += rotation_findings(a)
     found += whole_findings(a)
-    says.append(_read(a))
+    says = [_read(a)]
     intent: Intent | None = None
     in_blocks = b != subject.batch and b > 1
-    if in_blocks and mask is not None:
+    if in_blocks and mask is not None and a.placed is not None:
+        text = replace(
+            a, weights=a.placed, soft=None, scores=None, filled=None, blank=None, added=None
+        )
+        intent = _intent(subject, text, side, mask, arguments, _sizes(a.placed))
+        masks = mask_findings(text, intent)
+        wrong = ", ".join(x.name for x in masks if x.kind == "mistake")
+        says.append(f"mask: {intent.written()}{f', but {wrong}' if wrong else ''}")
+        found += masks
+    elif in_blocks and mask is not None:
         why = "it attends in blocks, whose places were not compared with the stated mask"
     if not layout and not in_blocks and a.weights.shape == a.seen.shape:
         intent = _intent(subject, a, side, mask, arguments, sizes)
@@ -127,6 +135,11 @@ def judged(
     value = None if a.scale is None else float(a.scale.mean())
     shown = tuple(replace(by_design(f, subject.owner, value), line=f.line or a.line) for f in found)
     return Judged(a, tuple(says), shown, intent, side, why)
+
+
+def _sizes(w: Tensor) -> tuple[int, int, int, int]:
+    b, h, t, s = w.shape
+    return b, h, t, s
 
 
 def _intent(
@@ -211,7 +224,7 @@ def _blank(a: Attention, intent: Intent) -> list[Finding]:
 
 
 def _scale(subject: Subject, a: Attention, meant: float | None) -> list[Finding]:
-    scale, d = a.scale, a.width_of_scores
+    scale, d = a.scale, a.width
     if scale is None or a.q is None or a.k is None or a.kind not in ("dot", "products"):
         return []
     value, right = float(scale.mean()), d**-0.5 if meant is None else meant
@@ -226,13 +239,11 @@ def _scale(subject: Subject, a: Attention, meant: float | None) -> list[Finding]
     if math.isclose(value, right, rel_tol=near):
         return []
     heads = a.weights.shape[1]
-    width = heads * d
     entered = subject.inputs.get(subject.main)
-    widths = [width]
+    widths = [heads * d]
     if isinstance(entered, Tensor) and entered.is_floating_point() and entered.ndim == 3:
         widths.append(entered.shape[-1])
-    sides = (a.q.factor or 1.0, a.k.factor or 1.0)
-    name, said = scale_named(value, d, widths, right, heads, sides)
+    name, said = scale_named(value, d, widths, right, heads)
     if meant is None and a.learned_scale:
         return []
     kind: Kind = "mistake"
@@ -269,18 +280,12 @@ def _unscaled_by_design(a: Attention) -> bool:
     alone = values == {x.node for x in a.k.sources} or all(x.is_input for x in a.v.sources)
     projected = sum(bool(x.name) for x in (a.q, a.k))
     layers = {x.node.name for o in (a.q, a.k) for x in o.sources}
-    if layers <= {"convolution", "_convolution", "mkldnn_convolution"} and layers:
-        return True
-    return (alone and projected > 0) or (alone and a.q.inputs_apart)
+    convolved = layers <= {"convolution", "_convolution", "mkldnn_convolution"}
+    return bool(convolved and layers) or (alone and (projected > 0 or a.q.inputs_apart))
 
 
 def scale_named(
-    scale: float,
-    d: int,
-    widths: Sequence[int],
-    right: float,
-    heads: int = 1,
-    sides: tuple[float, float] = (1.0, 1.0),
+    scale: float, d: int, widths: Sequence[int], right: float, heads: int = 1
 ) -> tuple[str, str]:
     """The name of a wrong scale for heads of width d in a model of these widths, and a sentence."""
     names: list[tuple[str, float, str]] = [

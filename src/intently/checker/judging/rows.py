@@ -146,12 +146,12 @@ def _after(subject: Subject, a: Attention) -> Iterator[Finding]:
 def _elsewhere(a: Attention) -> bool:
     """Whether rows come out in another place than their query's, in the same layout."""
     q, out = a.q, a.after
-    if q is None or out is None or not q.inputs_apart or len(q.sources) != 1:
+    if q is None or out is None or not q.inputs_apart or q.index is None:
         return False
     if out.value.shape[:-1] != q.sources[0].value.shape[:-1]:
         return False
     for at, place in out.places.items():
-        known = q.index.get((place[0], place[1], place[2]), ())
+        known = q.index[place[:3]].tolist() if min(place[:3]) >= 0 else []
         moved = [n for n, (i, j) in enumerate(zip(known[:-1], at)) if i not in (j, -1)]
         if any(n not in out.row_axes for n in moved):
             return True

@@ -179,11 +179,9 @@ def _place(
     here = here[here >= 0]
     if not len(here):
         return None
-    return tuple(_only(x) for x in torch.unravel_index(here, sizes))
-
-
-def _only(x: Tensor) -> int:
-    return int(x[0]) if bool((x == x[0]).all()) else -1
+    places = torch.stack(torch.unravel_index(here, sizes))
+    same = (places == places[:, :1]).all(1)
+    return tuple(torch.where(same, places[:, 0], -1).tolist())
 
 
 def reaches(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -16,7 +17,8 @@ from intently.checker.measuring.flow import Operand, Source, inputs_of, operand,
 from intently.checker.measuring.run import Run, Seen, memory, named, plainly
 from intently.checker.measuring.scores import Walked, is_product, scale_of, walked
 from intently.checker.precision import EXACT, Precision
-from intently.observe.trace.blocks import of_sources
+from intently.observe.trace.blocks import in_place, of_sources
+from intently.observe.trace.calls import scores as operands
 from intently.observe.trace.graph import View
 from intently.observe.trace.sites import Site, together
 
@@ -74,6 +76,8 @@ class Attention:
     why: str = ""
     filled: tuple[Tensor, float] | None = None
     """Keys (b, h, t, s) whose scores are a number, whatever they hold, and that number."""
+    placed: Tensor | None = None
+    """(b, h, t, s) over the whole text, of weights that lie in blocks."""
     divided: bool = False
     """Whether its output is divided later, by what need not be the sum of its weights."""
     cosine: bool = False
@@ -113,11 +117,6 @@ class Attention:
             second = int(q.reads[1].nonzero()[0, 0])
             return "(h, 3, d)" if first[0] < first[1] < second else "(3, h, d)"
         return ""
-
-    @property
-    def width_of_scores(self) -> int:
-        """The width of queries and keys."""
-        return self.width
 
     @property
     def learned_scale(self) -> bool:
@@ -259,17 +258,25 @@ def _by_batch(v: Operand) -> Tensor | None:
     batch, heads = sorted(set(rows)), list(dict.fromkeys(reads))
     if len(batch) < 2 or -1 in batch or len(batch) * len(heads) != h:
         return None
+    if reads[0] != min(reads):
+        heads.sort()
     place = {(batch.index(r), heads.index(x)): i for i, (r, x) in enumerate(zip(rows, reads))}
     if len(place) < h:
         return None
-    if len(heads) > 1 and reads[0] != min(reads):
-        heads.sort()
-        place = {(batch.index(r), heads.index(x)): i for i, (r, x) in enumerate(zip(rows, reads))}
     return torch.tensor([[place[i, j] for j in range(len(heads))] for i in range(len(batch))])
 
 
 def _ordered(x: Tensor, fit: Callable[[Tensor], Tensor], order: Tensor) -> Tensor:
     return fit(x)[0][order]
+
+
+@torch.no_grad()
+def _placed(site: Site) -> Tensor | None:
+    """Weights in blocks as one matrix over the text, for each row and head; None for others."""
+    given = operands(site)
+    made = in_place(site, *((given.asked, given.groups) if given else (None, ())))
+    w = None if made is None else made.weights.dense()
+    return w if w is not None and w.ndim == 4 else None
 
 
 def _measured(
@@ -291,6 +298,9 @@ def _measured(
     found = Attention(
         seen.module, seen.line, weights, fit(site.output), values, site, seen.module, axis
     )
+    if len(weights) not in (1, batch):
+        with suppress(Exception):  # what cannot be placed
+            found.placed = _placed(site)
     path = walked(run, site) if not site.parts else walked(run, site.parts[0])
     normal = site.normal
     if site.mixing == "fixed" or edges:

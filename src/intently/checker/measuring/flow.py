@@ -79,8 +79,8 @@ class Operand:
     """By what the operand is scaled, None if it is no scaled row of the source."""
     constant: bool = False
     """Whether the map is the same for all rows of the batch."""
-    index: dict[tuple[int, int, int], tuple[int, ...]] = field(default_factory=dict)
-    """Where in its source a row (b, h, n) lies along each axis; -1 for several places."""
+    index: Tensor | None = None
+    """(b, h, n, axes): where in its source a row lies along each axis; -1 for several places."""
     heads: list[int] = field(default_factory=list)
     """The heads of which ``reads`` is known."""
     maps: list[Tensor] = field(default_factory=list)
@@ -211,95 +211,68 @@ def _read(made: Operand, held: Tensor | Older) -> None:
     x, source = whole(made.value), value_of(held)
     b, h, n, d = x.shape
     places = [some(b, 3), some(h), some(n)]
-    sets: dict[tuple[int, int, int], list[Tensor]] = {}
     draw = torch.Generator().manual_seed(5)
     u = torch.randn(d, generator=draw, dtype=x.dtype)
-    on_at: dict[tuple[int, int, int], Tensor] = {}
-    for i, j, m in product(*places):
-        place = i, j, m
+    on = torch.zeros(*map(len, places), *source.shape, dtype=torch.bool)
+    for i, j, m in product(*(enumerate(y) for y in places)):
         way = torch.zeros_like(x)
-        way[place] = u
+        way[i[1], j[1], m[1]] = u
         g = gradient(x, held, way)
         if g is None:
             return
-        if not bool(g.any()):
-            continue  # a constant, such as a learned key
-        on = g.abs() > NONE * max(float(g.abs().max()), 1e-30)
-        on_at[place] = on
-        sets[place] = [on.flatten() if on.ndim < 2 else _any_but(on, i) for i in range(on.ndim)]
-    if not on_at:
-        return
-    made.index = {
-        place: tuple(int(x.nonzero()[0]) if int(x.sum()) == 1 else -1 for x in s)
-        for place, s in sets.items()
-    }
+        size = g.abs()
+        on[i[0], j[0], m[0]] = size > max(NONE * float(size.max()), 1e-300)
     axes = range(source.ndim)
-    by_row = [i for i in axes if _varies(sets, i, 2)]
-    by_batch = [i for i in axes if _varies(sets, i, 0)]
-    by_head = [i for i in axes if _varies(sets, i, 1)]
-    row_axes = tuple(sorted({*by_row, *by_batch}))
-    single = all(int(s[i].sum()) == 1 for s in sets.values() for i in row_axes)
+    known = on.flatten(3).any(-1) if source.ndim else on  # else a constant, such as a learned key
+    if not bool(known.any()):
+        return
+    reads = [on.movedim(3 + i, 3).flatten(4).any(-1) for i in axes]
+    rows, batch, heads = ([i for i in axes if _varies(reads[i], known, k)] for k in (2, 0, 1))
+    counts = torch.stack([y.sum(-1) for y in reads], -1)
+    first = torch.stack([y.int().argmax(-1) for y in reads], -1)
+    grid = torch.meshgrid(*map(torch.tensor, places), indexing="ij")
+    made.index = torch.full((b, h, n, source.ndim), -1)
+    made.index[grid] = torch.where((counts == 1) & known[..., None], first, -1)
+    made.row_axes = row_axes = tuple(sorted({*rows, *batch}))
+    single = bool((counts[known][:, list(row_axes)] == 1).all())
     made.rows = "own"
-    if n > 1 and not by_row:
+    if n > 1 and not rows:
         made.rows = "same"
     elif not single:
-        made.rows = "split" if {*by_row} & {*by_head} and _apart(on_at) else "mixed"
-    made.row_axes = row_axes
+        apart = int(on.flatten(0, 2).sum(0).max()) == 1
+        made.rows = "split" if {*rows} & {*heads} and apart else "mixed"
     if not single:
         return
-    sizes = [source.shape[i] for i in row_axes]
-    at = torch.full((b, h, n), -1)
-    for place, s in sets.items():
-        number = 0
-        for i, size in zip(row_axes, sizes):
-            number = number * size + int(s[i].nonzero()[0])
-        at[place] = number
-    made.at = at
-    some_rows = at[at[:, 0, -1] >= 0] if b > 3 else at
-    if made.rows == "own" and any(
-        len(set(row)) < len(row)
-        for x in some_rows.tolist()
-        for y in x
-        if (row := [i for i in y if i >= 0])
-    ):
-        made.rows = "split" if by_head else "mixed"
+    number = torch.zeros(known.shape, dtype=torch.long)
+    for i in row_axes:
+        number = number * source.shape[i] + first[..., i]
+    number = torch.where(known, number, -1)
+    made.at = torch.full((b, h, n), -1)
+    made.at[grid] = number
+    order = number.sort(-1).values
+    if made.rows == "own" and bool(((order.diff(dim=-1) == 0) & (order[..., 1:] >= 0)).any()):
+        made.rows = "split" if heads else "mixed"
         return
     rest = [i for i in axes if i not in row_axes]
     made.heads = places[1]
-    for j in places[1]:
-        on = next((y for (_, head, _), y in on_at.items() if head == j), None)
-        if on is None:
+    for j in range(len(places[1])):
+        if not bool(known[:, j].any()):
             return
-        made.reads.append(_any_of(on, rest))
+        at = tuple(known[:, j].nonzero()[0].tolist())
+        made.reads.append(_any_of(on[at[0], j, at[1]], rest))
     _mapped(made, x, held, rest)
 
 
-def _any_but(on: Tensor, axis: int) -> Tensor:
-    return on.movedim(axis, 0).flatten(1).any(1)
+def _varies(reads: Tensor, known: Tensor, side: int) -> bool:
+    """Whether what is read of an axis changes with a row of the batch, a head, or a row."""
+    k = known[..., None]
+    return bool(((reads & k).any(side) & ~(reads | ~k).all(side)).any())
 
 
 def _any_of(on: Tensor, axes: Sequence[int]) -> Tensor:
     """Which of the numbers along some axes, as one, are read."""
     gone = [i for i in range(on.ndim) if i not in axes]
     return on.permute(*gone, *axes).reshape(-1, prod(on.shape[i] for i in axes)).any(0)
-
-
-def _varies(sets: dict[tuple[int, int, int], list[Tensor]], axis: int, side: int) -> bool:
-    """Whether what is read of an axis changes with a row of the batch, a head, or a row."""
-    first: dict[tuple[int, ...], Tensor] = {}
-    for place, s in sets.items():
-        rest = tuple(x for i, x in enumerate(place) if i != side)
-        known = first.setdefault(rest, s[axis])
-        if not torch.equal(known, s[axis]):
-            return True
-    return False
-
-
-def _apart(held: dict[tuple[int, int, int], Tensor]) -> bool:
-    """Whether no two rows read the same entries."""
-    total = sum(on.long() for on in held.values())
-    assert isinstance(total, Tensor)
-    return int(total.max()) == 1
 
 
 def _mapped(made: Operand, x: Tensor, held: Tensor | Older, rest: Sequence[int]) -> None:

@@ -41,7 +41,7 @@ def _mended(name: str, a: Attention, intent: Intent, bias: Tensor | None) -> Ten
         return None
     slope, masks = a.slope, name.startswith(("mask", "causal", "window", "padding", "lengths"))
     if "scale" in name and a.scale is not None:
-        slope = slope * a.width_of_scores**-0.5 / a.scale
+        slope = slope * a.width**-0.5 / a.scale
     added = a.added.nan_to_num(0.0)
     if bias is not None and name.startswith("bias"):
         added = bias
