@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from intently.checker.calling.holding import held_by
 from intently.checker.measuring.after import Outcome, divides, outcome
-from intently.checker.measuring.flow import Operand, Source, inputs_of, operand, sources_of, whole
+from intently.checker.measuring.flow import Operand, inputs_of, operand, whole
 from intently.checker.measuring.run import Run, Seen, memory, named, plainly
 from intently.checker.measuring.scores import Walked, is_product, scale_of, walked
 from intently.checker.precision import EXACT, Precision
 from intently.observe.trace.blocks import in_place, of_sources
 from intently.observe.trace.calls import scores as operands
-from intently.observe.trace.graph import View
 from intently.observe.trace.sites import Site, together
 
 FADED = 1e-30
@@ -156,8 +156,6 @@ def followed(subject: Any, **changed: Any) -> tuple[Run, Tensor]:
     """A run of a subject, and what came out."""
     given = {**subject.inputs, **changed}
     owner = subject.owner
-    from intently.checker.calling.holding import held_by
-
     weights = subject.weights(given)
     known = {memory(x): n for n, x in held_by(owner)} | {memory(x): n for n, x in weights.items()}
     leaves: dict[str, Any] = {}
@@ -447,6 +445,3 @@ def _off(x: Tensor, y: Tensor, log: float) -> float:
     made = torch.cosh((math.exp(log) * x).clamp(-300, 300))
     ratio = y / made
     return float(ratio.std(correction=0) / ratio.mean().abs().clamp(min=1e-300))
-
-
-__all__ = ["Attention", "Source", "View", "attentions", "followed", "sources_of", "whole"]

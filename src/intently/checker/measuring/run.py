@@ -16,8 +16,8 @@ from intently.checker.calling.holding import less_precise
 from intently.core import kernels
 from intently.observe.trace.follow import Trace
 from intently.observe.trace.graph import COPIES, PRODUCTS, SOFTMAX, Node, View
-from intently.observe.trace.normaliser import Normal
-from intently.observe.trace.sites import Contraction, Site
+from intently.observe.trace.normaliser import Normal, behind, upstream
+from intently.observe.trace.sites import Contraction, Site, laid_out
 from intently.observe.watching.modules import storage_of
 from intently.observe.watching.scope import line_of_code
 
@@ -127,7 +127,7 @@ class Run(Trace):
             if not contraction.keys or not other.node.data:
                 continue
             made = _softmax_of(contraction.views[side])
-            if made is not None and made not in _ancestors(other):
+            if made is not None and made not in behind([other], lambda node: True, 400):
                 normal = Normal(made, made.name in SOFTMAX)
                 self._keep_site(
                     node, lambda c=contraction, s=side, n=normal: _site(c, s, n), {node}, normal
@@ -135,8 +135,6 @@ class Run(Trace):
                 return
 
     def _found(self, site: Site, again: Callable[[], Site | None]) -> None:
-        from intently.observe.trace.normaliser import upstream
-
         for other in upstream(site.contraction.views[site.side]):
             self._loose.pop(other, None)
             self._products.pop(other, None)
@@ -179,16 +177,12 @@ class Run(Trace):
 
     def _near(self, node: Node) -> set[Node]:
         """What an operation is made of, back to the next layers."""
-        left, seen = [node.view], set[Node]()
-        while left and len(seen) < 400:
-            at = left.pop().settled().node
-            if at in seen:
-                continue
-            seen.add(at)
-            fixed = [x for _, x in at.views if not x.node.data]
-            if at.name not in PRODUCTS or not any(self.name_of(x) for x in fixed):
-                left += [x for _, x in at.sources]
-        return seen
+
+        def inside(at: Node) -> bool:
+            fixed = (x for _, x in at.views if not x.node.data)
+            return at.name not in PRODUCTS or not any(map(self.name_of, fixed))
+
+        return set(behind([node.view], inside, 400))
 
     def tensor(self, view: View) -> Tensor:
         """The tensor that a view shows, with its history."""
@@ -226,16 +220,6 @@ def memory(x: Tensor) -> int:
     return id(x) if storage is None else storage._cdata
 
 
-def _ancestors(view: View) -> set[Node]:
-    left, seen = [view], set[Node]()
-    while left and len(seen) < 400:
-        node = left.pop().settled().node
-        if node not in seen:
-            seen.add(node)
-            left += [x for _, x in node.sources]
-    return seen
-
-
 def _softmax_of(view: View, most: int = 12) -> Node | None:
     """The softmax or `exp` that weights come from, through what keeps or moves their entries."""
     for _ in range(most):
@@ -249,8 +233,6 @@ def _softmax_of(view: View, most: int = 12) -> Node | None:
 
 
 def _site(contraction: Contraction, side: int, normal: Normal) -> Site:
-    from intently.observe.trace.sites import laid_out
-
     return laid_out(contraction.alone(), side, normal)
 
 

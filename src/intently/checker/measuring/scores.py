@@ -21,6 +21,7 @@ from intently.observe.trace.graph import (
     along,
     back,
     laid,
+    reduced,
 )
 from intently.observe.trace.normaliser import Normal, is_dropout
 from intently.observe.trace.sites import Site
@@ -58,7 +59,6 @@ class Walked:
     more: int = 0
     network: bool = False
     learned: tuple[str, ...] = ()
-    exponential: bool = True
     dropped: int = 0
     """How many multiplications with random numbers stand between the softmax and the values."""
     dropped_before: bool = False
@@ -107,7 +107,7 @@ def walked(run: Run, site: Site) -> Walked:
         found = _to_scores(node.view, groups, site.normal)
         if found is None:
             return Walked()
-    view, groups, exponential, soft = found
+    view, groups, soft = found
     whole = None if soft is None else _laid(run.tensor(soft[0]), soft[1])
     view, groups = _unshifted(view, groups)
     scores = _laid(run.tensor(view), groups)
@@ -124,7 +124,7 @@ def walked(run: Run, site: Site) -> Walked:
     late = _drops(site.contraction.views[site.side], {site.normal.node})
     early = _drops(view, {x.node for x in made}) if made else 0
     more = len(products) - len(made)
-    return Walked(scores, made, more, network, names, exponential, late, early > 0, whole)
+    return Walked(scores, made, more, network, names, late, early > 0, whole)
 
 
 def _drops(view: View, until: set[Node]) -> int:
@@ -157,7 +157,7 @@ def _drawn(view: View, most: int = 8) -> Node | None:
 
 def _to_scores(
     view: View, groups: Groups, normal: Normal
-) -> tuple[View, Groups, bool, tuple[View, Groups] | None] | None:
+) -> tuple[View, Groups, tuple[View, Groups] | None] | None:
     """The tensor that is made a whole, with the axes of the weights in it."""
     node = view.settled().node
     in_sum = not _leads(view, normal.node)  # exponentials whose products are divided later
@@ -174,12 +174,12 @@ def _to_scores(
         if not isinstance(node.args[0], View):
             return None
         lines = _lines(node, node.args[0], groups, None)
-        return None if lines is None else (node.args[0], lines, True, soft)
+        return None if lines is None else (node.args[0], lines, soft)
     for _ in range(FAR):  # exp of the scores, over their sum
         node = view.settled().node
         if node.name == "exp" or node.name in SOFTMAX:
             lines = _lines(node, node.args[0], groups, None)
-            return None if lines is None else (node.args[0], lines, True, soft)
+            return None if lines is None else (node.args[0], lines, soft)
         if not node.entrywise and node.name not in COPIES:
             return None
         step = _over(view, groups, None)
@@ -345,8 +345,6 @@ def _factors(run: Run, node: Node):
     mul = _of_sum(node)
     if mul is None:
         return None
-    from intently.observe.trace.graph import reduced
-
     x, y = mul.args[:2]
     a, b = (run.tensor(v).expand(mul.size) for v in (x, y))
     gone = reduced(node)
