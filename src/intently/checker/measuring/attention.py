@@ -216,22 +216,19 @@ def attentions(run: Run, made: Tensor, batch: int) -> list[Attention]:
     """Every attention that a run met, in order."""
     past = frozenset(x.node for x in run.seen)
     out: list[Attention] = []
-    groups: dict[Any, list[Seen]] = {}
+    groups: dict[Any, list[tuple[Seen, Site]]] = {}
     for seen in run.seen:
-        groups.setdefault(seen.node if seen.turned else _whole_of(seen), []).append(seen)
-    for some in groups.values():
-        sites = [(x, site) for x in some if (site := x.make()) is not None]
+        site = seen.make()
+        if site is not None:
+            whole_of = seen.node if seen.turned or site.normal is None else site.normal.node
+            groups.setdefault(whole_of, []).append((seen, site))
+    for sites in groups.values():
         if len(sites) > 1:
             merged = together([site for _, site in sites])
             sites = [(sites[0][0], site) for site in merged]
         for seen, site in sites:
             out.append(_measured(run, seen, site, past, made, batch))
     return out
-
-
-def _whole_of(seen: Seen) -> Any:
-    site = seen.make()
-    return seen.node if site is None or site.normal is None else site.normal.node
 
 
 def _four(x: Tensor, site: Site, batch: int) -> Tensor:
