@@ -165,6 +165,8 @@ def test_a_mask_may_be_a_tensor() -> None:
         (Layer(), {"inputs": {"x": torch.zeros(2, 0, 32)}}, "inputs['x']: expected at least one"),
         (Layer(), {"mask": "causal"}, "mask: expected a mask such as it.causal()"),
         (Layer(), {"like": 3}, "like: expected a function or a module; got int"),
+        (Layer(), {"scale": "x"}, "scale: expected a number"),
+        (Layer(), {"layers": 3}, "layers: expected patterns of names"),
         (Layer(), {"same": {"fast": True}}, "same: expected a list of settings"),
         (Layer(), {"arguments": {"nope": "attend"}}, "expected names among x; got nope"),
     ],

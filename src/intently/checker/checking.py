@@ -86,7 +86,8 @@ def check(
     >>> it.check(mine).mistakes[0].name
     'no-scale'
     """
-    meant = Intention(_masks(mask), bias, scale, (layers,) if isinstance(layers, str) else layers)
+    patterns: Any = layers if isinstance(layers, (list, tuple, type(None))) else (layers,)
+    meant = Intention(_masks(mask), bias, scale, patterns)
     if isinstance(same, (str, Mapping)) or not all(
         isinstance(x, Mapping) or callable(x) for x in same
     ):
@@ -96,6 +97,10 @@ def check(
         raise build(ArgumentError, "like", "a function or a module", type(like).__name__)
     if returns not in (None, *RETURNS):
         raise build(ArgumentError, "returns", "one of " + ", ".join(RETURNS), repr(returns))
+    if not isinstance(scale, (int, float, type(None))) or isinstance(scale, bool):
+        raise build(ArgumentError, "scale", "a number, such as 8**-0.5", repr(scale))
+    if not all(isinstance(x, str) for x in meant.layers or ()):
+        raise build(ArgumentError, "layers", "patterns of names of modules", repr(layers))
     with _one_thread(), _own_randomness(), _in_words():
         seen = understood(subject, inputs, arguments, layout, returns or "output")
         report, whole = _checked(seen, meant, same, stated=inputs is not None)
