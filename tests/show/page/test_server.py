@@ -391,6 +391,7 @@ def test_what_is_no_number_is_served(tmp_path: Path) -> None:
 
 
 def test_the_newest_question_goes_first_and_long_work_gives_way() -> None:
+    """What can wait comes last, even if it was asked last."""
     turns, order = Turns(), []
     begun, asked_all = threading.Event(), threading.Event()
 
@@ -408,8 +409,9 @@ def test_the_newest_question_goes_first_and_long_work_gives_way() -> None:
     threads = [threading.Thread(target=turns.ask, args=(long,))]
     threads[0].start()
     assert begun.wait(20)
-    for name in "ab":
-        threads.append(threading.Thread(target=turns.ask, args=(partial(short, name),)))
+    for name in ("a", "b", "can wait"):
+        args = (partial(short, name), lambda: False, name == "can wait")
+        threads.append(threading.Thread(target=turns.ask, args=args))
         threads[-1].start()
         while len(turns.asked) < len(threads):
             time.sleep(0.001)
@@ -417,7 +419,7 @@ def test_the_newest_question_goes_first_and_long_work_gives_way() -> None:
     for thread in threads:
         thread.join(20)
     turns.close(20)
-    assert order == ["b", "a", "long"] and not turns.asked
+    assert order == ["b", "a", "long", "can wait"] and not turns.asked
 
 
 def test_work_that_nobody_waits_for_ends_and_failures_are_told(

@@ -1,7 +1,7 @@
 """Answers to a page's questions, from lazy matrices: numbers within fixed bounds only.
 
-One question is computed at a time, the newest first. What takes long is sampled first, and gives
-way to newer questions between its strips.
+One question is computed at a time, the newest first; the statistics of all heads, which a page asks
+for on its own, come last. What takes long is sampled first, and gives way between its strips.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ class Reply(NamedTuple):
 class Turns:
     """Lets one question compute at a time, the newest first; long work gives way to it.
 
-    ``asked`` holds a callable for each question, the newest last: whether its client is gone.
+    ``asked`` holds a callable for each question, the newest last and what can wait before all
+    others: whether its client is gone.
     """
 
     def __init__(self) -> None:
@@ -77,11 +78,19 @@ class Turns:
         self._news = threading.Condition()
         self._closed = False
 
-    def ask(self, work: Callable[[], Reply], gone: Callable[[], bool] = lambda: False) -> Reply:
-        """Do work when it is the newest; give it up once ``gone`` says that nobody waits for it."""
+    def ask(
+        self,
+        work: Callable[[], Reply],
+        gone: Callable[[], bool] = lambda: False,
+        can_wait: bool = False,
+    ) -> Reply:
+        """Do work when it is the newest; give it up once ``gone`` says that nobody waits for it.
+
+        What can wait is done when nothing else is asked, however new it is.
+        """
         mine = partial(gone)  # told from all others, even of the same client
         with self._news:
-            self.asked.append(mine)
+            self.asked.insert(0 if can_wait else len(self.asked), mine)
         try:
             with self._news:
                 self._take(mine)
@@ -148,7 +157,8 @@ class Served:
         if set(given) != set(takes):
             raise Refused(400, f"{name} takes {', '.join(takes)}")
         try:
-            return self.turns.ask(lambda: question(self, Given(given, self.items)), gone)
+            work = partial(question, self, Given(given, self.items))
+            return self.turns.ask(work, gone, can_wait=name == "statistics")
         except IntentlyError as error:
             raise Refused(409, str(error)) from None
 
