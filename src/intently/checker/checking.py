@@ -153,10 +153,10 @@ def _own_randomness() -> Iterator[None]:
 def _checked(
     seen: Subject, meant: Intention, same: Sequence[Same], *, stated: bool
 ) -> tuple[Report, Examination]:
-    with torch.no_grad():
-        first = seen.output()
     whole = examined(seen, meant)
     findings, seen = list(whole.findings), whole.subject
+    with torch.no_grad():
+        first = seen.output()
     plainly = whole.made
     if plainly is None or seen.returns != "output" or plainly.shape != first.shape:
         plainly = first

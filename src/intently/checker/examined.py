@@ -87,9 +87,16 @@ def examined(subject: Subject, meant: Intention) -> Examination:
         return Examination(subject, (), (why,))
     with subject.running():  # gradients, too
         found = attentions(run, made, subject.batch)
+    if _attends_along_the_first(subject, found):
+        note = "it attends along the first axis: taken as the sequence"
+        given, notes = subject.turned(subject.inputs), (*subject.notes, note)
+        subject = replace(subject, inputs=given, notes=notes, sequence_first=True, opening=None)
+        return examined(subject, meant)
     subject = _with_reader(subject, found)
-    if not found and subject.returns == "output" and made.ndim in (2, 3, 4) and whole(made):
-        return replace(examined(replace(subject, returns="weights"), meant), rows=None)
+    if not found and subject.returns == "output" and made.ndim in (2, 3, 4):
+        for returns, w in (("weights", made), ("log weights", made.exp())):
+            if whole(w):
+                return replace(examined(replace(subject, returns=returns), meant), rows=None)
     unmeasured = [f"{why}" for why in dict.fromkeys(run.loose.values())]
     every = [x for x in found if meant.wants(x.where)]
     known: dict[tuple[str, ...], int] = {}
@@ -141,6 +148,18 @@ def _with_reader(subject: Subject, found: Sequence[Attention]) -> Subject:
     return subject
 
 
+def _attends_along_the_first(subject: Subject, found: Sequence[Attention]) -> bool:
+    """Whether queries lie along the first axis of an input (t, b, c) of which no axes are stated.
+
+    It has to be the longer one: the other reading is a batch that is mixed.
+    """
+    x = subject.inputs[subject.main]
+    if x.ndim != 3 or not x.is_floating_point() or subject.layout or subject.sequence_first:
+        return False
+    sizes = [(x.weights.shape[2], x.weights.shape[0]) for x in found]
+    return x.shape[0] > x.shape[1] and tuple(x.shape[:2]) in sizes
+
+
 def _plainly_laid(subject: Subject, made: Tensor) -> Rows | None:
     """An output (b, t, c) of as many rows as the main input, although rows are mixed in it."""
     x = subject.inputs[subject.main]
@@ -177,7 +196,8 @@ def _padded_again(found: Examination, meant: Intention) -> Examination:
 def rows_of(run: Run, found: Sequence[Attention], made: Tensor) -> Rows | None:
     """How the output lies, by the attention whose rows go into it last; None if unknown."""
     for a in reversed(found):
-        known = reaches(run, a.site, a.output, made)
+        assert a.places is not None
+        known = reaches(run, a.site.node, a.output, a.places, made)
         if known is not None:
             batch, time, order = known
             b, _, t, _ = a.output.shape

@@ -35,7 +35,8 @@ class Exact(TorchDispatchMode):
         kwargs = kwargs or {}
         if not hasattr(func, "_schema"):  # of higher order, such as flex attention
             return func(*args, **kwargs)
-        if kwargs.get("dtype") in SHORT:
+        backward = torch._C._current_graph_task_id() >= 0  # gradients have the types of tensors
+        if kwargs.get("dtype") in SHORT and not backward:
             self.used = True
             self.halved |= kwargs["dtype"] in HALF
             kwargs = {**kwargs, "dtype": torch.double}
@@ -46,6 +47,17 @@ class Exact(TorchDispatchMode):
             self.used = True
             args, kwargs = _widened(args), _widened(kwargs)
         return func(*args, **kwargs)
+
+
+class Straight(TorchDispatchMode):
+    """Lets gradients pass the zeros of a ReLU: they tell what numbers are made of."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is torch.ops.aten.threshold_backward.default:
+            return args[0]
+        return func(*args, **(kwargs or {}))
 
 
 @contextmanager

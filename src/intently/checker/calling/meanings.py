@@ -31,6 +31,8 @@ def sequence_first(subject: Any, meanings: dict[str, str], given: Mapping[str, A
     if "sequence first" in meanings.values():
         return True
     own = getattr(subject, "batch_first", None)
+    if any(isinstance(x, Tensor) and x.ndim > 3 for x in given.values()):
+        own = True
     if own is None and type(subject).__module__.startswith("torch.nn."):
         own = next((m.batch_first for m in subject.modules() if hasattr(m, "batch_first")), None)
     if own is None:

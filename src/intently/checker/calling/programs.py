@@ -123,7 +123,7 @@ class _Program:
             return [self._constant(v.val) if hasattr(v, "val") else known[v] for v in given]
 
         for eqn in inner.eqns:
-            made = self._step(eqn.primitive.name, values(eqn.invars), eqn.params)
+            made = self._step(eqn.primitive, values(eqn.invars), eqn.params)
             known.update(zip(eqn.outvars, made if isinstance(made, (list, tuple)) else [made]))
         return values(inner.outvars)
 
@@ -132,8 +132,9 @@ class _Program:
             self.known[id(x)] = x, _widened(tensor_of(x))
         return self.known[id(x)][1]
 
-    def _step(self, name: str, xs: list[Tensor], p: dict[str, Any]) -> Any:
-        """What one operation of a program makes."""
+    def _step(self, primitive: Any, xs: list[Tensor], p: dict[str, Any]) -> Any:
+        """What one operation of a program makes; JAX computes what torch has not, of constants."""
+        name = primitive.name
         if name.removesuffix("_jaxpr") in CALLS:
             inner = next(p[n] for n in ("jaxpr", "call_jaxpr", "fun_jaxpr") if n in p)
             return self._closed(inner, xs)
@@ -151,9 +152,13 @@ class _Program:
         if name in RULES:
             return RULES[name](*xs, **p)
         by = getattr(torch, NAMED.get(name, name), None)
-        if by is None or not p.keys() <= SETTINGS:
+        if by is not None and p.keys() <= SETTINGS:
+            return by(*xs)
+        if any(x.requires_grad for x in xs):
             raise NotImplementedError(f"the operation {name!r} of JAX")
-        return by(*xs)
+        made = primitive.bind(*(x.numpy() for x in xs), **p)
+        many = isinstance(made, (list, tuple))
+        return [_widened(tensor_of(x)) for x in made] if many else _widened(tensor_of(made))
 
     def _scan(self, xs: list[Tensor], p: dict[str, Any]) -> list[Tensor]:
         m, n = p["num_consts"], p["num_consts"] + p["num_carry"]
@@ -281,7 +286,7 @@ def _gather(x: Tensor, at: Tensor, *, dimension_numbers: Any, slice_sizes: Any, 
 
 
 def _scatter(
-    x: Tensor, at: Tensor, new: Tensor, *, dimension_numbers: Any, mode: Any, add: bool, **_: Any
+    x: Tensor, at: Tensor, new: Tensor, *, dimension_numbers: Any, mode: Any, by: str = "", **_: Any
 ) -> Tensor:
     """What JAX puts somewhere: the places are the gradient of a sum, of numbers that count."""
     import jax
@@ -295,7 +300,8 @@ def _scatter(
     places = np.asarray(found).astype(np.int64) - 1
     kept = torch.from_numpy(places >= 0)
     new, places = (new, places) if kept.all() else (new[kept], places[places >= 0])
-    return x.index_put(_at(places, x.shape), new, accumulate=add)
+    found = _at(places, x.shape)
+    return x.index_put(found, x[found] * new if by == "mul" else new, accumulate=by == "add")
 
 
 def _convolved(x: Tensor, w: Tensor, *, dimension_numbers: Any, **p: Any) -> Tensor:
@@ -329,7 +335,8 @@ RULES: dict[str, Callable[..., Any]] = {
     **{f"reduce_{n}": partial(_reduced, by=by) for n, by in {**OVER, "prod": _prod}.items()},
     **{"broadcast_in_dim": _broadcast, "pad": _pad, "dot_general": _dot, "iota": _iota},
     **{"select_n": _chosen, "sort": _sorted, "gather": _gather, "conv_general_dilated": _convolved},
-    **{"scatter": partial(_scatter, add=False), "scatter-add": partial(_scatter, add=True)},
+    **{"scatter": _scatter, "scatter-add": partial(_scatter, by="add")},
+    "scatter-mul": partial(_scatter, by="mul"),
     "convert_element_type": lambda x, new_dtype, **_: x.to(_kind(new_dtype)),
     "div": lambda x, y: x / y if x.is_floating_point() else torch.div(x, y, rounding_mode="trunc"),
     "integer_pow": lambda x, y: x**y,

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from intently.checker.calling.exact import exactly
 from intently.checker.calling.holding import less_precise, on_tensors_already
 from intently.checker.calling.meanings import MEANINGS, sequence_first, with_meanings
+from intently.checker.calling.packing import unpacked, with_arrays
 from intently.checker.calling.naming import parameters_named, roles_of
 from intently.checker.calling.subject import Subject
 from intently.checker.calling.trials import trials
@@ -55,6 +56,9 @@ def understood(
 
             with suppress(Exception):
                 return understood(on_tensors(subject), inputs, arguments, layout, returns)
+        if isinstance(subject, nn.Module) and any(isinstance(x, np.ndarray) for x in given.values()):
+            with suppress(Exception):
+                return understood(with_arrays(subject, inputs), inputs, arguments, layout, returns)
         seen = _with_reshapes(subject, inputs, meanings, stated)
         if seen is not None:
             return seen
@@ -83,22 +87,23 @@ def _on_tensors(
     subject: Any, inputs: Mapping[str, Any] | None
 ) -> tuple[Any, Mapping[str, Any] | None, bool]:
     """Code of NumPy or JAX as code on tensors, where its example holds arrays of theirs."""
-    if not isinstance(inputs, Mapping) or isinstance(subject, nn.Module):
+    if not isinstance(inputs, Mapping):
         return subject, inputs, False
-    if any(isinstance(x, Tensor) for x in inputs.values()):
-        return subject, inputs, False
+    suited, inputs = unpacked(inputs)
+    if isinstance(subject, nn.Module) or any(isinstance(x, Tensor) for x in inputs.values()):
+        return suited(subject), inputs, False
     from intently.checker.calling import programs
 
     if programs.is_jax(subject, inputs):
         given = {n: programs.tensor_of(x) for n, x in inputs.items()}
-        return programs.of_jax(subject, dict(inputs)), given, True
+        return programs.of_jax(suited(subject), dict(inputs)), given, True
     arrays = [x for x in inputs.values() if isinstance(x, np.ndarray)]
     if not arrays or _is_keras(subject):
-        return subject, inputs, False
+        return suited(subject), inputs, False
     from intently.checker.calling.arrays import on_tensors
 
     given = {n: torch.as_tensor(x) if isinstance(x, np.ndarray) else x for n, x in inputs.items()}
-    return on_tensors(subject), given, True
+    return suited(on_tensors(subject)), given, True
 
 
 def _reads_numpy(subject: Any) -> bool:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -119,6 +121,11 @@ def _called_alike(like: Any, seen: Subject) -> Subject:
 
 
 def _inputs_for(seen: Subject) -> Iterator[dict[str, Any]]:
+    if seen.foreign:  # arrays, as its own code takes them
+        jax = sys.modules.get("jax")
+        for of in (np.asarray, *([jax.numpy.asarray] if jax else [])):
+            arrays = {n: x.numpy() if isinstance(x, Tensor) else x for n, x in seen.inputs.items()}
+            yield {n: of(x) if isinstance(x, np.ndarray) else x for n, x in arrays.items()}
     yield dict(seen.inputs)
     tensors = seen.of("q", "k", "v", "x", "context", "ids")
     yield {n: seen.inputs[n] for n in tensors}

@@ -174,15 +174,21 @@ def _order(
     return divmod(i, h), divmod(int(off[i].argmin()), h)
 
 
+def _slope(added: Tensor, distance: Tensor, scores: Attention) -> Tensor | None:
+    """The slope (b, h) of what was added by a distance (t, s); None if it does not follow it."""
+    rest = off_rows(added, scores.seen)
+    line = off_rows(distance.double().expand(added.shape), scores.seen)
+    slope = (rest * line).sum((-1, -2)) / (line * line).sum((-1, -2)).clamp(min=1e-9)
+    off = (rest - slope[..., None, None] * line).abs().max()
+    return slope if float(off) < 10 * scores.precision.added else None
+
+
 def _by_distance(added: Tensor, scores: Attention, where: str) -> tuple[str, list[Finding]]:
     """A bias in words: by distance, ALiBi with its slopes, or any."""
-    seen, (t, s) = scores.seen, added.shape[-2:]
+    t, s = added.shape[-2:]
     distance = torch.arange(t)[:, None] + (s - t) - torch.arange(s)
-    rest = off_rows(added, seen)
-    line = off_rows(distance.double().expand(added.shape), seen)
-    norm = (line * line).sum((-1, -2))
-    slope = (rest * line).sum((-1, -2)) / norm.clamp(min=1e-9)
-    if float((rest - slope[..., None, None] * line).abs().max()) < 10 * scores.precision.added:
+    slope = _slope(added, distance, scores)
+    if slope is not None:
         slopes = ", ".join(f"{x:.3g}" for x in slope[0].tolist()[:4])
         if float((slope - slope[:1]).abs().max()) > 1e-6:
             said = f"the slopes by distance of batch row 0, {slopes}, are not those of other rows"
@@ -196,4 +202,7 @@ def _by_distance(added: Tensor, scores: Attention, where: str) -> tuple[str, lis
                 )
             ]
         return f"a bias by distance of slope {slopes} (ALiBi)", _slopes(-slope[0], slopes, where)
+    if t < s and _slope(added, (distance - (s - t)).abs(), scores) is not None:
+        said = f"a bias by distance that counts queries from 0, beside {s - t} keys before them"
+        return "", [Finding("bias-offset-lost", said, where=where)]
     return "a bias that does not depend on q and k", []

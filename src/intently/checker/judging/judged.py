@@ -98,7 +98,7 @@ def judged(
     found += whole_findings(a)
     says = [_read(a)]
     intent: Intent | None = None
-    in_blocks = b != subject.batch and b > 1
+    in_blocks = b not in (1, subject.batch) and subject.inputs[subject.main].shape[:2] != (t, b)
     if in_blocks and mask is not None and a.placed is not None:
         text = replace(
             a, weights=a.placed, soft=None, scores=None, filled=None, blank=None, added=None
@@ -239,15 +239,16 @@ def _scale(subject: Subject, a: Attention, meant: float | None) -> list[Finding]
     if math.isclose(value, right, rel_tol=near):
         return []
     heads = a.weights.shape[1]
-    entered = subject.inputs.get(subject.main)
+    entered = subject.inputs[subject.main]
     widths = [heads * d]
-    if isinstance(entered, Tensor) and entered.is_floating_point() and entered.ndim == 3:
+    if entered.is_floating_point() and entered.ndim == 3:
         widths.append(entered.shape[-1])
     name, said = scale_named(value, d, widths, right, heads)
     if meant is None and a.learned_scale:
         return []
     kind: Kind = "mistake"
-    if meant is None and (name == "other-scale" or _unscaled_by_design(a)):
+    by_design = entered.ndim < 4 and _unscaled_by_design(a)
+    if meant is None and (name == "other-scale" or by_design):
         kind = "convention"
     if meant is None and a.kind == "products" and name != "no-scale":
         kind = "convention"

@@ -94,7 +94,7 @@ def rotation_findings(a: Attention) -> list[Finding]:
         return []
     found: list[Finding] = []
     q, k, v = (turned(x) or (turned(x, -1) if x.maps else None) for x in (a.q, a.k, a.v))
-    if v is not None:
+    if v is not None and not _turned_back(a):
         said = f"values are rotated by their positions, in {v.pairs}"
         found.append(Finding("values-rotated", said, where=a.where))
     some = q or k
@@ -135,6 +135,14 @@ def rotation_findings(a: Attention) -> list[Finding]:
         said = f"rotary positions: queries are rotated in {q.pairs}, keys in {k.pairs}"
         return [*found, Finding("rotary-pairs", said, where=where)]
     return [*found, *_offsets(a, q, k)]
+
+
+def _turned_back(a: Attention) -> bool:
+    """Whether each entry that comes out undoes the rotation of its query's own value."""
+    made = {} if a.after is None or not a.v.maps else a.after.made_of
+    maps = dict(zip(a.v.places, a.v.maps[0])) if made else {}
+    some = [(x @ maps[i]).abs() for (_, h, i, _), x in made.items() if h == 0 and i in maps]
+    return bool(some) and all(float(x.sum() - x.max()) < 1e-6 * float(x.max()) for x in some)
 
 
 def _offsets(a: Attention, q: Turned, k: Turned) -> list[Finding]:

@@ -12,7 +12,6 @@ from intently.checker.measuring.flow import LAYERS, NONE, NORMS, some, whole
 from intently.checker.measuring.run import Older, Run
 from intently.checker.measuring.scores import gradient, value_of
 from intently.observe.trace.graph import CONVOLUTIONS, Node, View
-from intently.observe.trace.sites import Site
 
 Place = tuple[int, ...]
 """The row of the batch, head, query and number of an entry of the output; -1 for several."""
@@ -43,6 +42,8 @@ class Outcome:
     """The rows that some entries come from."""
     numbers: bool = True
     """Whether the numbers of a head lie in their order."""
+    made_of: dict[Place, Tensor] = field(default_factory=dict)
+    """How an entry is made of several numbers of one row of the product."""
 
 
 def outcome(run: Run, node: Node, value: Tensor, places: Tensor, made: Tensor) -> Outcome | None:
@@ -56,14 +57,11 @@ def outcome(run: Run, node: Node, value: Tensor, places: Tensor, made: Tensor) -
     if not y.requires_grad or not y.numel():
         return None
     found = Outcome(y, None if following is None else following[0])
-    number = torch.full((value_of(result).numel() + 1,), -1)
-    number[places.flatten().clamp_min(-1)] = torch.arange(places.numel())
-    number = number[:-1]
     sizes = whole(value).shape
-    _along(found, result, number, sizes)
+    _along(found, result, _numbered(result, places), sizes)
     if found.follows is None:
         same = y.numel() == value.numel() and y.is_floating_point()
-        found.plain = same and bool(
+        found.plain = None if y.numel() > value.numel() else same and bool(
             (y.flatten().sort().values - value.flatten().sort().values).abs().max()
             <= 1e-9 * value.abs().max().clamp(min=1e-30)
         )
@@ -126,7 +124,7 @@ def _along(
             known: list[Place] = []
             for i in some(n, 12):
                 at = (*base[:axis], i, *base[axis + 1 :])
-                place = _place(y, at, result, number, sizes)
+                place = _place(y, at, result, number, sizes, found.made_of)
                 if place is None:
                     continue
                 known.append(place)
@@ -163,7 +161,12 @@ def _along(
 
 
 def _place(
-    y: Tensor, at: tuple[int, ...], result: Tensor | Older, number: Tensor, sizes: torch.Size
+    y: Tensor,
+    at: tuple[int, ...],
+    result: Tensor | Older,
+    number: Tensor,
+    sizes: torch.Size,
+    made_of: dict[Place, Tensor] | None = None,
 ) -> Place | None:
     """The entry of the product that an entry is made of; None if it is made of none."""
     way = torch.zeros_like(y)
@@ -175,31 +178,39 @@ def _place(
     top = float(flat.max()) if flat.numel() else 0.0
     if top == 0.0 or top != top:
         return None
-    here = number[(flat > max(NONE, 1e-9) * top).nonzero()[:, 0]]
-    here = here[here >= 0]
+    entries = (flat > max(NONE, 1e-9) * top).nonzero()[:, 0]
+    entries = entries[number[entries] >= 0]
+    here = number[entries]
     if not len(here):
         return None
     places = torch.stack(torch.unravel_index(here, sizes))
     same = (places == places[:, :1]).all(1)
-    return tuple(torch.where(same, places[:, 0], -1).tolist())
+    place = tuple(torch.where(same, places[:, 0], -1).tolist())
+    if made_of is not None and place[3] < 0 <= min(place[:3]):
+        made_of[place] = torch.zeros(sizes[3], dtype=g.dtype)
+        made_of[place][places[3]] = g.reshape(-1)[entries]
+    return place
+
+
+def _numbered(result: Tensor | Older, places: Tensor) -> Tensor:
+    """The number of the entry of a site that each place in memory holds, -1 for none."""
+    number = torch.full((value_of(result).numel() + 1,), -1)
+    number[places.flatten().clamp_min(-1)] = torch.arange(places.numel())
+    return number[:-1]
 
 
 def reaches(
-    run: Run, site: Site, value: Tensor, made: Tensor
+    run: Run, node: Node, value: Tensor, places: Tensor, made: Tensor
 ) -> tuple[int | None, tuple[int, ...], bool] | None:
     """The axis of an output that is the batch's, those of queries, and whether these are in order.
 
-    None if the output is not made of the rows of a site one by one.
+    None if the output is not made of the rows (b, h, t, e) of a site one by one.
     """
-    result = run.value(site.node)
+    result = run.value(node)
     if not made.requires_grad or not made.numel():
         return None
-    found = Outcome(made, None)
-    places = site.places()
-    number = torch.full((value_of(result).numel() + 1,), -1)
-    number[places.flatten().clamp_min(-1)] = torch.arange(places.numel())
-    sizes = whole(value).shape
-    changes, orders = _along(found, result, number[:-1], sizes)
+    found, sizes = Outcome(made, None), whole(value).shape
+    changes, orders = _along(found, result, _numbered(result, places), sizes)
     b, _, t, _ = sizes
     if found.mixed or found.batch or not any(changes):
         return None

@@ -82,6 +82,8 @@ class Attention:
     """Whether its output is divided later, by what need not be the sum of its weights."""
     cosine: bool = False
     """Whether queries and keys are all of one length."""
+    places: Tensor | None = None
+    """(b, h, t, e): where the entries of its output lie in memory."""
     blank: Tensor | None = None
     """(b, h, t): the queries whose scores are all one number."""
     dropped: int = 0
@@ -184,7 +186,7 @@ def followed(subject: Any, **changed: Any) -> tuple[Run, Tensor]:
 
 def _with_values(run: Run, made: Tensor, returns: str) -> Tensor:
     """The weights or scores that came out, beside values that they meet."""
-    w = made.softmax(-1) if returns == "scores" else made
+    w = {"scores": made.softmax(-1), "log weights": made.exp()}.get(returns, made)
     w = w[:, None] if w.ndim == 2 else w
     draw = torch.Generator().manual_seed(11)
     shape = (*w.shape[:-2], w.shape[-1], 8)
@@ -261,6 +263,18 @@ def _by_batch(v: Operand) -> Tensor | None:
     return torch.tensor([[place[i, j] for j in range(len(heads))] for i in range(len(batch))])
 
 
+def _of_one_row(v: Operand, batch: int) -> bool:
+    """Whether what stands in the axis of the batch reads the same rows: it is one of heads."""
+    if len(whole(v.value)) in (1, batch) or v.rows != "own" or v.at is None:
+        return False
+    looked = v.at[(v.at >= 0).flatten(1).any(1)]
+    return len(looked) > 1 and bool((looked == looked[:1]).all())
+
+
+def _heads_only(x: Tensor, fit: Callable[[Tensor], Tensor]) -> Tensor:
+    return fit(x).flatten(0, 1)[None]
+
+
 def _ordered(x: Tensor, fit: Callable[[Tensor], Tensor], order: Tensor) -> Tensor:
     return fit(x)[0][order]
 
@@ -287,9 +301,14 @@ def _measured(
     if order is not None:
         fit = partial(_ordered, fit=fit, order=order)
         values = operand(run, fit(site.values), view, past)
+    elif _of_one_row(values, batch):
+        fit = partial(_heads_only, fit=fit)
+        values = operand(run, fit(site.values), view, past)
     weights = fit(site.weights).detach()
     edges = site.contraction.rows is not None
-    axis = _axis(weights) if seen.turned or edges or site.normal is None else "keys"
+    axis = _axis(weights)
+    if axis != "heads and keys" and not (seen.turned or edges or site.normal is None):
+        axis = "keys"
     found = Attention(
         seen.module, seen.line, weights, fit(site.output), values, site, seen.module, axis
     )
@@ -308,7 +327,8 @@ def _measured(
         found.divided = divides(run, site.node)
     found.dropped = path.dropped
     found.dropped_before = path.dropped_before
-    found.after = outcome(run, site.node, fit(site.output), fit(site.places()), made)
+    found.places = fit(site.places())
+    found.after = outcome(run, site.node, found.output, found.places, made)
     name = lambda views: frozenset(  # noqa: E731
         n for node in inputs_of(run, views) if (n := run.input_names.get(memory(run.results[node])))
     )

@@ -16,6 +16,7 @@ from math import prod
 import torch
 from torch import Tensor
 
+from intently.checker.calling.exact import Straight
 from intently.checker.measuring.run import Older, Run
 from intently.checker.measuring.scores import gradient, is_product, value_of
 from intently.observe.trace.graph import CONVOLUTIONS, MOVES, PRODUCTS, Node, View
@@ -189,7 +190,8 @@ def operand(run: Run, value: Tensor, view: View, past: frozenset[Node]) -> Opera
     sources, learned = sources_of(run, view, past)
     made = Operand(value, sources, learned)
     if len(sources) == 1 and value.requires_grad:
-        _read(made, sources[0].held)
+        with Straight():
+            _read(made, sources[0].held)
     return made
 
 

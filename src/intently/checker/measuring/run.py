@@ -61,15 +61,20 @@ class Run(Trace):
         self.loose: dict[Node, str] = {}
         """Products of values with scores that nothing made a whole, and their lines."""
         self.running: list[str] = []
+        data = list(data)
         self._inputs = {memory(x) for x in data}
+        self._ids = [x for x in data if not x.is_floating_point()]
 
     def listens(self) -> bool:
         """Always."""
         return True
 
     def is_data(self, x: Tensor) -> bool:
-        """Only the inputs of the call are."""
-        return memory(x) in self._inputs
+        """Only the inputs of the call are, and copies of their ids."""
+        if memory(x) in self._inputs:
+            return True
+        whole = x.ndim > 0 and not x.is_floating_point() and x.dtype is not torch.bool
+        return whole and any(x.shape == y.shape and torch.equal(x, y.to(x.dtype)) for y in self._ids)
 
     def given(self, x: Tensor) -> int:
         """Take another tensor as an input; its memory."""

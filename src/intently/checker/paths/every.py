@@ -217,7 +217,7 @@ def _paths(whole: Examination, trial: Trial, same: Sequence[Same]) -> Iterator[P
     training = _training(subject)
     if training is not None:
         yield Path("in training mode without dropout", training, "training")
-    t = trial.subject.inputs[trial.subject.main].shape[1]
+    t = trial.subject.inputs[trial.subject.main].shape[1:2].numel()
     for pieces in ((1,) * t, (t - 2, 1, 1), (t - 3, 3)) if t > 3 else ():
         made = stepped(subject, pieces)
         if made is None:

@@ -34,7 +34,7 @@ def stepped(subject: Subject, pieces: tuple[int, ...]) -> Subject | None:
     A cache is an argument of a known name, and what the call returns beside its output.
     """
     name = _cache_name(subject)
-    if name is None or len(subject.of("x", "ids")) != 1:
+    if name is None or len(subject.of("x", "ids")) != 1 or subject.inputs.get(name) is not None:
         return None
     whole = subject.of("x", "ids")[0]
 

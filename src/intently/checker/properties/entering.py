@@ -98,7 +98,7 @@ def across_the_batch(trial: Trial) -> Property | None:
     subject = trial.subject
     if not subject.given or subject.layout or subject.sequence_first or subject.batch < 2:
         return None
-    if subject.module is None or subject.inputs[subject.main].ndim != 3:
+    if subject.module is None or subject.inputs[subject.main].ndim < 3:
         return None
     for name, x in _inputs(trial):
         if name != subject.main or not x.requires_grad:
