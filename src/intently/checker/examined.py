@@ -16,7 +16,8 @@ from intently.checker.judging.judged import Judged, judged
 from intently.checker.judging.padding_again import on_queries, repadded
 from intently.checker.judging.sides import Side, about, side_of
 from intently.checker.measuring.after import Rows, reaches
-from intently.checker.measuring.attention import Attention, attentions, followed
+from intently.checker.measuring.attention import Attention
+from intently.checker.measuring.by_values import measured
 from intently.checker.measuring.run import Run
 from intently.checker.report.finding import Finding
 from intently.checker.report.telling import told
@@ -79,14 +80,12 @@ class Examination:
 def examined(subject: Subject, meant: Intention) -> Examination:
     """Each attention of a run of the subject."""
     try:
-        run, made = followed(subject)
+        run, made, found = measured(subject)
     except Unfit:
         raise
     except Exception as error:  # code that refuses to be followed
         why = f"it cannot be followed inside: {raised(error)}"
         return Examination(subject, (), (why,))
-    with subject.running():  # gradients, too
-        found = attentions(run, made, subject.batch)
     if _attends_along_the_first(subject, found):
         note = "it attends along the first axis: taken as the sequence"
         given, notes = subject.turned(subject.inputs), (*subject.notes, note)
@@ -97,7 +96,7 @@ def examined(subject: Subject, meant: Intention) -> Examination:
         for returns, w in (("weights", made), ("log weights", made.exp())):
             if whole(w):
                 return replace(examined(replace(subject, returns=returns), meant), rows=None)
-    unmeasured = [f"{why}" for why in dict.fromkeys(run.loose.values())]
+    unmeasured = list(dict.fromkeys(run.loose.values()))
     every = [x for x in found if meant.wants(x.where)]
     known: dict[tuple[str, ...], int] = {}
     for x in every:
@@ -156,8 +155,7 @@ def _attends_along_the_first(subject: Subject, found: Sequence[Attention]) -> bo
     x = subject.inputs[subject.main]
     if x.ndim != 3 or not x.is_floating_point() or subject.layout or subject.sequence_first:
         return False
-    sizes = [(x.weights.shape[2], x.weights.shape[0]) for x in found]
-    return x.shape[0] > x.shape[1] and tuple(x.shape[:2]) in sizes
+    return any(subject.begins_with(a.weights.shape[2], a.weights.shape[0]) for a in found)
 
 
 def _plainly_laid(subject: Subject, made: Tensor) -> Rows | None:
@@ -196,7 +194,8 @@ def _padded_again(found: Examination, meant: Intention) -> Examination:
 def rows_of(run: Run, found: Sequence[Attention], made: Tensor) -> Rows | None:
     """How the output lies, by the attention whose rows go into it last; None if unknown."""
     for a in reversed(found):
-        assert a.places is not None
+        if a.site is None or a.places is None:
+            return a.rows
         known = reaches(run, a.site.node, a.output, a.places, made)
         if known is not None:
             batch, time, order = known

@@ -353,10 +353,12 @@ def _holds(x: Any) -> bool:
 def _buffer(original: Callable[..., Any]) -> Callable[..., Any]:
     """np.zeros and the like, which make Arrays of floats where no library calls them."""
 
-    def made(*args: Any, **named: Any) -> Any:
-        x = original(*_values(args), **_values(named))
-        caller = sys._getframe(1).f_globals.get("__name__", "").split(".")[0]
-        floats = x.dtype.kind == "f" and caller not in FOREIGN
+    def made(*args: Any, **options: Any) -> Any:
+        x = original(*_values(args), **_values(options))
+        caller = sys._getframe(1)
+        home = caller.f_globals.get("__name__", "").split(".")[0]
+        named = original.__name__ in caller.f_code.co_names  # else it is called by compiled code
+        floats = x.dtype.kind == "f" and home not in FOREIGN and named
         return _Array(torch.from_numpy(x).double(), own=True) if floats else x
 
     return made

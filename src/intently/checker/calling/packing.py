@@ -15,7 +15,7 @@ def unpacked(inputs: Mapping[str, Any]) -> tuple[Callable[[Any], Any], Mapping[s
     if any(map(_is_array, inputs.values())):
         return lambda subject: subject, inputs
     found, spec = tree.tree_flatten_with_path(dict(inputs), is_leaf=_is_ids)
-    names = [".".join(str(getattr(k, "key", getattr(k, "idx", k))) for k in path) for path, _ in found]
+    names = [".".join(str(getattr(k, "key", getattr(k, "idx", k))) for k in p) for p, _ in found]
     leaves = {n: np.asarray(x) if _is_ids(x) else x for n, (_, x) in zip(names, found)}
     if not any(map(_is_array, leaves.values())):
         return lambda subject: subject, inputs

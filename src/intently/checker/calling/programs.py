@@ -134,7 +134,7 @@ class _Program:
 
     def _step(self, primitive: Any, xs: list[Tensor], p: dict[str, Any]) -> Any:
         """What one operation of a program makes; JAX computes what torch has not, of constants."""
-        name = primitive.name
+        name: str = primitive.name
         if name.removesuffix("_jaxpr") in CALLS:
             inner = next(p[n] for n in ("jaxpr", "call_jaxpr", "fun_jaxpr") if n in p)
             return self._closed(inner, xs)

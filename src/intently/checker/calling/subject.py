@@ -187,8 +187,8 @@ class Subject:
         x = self.inputs[self.main]
         if x.ndim != 2 or not x.is_floating_point():
             return False
-        others = [self.inputs[n] for n in self.contents if n != self.main]
-        wide = [y for y in others if y.ndim > 2 or not y.is_floating_point()]
+        others = [y for n, y in self.inputs.items() if n != self.main and isinstance(y, Tensor)]
+        wide = [y for y in others if y.ndim > 2 or (y.ndim == 2 and not y.is_floating_point())]
         return any(len(x) in y.shape[:2] for y in wide)
 
     @property
@@ -197,6 +197,10 @@ class Subject:
         x = self.inputs[self.main]
         whole = x.ndim > 2 or not x.is_floating_point() or self.flat
         return int(x.shape[0]) if whole and x.ndim else 1
+
+    def begins_with(self, t: int, b: int) -> bool:
+        """Whether the main input is (t, b, …), of more positions than rows of the batch."""
+        return t > b and self.inputs[self.main].shape[:2] == (t, b)
 
     @property
     def told(self) -> str:

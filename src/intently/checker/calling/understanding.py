@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from intently.checker.calling.exact import exactly
 from intently.checker.calling.holding import less_precise, on_tensors_already
 from intently.checker.calling.meanings import MEANINGS, sequence_first, with_meanings
-from intently.checker.calling.packing import unpacked, with_arrays
 from intently.checker.calling.naming import parameters_named, roles_of
+from intently.checker.calling.packing import unpacked, with_arrays
 from intently.checker.calling.subject import Subject
 from intently.checker.calling.trials import trials
 from intently.checker.calling.viewing import Reshaped
@@ -45,18 +45,25 @@ def understood(
     _known(subject, meanings, inputs)
     if inputs is not None:
         error: Exception | None = None
+        bad: Subject | None = None
         for made, given in product(_forms(subject), _completed(subject, inputs)):
             try:
-                return _with_inputs(made, given, meanings, subject, stated)
+                seen = _with_inputs(made, given, meanings, subject, stated)
             except Exception as raised:  # whatever the code does with it
                 error = error or raised
+                continue
+            if not bool(seen.output().isnan().any()) or made[1] is torch.float32:
+                return bad if bool(seen.output().isnan().any()) and bad else seen
+            bad = seen  # numbers that are lost in float64 may not be in float32
+        if bad is not None:
+            return bad
         assert error is not None
         if not foreign and _reads_numpy(subject):
             from intently.checker.calling.arrays import on_tensors
 
             with suppress(Exception):
                 return understood(on_tensors(subject), inputs, arguments, layout, returns)
-        if isinstance(subject, nn.Module) and any(isinstance(x, np.ndarray) for x in given.values()):
+        if _takes_arrays(subject, inputs):
             with suppress(Exception):
                 return understood(with_arrays(subject, inputs), inputs, arguments, layout, returns)
         seen = _with_reshapes(subject, inputs, meanings, stated)
@@ -111,6 +118,13 @@ def _reads_numpy(subject: Any) -> bool:
     call = subject if isinstance(subject, FunctionType) else vars(type(subject)).get("__call__")
     known = getattr(call, "__globals__", {})
     return not on_tensors_already(subject) and any(x is np for x in known.values())
+
+
+def _takes_arrays(subject: Any, inputs: Mapping[str, Any]) -> bool:
+    """Whether a module is given arrays of NumPy, which may be what it takes."""
+    return isinstance(subject, nn.Module) and any(
+        isinstance(x, np.ndarray) for x in inputs.values()
+    )
 
 
 def _is_keras(subject: Any) -> bool:

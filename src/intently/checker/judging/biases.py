@@ -22,7 +22,7 @@ def added_to(
     known = torch.zeros_like(added)
     for x in (bias, given):
         known = known if x is None else known + x.nan_to_num(0.0)
-    rest = off_rows(added - known, scores.seen)
+    rest = off_rows(added - known, scores.compared)
     if float(rest.abs().max()) < scores.precision.added:
         return ("" if bias is None and given is None else "bias as intended"), []
     weak = _weak(added, scores, intent, bias, where) or _boolean(added, scores, where)
@@ -48,7 +48,7 @@ def _weak(
     added: Tensor, scores: Attention, intent: Intent, bias: Tensor | None, where: str
 ) -> list[Finding]:
     """Cells that should be hidden and only have a number added."""
-    allowed, seen, little = intent.allowed, scores.seen, scores.precision.added
+    allowed, seen, little = intent.allowed, scores.compared, scores.precision.added
     hidden, shown = seen & ~allowed, seen & allowed
     both = hidden.any(-1) & shown.any(-1)
     if not bool(both.any()):
@@ -89,8 +89,10 @@ def _weak(
 
 def _boolean(added: Tensor, scores: Attention, where: str) -> list[Finding]:
     """Keys that gain 1 beside keys that gain nothing, whichever were meant."""
-    gain = added - added.masked_fill(~scores.seen, torch.nan).nan_to_num(-torch.inf).amax(-1, True)
-    gain, little = gain[scores.seen], 10 * scores.precision.added
+    gain = added - added.masked_fill(~scores.compared, torch.nan).nan_to_num(-torch.inf).amax(
+        -1, True
+    )
+    gain, little = gain[scores.compared], 10 * scores.precision.added
     ones, zeros = (gain + 1).abs() < little, gain.abs() < little
     if not bool((ones | zeros).all()) or not bool(ones.any()):
         return []
@@ -102,8 +104,8 @@ def _other_bias(
     scores: Attention, added: Tensor, bias: Tensor, where: str
 ) -> tuple[str, list[Finding]]:
     """How the bias that was measured differs from the intended one."""
-    mine = off_rows(added, scores.seen)
-    theirs = off_rows(bias.expand(added.shape), scores.seen)
+    mine = off_rows(added, scores.compared)
+    theirs = off_rows(bias.expand(added.shape), scores.compared)
     if float(mine.abs().max()) < scores.precision.added:
         return "no bias", [Finding("bias-missing", where=where, said="the bias is not added")]
     factor = float((mine * theirs).sum() / (theirs * theirs).sum())
@@ -135,7 +137,7 @@ def _two_slopes(scores: Attention, mine: Tensor, theirs: Tensor) -> tuple[Tensor
     """The slopes by distance of two biases, by head; None if one does not fall so."""
     t, s = mine.shape[-2:]
     distance = torch.arange(t)[:, None] + (s - t) - torch.arange(s)
-    line = off_rows(distance.to(mine.dtype).expand(mine.shape), scores.seen)
+    line = off_rows(distance.to(mine.dtype).expand(mine.shape), scores.compared)
     size = (line * line).sum((0, -1, -2)).clamp(min=1e-30)
     found = []
     for x in (mine, theirs):
@@ -170,14 +172,17 @@ def _order(
     off = (one[:, None] - two).abs().amax((-2, -1))
     if float(off.min(1).values.max()) > little or float(off.min(0).values.max()) > little:
         return None
-    i = int((off.diagonal() > little).nonzero()[0])
+    wrong = (off.diagonal() > little).nonzero()
+    if not len(wrong):
+        return None
+    i = int(wrong[0])
     return divmod(i, h), divmod(int(off[i].argmin()), h)
 
 
 def _slope(added: Tensor, distance: Tensor, scores: Attention) -> Tensor | None:
     """The slope (b, h) of what was added by a distance (t, s); None if it does not follow it."""
-    rest = off_rows(added, scores.seen)
-    line = off_rows(distance.double().expand(added.shape), scores.seen)
+    rest = off_rows(added, scores.compared)
+    line = off_rows(distance.double().expand(added.shape), scores.compared)
     slope = (rest * line).sum((-1, -2)) / (line * line).sum((-1, -2)).clamp(min=1e-9)
     off = (rest - slope[..., None, None] * line).abs().max()
     return slope if float(off) < 10 * scores.precision.added else None

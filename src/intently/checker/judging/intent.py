@@ -239,7 +239,7 @@ def added_by(given: Given, sizes: Sizes) -> Tensor | None:
     b, h, t, s = sizes
     total = torch.zeros(sizes, dtype=torch.double)
     for x, meaning in given.values():
-        if meaning != "add" or not isinstance(x, Tensor) or not x.is_floating_point():
+        if meaning not in ("add", "bias") or not isinstance(x, Tensor) or not x.is_floating_point():
             continue
         if x.ndim == 3 and len(x) == b * h:
             x = x.unflatten(0, (b, h))

@@ -14,6 +14,7 @@ from intently.checker.calling.subject import Subject
 from intently.checker.judging.biases import added_to
 from intently.checker.judging.intent import (
     Intent,
+    Unfit,
     added_by,
     dense_bias,
     inferred,
@@ -98,12 +99,15 @@ def judged(
     found += whole_findings(a)
     says = [_read(a)]
     intent: Intent | None = None
-    in_blocks = b not in (1, subject.batch) and subject.inputs[subject.main].shape[:2] != (t, b)
+    in_blocks = b not in (1, subject.batch) and not subject.begins_with(t, b)
     if in_blocks and mask is not None and a.placed is not None:
         text = replace(
             a, weights=a.placed, soft=None, scores=None, filled=None, blank=None, added=None
         )
-        intent = _intent(subject, text, side, mask, arguments, _sizes(a.placed))
+        try:
+            intent = _intent(subject, text, side, mask, arguments, _sizes(a.placed))
+        except Unfit:  # it may be stated for the blocks
+            text, intent = a, _intent(subject, a, side, mask, arguments, sizes)
         masks = mask_findings(text, intent)
         wrong = ", ".join(x.name for x in masks if x.kind == "mistake")
         says.append(f"mask: {intent.written()}{f', but {wrong}' if wrong else ''}")

@@ -71,7 +71,7 @@ def _sums(a: Attention) -> list[Finding]:
         return []
     some = (w != 0).any(-1)
     sums = w.sum(-1)[some]
-    slack = CLOSE if a.site.normal is None or a.site.normal.sure else SLACK
+    slack = CLOSE if a.normal is None or a.normal.sure else SLACK
     if not len(sums) or float((sums - 1).abs().max()) < slack:
         return []
     if a.scores is not None and bool((sums < 1 + CLOSE).all()) and a.scores.shape == w.shape:
@@ -88,10 +88,10 @@ def _sums(a: Attention) -> list[Finding]:
             said = f"a sink of {told} by head takes weight from every row"
             return [Finding("sink", said, "convention", a.where)]
     low, high = float(sums.min()), float(sums.max())
-    if a.kind == "" and a.site.normal is not None and a.site.normal.changes:
+    if a.kind == "" and a.normal is not None and a.normal.changes:
         said = "weights are changed between the softmax and the values, as mixing of heads does"
         return [Finding("gated", said, "convention", a.where)]
-    if a.site.normal is not None and a.site.normal.sure:
+    if a.normal is not None and a.normal.sure:
         said = f"rows sum to {low:.3g} … {high:.3g}: something beside the keys takes part"
         return [Finding("sink", said, "convention", a.where)]
     said = f"weights sum to {low:.3g} … {high:.3g} over keys, not to 1"

@@ -13,13 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from intently.checker.calling.holding import held_by
-from intently.checker.measuring.after import Outcome, divides, outcome
+from intently.checker.measuring.after import Outcome, Rows, divides, outcome
 from intently.checker.measuring.flow import Operand, inputs_of, operand, whole
 from intently.checker.measuring.run import Run, Seen, memory, named, plainly
 from intently.checker.measuring.scores import Walked, is_product, scale_of, walked
 from intently.checker.precision import EXACT, Precision
 from intently.observe.trace.blocks import in_place, of_sources
 from intently.observe.trace.calls import scores as operands
+from intently.observe.trace.normaliser import Normal
 from intently.observe.trace.sites import Site, together
 
 FADED = 1e-30
@@ -52,7 +53,7 @@ class Attention:
     weights: Tensor
     output: Tensor
     v: Operand
-    site: Site
+    site: Site | None
     module: str = ""
     axis: str = "keys"
     kind: str = ""
@@ -93,6 +94,13 @@ class Attention:
     rotation: str = ""
     """How queries and keys are rotated, in words."""
     precision: Precision = EXACT
+    rows: Rows | None = None
+    """How the output of the call lies, where that is known."""
+
+    @property
+    def normal(self) -> Normal | None:
+        """What made its weights a whole."""
+        return None if self.site is None else self.site.normal
 
     @property
     def signature(self) -> tuple[str, ...]:
@@ -105,6 +113,11 @@ class Attention:
         """Which keys have weight, and scores of their own."""
         seen = self.seen if self.filled is None else self.seen & ~self.filled[0]
         return seen if self.blank is None else seen & ~self.blank[..., None]
+
+    @property
+    def compared(self) -> Tensor:
+        """The keys of which it is known what was added to their scores."""
+        return self.seen if self.added is None else self.seen & self.added.isfinite()
 
     @property
     def fused(self) -> str:
@@ -154,9 +167,9 @@ class Attention:
 
 
 @torch.enable_grad()
-def followed(subject: Any, **changed: Any) -> tuple[Run, Tensor]:
+def followed(subject: Any) -> tuple[Run, Tensor]:
     """A run of a subject, and what came out."""
-    given = {**subject.inputs, **changed}
+    given = subject.inputs
     owner = subject.owner
     weights = subject.weights(given)
     known = {memory(x): n for n, x in held_by(owner)} | {memory(x): n for n, x in weights.items()}
@@ -263,6 +276,11 @@ def _by_batch(v: Operand) -> Tensor | None:
     return torch.tensor([[place[i, j] for j in range(len(heads))] for i in range(len(batch))])
 
 
+def _rows_differ(at: Tensor) -> bool:
+    """Whether heads that were looked at read other rows than the first."""
+    return bool(((at != at[:, :1]) & (at >= 0)).any())
+
+
 def _of_one_row(v: Operand, batch: int) -> bool:
     """Whether what stands in the axis of the batch reads the same rows: it is one of heads."""
     if len(whole(v.value)) in (1, batch) or v.rows != "own" or v.at is None:
@@ -297,6 +315,11 @@ def _measured(
     view = site.contraction.views[1 - side]
     fit: Callable[[Tensor], Tensor] = partial(_four, site=site, batch=batch)
     values = operand(run, fit(site.values), view, past)
+    if len(site.weights.shape) == 5 and len(site.weights) == batch > 1:
+        flat: Callable[[Tensor], Tensor] = partial(torch.flatten, start_dim=1, end_dim=2)
+        grouped = operand(run, flat(site.values), view, past)
+        if grouped.rows == "own" and grouped.at is not None and not _rows_differ(grouped.at):
+            fit, values = flat, grouped
     order = _by_batch(values)
     if order is not None:
         fit = partial(_ordered, fit=fit, order=order)

@@ -73,8 +73,9 @@ class Run(Trace):
         """Only the inputs of the call are, and copies of their ids."""
         if memory(x) in self._inputs:
             return True
-        whole = x.ndim > 0 and not x.is_floating_point() and x.dtype is not torch.bool
-        return whole and any(x.shape == y.shape and torch.equal(x, y.to(x.dtype)) for y in self._ids)
+        if not x.ndim or x.is_floating_point() or x.dtype is torch.bool:
+            return False
+        return any(x.shape == y.shape and torch.equal(x, y.to(x.dtype)) for y in self._ids)
 
     def given(self, x: Tensor) -> int:
         """Take another tensor as an input; its memory."""

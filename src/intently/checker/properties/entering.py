@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from intently.checker.calling.changes import another
-from intently.checker.measuring.attention import Attention, attentions, followed
+from intently.checker.measuring.attention import Attention
+from intently.checker.measuring.by_values import measured
 from intently.checker.measuring.flow import Operand, whole
 from intently.checker.measuring.run import memory
 from intently.checker.measuring.scores import gradient
@@ -68,6 +70,8 @@ def queries_matter(trial: Trial) -> Property:
         for n, x in _inputs(trial) if own else ():
             if n not in own or not x.is_floating_point() or n not in trial.subject.contents:
                 continue
+            if a.site is None:
+                continue
             w = a.site.weights
             draw = torch.Generator().manual_seed(2)
             g = gradient(w, x, torch.randn(w.shape, generator=draw, dtype=w.dtype))
@@ -83,11 +87,9 @@ def queries_matter(trial: Trial) -> Property:
 def _same_weights(trial: Trial, a: Attention, name: str) -> bool:
     """Whether weights are the same for another input: a gradient may have been cut."""
     subject = trial.subject
-    run, made = followed(subject, **{name: another(subject.inputs[name])})
-    found = [x for x in attentions(run, made, subject.batch) if x.line == a.line]
-    return any(
-        x.weights.shape == a.weights.shape and part(x.weights, a.weights) < 1e-6 for x in found
-    )
+    other = {**subject.inputs, name: another(subject.inputs[name])}
+    found = [x.weights for x in measured(replace(subject, inputs=other))[2] if x.line == a.line]
+    return any(w.shape == a.weights.shape and part(w, a.weights) < 1e-6 for w in found)
 
 
 def across_the_batch(trial: Trial) -> Property | None:
@@ -98,7 +100,8 @@ def across_the_batch(trial: Trial) -> Property | None:
     subject = trial.subject
     if not subject.given or subject.layout or subject.sequence_first or subject.batch < 2:
         return None
-    if subject.module is None or subject.inputs[subject.main].ndim < 3:
+    x = subject.inputs[subject.main]
+    if subject.module is None or not (x.ndim == 3 or _is_image(subject.module, x)):
         return None
     for name, x in _inputs(trial):
         if name != subject.main or not x.requires_grad:
@@ -123,6 +126,12 @@ def across_the_batch(trial: Trial) -> Property | None:
                 return broken("batch", said, slug, one.where)
             break
     return None
+
+
+def _is_image(module: nn.Module, x: Tensor) -> bool:
+    """Whether an input (b, c, height, width) is what a convolution of a module takes."""
+    layers = (m for m in module.modules() if isinstance(m, nn.Conv2d))
+    return x.ndim == 4 and any(m.in_channels == x.shape[1] for m in layers)
 
 
 def _inputs(trial: Trial) -> Iterable[tuple[str, Tensor]]:

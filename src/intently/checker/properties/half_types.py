@@ -18,7 +18,8 @@ from intently.checker.calling.raising import raised
 from intently.checker.calling.subject import Subject
 from intently.checker.examined import Examination
 from intently.checker.judging.biases import off_rows
-from intently.checker.measuring.attention import Attention, attentions, followed
+from intently.checker.measuring.attention import Attention
+from intently.checker.measuring.by_values import measured
 from intently.checker.properties.shorter import shortened
 from intently.checker.properties.trial import Property, part
 from intently.checker.report.examples import formula
@@ -42,7 +43,7 @@ def half_types(whole: Examination, first: Tensor) -> Iterator[Property]:
     exact: list[Attention] = []
     if long is not None:
         with suppress(Exception):  # code with a length of its own
-            exact = attentions(*followed(long), long.batch)
+            exact = measured(long)[2]
     for dtype in TYPES:
         name = str(dtype).removeprefix("torch.")
         try:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 
 from intently.checker.examined import Examination
-from intently.checker.measuring.attention import Attention, attentions, followed
+from intently.checker.measuring.attention import Attention
+from intently.checker.measuring.by_values import measured
 from intently.checker.properties.trial import Property
 from intently.checker.report.examples import around, formula
 from intently.checker.report.finding import Finding
@@ -25,8 +27,8 @@ def large_scores(whole: Examination) -> Property:
     if len(names) < 2 or any(f.kind == "mistake" for f in whole.findings):
         return Property(name, None)
     try:
-        run, made = followed(subject, **{n: subject.inputs[n] * LARGE for n in names})
-        found = attentions(run, made, subject.batch)
+        larger = {n: subject.inputs[n] * LARGE for n in names}
+        found = measured(replace(subject, inputs={**subject.inputs, **larger}))[2]
     except Exception:  # whatever the code does with large numbers
         return Property(name, None)
     wrong: list[Finding] = []
@@ -45,10 +47,10 @@ def large_scores(whole: Examination) -> Property:
 
 
 def _apart(a: Attention, now: Attention) -> Iterator[Finding]:
-    assert now.product is not None
-    expected, w = formula(a, now.product, a.shown), now.weights
-    if expected.shape != w.shape:
+    w = now.weights
+    if now.product is None or not now.product.shape == w.shape == a.weights.shape:
         return
+    expected = formula(a, now.product, a.shown)
     clear = expected.amax(-1, keepdim=True) > CLEAR
     lost = clear & ~w.isfinite()
     if bool(lost.any()):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from intently.checker.calling.changes import another, changed_at
-from intently.checker.measuring.attention import attentions, followed
+from intently.checker.measuring.by_values import measured
 from intently.checker.properties.dropping import without_dropout
 from intently.checker.properties.trial import Property, Trial, broken, difference, part
 from intently.checker.report.finding import Finding
@@ -96,8 +96,7 @@ def dropout_placed(trial: Trial) -> Property:
         return Property("dropout", None)
     training = copy.deepcopy(subject.module).train()
     try:
-        run, made = followed(replace(subject, call=training, owner=training, module=training))
-        found = attentions(run, made, subject.batch)
+        found = measured(replace(subject, call=training, owner=training, module=training))[2]
     except Exception as error:  # a module that cannot train
         return Property("dropout", None, f"raises {type(error).__name__} in training mode")
     for a in found:
