@@ -17,6 +17,8 @@ from intently.checker.calling.exact import exactly
 from intently.checker.calling.understanding import understood
 from intently.errors import ArgumentError
 
+from .reports import names
+
 X, Y = torch.randn(2, 6, 32), torch.randn(2, 9, 32)
 PADDED = torch.arange(9).expand(2, 9) >= torch.tensor([[9], [6]])
 
@@ -50,13 +52,17 @@ def test_a_module_in_a_closure_is_examined() -> None:
 
 
 def test_a_function_outside_pytorch_is_examined() -> None:
-    def mine(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """What cannot be followed is read from what comes out of values that are 0 and 1."""
+
+    def mine(q: Tensor, k: Tensor, v: Tensor, scale: float = 8**-0.5) -> Tensor:
         a, b, c = (x.detach().numpy() for x in (q, k, v))
-        z = a @ np.swapaxes(b, -1, -2) / a.shape[-1] ** 0.5
+        z = a @ np.swapaxes(b, -1, -2) * scale
         e = np.exp(z - z.max(-1, keepdims=True))
         return torch.from_numpy(e / e.sum(-1, keepdims=True) @ c)
 
-    report = check(mine)
+    assert check(mine).ok
+    assert names(check(functools.partial(mine, scale=1.0))) == ["no-scale"]
+    report = check(lambda q, k, v: torch.from_numpy(np.tanh(mine(q, k, v).numpy())))
     assert report.ok is None and report.verdict.startswith("not measured"), str(report)
 
 

@@ -204,6 +204,10 @@ keys-are-queries | Queries and keys come from one projection | z = q·q
 values-of-other-keys | Values belong to other keys | yᵢ = Σⱼ wᵢⱼ vⱼ₊₁
   A key and the value of its weight are made of different rows.
   → Shift, cut and reorder keys and values together.
+scores-of-other-queries | Scores are made of another query | zᵢⱼ = qᵢ·kⱼ + qᵢ₊₁·rₙ
+  A score of query i changes with the row of query i + 1.
+  → Relative shift without a causal mask needs all 2 t − 1 distances, as in Conformer.
+  @ ZhengkunTian/OpenTransformer/issues/25
 values-rotated | Values are rotated with the keys | y = w R v
   Outputs are weights times values turned by their positions. → Rotate queries and keys only.
 output-reordered | Outputs come out in another order | yₜ₋₁₋ᵢ for yᵢ

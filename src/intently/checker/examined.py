@@ -63,7 +63,11 @@ class Examination:
     @property
     def findings(self) -> tuple[Finding, ...]:
         """What was found inside."""
-        return tuple(f for x in self.attentions for f in x.findings)
+        found = tuple(f for x in self.attentions for f in x.findings)
+        if self.run is None or not self.run.unread:
+            return found
+        said = "nothing reads what the softmax gives: scores meet values as they are"
+        return (*found, Finding("not-normalised", said, line=self.run.unread))
 
     @property
     def causal(self) -> bool:

@@ -188,7 +188,8 @@ class Subject:
         if x.ndim != 2 or not x.is_floating_point():
             return False
         others = [y for n, y in self.inputs.items() if n != self.main and isinstance(y, Tensor)]
-        wide = [y for y in others if y.ndim > 2 or (y.ndim == 2 and not y.is_floating_point())]
+        ids = [y.dtype != torch.bool and not y.is_floating_point() for y in others]
+        wide = [y for y, whole in zip(others, ids) if y.ndim > 2 or (y.ndim == 2 and whole)]
         return any(len(x) in y.shape[:2] for y in wide)
 
     @property

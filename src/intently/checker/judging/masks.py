@@ -56,7 +56,9 @@ def mask_findings(
     found = []
     for part, variant in wrong:
         at, text = counterexample(seen, intent.allowed)
-        name = mistake_of(part, variant)
+        rule = next((p for p in intent.parts if p.name == part), None)
+        by_key = rule is not None and bool((rule.allowed == rule.allowed[..., :1, :]).all())
+        name = mistake_of(part, variant, by_key=by_key)
         found.append(Finding(name, where=where, cell=at, said=f"{part}: {variant}; {text}"))
     return found
 
@@ -66,11 +68,16 @@ def _empty_after(a: Attention, t: int) -> bool:
     return a.k is not None and not bool(whole(a.k.value.detach())[..., t:, :].any())
 
 
-def mistake_of(part: str, variant: str) -> str:
-    """The name in the catalogue of a mistaken variant of a part of an intent."""
-    kind = part if part in ("causal", "window", "stated mask") else "padding"
+def mistake_of(part: str, variant: str, *, by_key: bool = False) -> str:
+    """The name in the catalogue of a mistaken variant of a part of an intent.
+
+    A mask ``by_key``, the same for all queries, is one of padding.
+    """
+    kind = part if part in ("causal", "window", "stated mask") and not by_key else "padding"
     if variant == ACROSS:
         return "cross-causal"
+    if by_key and variant == "transposed":
+        return "mask-on-queries"
     if variant in ("transposed", "top-left"):
         return f"mask-{variant}"
     if variant == "inverted":

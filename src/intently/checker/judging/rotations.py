@@ -118,6 +118,8 @@ def rotation_findings(a: Attention) -> list[Finding]:
         return [*found, Finding("rotary-over-heads", said, where=where)]
     if still and float(some.angles.abs().max()) < 1e-9:
         return found
+    if k is not None and a.weights.shape[-2] == 1 and a.q.maps and a.q.factor:
+        return [*found, *_one_query(a, k)]
     if q is None or k is None:
         t, s = a.weights.shape[-2:]
         if t != s or a.q.inputs_apart != a.k.inputs_apart or not (a.q.maps and a.k.maps):
@@ -143,6 +145,17 @@ def _turned_back(a: Attention) -> bool:
     maps = dict(zip(a.v.places, a.v.maps[0])) if made else {}
     some = [(x @ maps[i]).abs() for (_, h, i, _), x in made.items() if h == 0 and i in maps]
     return bool(some) and all(float(x.sum() - x.max()) < 1e-6 * float(x.max()) for x in some)
+
+
+def _one_query(a: Attention, k: Turned) -> list[Finding]:
+    """Whether one query is at position 0 beside keys that are rotated up to its own."""
+    assert a.q is not None and a.k is not None and a.q.factor is not None
+    last = a.weights.shape[-1] - 1
+    off = a.q.maps[0][0] / a.q.factor - torch.eye(a.width)
+    if float(off.abs().max()) > 1e-6 or float(_wrapped(k.steps * last).abs().max()) < 1e-4:
+        return []
+    said = "rotary positions: a query beside keys before it is at position 0"
+    return [Finding("rotation-offset-lost", said, where=a.where)]
 
 
 def _offsets(a: Attention, q: Turned, k: Turned) -> list[Finding]:

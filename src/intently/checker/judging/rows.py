@@ -21,6 +21,10 @@ def row_findings(subject: Subject, a: Attention) -> list[Finding]:
     found += _heads(a, subject.foreign)
     found += _pairs(a)
     found += _exchanged(subject, a)
+    if a.other_query is not None:
+        i, j = a.other_query
+        said = f"some scores of query {i} are made of the row of query {j}"
+        found.append(Finding("scores-of-other-queries", said, where=a.where))
     if not found or all(f.kind != "mistake" for f in found):
         found += _after(subject, a)
     else:

@@ -16,7 +16,7 @@ from intently.checker.calling.holding import held_by
 from intently.checker.measuring.after import Outcome, Rows, divides, outcome
 from intently.checker.measuring.flow import Operand, inputs_of, operand, whole
 from intently.checker.measuring.run import Run, Seen, memory, named, plainly
-from intently.checker.measuring.scores import Walked, is_product, scale_of, walked
+from intently.checker.measuring.scores import Walked, gradient, is_product, scale_of, walked
 from intently.checker.precision import EXACT, Precision
 from intently.observe.trace.blocks import in_place, of_sources
 from intently.observe.trace.calls import scores as operands
@@ -83,6 +83,8 @@ class Attention:
     """Whether its output is divided later, by what need not be the sum of its weights."""
     cosine: bool = False
     """Whether queries and keys are all of one length."""
+    other_query: tuple[int, int] | None = None
+    """A query whose scores are made of the row of another one, and that one."""
     places: Tensor | None = None
     """(b, h, t, e): where the entries of its output lie in memory."""
     blank: Tensor | None = None
@@ -187,19 +189,20 @@ def followed(subject: Any) -> tuple[Run, Tensor]:
         x.requires_grad_(True)
     try:
         with subject.running(), plainly(), named(run), run:
-            made = subject.called(leaves)
+            made = returned = subject.called(leaves)
             if subject.returns != "output":
                 made = _with_values(run, subject.result(made), subject.returns)
     finally:
         for x in frozen:
             x.requires_grad_(False)
     run.finish()
+    run.unread = run.passed_by(_tensors(returned))
     return run, made if subject.returns != "output" else subject.result(made)
 
 
 def _with_values(run: Run, made: Tensor, returns: str) -> Tensor:
     """The weights or scores that came out, beside values that they meet."""
-    w = {"scores": made.softmax(-1), "log weights": made.exp()}.get(returns, made)
+    w = made.softmax(-1) if returns == "scores" else made.exp() if "log" in returns else made
     w = w[:, None] if w.ndim == 2 else w
     draw = torch.Generator().manual_seed(11)
     shape = (*w.shape[:-2], w.shape[-1], 8)
@@ -426,12 +429,39 @@ def _of_scores(found: Attention, path: Walked, run: Run, fit: Any, past: frozens
                 found.slope = mean
         found.scores = None
         return
+    if found.kind == "products" or path.network or path.learned:
+        found.other_query = _other_query(z, found.q, found.k, seen)
     found.product = fit(main.scores).detach()
     slopes = scale_of(run, path.scores, main)
     if slopes is None:
         return
     slopes = fit(slopes).detach().expand(seen.shape)
     _sloped(found, z.detach(), fit(main.scores).detach().expand(seen.shape), slopes, seen)
+
+
+def _other_query(z: Tensor, q: Operand, k: Operand, seen: Tensor) -> tuple[int, int] | None:
+    """A query whose scores are made of the row of another one, and that one."""
+    if q.at is None or q.rows != "own" or not q.reads:
+        return None
+    if k.reads and k.sources[0].node is q.sources[0].node and bool((k.reads[0] & q.reads[0]).any()):
+        return None
+    value = q.sources[0].value
+    rest = [n for n in range(value.ndim) if n not in q.row_axes]
+    draw = torch.Generator().manual_seed(9)
+    for i in (0, seen.shape[2] // 2):
+        way = torch.zeros_like(z)
+        made = torch.randn(seen.shape[-1], generator=draw, dtype=z.dtype)
+        way[0, 0, i] = torch.where(seen[0, 0, i], made, 0.0)
+        g = gradient(z, q.sources[0].held, way)
+        if g is None:
+            return None
+        rows = g.permute(*q.row_axes, *rest).flatten(0, len(q.row_axes) - 1).flatten(1)
+        flow = rows[:, q.reads[0]].abs().amax(-1)
+        others = (flow > 1e-9 * flow.max()).nonzero()[:, 0]
+        known = [j for j, at in enumerate(q.at[0, 0].tolist()) if j != i and at in others.tolist()]
+        if known:
+            return i, known[0]
+    return None
 
 
 def _sloped(found: Attention, z: Tensor, p: Tensor, slopes: Tensor, seen: Tensor) -> None:

@@ -60,6 +60,10 @@ class Run(Trace):
         self.seen: list[Seen] = []
         self.loose: dict[Node, str] = {}
         """Products of values with scores that nothing made a whole, and their lines."""
+        self.unread = ""
+        """The line of a softmax that nothing reads."""
+        self.softmaxes: dict[Node, str] = {}
+        """The lines of code of each softmax."""
         self.running: list[str] = []
         data = list(data)
         self._inputs = {memory(x) for x in data}
@@ -90,6 +94,8 @@ class Run(Trace):
     def wrote(self, node: Node, x: Tensor) -> None:
         """Keep every tensor."""
         self.results[node] = x
+        if node.name in SOFTMAX:
+            self.softmaxes[node] = line_of_code()
         if node.data and x.is_floating_point() and node.name != "given":
             self.lowest = less_precise(self.lowest, x.dtype)
 
@@ -180,6 +186,22 @@ class Run(Trace):
         self.seen = [
             x for x in self.seen if x.turned is None or x.turned.sure or x.node not in made
         ]
+
+    def passed_by(self, returned: Iterable[Tensor]) -> str:
+        """The line of a softmax that nothing reads, while its scores enter a product; else ""."""
+        out = {memory(x) for x in returned}
+        read = {x.settled().node for node in self.results for _, x in node.views}
+        for node, line in self.softmaxes.items():
+            if node in read or memory(self.results[node]) in out:
+                continue
+            reached = {x.settled().node for _, x in node.sources}
+            for other in self.results:
+                if any(x.settled().node in reached for _, x in other.sources):
+                    if other.name in PRODUCTS and sum(x.node.data for _, x in other.views) > 1:
+                        return line
+                    if other.entrywise or other.name in COPIES:
+                        reached.add(other)
+        return ""
 
     def _near(self, node: Node) -> set[Node]:
         """What an operation is made of, back to the next layers."""

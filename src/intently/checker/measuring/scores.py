@@ -170,7 +170,7 @@ def _to_scores(
             return None
         view, groups = step
     soft = None if in_sum else (view, groups)
-    if node.name in SOFTMAX:
+    if node.name in SOFTMAX or node.name == "_log_softmax":
         if not isinstance(node.args[0], View):
             return None
         lines = _lines(node, node.args[0], groups, None)
