@@ -212,6 +212,9 @@ values-rotated | Values are rotated with the keys | y = w R v
   Outputs are weights times values turned by their positions. → Rotate queries and keys only.
 output-reordered | Outputs come out in another order | yₜ₋₁₋ᵢ for yᵢ
   Each row is right, and stands at another place. → Return weights times values as they are.
+output-lost | What attention gives is thrown away | x for x + y
+  Nothing that comes out is made of weights times values. → Return the product, not the input.
+  @ pinellolab/DNA-Diffusion/issues/235
 output-changed | Something is done to weights times values | f(w v) for w v
   What comes out of the function is not the product.
   → Return weights times values; what comes after belongs into the caller.

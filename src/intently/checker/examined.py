@@ -144,8 +144,9 @@ def _with_reader(subject: Subject, found: Sequence[Attention]) -> Subject:
         return subject
     for x in reversed(found):
         q, k = (x.inputs.get(n) or frozenset() for n in ("q", "k"))
+        q, k = q & set(subject.contents), k & set(subject.contents)
         own = q - k
-        if len(own) == 1 and k and own | k <= set(subject.contents):
+        if len(own) == 1 and k:
             others = {n: "context" for n in subject.contents if n not in own}
             return replace(subject, roles={**subject.roles, **others})
     return subject

@@ -58,8 +58,8 @@ def roles_of(given: Mapping[str, Any], meanings: Mapping[str, str]) -> dict[str,
     if not any(r in ("q", "x", "ids") for r in roles.values()) and len(free) in (1, 2, 3):
         plain: tuple[tuple[Role, ...], ...] = (("x",), ("x", "context"), ("q", "k", "v"))
         roles.update(zip(free, plain[len(free) - 1]))
-    mine = [given[n] for n, r in roles.items() if r == "x"]
-    flat = all(x.ndim == 2 for x in mine)  # one state for each row of the batch, beside a text
+    mine = [given[n] for n, r in roles.items() if r in ("x", "ids")]
+    flat = all(x.ndim == 2 and x.is_floating_point() for x in mine)  # a state beside a text
     for n in free if mine else ():
         told = any(w in n.lower() for w in OTHERS) or (flat and len(given[n]) == len(mine[0]))
         if roles[n] == "setting" and given[n].ndim > 2 and told:

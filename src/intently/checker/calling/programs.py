@@ -69,7 +69,7 @@ class _Program:
     @property
     def constants(self) -> list[Tensor]:
         """The tensors of the arrays that the function holds, as far as it was traced."""
-        return [t for _, t in self.known.values() if t.ndim]
+        return [t for _, t in self.known.values() if isinstance(t, Tensor) and t.ndim]
 
     def __call__(self, *args: Any, **given: Any) -> Any:
         import jax
@@ -129,7 +129,7 @@ class _Program:
 
     def _constant(self, x: Any) -> Tensor:
         if id(x) not in self.known:
-            self.known[id(x)] = x, _widened(tensor_of(x))
+            self.known[id(x)] = x, _kept(x)
         return self.known[id(x)][1]
 
     def _step(self, primitive: Any, xs: list[Tensor], p: dict[str, Any]) -> Any:
@@ -149,16 +149,22 @@ class _Program:
         if name == "cond":
             branch = min(max(int(xs[0]), 0), len(p["branches"]) - 1)
             return self._closed(p["branches"][branch], xs[1:])
+        if not all(isinstance(x, Tensor) for x in xs):  # keys of random numbers
+            return self._bound(primitive, xs, p)
         if name in RULES:
             return RULES[name](*xs, **p)
         by = getattr(torch, NAMED.get(name, name), None)
         if by is not None and p.keys() <= SETTINGS:
             return by(*xs)
-        if any(x.requires_grad for x in xs):
-            raise NotImplementedError(f"the operation {name!r} of JAX")
-        made = primitive.bind(*(x.numpy() for x in xs), **p)
+        return self._bound(primitive, xs, p)
+
+    def _bound(self, primitive: Any, xs: Sequence[Any], p: dict[str, Any]) -> Any:
+        """What JAX itself computes."""
+        if any(isinstance(x, Tensor) and x.requires_grad for x in xs):
+            raise NotImplementedError(f"the operation {primitive.name!r} of JAX")
+        made = primitive.bind(*(x.numpy() if isinstance(x, Tensor) else x for x in xs), **p)
         many = isinstance(made, (list, tuple))
-        return [_widened(tensor_of(x)) for x in made] if many else _widened(tensor_of(made))
+        return list(map(_kept, made)) if many else _kept(made)
 
     def _scan(self, xs: list[Tensor], p: dict[str, Any]) -> list[Tensor]:
         m, n = p["num_consts"], p["num_consts"] + p["num_carry"]
@@ -168,6 +174,11 @@ class _Program:
             carry = made[: n - m]
             rows.append(made[n - m :])
         return [*carry, *map(torch.stack, zip(*(rows[::-1] if p["reverse"] else rows)))]
+
+
+def _kept(x: Any) -> Any:
+    """A constant as a tensor; a key of random numbers as it is."""
+    return x if str(getattr(x, "dtype", "")).startswith("key<") else _widened(tensor_of(x))
 
 
 def _is_array(x: Any) -> bool:

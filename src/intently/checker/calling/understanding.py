@@ -304,7 +304,7 @@ def _with_inputs(
             out.inputs = out.turned(given)
     kept = {n: x.clone() for n, x in out.inputs.items() if isinstance(x, Tensor)}
     out = _unchanged(_tried(out, dtype), kept)
-    if out.output().ndim < 2:
+    if out.output().ndim < 1:
         raise build(
             ArgumentError,
             "subject",

@@ -175,7 +175,8 @@ def inferred(seen: Tensor, stated: Intent, cross: bool) -> Intent:
     widths = [n for n in (reach, reach - 1, reach + 1) if 0 < n < s]
     usual = [causal(), *(causal() & window(n, 0) for n in widths)]
     around = [window(n, n) for n in widths]
-    for most, candidates in ((0, [*usual, *around]), (1, usual)):
+    many = min(t, s) > 4  # fewer may look like anything
+    for most, candidates in ((0, [*usual, *around]), (1, usual[:1] * many)):
         for mask in candidates:
             parts = tuple(_of_mask(m, sizes) for m in _flat(mask))
             intent = Intent((*parts, *stated.parts), sizes, inferred=True)

@@ -81,7 +81,7 @@ def judged(
     arguments = {
         n: (subject.inputs.get(n), m)
         for n, m in subject.meanings.items()
-        if side in about(subject, n)
+        if side in about(subject, n) and _fits(subject.inputs.get(n), m, side, s)
     }
     if a.divided:
         why = "its weights are exponentials, and what their sums divide was not followed"
@@ -139,6 +139,12 @@ def judged(
     value = None if a.scale is None else float(a.scale.mean())
     shown = tuple(replace(by_design(f, subject.owner, value), line=f.line or a.line) for f in found)
     return Judged(a, tuple(says), shown, intent, side, why)
+
+
+def _fits(x: Any, meaning: str, side: Side, s: int) -> bool:
+    """Whether lengths may be those of the keys: of a context, the longest row is as long as it."""
+    lengths = meaning == "lengths" and isinstance(x, Tensor) and side == "cross"
+    return not lengths or int(x.max()) == s
 
 
 def _sizes(w: Tensor) -> tuple[int, int, int, int]:
@@ -251,7 +257,7 @@ def _scale(subject: Subject, a: Attention, meant: float | None) -> list[Finding]
     if meant is None and a.learned_scale:
         return []
     kind: Kind = "mistake"
-    by_design = entered.ndim < 4 and _unscaled_by_design(a)
+    by_design = name == "no-scale" and entered.ndim < 4 and _unscaled_by_design(a)
     if meant is None and (name == "other-scale" or by_design):
         kind = "convention"
     if meant is None and a.kind == "products" and name != "no-scale":

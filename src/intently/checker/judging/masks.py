@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from intently.checker.judging.intent import ACROSS, Intent
@@ -18,15 +19,16 @@ def mask_findings(
     constants = only_constants(a)
     if constants:
         return constants
+    seen = seen | (_empty(a) & intent.allowed)  # a free slot may well be hidden
     blind = intent.allowed.any(-1) & ~seen.any(-1)
+    t, s = seen.shape[-2:]
     if not bool(seen.any()):  # nothing comes out, whatever goes in
         return []
-    if intent.open and bool(blind.any()):
-        b, h, i = blind.nonzero()[0].tolist()
+    if intent.open and t == s and bool((blind & seen.any(-2)).any()):  # else it is padding
+        b, h, i = (blind & seen.any(-2)).nonzero()[0].tolist()
         said = f"query {i} attends to no key at all; what has weight is beside the keys, as padding"
         return [Finding("mask-inverted", f"{said} (batch row {b}, head {h})", where=where)]
     wrong = intent.explained(seen)
-    t, s = seen.shape[-2:]
     later = min(t, s) < 3 or bool(seen.triu(1).any() | ~seen[..., : min(t, s) - 2].any(-2).all())
     if cross and wrong is None and intent.open and not later:
         said = "keys of the context are hidden by the order of the queries"
@@ -51,8 +53,10 @@ def mask_findings(
         at, text = counterexample(seen, intent.allowed)
         said = f"the mask differs from {intent.written()}: {text}"
         return [Finding("mask-other", where=where, said=said, cell=at)]
-    if wrong == (("causal", "top-left"),) and _empty_after(a, t):
-        return []  # of a cache that is not full
+    few = any(variant == "one key too few" for _, variant in wrong)
+    if intent.inferred and few and bool(seen.any(-1).all()):
+        said = "queries do not attend to their own position; state mask= to check it"
+        return [Finding("mask-other", said, "convention", where)]
     found = []
     for part, variant in wrong:
         at, text = counterexample(seen, intent.allowed)
@@ -63,9 +67,13 @@ def mask_findings(
     return found
 
 
-def _empty_after(a: Attention, t: int) -> bool:
-    """Whether the keys after the first ``t`` are all zero, as the free slots of a cache."""
-    return a.k is not None and not bool(whole(a.k.value.detach())[..., t:, :].any())
+def _empty(a: Attention) -> Tensor:
+    """The keys (b, h, t, s) that are all zero, as the free slots of a cache."""
+    if a.k is None:
+        return torch.zeros(1, dtype=torch.bool)
+    zero = (whole(a.k.value.detach()) == 0).all(-1)[..., None, :]
+    fits = zero.shape[-1] == a.weights.shape[-1] and zero.shape[:2] == a.weights.shape[:2]
+    return zero.expand(a.weights.shape) if fits else torch.zeros(1, dtype=torch.bool)
 
 
 def mistake_of(part: str, variant: str, *, by_key: bool = False) -> str:
@@ -114,12 +122,7 @@ def counterexample(seen: Tensor, allowed: Tensor) -> tuple[tuple[int, ...], str]
 
 def only_constants(a: Attention) -> list[Finding]:
     """The mistake that keys which are zero have weight, and no others do."""
-    if a.k is None:
-        return []
-    zero = (whole(a.k.value.detach()) == 0).all(-1)[..., None, :]
-    if zero.shape[-1] != a.weights.shape[-1] or zero.shape[:2] != a.weights.shape[:2]:
-        return []
-    zero = zero.expand(a.weights.shape)
+    zero = _empty(a)
     if not bool((a.shown & zero).any()) or bool((a.shown & ~zero).any()):
         return []
     said = "every query sees nothing but constant keys, as padding, and no key of the inputs"

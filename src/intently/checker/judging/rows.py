@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from intently.checker.calling.naming import named_role
 from intently.checker.calling.subject import Subject
 from intently.checker.measuring.attention import Attention
 from intently.checker.measuring.flow import Operand
@@ -21,6 +22,12 @@ def row_findings(subject: Subject, a: Attention) -> list[Finding]:
     found += _heads(a, subject.foreign)
     found += _pairs(a)
     found += _exchanged(subject, a)
+    if a.lost:
+        own = a.inputs["v"] <= (a.inputs.get("q") or a.inputs["weights"])
+        said = "what it gives is thrown away: nothing that comes out is made of it"
+        found.append(
+            Finding("output-lost" if own else "cross-ignores-context", said, where=a.where)
+        )
     if a.other_query is not None:
         i, j = a.other_query
         said = f"some scores of query {i} are made of the row of query {j}"
@@ -98,7 +105,8 @@ def _exchanged(subject: Subject, a: Attention) -> Iterator[Finding]:
     if contexts and not named["q"] and q and q <= contexts and k == v == {main}:
         said = f"queries come from {', '.join(sorted(q))}, keys and values from {main}"
         yield Finding("cross-exchanged", said, where=a.where)
-    if all(named.values()) and len(subject.inputs) >= 3:
+    told = all(named_role(n[0]) == r for r, n in named.items() if n) or not subject.holds_parameters
+    if all(named.values()) and len(subject.inputs) >= 3 and told:
         own = {r: n[0] for r, n in named.items()}
         tensors = [subject.inputs[n] for n in own.values()]
         if any(a is not b and _alike(a, b) for a in tensors for b in tensors):

@@ -85,6 +85,8 @@ class Attention:
     """Whether queries and keys are all of one length."""
     other_query: tuple[int, int] | None = None
     """A query whose scores are made of the row of another one, and that one."""
+    lost: bool = False
+    """Whether nothing that comes out is made of its output."""
     places: Tensor | None = None
     """(b, h, t, e): where the entries of its output lie in memory."""
     blank: Tensor | None = None
@@ -197,6 +199,7 @@ def followed(subject: Any) -> tuple[Run, Tensor]:
             x.requires_grad_(False)
     run.finish()
     run.unread = run.passed_by(_tensors(returned))
+    run.returned = _tensors(returned) if subject.returns == "output" else [made]
     return run, made if subject.returns != "output" else subject.result(made)
 
 
@@ -353,6 +356,7 @@ def _measured(
         found.divided = divides(run, site.node)
     found.dropped = path.dropped
     found.dropped_before = path.dropped_before
+    found.lost = _lost(run, site)
     found.places = fit(site.places())
     found.after = outcome(run, site.node, found.output, found.places, made)
     name = lambda views: frozenset(  # noqa: E731
@@ -365,6 +369,13 @@ def _measured(
     names = [x.name for x in (found.q, found.k, found.v) if x is not None]
     found.where = seen.module or _common(", ".join(names).split(", "))
     return found
+
+
+def _lost(run: Run, site: Site) -> bool:
+    """Whether nothing that was returned is made of what a site gives."""
+    some = [y for y in run.returned if y.requires_grad]
+    ways = (gradient(y, run.value(site.node), torch.ones_like(y)) for y in some)
+    return bool(some) and run.gradients and all(g is None for g in ways)
 
 
 def _common(names: list[str]) -> str:

@@ -60,6 +60,10 @@ class Run(Trace):
         self.seen: list[Seen] = []
         self.loose: dict[Node, str] = {}
         """Products of values with scores that nothing made a whole, and their lines."""
+        self.gradients = True
+        """Whether all of it runs with gradients."""
+        self.returned: list[Tensor] = []
+        """What the call returned."""
         self.unread = ""
         """The line of a softmax that nothing reads."""
         self.softmaxes: dict[Node, str] = {}
@@ -94,6 +98,7 @@ class Run(Trace):
     def wrote(self, node: Node, x: Tensor) -> None:
         """Keep every tensor."""
         self.results[node] = x
+        self.gradients &= torch.is_grad_enabled()
         if node.name in SOFTMAX:
             self.softmaxes[node] = line_of_code()
         if node.data and x.is_floating_point() and node.name != "given":

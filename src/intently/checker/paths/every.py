@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -118,25 +119,23 @@ def _one(
     if left:
         return Property(path.said, False, left), [Finding("state-left", left)]
     if off <= same:
-        found = None if path.most else gradients_apart(path.subject, trial)
-        if found is None:
+        one = None if path.most else gradients_apart(path.subject, trial)
+        if one is None:
             return Property(path.said, True), []
-        kind = "hazard" if path.kind == "a cache" else found.kind
-        found = replace(found, said=f"{path.said}, {found.said}", kind=kind)
-        return Property(path.said, False, found.said), [found]
+        kind = "hazard" if path.kind == "a cache" else one.kind
+        one = replace(one, said=f"{path.said}, {one.said}", kind=kind)
+        return Property(path.said, False, one.said), [one]
     at = first_place(trial, y, same)
     said = f"{path.said}, the output differs by {off:.2g}{at}"
     symptom = {"a cache": "cached-step-differs", "a setting": "setting-matters"}.get(
         path.kind, "paths-differ"
     )
     held = Property(path.said, False, said)
-    try:
+    found: list[Finding] = []
+    with suppress(Exception):  # what cannot be followed inside is still wrong outside
         other = inside(path.subject)
-    except Exception:  # what cannot be followed inside is still wrong outside
-        other = None
-    found = [] if other is None else _apart(path, other, whole, same)
-    found = [replace(f, said=f"{path.said}: {f.said}") for f in found]
-    if other is not None:
+        found = _apart(path, other, whole, same)
+        found = [replace(f, said=f"{path.said}: {f.said}") for f in found]
         found = with_matrices(found, in_one(other, whole), whole)
     if path.kind == "a cache" and not any(name.startswith("gradient") for name, _ in told):
         more = gradients(replace(trial, subject=path.subject, first=y)).findings

@@ -8,8 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils import _pytree as tree
 
+from intently.checker.calling.changes import another
 from intently.checker.calling.naming import parameters_named
 from intently.checker.calling.subject import Subject, output_of
 from intently.checker.comparing.likeness import joined, pair
@@ -25,6 +27,8 @@ PROJECTIONS = ("projection", "weight-transposed")
 """How the names of findings begin that other inputs of an attention bring about."""
 ASKING = ("use_cache", "return_cache", "return_past", "return_kv", "cached")
 """Arguments that ask for the cache."""
+STARTS = ("start_pos", "start", "offset", "input_pos", "n_past", "past_length")
+"""Arguments that say at which position a piece starts, of a module that holds its cache itself."""
 CACHES = ("past", "cache", "kv_cache", "past_key_values", "layer_past", "past_key_value", "state")
 
 
@@ -33,10 +37,15 @@ def stepped(subject: Subject, pieces: tuple[int, ...]) -> Subject | None:
 
     A cache is an argument of a known name, and what the call returns beside its output.
     """
-    name = _cache_name(subject)
-    if name is None or len(subject.of("x", "ids")) != 1 or subject.inputs.get(name) is not None:
+    if len(subject.of("x", "ids")) != 1:
         return None
     whole = subject.of("x", "ids")[0]
+    start = next((n for n in STARTS if type(subject.inputs.get(n)) is int), None)
+    if start is not None and subject.inputs[start] == 0 and _keeps(subject):
+        return replace(subject, call=_from_positions(subject, whole, start, pieces))
+    name = _cache_name(subject)
+    if name is None or subject.inputs.get(name) is not None:
+        return None
 
     def call(**given: Any) -> Tensor:
         x, past, out = given.pop(whole), None, []
@@ -66,6 +75,32 @@ def stepped(subject: Subject, pieces: tuple[int, ...]) -> Subject | None:
     return None
 
 
+def _keeps(subject: Subject) -> bool:
+    """Whether a call changes tensors that a module holds beside its parameters."""
+    if subject.module is None:
+        return False
+    parts = [x for m in subject.module.modules() for x in (*m._buffers.values(), *vars(m).values())]
+    held = [x for x in parts if isinstance(x, Tensor) and not isinstance(x, nn.Parameter)]
+    before = [x.clone() for x in held]
+    with torch.no_grad():
+        subject.output(**{subject.main: another(subject.inputs[subject.main])})
+    return not all(map(torch.equal, held, before))
+
+
+def _from_positions(
+    subject: Subject, whole: str, start: str, pieces: tuple[int, ...]
+) -> Callable[..., Tensor]:
+    def call(**given: Any) -> Tensor:
+        out, at = [], 0
+        for n in pieces:
+            made = subject.call(**{**given, whole: given[whole][:, at : at + n], start: at})
+            out.append(output_of(made))
+            at += n
+        return torch.cat(out, 1)
+
+    return call
+
+
 def _asks(subject: Subject) -> str:
     """The argument that asks for the cache, "" if there is none."""
     return next((n for n in ASKING if n in parameters_named(subject.owner)), "")
@@ -93,15 +128,21 @@ def _so_far(x: Any, start: int, stop: int, t: int) -> Any:
 def cache_of(out: Any) -> Any:
     """What a call returns for the next one, None if nothing."""
     if isinstance(out, Mapping) or hasattr(out, "past_key_values"):
-        return getattr(out, "past_key_values", None)
+        held = getattr(out, "past_key_values", None)
+        return held if _is_cache(held) else None
     if isinstance(out, (list, tuple)) and len(out) > 1:
         rest = out[1:]
-        return next((x for x in rest if isinstance(x, (list, tuple, dict)) or _is_cache(x)), None)
+        return next((x for x in rest if _is_cache(x)), None)
     return None
 
 
 def _is_cache(x: Any) -> bool:
-    return x is not None and not isinstance(x, (Tensor, int, float, bool))
+    """Whether something may hold keys and values: no numbers, and no container of nothing."""
+    if isinstance(x, (list, tuple, dict)):
+        return any(isinstance(y, Tensor) or _is_cache(y) for y in tree.tree_leaves(x))
+    if isinstance(x, Tensor):
+        return x.ndim > 4  # of keys and values together
+    return x is not None and not isinstance(x, (int, float, bool))
 
 
 def _cache_name(subject: Subject) -> str | None:

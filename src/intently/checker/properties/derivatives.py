@@ -47,6 +47,8 @@ def gradients(trial: Trial) -> Property:
             said = "no gradient reaches any input: it runs without gradients"
             hazard = Finding("gradient-cut", said, "hazard")
             return Property("gradients", None, said, (hazard,))
+        if trial.whole.run is not None and not trial.whole.run.gradients:
+            return Property("gradients", None, "a part runs without gradients")
         out = torch.randn(y.shape, generator=draw, dtype=y.dtype)
         held = [leaves.get(n, x) for n, x in tensors.items()]
         got = torch.autograd.grad((y.nan_to_num() * out).sum(), held, allow_unused=True)

@@ -154,11 +154,7 @@ def projections_named(trial: Trial) -> Property:
         if a.q is None or a.k is None:
             continue
         sides = {n: called(o.name.split(", ")) for n, o in (("q", a.q), ("k", a.k), ("v", a.v))}
-        nodes = {n: {x.node for x in o.sources} for n, o in (("q", a.q), ("k", a.k), ("v", a.v))}
-        alike = {
-            n: [m for m in "qkv" if m != n and nodes[m] == nodes[n] and _same_reads(a, m, n)]
-            for n in "kqv"
-        }
+        alike = {n: [m for m in "qkv" if m != n and _alike(a, m, n)] for n in "kqv"}
         for what, found in (("v", "values-are-"), ("k", "keys-are-"), ("q", "queries-are-")):
             unused = next((x for x in idle if called([x]) == what), "")
             if unused and alike[what]:
@@ -190,8 +186,12 @@ def projections_named(trial: Trial) -> Property:
     return Property(name, True)
 
 
-def _same_reads(a: object, m: str, n: str) -> bool:
+def _alike(a: Attention, m: str, n: str) -> bool:
+    """Whether two operands are the same numbers of one layer, or of one projection."""
     one, two = getattr(a, m), getattr(a, n)
+    same = {x.node for x in one.sources} == {x.node for x in two.sources}
+    if not same and not (one.name and one.name == two.name):
+        return False
     if not one.reads or not two.reads:
         return True
     return len(one.reads) == len(two.reads) and all(map(torch.equal, one.reads, two.reads))
@@ -225,7 +225,7 @@ def _idle(trial: Trial) -> list[str]:
     module = trial.subject.module
     assert module is not None
     held = {n: p for n, p in module.named_parameters() if p.requires_grad}
-    if not held:
+    if not held or (trial.whole.run is not None and not trial.whole.run.gradients):
         return []
     with torch.enable_grad():
         y = trial.output()

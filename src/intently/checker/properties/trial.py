@@ -57,7 +57,12 @@ class Trial:
         """An output, but for those at padding, which nobody reads: they are as in the first."""
         if y.ndim != 3 or y.shape != self.first.shape:
             return y
-        return torch.where(nobodys(self.subject, y), self.first, y)
+        unseen = nobodys(self.subject, y)
+        for one in self.whole.attentions:
+            seen = one.attention.shown
+            if one.side == "self" and seen.shape[::2] == y.shape[:2] == (len(seen), seen.shape[-1]):
+                unseen = unseen | ~seen.flatten(1, 2).any(1)[..., None]  # of no query at all
+        return torch.where(unseen, self.first, y)
 
 
 def difference(a: Tensor, b: Tensor) -> Tensor:
