@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 import intently as it
 from intently.checker import check
-from intently.checker.calling.exact import exactly
+from intently.checker.calling.modes import exactly
 from intently.checker.calling.understanding import understood
 from intently.errors import ArgumentError
 

@@ -16,10 +16,9 @@ from intently.checker.calling.understanding import understood
 from intently.checker.comparing.alongside import against
 from intently.checker.examined import Examination, Intention, examined
 from intently.checker.paths.every import Same, compared, in_one_path
-from intently.checker.properties.every import Property, Trial, part, tried
-from intently.checker.properties.half_types import half_types
-from intently.checker.properties.large import large_scores
-from intently.checker.properties.more_keys import corrected, with_more_keys
+from intently.checker.properties.every import tried
+from intently.checker.properties.numbers import corrected, half_types, large_scores, with_more_keys
+from intently.checker.properties.trial import Property, Trial, part
 from intently.checker.report.by_design import by_design
 from intently.checker.report.finding import Finding, merged
 from intently.checker.report.report import Report

@@ -9,8 +9,7 @@ from fnmatch import fnmatchcase
 
 from torch import Tensor
 
-from intently.checker.calling.raising import raised
-from intently.checker.calling.subject import Subject
+from intently.checker.calling.subject import Subject, raised
 from intently.checker.judging.intent import Unfit
 from intently.checker.judging.judged import Judged, judged
 from intently.checker.judging.padding_again import on_queries, repadded
@@ -19,8 +18,7 @@ from intently.checker.measuring.after import Rows, reaches
 from intently.checker.measuring.attention import Attention
 from intently.checker.measuring.by_values import measured
 from intently.checker.measuring.run import Run
-from intently.checker.report.finding import Finding
-from intently.checker.report.telling import told
+from intently.checker.report.finding import Finding, told
 from intently.core.biases import Bias
 from intently.core.masks import Mask
 from intently.core.masks.ragged import Padding

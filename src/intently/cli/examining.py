@@ -111,7 +111,7 @@ def _report(
 ) -> Any:
     """Return the report on the subject of a command; ``settings`` are those of `check`."""
     from intently.checker import check
-    from intently.checker.report.telling import heard
+    from intently.checker.report.finding import heard
 
     settings = {
         **settings,

@@ -7,7 +7,6 @@ something else may have read is copied before it is changed in place, so that gr
 from __future__ import annotations
 
 import math
-import operator
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ import torch._numpy as tnp
 from numpy.lib.mixins import NDArrayOperatorsMixin
 from torch import Tensor
 from torch._numpy import _ndarray
+from torch.utils import _pytree as tree
 
 FOREIGN = sys.stdlib_module_names | {
     *("numpy", "scipy", "torch", "jax", "jaxlib", "keras", "intently")
@@ -39,10 +39,6 @@ LEFT: dict[int, Any] = {}
 """Weak references to arrays that calls have left behind, by their ids."""
 
 
-def _bools(*xs: Any) -> Any:
-    return (x.long() if isinstance(x, Tensor) and x.dtype is torch.bool else x for x in xs)
-
-
 def _dot(a: Tensor, b: Any) -> Any:
     if np.ndim(b) < 3:
         return tnp.dot(a, b)  # pyright: ignore
@@ -51,10 +47,6 @@ def _dot(a: Tensor, b: Any) -> Any:
 
 def _scaled(x: Tensor, axis: int | None = None, *, by: Any) -> Tensor:
     return by(x.reshape(-1) if axis is None else x, axis or 0).reshape(x.shape)
-
-
-def _cut(x: Tensor, k: int = 0, *, by: Any) -> Tensor:
-    return by(x if x.ndim > 1 else x.expand(len(x), -1), k)
 
 
 def _rows(call: Any, axis: int, x: Tensor, *args: Any, **named: Any) -> Tensor:
@@ -67,10 +59,11 @@ def _rows(call: Any, axis: int, x: Tensor, *args: Any, **named: Any) -> Tensor:
 OWN: dict[str, Callable[..., Any]] = {  # what torch._numpy lacks, or has otherwise
     "reshape": lambda x, *shape, **named: x.reshape(*shape, *named.values()),
     "squeeze": lambda x, axis=None: x.squeeze() if axis is None else x.squeeze(axis),
-    "subtract": lambda *xs: tnp.subtract(*_bools(*xs)),  # pyright: ignore
+    "subtract": lambda *xs: tnp.subtract(  # pyright: ignore
+        *(x.long() if getattr(x, "dtype", None) is torch.bool else x for x in xs)
+    ),
     **{"dot": _dot, "apply_along_axis": _rows, "matrix_transpose": lambda x: x.mT},
     **{n: partial(_scaled, by=getattr(torch, n)) for n in ("softmax", "log_softmax")},
-    **{n: partial(_cut, by=getattr(torch, n)) for n in ("tril", "triu")},
     "logsumexp": lambda x, axis=None, keepdims=False: x.logsumexp(
         tuple(range(x.ndim)) if axis is None else axis, keepdims
     ),
@@ -102,7 +95,7 @@ def _called(name: str, *args: Any, **named: Any) -> Any:
             raise NotImplementedError(f"np.{name} of tensors")
         return made
     options = {NAMED.get(n, n): _raw(x) for n, x in named.items() if n not in LOST}
-    return wrapped(by(*map(_raw, args), **options))
+    return _wrapped(by(*map(_raw, args), **options))
 
 
 class _Array(NDArrayOperatorsMixin, BASE):
@@ -147,9 +140,8 @@ class _Array(NDArrayOperatorsMixin, BASE):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         old, value = self._tensor, _raw(value)
-        view = old._base is not None and any(
-            x._tensor is not old and _viewed(x._tensor) is old._base for x in [*LIVE.values()]
-        )
+        others = [x._tensor for x in [*LIVE.values()] if x._tensor is not old]
+        view = old._base is not None and any(old._base is x or old._base is x._base for x in others)
         if not view and key is ... and isinstance(value, Tensor):
             self._tensor, self._own = value.to(old.dtype).expand(old.shape), False
             return
@@ -185,10 +177,6 @@ def _into(out: Any, made: Any) -> Any:
     return out
 
 
-def _viewed(t: Tensor) -> Tensor:
-    return t if t._base is None else t._base
-
-
 def _index(key: Any, shape: tuple[int, ...]) -> Any:
     """What torch takes for an index of NumPy; a place for each number where it runs backwards."""
     parts = key if type(key) is tuple else (key,)
@@ -198,29 +186,13 @@ def _index(key: Any, shape: tuple[int, ...]) -> Any:
     return _raw(np.asarray(key) if isinstance(key, (list, range)) else key)
 
 
-def _mapped(x: Any, one: Callable[[Any], Any]) -> Any:
-    """The same containers, with something else in them."""
-    if isinstance(x, dict):
-        return {n: _mapped(y, one) for n, y in x.items()}
-    if isinstance(x, (list, tuple)):
-        made = [_mapped(y, one) for y in x]
-        return type(x)(*made) if hasattr(x, "_fields") else type(x)(made)
-    return one(x)
-
-
 def _values(x: Any) -> Any:
-    return _mapped(x, lambda y: y.__array__() if type(y) is _Array else y)
+    return tree.tree_map_only(_Array, _Array.__array__, x)
 
 
-def wrapped(x: Any) -> Any:
+def _wrapped(x: Any) -> Any:
     """Tensors as Arrays, also in lists, tuples and mappings."""
-    return _mapped(x, lambda y: _Array(y) if isinstance(y, Tensor) else y)
-
-
-def unwrapped(x: Any) -> Any:
-    """Arrays, and what NumPy returns, as tensors, also in lists, tuples and mappings."""
-    known = (np.ndarray, np.generic)  # an _Array as well, by its __class__
-    return _mapped(x, lambda y: torch.as_tensor(_raw(y)) if isinstance(y, known) else y)
+    return tree.tree_map_only(Tensor, _Array, x)
 
 
 def _slots(x: Any) -> tuple[list[tuple[Any, Any]], Any]:
@@ -233,13 +205,13 @@ def _slots(x: Any) -> tuple[list[tuple[Any, Any]], Any]:
     if isinstance(x, CellType):
         return [("", x.cell_contents)], lambda _, y: setattr(x, "cell_contents", y)
     if isinstance(x, partial):
-        state = x.__reduce__()[2]  # pyright: ignore
-        return (
-            [*zip(("", "", ""), state)],
-            lambda _, y: x.__setstate__(  # pyright: ignore
-                (x.func, y, *state[2:]) if type(y) is tuple else (y, x.args, *state[2:])
-            ),
-        )
+        _, _, *rest = state = x.__reduce__()[2]  # pyright: ignore
+
+        def put(_: str, y: Any) -> None:
+            new = (x.func, y) if type(y) is tuple else (y, x.args)
+            x.__setstate__((*new, *rest))  # pyright: ignore
+
+        return [("", part) for part in state[:3]], put
     if isinstance(x, MethodType):
         return [("", x.__self__), ("", x.__func__)], None
     if str(about.__module__).split(".")[0] in FOREIGN:
@@ -248,19 +220,16 @@ def _slots(x: Any) -> tuple[list[tuple[Any, Any]], Any]:
         known, cells = x.__globals__, zip(x.__code__.co_freevars, x.__closure__ or ())
         slots = [(n, cell) for n, cell in cells if cell != CellType()]  # but for empty ones
         slots += [(n, known[n]) for n in sorted(_names(x.__code__) & known.keys())]
-        return [
-            *slots,
-            ("", x.__defaults__),
-            ("", x.__kwdefaults__),
-        ], lambda n, y: known.__setitem__(n, y) if n else setattr(x, "__defaults__", y)
+        slots += [("", x.__defaults__), ("", x.__kwdefaults__)]
+        return slots, lambda n, y: known.update({n: y}) if n else setattr(x, "__defaults__", y)
     if isinstance(x, type):
         return [(n, getattr(y, "__func__", y)) for n, y in vars(x).items()], partial(setattr, x)
     return [("", type(x)), ("", getattr(x, "__dict__", None))], None
 
 
 def _names(code: CodeType) -> set[str]:
-    inner = (_names(c) for c in code.co_consts if isinstance(c, CodeType))
-    return {*code.co_names}.union(*inner)
+    inner = [c for c in code.co_consts if isinstance(c, CodeType)]
+    return {*code.co_names}.union(*map(_names, inner))
 
 
 def _walk(x: Any, path: str, change: Callable[[Any, str], Any], seen: dict[int, Any]) -> None:
@@ -289,17 +258,18 @@ def _standing(call: Any) -> Iterator[tuple[Any, dict[str, Tensor]]]:
         """What stands for a value during the call."""
         if id(x) in stand:
             return stand[id(x)]
-        made = x
         if type(x) is np.ndarray and x.dtype.kind == "f":
             tensor = _kept(x)
             made = _Array(tensor)
             written.append((made, x, tensor, tensor._version))
             named.update({} if id(x) in LEFT else {path: tensor})
         elif type(x) is tuple:
-            new = tuple(array(y, f"{path}.{n}".strip(".")) for n, y in enumerate(x))
-            made = x if all(map(operator.is_, new, x)) else new
-        if made is not x:
-            stand[id(x)], back[id(made)] = made, (x, made)
+            made = tuple(array(y, f"{path}.{n}".strip(".")) for n, y in enumerate(x))
+            if all(y is z for y, z in zip(made, x)):
+                return x
+        else:
+            return x
+        stand[id(x)], back[id(made)] = made, (x, made)
         return made
 
     def plain(x: Any, path: str = "") -> Any:
@@ -393,7 +363,9 @@ def on_tensors(call: Callable[..., Any]) -> Callable[..., Any]:
 
     def run(*args: Any, **named: Any) -> Any:
         with _standing(call) as (standing, _):
-            return unwrapped(standing(*wrapped(args), **wrapped(named)))
+            made = standing(*_wrapped(args), **_wrapped(named))
+            known = (np.ndarray, np.generic)  # an _Array as well, by its __class__
+            return tree.tree_map_only(known, lambda x: torch.as_tensor(_raw(x)), made)
 
     run.__wrapped__ = run.on_tensors = call  # pyright: ignore
     return run

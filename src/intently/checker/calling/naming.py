@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from intently.checker.calling.subject import Role
+from intently.checker.calling.subject import Role, Subject, changed_at
 
 NAMES: dict[Role, tuple[str, ...]] = {
     "q": ("q", "query", "queries", "xq", "query_states", "query_layer"),
@@ -47,14 +50,20 @@ READ_BY = ("decoder_input_ids", "tgt", "target", "tgt_ids", "target_ids", "decod
 """Inputs of a decoder: beside them, other ids or states are what it attends to."""
 
 
+MEANINGS = (
+    *("attend", "ignore", "add", "bias", "lengths", "past", "positions", "x", "context"),
+    "sequence first",
+)
+"""What an argument may be said to mean."""
+DOCUMENTED: dict[str, str] = {"torch.nn.": "ignore", "transformers.": "attend"}
+"""What True means in the boolean masks of a library, by where its modules are defined."""
+
+
 def roles_of(given: Mapping[str, Any], meanings: Mapping[str, str]) -> dict[str, Role]:
     """The role of each input: by what is said of it, its kind, its name, and those beside it."""
     roles: dict[str, Role] = {n: _role(n, x, meanings.get(n)) for n, x in given.items()}
-    free = [
-        n
-        for n, x in given.items()
-        if roles[n] == "setting" and isinstance(x, Tensor) and x.is_floating_point()
-    ]
+    settings = [n for n, r in roles.items() if r == "setting" and isinstance(given[n], Tensor)]
+    free = [n for n in settings if given[n].is_floating_point()]
     if not any(r in ("q", "x", "ids") for r in roles.values()) and len(free) in (1, 2, 3):
         plain: tuple[tuple[Role, ...], ...] = (("x",), ("x", "context"), ("q", "k", "v"))
         roles.update(zip(free, plain[len(free) - 1]))
@@ -64,28 +73,25 @@ def roles_of(given: Mapping[str, Any], meanings: Mapping[str, str]) -> dict[str,
         told = any(w in n.lower() for w in OTHERS) or (flat and len(given[n]) == len(mine[0]))
         if roles[n] == "setting" and given[n].ndim > 2 and told:
             roles[n] = "context"
-    reader = next((n for n in READ_BY if roles.get(n) in ("x", "ids")), None)
-    if reader is not None:
-        roles |= {n: "context" for n, r in roles.items() if r in ("x", "ids") and n != reader}
+    own = [n for n, r in roles.items() if r in ("x", "ids")]
+    if reader := next((n for n in READ_BY if n in own), None):
+        roles |= {n: "context" for n in own if n != reader}
     return roles
 
 
 def _role(name: str, x: Any, meaning: str | None) -> Role:
     if meaning in ("x", "context"):
         return meaning
-    if meaning == "sequence first":
-        meaning = None
-    if meaning is not None:
+    if meaning not in (None, "sequence first"):
         return "mask"
     if not isinstance(x, Tensor):
         return "setting"
     named = named_role(name)
-    whole = not x.is_floating_point() and x.dtype != torch.bool
     if named == "mask" or x.dtype == torch.bool:
         return "mask"
-    if whole:
-        return "ids" if x.ndim == 2 and named in (None, "ids", "x", "context") else "setting"
-    return named or "setting"
+    if x.is_floating_point():
+        return named or "setting"
+    return "ids" if x.ndim == 2 and named in (None, "ids", "x", "context") else "setting"
 
 
 def named_role(name: str) -> Role | None:
@@ -96,61 +102,132 @@ def named_role(name: str) -> Role | None:
 def parameters_named(subject: Any) -> dict[str, inspect.Parameter]:
     """The parameters of a call by name, as far as they can be known."""
     if isinstance(subject, partial):
-        inner = parameters_named(subject.func)
-        bound = len(subject.args)
-        return {
-            n: p
-            for i, (n, p) in enumerate(inner.items())
-            if i >= bound and n not in subject.keywords
-        }
+        inner = [*parameters_named(subject.func).items()][len(subject.args) :]
+        return {n: p for n, p in inner if n not in subject.keywords}
     target: Callable[..., Any] = subject.forward if isinstance(subject, nn.Module) else subject
-    schema = getattr(target, "schema", None)  # TorchScript
-    if schema is not None:
-        own = 1 if isinstance(subject, nn.Module) else 0
-        return _parameters([x.name for x in schema.arguments[own:]])
+    if (schema := getattr(target, "schema", None)) is not None:  # TorchScript
+        names = [x.name for x in schema.arguments]
+        return _parameters(names[1:] if isinstance(subject, nn.Module) else names)
     own = getattr(subject, "call", None)  # Keras: forward takes anything and hands it on
     try:
-        found = dict(inspect.signature(target).parameters)
-        if all(_catches_all(p) for p in found.values()) and callable(own):
-            found = dict(inspect.signature(own).parameters)
-        return found
+        found = inspect.signature(target).parameters
+        if all(map(catches_all, found.values())) and callable(own):
+            found = inspect.signature(own).parameters
+        return dict(found)
     except (TypeError, ValueError):
         return _documented(target)
 
 
-def _catches_all(p: inspect.Parameter) -> bool:
+def catches_all(p: inspect.Parameter) -> bool:
+    """Whether a parameter takes any number of arguments."""
     return p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
 
 
 def _documented(target: Any) -> dict[str, inspect.Parameter]:
     """The signature that opens the documentation of a built-in function."""
-    text = getattr(target, "__doc__", None) or ""
-    head = text.strip().split(")")[0] + "): pass"
-    try:
-        tree = ast.parse(f"def {head}").body[0]
-    except SyntaxError:
-        return {}
-    if not isinstance(tree, ast.FunctionDef):
-        return {}
-    names = [x.arg for x in tree.args.args]
-    return _parameters(names, len(names) - len(tree.args.defaults))
+    head = (getattr(target, "__doc__", None) or "").strip().split(")")[0]
+    with suppress(SyntaxError):
+        made = ast.parse(f"def {head}): pass").body[0]
+        if isinstance(made, ast.FunctionDef):
+            return _parameters([x.arg for x in made.args.args], len(made.args.defaults))
+    return {}
 
 
-def _parameters(names: list[str], needed: int | None = None) -> dict[str, inspect.Parameter]:
-    """Parameters by name, of which the first so many have no default; None: all."""
+def _parameters(names: list[str], optional: int = 0) -> dict[str, inspect.Parameter]:
+    """Parameters by name, of which the last so many have a default."""
+    defaults = [inspect.Parameter.empty] * (len(names) - optional) + [None] * optional
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    empty = inspect.Parameter.empty
-    count = len(names) if needed is None else needed
-    return {
-        name: inspect.Parameter(name, kind, default=empty if n < count else None)
-        for n, name in enumerate(names)
-    }
+    return {n: inspect.Parameter(n, kind, default=x) for n, x in zip(names, defaults)}
 
 
-def required(subject: Any) -> list[str]:
-    """The names of the parameters without a default."""
-    return [
-        n
-        for n, p in parameters_named(subject).items()
-        if p.default is p.empty and not _catches_all(p)
-    ]
+def sequence_first(subject: Any, meanings: dict[str, str], given: Mapping[str, Any]) -> bool:
+    """Whether batch comes second: said, by the layer's own ``batch_first``, or by a padding mask.
+
+    A mask (b, t) beside an input (t, b, c) of other sizes leaves no other reading.
+    """
+    if "sequence first" in meanings.values():
+        return True
+    shapes = {n: tuple(x.shape) for n, x in given.items() if isinstance(x, Tensor)}
+    if any(len(shape) > 3 for shape in shapes.values()):
+        return False
+    theirs = type(subject).__module__.startswith("torch.nn.")
+    for part in subject.modules() if theirs else [subject]:
+        if getattr(part, "batch_first", None) is not None:
+            return part.batch_first is False
+    wide = [shape[:2] for shape in shapes.values() if len(shape) == 3]
+    masks = [shapes.get(n, ()) for n, m in meanings.items() if m in ("attend", "ignore")]
+    return any(len(mask) == 2 and mask not in wide and mask[::-1] in wide for mask in masks)
+
+
+def with_meanings(subject: Subject, given: Any) -> Subject:
+    """The subject with the meaning of each mask, and a note on how it is known."""
+    meanings, notes = dict(subject.meanings), list(subject.notes)
+    for name in subject.of("mask"):
+        x = subject.inputs.get(name)
+        if name in meanings or not isinstance(x, Tensor):
+            continue
+        found, how = _meaning(subject, x, given)
+        unknown = f"what `{name}` means is not known: say it in arguments="
+        notes.append(f"the meaning of `{name}` is {how}" if found else unknown)
+        meanings |= {name: found} if found else {}
+    if subject.sequence_first:
+        notes.append("called with the sequence first")
+    return replace(subject, meanings=meanings, notes=tuple(notes))
+
+
+def _meaning(subject: Subject, x: Tensor, given: Any) -> tuple[str | None, str]:
+    if x.is_floating_point():
+        low = x[x < 0]
+        if bool((x <= 0).all()) and bool((low <= -1e3).all()) and len(low):
+            return "add", "told by its values"
+        return "bias" if x.ndim >= 2 else None, "told by its values"
+    if x.ndim == 1 and x.dtype != torch.bool:
+        return "lengths", "told by its values"
+    if given is torch.nn.functional.scaled_dot_product_attention:
+        return "attend", "documented"
+    home = type(given).__module__ if isinstance(given, nn.Module) else ""
+    for prefix, meaning in DOCUMENTED.items():
+        if home.startswith(prefix):
+            return meaning, "documented"
+    return _by_trial(subject, x), "found by trial"
+
+
+def _by_trial(subject: Subject, mask: Tensor) -> str | None:
+    """Which inputs an output depends on, beside where the mask is True."""
+    true = mask != 0
+    names = subject.of("context", "k") or subject.of("x", "ids")
+    if bool(true.all()) or not bool(true.any()) or not names:
+        return None
+    first = subject.output()
+    if first.ndim < 3:
+        return None
+    depends = _dependence(subject, [names[0], *subject.of("v")], first)
+    t, s = depends.shape[1:]
+    own = torch.eye(t, s, dtype=torch.bool) & (t == s)
+    for shape in _shapes(true, *depends.shape):
+        for meaning, allowed in (("attend", shape), ("ignore", ~shape)):
+            if bool((depends <= allowed | own).all()) and bool((depends & ~own).any()):
+                return meaning
+    return None
+
+
+def _dependence(subject: Subject, names: list[str], first: Tensor) -> Tensor:
+    """Which outputs (b, t) depend on which inputs (b, s), False where they do not."""
+    x = subject.inputs[names[0]]
+    axis = 1 if x.ndim == 3 or not x.is_floating_point() else x.ndim - 2
+    columns: list[Tensor] = []
+    for j in range(x.shape[axis]):
+        changed = {n: changed_at(subject.inputs[n], axis, j) for n in names}
+        off = (subject.output(**changed) - first).abs().nan_to_num(1.0)
+        off = off.transpose(1, 2).flatten(2) if off.ndim == 4 else off
+        columns.append(off.amax(-1) > 1e-6 * first.abs().nan_to_num(0.0).amax())
+    return torch.stack(columns, -1)
+
+
+def _shapes(mask: Tensor, b: int, t: int, s: int) -> Iterator[Tensor]:
+    """The mask as (b, t, s), in the ways in which it may be laid out."""
+    mask = mask[:, 0] if mask.ndim == 4 and mask.shape[1] == 1 else mask
+    if mask.shape == (b, s):
+        yield mask[:, None].expand(b, t, s)
+    if tuple(mask.shape) in ((t, s), *product((1, b), (1, t), (s,))):
+        yield mask.expand(b, t, s)

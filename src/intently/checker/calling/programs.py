@@ -9,9 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from functools import partial, reduce
-from importlib import import_module
 from itertools import product
 from typing import Any
 
@@ -27,7 +25,6 @@ NAMED = {
     **{"and": "bitwise_and", "or": "bitwise_or", "not": "bitwise_not", "erf_inv": "erfinv"},
 }
 """Functions of each number that torch names otherwise."""
-SETTINGS = frozenset(("accuracy", "rounding_method", "out_sharding", "out_dtype"))
 
 
 def is_jax(call: Callable[..., Any], inputs: Any) -> bool:
@@ -35,9 +32,8 @@ def is_jax(call: Callable[..., Any], inputs: Any) -> bool:
     jax = sys.modules.get("jax")
     if jax is None or not hasattr(jax, "tree_util"):
         return False
-    if any(isinstance(x, jax.Array) for x in jax.tree_util.tree_leaves(inputs)):
-        return True
-    return type(call).__module__.split(".")[0] in ("jax", "jaxlib")
+    arrays = any(isinstance(x, jax.Array) for x in jax.tree_util.tree_leaves(inputs))
+    return arrays or type(call).__module__.split(".")[0] in ("jax", "jaxlib")
 
 
 def tensor_of(x: Any) -> Tensor:
@@ -48,27 +44,22 @@ def tensor_of(x: Any) -> Tensor:
     return torch.from_numpy(values.astype(np.int64) if values.dtype.kind == "u" else values.copy())
 
 
-def of_jax(call: Callable[..., Any], example: dict[str, Any]) -> Callable[..., Any]:
+class Program:
     """A function of tensors that computes what a JAX function does, in float64.
 
     It is called as the function is with ``example``; ints, bools and the like stay as they are.
-    Its ``constants`` are the arrays that the function holds, each always the same tensor.
+    It is traced for each kind of inputs.
     """
-    return _Program(call, example)
-
-
-class _Program:
-    """A JAX function, traced for each kind of inputs."""
 
     def __init__(self, call: Callable[..., Any], example: dict[str, Any]) -> None:
         self.call, self.names = call, tuple(example)
-        self.traced: dict[Any, tuple[Any, Any, bool]] = {}
-        self.known: dict[int, tuple[Any, Tensor]] = {}
+        self.traced: dict[Any, tuple[Any, Any, list[bool]]] = {}
+        self.known: dict[int, tuple[Any, Any]] = {}
         self.__wrapped__ = call
 
     @property
     def constants(self) -> list[Tensor]:
-        """The tensors of the arrays that the function holds, as far as it was traced."""
+        """The tensors of the arrays that the function holds, always the same, once traced."""
         return [t for _, t in self.known.values() if isinstance(t, Tensor) and t.ndim]
 
     def __call__(self, *args: Any, **given: Any) -> Any:
@@ -76,26 +67,27 @@ class _Program:
 
         leaves, tree = jax.tree_util.tree_flatten({**dict(zip(self.names, args)), **given})
         leaves = [_widened(tensor_of(x) if _is_array(x) else x) for x in leaves]
-        program, out, concrete = self._trace(leaves, tree)
-        made = self._closed(program, [x for x in leaves if _is_traced(x, concrete)])
+        program, out, seen = self._trace(leaves, tree)
+        made = self._closed(program, [x for x, s in zip(leaves, seen) if s])
         return jax.tree_util.tree_unflatten(out, made)
 
-    def _trace(self, leaves: list[Any], tree: Any) -> tuple[Any, Any, bool]:
-        """The program for inputs of such shapes.
+    def _trace(self, leaves: list[Any], tree: Any) -> tuple[Any, Any, list[bool]]:
+        """The program for inputs of such shapes, what it returns, and which inputs it has.
 
         It is traced in float64 if it can be, so that its constants are exact; whole numbers and
         masks are inputs of it, if they can be.
         """
-        import jax
+        import jax.experimental
 
         errors: list[Exception] = []
         for concrete, wide in product((False, True), (True, False)):
-            seen = [_is_traced(x, concrete) for x in leaves]
+            floats = [isinstance(x, Tensor) and x.is_floating_point() for x in leaves]
+            seen = floats if concrete else [isinstance(x, Tensor) for x in leaves]
             key = (tree, concrete, *map(_described, leaves, seen))
             if key in self.traced:
                 return self.traced[key]
-            holder = jax if hasattr(jax, "enable_x64") else import_module("jax.experimental")
-            with holder.enable_x64(True) if wide else nullcontext():
+            holder = jax if hasattr(jax, "enable_x64") else jax.experimental
+            with holder.enable_x64(wide):  # pyright: ignore
                 shown = [_shown(jax, x, s, wide) for x, s in zip(leaves, seen)]
 
                 def traced(*arrays: Any, shown: Any = shown, seen: Any = seen) -> Any:
@@ -106,11 +98,10 @@ class _Program:
                 try:
                     make = jax.make_jaxpr(traced, return_shape=True)
                     program, out = make(*(x for x, s in zip(shown, seen) if s))
+                    out = jax.tree_util.tree_structure(out)
+                    return self.traced.setdefault(key, (program, out, seen))
                 except Exception as raised:  # whatever the code does with it
                     errors.append(raised)
-                else:
-                    out = jax.tree_util.tree_structure(out)
-                    return self.traced.setdefault(key, (program, out, concrete))
         raise errors[0]
 
     def _closed(self, program: Any, args: Sequence[Tensor]) -> list[Tensor]:
@@ -154,26 +145,24 @@ class _Program:
         if name in RULES:
             return RULES[name](*xs, **p)
         by = getattr(torch, NAMED.get(name, name), None)
-        if by is not None and p.keys() <= SETTINGS:
-            return by(*xs)
-        return self._bound(primitive, xs, p)
+        plain = p.keys() <= {"accuracy", "rounding_method", "out_sharding", "out_dtype"}
+        return by(*xs) if by and plain else self._bound(primitive, xs, p)
 
     def _bound(self, primitive: Any, xs: Sequence[Any], p: dict[str, Any]) -> Any:
         """What JAX itself computes."""
         if any(isinstance(x, Tensor) and x.requires_grad for x in xs):
             raise NotImplementedError(f"the operation {primitive.name!r} of JAX")
         made = primitive.bind(*(x.numpy() if isinstance(x, Tensor) else x for x in xs), **p)
-        many = isinstance(made, (list, tuple))
-        return list(map(_kept, made)) if many else _kept(made)
+        return [*map(_kept, made)] if isinstance(made, (list, tuple)) else _kept(made)
 
     def _scan(self, xs: list[Tensor], p: dict[str, Any]) -> list[Tensor]:
         m, n = p["num_consts"], p["num_consts"] + p["num_carry"]
-        carry, rows = xs[m:n], list[list[Tensor]]()
-        for step in range(p["length"])[:: -1 if p["reverse"] else 1]:
+        carry, rows, way = xs[m:n], list[list[Tensor]](), -1 if p["reverse"] else 1
+        for step in range(p["length"])[::way]:
             made = self._closed(p["jaxpr"], [*xs[:m], *carry, *(x[step] for x in xs[n:])])
             carry = made[: n - m]
             rows.append(made[n - m :])
-        return [*carry, *map(torch.stack, zip(*(rows[::-1] if p["reverse"] else rows)))]
+        return [*carry, *map(torch.stack, zip(*rows[::way]))]
 
 
 def _kept(x: Any) -> Any:
@@ -185,10 +174,6 @@ def _is_array(x: Any) -> bool:
     """Whether something is an array of numbers of JAX or NumPy."""
     dtype = None if isinstance(x, (Tensor, np.generic)) else getattr(x, "dtype", None)
     return isinstance(dtype, np.dtype)
-
-
-def _is_traced(x: Any, concrete: bool) -> bool:
-    return isinstance(x, Tensor) and (x.is_floating_point() or not concrete)
 
 
 def _described(x: Any, traced: bool) -> Any:
@@ -230,12 +215,12 @@ def _dot(x: Tensor, y: Tensor, *, dimension_numbers: Any, **_: Any) -> Tensor:
 
 
 def _pad(x: Tensor, value: Tensor, *, padding_config: Any) -> Tensor:
-    made = [max(a, 0) + max(b, 0) + n + max(n - 1, 0) * i for n, (a, b, i) in
-            zip(x.shape, padding_config)]  # fmt: skip
-    y = value.expand(made).clone()
-    y[tuple(slice(max(a, 0), max(a, 0) + max(n - 1, 0) * (i + 1) + min(n, 1), i + 1)
-            for n, (a, _, i) in zip(x.shape, padding_config))] = x  # fmt: skip
-    return y[tuple(slice(max(-a, 0), n - max(-b, 0)) for n, (a, b, _) in zip(made, padding_config))]
+    """With a value between the numbers of an axis, and around them; less of it where negative."""
+    apart = [max(n + (n - 1) * inner, 0) for n, (*_, inner) in zip(x.shape, padding_config)]
+    y = value.expand(apart).clone()
+    y[tuple(slice(None, None, inner + 1) for *_, inner in padding_config)] = x
+    around = [n for before, after, _ in padding_config[::-1] for n in (before, after)]
+    return torch.constant_pad_nd(y, around, value.item())
 
 
 def _part(shape: Any, sizes: Any, starts: Any) -> tuple[slice, ...]:
@@ -328,22 +313,20 @@ def _convolved(x: Tensor, w: Tensor, *, dimension_numbers: Any, **p: Any) -> Ten
     return y.permute(*np.argsort(d.out_spec).tolist())
 
 
-def _prod(x: Tensor, axes: Any) -> Tensor:
-    return reduce(torch.prod, sorted(axes, reverse=True), x)
-
-
 def _reduced(x: Tensor, *, axes: Any, by: Any, **_: Any) -> Tensor:
     return by(x, axes) if axes else x
 
 
 SAME = ("copy", "copy_p", "reduce_precision", "sharding_constraint", "mesh_cast", "pvary")
-OVER = {"sum": torch.sum, "max": torch.amax, "min": torch.amin, "or": torch.any, "and": torch.all}
-RUNNING = {n: getattr(torch, n) for n in ("cumsum", "cumprod", "cummax", "cummin")}
 RULES: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(SAME, lambda x, **_: x),
     "cumlogsumexp": partial(_running, by=torch.logcumsumexp),
-    **{n: partial(_running, by=by) for n, by in RUNNING.items()},
-    **{f"reduce_{n}": partial(_reduced, by=by) for n, by in {**OVER, "prod": _prod}.items()},
+    **{n: partial(_running, by=getattr(torch, n)) for n in ("cumsum", "cumprod")},
+    **{n: partial(_running, by=getattr(torch, n)) for n in ("cummax", "cummin")},
+    "reduce_sum": partial(_reduced, by=torch.sum),
+    **{f"reduce_{n}": partial(_reduced, by=getattr(torch, f"a{n}")) for n in ("max", "min")},
+    **{"reduce_or": partial(_reduced, by=torch.any), "reduce_and": partial(_reduced, by=torch.all)},
+    "reduce_prod": lambda x, axes, **_: reduce(torch.prod, sorted(axes, reverse=True), x),
     **{"broadcast_in_dim": _broadcast, "pad": _pad, "dot_general": _dot, "iota": _iota},
     **{"select_n": _chosen, "sort": _sorted, "gather": _gather, "conv_general_dilated": _convolved},
     **{"scatter": _scatter, "scatter-add": partial(_scatter, by="add")},

@@ -5,31 +5,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from types import CellType, FunctionType, MethodType
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from intently.checker.calling.exact import exactly
-from intently.checker.calling.holding import held_by
-from intently.checker.calling.viewing import Reshaped
+from intently.checker.calling.modes import Reshaped, exactly
 from intently.checker.precision import EXACT, Precision
 from intently.errors import ArgumentError, build
 
 Role = Literal["q", "k", "v", "past k", "past v", "x", "context", "ids", "mask", "setting"]
 
 MEANT = {
-    "attend": "True means attend",
-    "ignore": "True means ignore",
-    "add": "added to the scores",
-    "lengths": "lengths of the rows",
+    **{"attend": "True means attend", "ignore": "True means ignore"},
+    **{"add": "added to the scores", "lengths": "lengths of the rows"},
 }
+SOURCES = ("q", "k", "v", "x", "context")
 OUTPUTS = (
-    *("logits", "last_hidden_state", "sample", "hidden_states", "output", "out", "y"),
-    "image_embeds",
+    *("logits", "last_hidden_state", "sample", "hidden_states", "output"),
+    *("out", "y", "image_embeds"),
 )
 
 
@@ -43,7 +43,6 @@ class Subject:
     meanings: dict[str, str]
     module: nn.Module | None = None
     positional: bool = False
-    heads: list[int] = field(default_factory=list)
     owner: Any = None
     """What holds the parameters: the module, or the function with its closure."""
     precision: Precision = EXACT
@@ -77,8 +76,7 @@ class Subject:
 
     def output(self, **changed: Any) -> Tensor:
         """What comes out of the example, with some inputs changed."""
-        with self.running():
-            return self.result(self.called({**self.inputs, **changed}))
+        return self.result(self.raw(**changed))
 
     def raw(self, **changed: Any) -> Any:
         """The same, with everything that is returned."""
@@ -88,39 +86,26 @@ class Subject:
     @contextmanager
     def running(self) -> Iterator[None]:
         """How its code is run: in float64 throughout, where it would cast to shorter floats."""
-        with ExitStack() as stack:
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
-            if self.raising:
-                stack.enter_context(Reshaped())
-            if self.widened:
-                stack.enter_context(exactly())
+        reshaped = Reshaped() if self.raising else nullcontext()
+        exact = exactly() if self.widened else nullcontext()
+        with torch.compiler.set_stance("force_eager"), reshaped, exact:
             yield
-
-    def _tensors(self, given: Mapping[str, Any]) -> list[str]:
-        """The inputs that are sources, in their order."""
-        roles = ("q", "k", "v", "x", "context")
-        return [n for n, x in given.items() if self.roles.get(n) in roles and isinstance(x, Tensor)]
 
     def weights(self, given: Mapping[str, Any]) -> dict[str, Tensor]:
         """The inputs that are weights of projections: matrices (c, n) beside the rest."""
-        wide = {given[n].shape[-1] for n in self._tensors(given) if given[n].is_floating_point()}
-        settings = {n: x for n, x in given.items() if self.roles.get(n, "setting") == "setting"}
-        return {
-            n: x
-            for n, x in settings.items()
-            if isinstance(x, Tensor) and x.is_floating_point() and x.ndim == 2 and len(x) in wide
-        }
+        floats = {n: x for n, x in given.items() if isinstance(x, Tensor) and x.is_floating_point()}
+        wide = {x.shape[-1] for n, x in floats.items() if self.roles.get(n) in SOURCES}
+        matrices = {n: x for n, x in floats.items() if x.ndim == 2 and len(x) in wide}
+        return {n: x for n, x in matrices.items() if self.roles.get(n, "setting") == "setting"}
 
     def turned(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Inputs (t, b, c) as (b, t, c), or the other way."""
-        kept = self._tensors(given)
-        return {n: _turned(x) if n in kept else x for n, x in given.items()}
+        return {n: _turned(x) if self.roles.get(n) in SOURCES else x for n, x in given.items()}
 
     def called(self, given: Mapping[str, Any]) -> Any:
         """What a call with these inputs returns."""
         given = {n: x.clone() if n in self.changes else x for n, x in given.items()}
-        if self.sequence_first:
-            given = self.turned(given)
+        given = self.turned(given) if self.sequence_first else given
         try:
             return self.call(*given.values()) if self.positional else self.call(**given)
         except SystemExit as error:  # it would end the examination, and whoever asked for it
@@ -134,11 +119,8 @@ class Subject:
         """The tensor that a result is about, (b, t, c)."""
         y = output_of(out)
         if y.layout is not torch.strided:
-            got = f"one of layout {y.layout}"
-            fix = "return y.to_dense()"
-            raise build(
-                ArgumentError, "subject", "a call that returns a dense tensor", got, fix=fix
-            )
+            expected, got = "a call that returns a dense tensor", f"one of layout {y.layout}"
+            raise build(ArgumentError, "subject", expected, got, fix="return y.to_dense()")
         return _turned(y) if self.sequence_first else y
 
     @property
@@ -146,20 +128,12 @@ class Subject:
         """Whether it has parameters, or is given some."""
         return any(held_by(self.owner)) or bool(self.weights(self.inputs))
 
-    @property
-    def form(self) -> str:
-        """How it is called, in words: ``(q, k, v)``, ``(x)``, ``(x, context)``, ``(ids)``."""
-        roles = [r for r in self.roles.values() if r not in ("mask", "setting")]
-        return f"({', '.join(dict.fromkeys(roles))})"
-
     def time(self, name: str) -> int:
         """The axis of positions of an input."""
         x = self.inputs[name]
-        if self.layout and len(self.layout) == x.ndim and "t" in self.layout:
+        if len(self.layout) == x.ndim and "t" in self.layout:
             return self.layout.index("t")
-        if x.ndim == 4:
-            return 2
-        return 1 if x.ndim == 3 or not x.is_floating_point() or self.flat else 0
+        return {4: 2, 3: 1}.get(x.ndim) or int(not x.is_floating_point() or self.flat)
 
     def of(self, *roles: Role) -> list[str]:
         """The names of the inputs of some roles."""
@@ -178,20 +152,16 @@ class Subject:
         return (named or [n for n in tensors if self.inputs[n].is_floating_point()] or tensors)[0]
 
     @property
-    def is_tokens(self) -> bool:
-        """Whether the main input holds token ids."""
-        return not self.inputs[self.main].is_floating_point()
-
-    @property
     def flat(self) -> bool:
         """Whether the main input is one row (b, c) for each row of the batch."""
         x = self.inputs[self.main]
         if x.ndim != 2 or not x.is_floating_point():
             return False
-        others = [y for n, y in self.inputs.items() if n != self.main and isinstance(y, Tensor)]
-        ids = [y.dtype != torch.bool and not y.is_floating_point() for y in others]
-        wide = [y for y, whole in zip(others, ids) if y.ndim > 2 or (y.ndim == 2 and whole)]
-        return any(len(x) in y.shape[:2] for y in wide)
+        return any(
+            (y.ndim > 2 or (y.ndim == 2 and is_whole(y))) and len(x) in y.shape[:2]
+            for n, y in self.inputs.items()
+            if n != self.main and isinstance(y, Tensor)
+        )
 
     @property
     def batch(self) -> int:
@@ -212,15 +182,12 @@ class Subject:
         return "; ".join((f"takes {', '.join(parts)}", *said, *self.notes))
 
     def _shown(self, name: str, x: Tensor) -> str:
-        role, sizes = self.roles.get(name, "setting"), tuple(x.shape)
-        letters = ""
-        if role in ("q", "k", "v", "x", "context", "ids"):
+        role, sizes, letters = self.roles.get(name, "setting"), tuple(x.shape), ""
+        if role in (*SOURCES, "ids"):
             rows = "t" if role in ("q", "x", "ids") else "s"
-            letters = {2: f"b, {rows}", 3: f"b, {rows}, c", 4: f"b, h, {rows}, d"}.get(x.ndim, "")
-            if role in ("x", "context"):
-                letters = {4: "b, c, height, width"}.get(x.ndim, letters)
-            if x.ndim == 2 and x.is_floating_point():
-                letters = f"{rows}, c"
+            flat = f"{rows}, c" if x.is_floating_point() else f"b, {rows}"
+            wide = "b, c, height, width" if role in ("x", "context") else f"b, h, {rows}, d"
+            letters = {2: flat, 3: f"b, {rows}, c", 4: wide}.get(x.ndim, "")
         if self.sequence_first and x.ndim > 2 and letters:
             sizes, letters = (sizes[1], sizes[0], *sizes[2:]), f"{letters[3]}, b{letters[4:]}"
         return f"{name} ({letters}) = {sizes}" if letters else f"{name} {sizes}"
@@ -231,25 +198,109 @@ def _turned(x: Any) -> Any:
     return x.transpose(0, 1) if isinstance(x, Tensor) and x.ndim > 2 else x
 
 
+def is_whole(x: Tensor) -> bool:
+    """Whether a tensor holds whole numbers, such as token ids or lengths."""
+    return not x.is_floating_point() and x.dtype != torch.bool
+
+
 def output_of(out: Any) -> Tensor:
     """The tensor that a result is about."""
     if isinstance(out, Tensor):
         return out
-    for name in OUTPUTS:
-        value = out.get(name) if isinstance(out, Mapping) else getattr(out, name, None)
-        if isinstance(value, Tensor):
+    named = [out.get(n) if isinstance(out, Mapping) else getattr(out, n, None) for n in OUTPUTS]
+    if tensors := [x for x in named if isinstance(x, Tensor)]:
+        return tensors[0]
+    values = out.values() if isinstance(out, Mapping) else out
+    for value in values if isinstance(out, (list, tuple, Mapping)) else ():
+        if isinstance(value, (list, tuple, Mapping)):
+            return output_of(value)
+        if isinstance(value, Tensor) and value.is_floating_point():
             return value
-    values = list(out.values()) if isinstance(out, Mapping) else out
-    if isinstance(values, (list, tuple)):
-        for value in values:
-            if isinstance(value, Tensor) and value.is_floating_point():
-                return value
-            if isinstance(value, (list, tuple, Mapping)):
-                return output_of(value)
-    raise build(
-        ArgumentError,
-        "subject",
-        "a call that returns a tensor, or a tuple or mapping that holds one",
-        f"a call that returns {type(out).__name__}",
-        fix="pass an adapter that returns the tensor: lambda x: mine(x).y",
-    )
+    expected = "a call that returns a tensor, or a tuple or mapping that holds one"
+    fix = "pass an adapter that returns the tensor: lambda x: mine(x).y"
+    got = f"a call that returns {type(out).__name__}"
+    raise build(ArgumentError, "subject", expected, got, fix=fix)
+
+
+def another(x: Tensor) -> Tensor:
+    """Other content of the same kind."""
+    if x.is_floating_point():
+        return x.flip(-1) * 1.7 + 0.9
+    return torch.where(x > 3, x - 1, x + 1) if is_whole(x) else x
+
+
+def changed_rows(x: Tensor, rows: tuple[int, ...]) -> Tensor:
+    """With other content in some rows of the batch."""
+    return changed_at(x, 0, *rows)
+
+
+def changed_at(x: Tensor, axis: int, *places: int) -> Tensor:
+    """With other content at some places of an axis."""
+    out = x.clone()
+    for i in places:
+        out.select(axis, i).copy_(another(x.select(axis, i)))
+    return out
+
+
+def raised(error: BaseException) -> str:
+    """Return the type of an error and the first sentence of its message, cut if it is long.
+
+    >>> raised(TypeError("No class 'A'. Make sure that it is registered."))
+    "TypeError: No class 'A'."
+    """
+    said = re.split(r"(?<=[.!?])\s", " ".join(str(error).partition("\n")[0].split()), maxsplit=1)[0]
+    said = said if len(said) <= 100 else f"{said[:99]}…"
+    return f"{type(error).__name__}: {said}".removesuffix(": ")
+
+
+def held_by(subject: Any, name: str = "", depth: int = 3) -> Iterator[tuple[str, Tensor]]:
+    """The parameters of a module; the tensors in the closure or the fields of a function."""
+    if isinstance(subject, nn.Module):
+        for n, x in subject.named_parameters():
+            yield f"{name}.{n}".lstrip("."), x
+    elif isinstance(subject, Tensor):
+        if subject.is_floating_point():
+            yield name, subject
+    elif depth == 0:
+        return
+    elif on_tensors_already(subject):  # code of NumPy
+        from intently.checker.calling.arrays import held_arrays
+
+        yield from held_arrays(subject).items()
+    elif type(subject).__module__ == "intently.checker.calling.programs":  # of JAX
+        floats = [(n, x) for n, x in enumerate(subject.constants) if x.is_floating_point()]
+        yield from ((f"constant {n}", x) for n, x in floats)
+    else:
+        for n, x in _inside(subject):
+            yield from held_by(x, f"{name}.{n}".strip("."), depth - 1)
+
+
+def _inside(x: Any) -> Iterable[tuple[Any, Any]]:
+    """What is inside of a container, a function or an object, with names where there are some."""
+    if isinstance(x, Mapping):
+        return x.items()
+    if isinstance(x, (list, tuple)):
+        return enumerate(x)
+    if isinstance(x, partial):
+        return [("", (x.func, *x.args, x.keywords))]
+    if isinstance(x, MethodType):
+        return [("", x.__self__)]
+    if isinstance(x, FunctionType):
+        cells = zip(x.__code__.co_freevars, x.__closure__ or ())
+        inside = [
+            (n, cell.cell_contents) for n, cell in cells if cell != CellType()
+        ]  # no empty one
+        known = [(n, x.__globals__.get(n)) for n in x.__code__.co_names]
+        return [*inside, *((n, y) for n, y in known if isinstance(y, (Tensor, nn.Module)))]
+    held = not isinstance(x, type) and callable(x) and hasattr(x, "__dict__")
+    return [("", vars(x))] if held else []
+
+
+def on_tensors_already(subject: Any) -> bool:
+    """Whether a function stands for code of NumPy, and takes tensors."""
+    return isinstance(subject, FunctionType) and "on_tensors" in vars(subject)
+
+
+def less_precise(a: torch.dtype, b: torch.dtype) -> torch.dtype:
+    """The dtype of the two with the larger steps."""
+    return a if torch.finfo(a).eps > torch.finfo(b).eps else b

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from types import CellType, FunctionType, MethodType
@@ -14,16 +15,22 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as tree
 
-from intently.checker.calling.exact import exactly
-from intently.checker.calling.holding import less_precise, on_tensors_already
-from intently.checker.calling.meanings import MEANINGS, sequence_first, with_meanings
-from intently.checker.calling.naming import parameters_named, roles_of
-from intently.checker.calling.packing import unpacked, with_arrays
-from intently.checker.calling.subject import Subject
+from intently.checker.calling import programs
+from intently.checker.calling.modes import Reshaped, exactly
+from intently.checker.calling.naming import (
+    MEANINGS,
+    parameters_named,
+    roles_of,
+    sequence_first,
+    with_meanings,
+)
+from intently.checker.calling.subject import Role, Subject, less_precise, on_tensors_already
 from intently.checker.calling.trials import trials
-from intently.checker.calling.viewing import Reshaped
-from intently.checker.precision import Precision, precision_of
+from intently.checker.judging.sides import about
+from intently.checker.measuring.attention import followed
+from intently.checker.precision import precision_of
 from intently.errors import ArgumentError, build
 
 LENGTHS = (6, 16, 64)
@@ -41,53 +48,84 @@ def understood(
     _examinable(subject)
     subject, inputs, foreign = _on_tensors(subject, inputs)
     meanings = dict(arguments or {})
-    stated = _Stated(_layout(layout), returns, foreign=foreign)
     _known(subject, meanings, inputs)
-    if inputs is not None:
-        error: Exception | None = None
-        bad: Subject | None = None
-        for made, given in product(_forms(subject), _completed(subject, inputs)):
-            try:
-                seen = _with_inputs(made, given, meanings, subject, stated)
-            except Exception as raised:  # whatever the code does with it
-                error = error or raised
-                continue
-            if not bool(seen.output().isnan().any()) or made[1] is torch.float32:
-                return bad if bool(seen.output().isnan().any()) and bad else seen
-            bad = seen  # numbers that are lost in float64 may not be in float32
-        if bad is not None:
-            return bad
-        assert error is not None
-        if not foreign and _reads_numpy(subject):
-            from intently.checker.calling.arrays import on_tensors
+    given = inputs is not None
+    stated = {"layout": _layout(layout), "returns": returns, "foreign": foreign, "given": given}
+    seen_with = partial(_with_inputs, subject, meanings, stated)
+    seen, error = (_searched if inputs is None else _called)(seen_with, subject, inputs or {})
+    if seen is not None:
+        return seen
+    for other in _otherwise(subject, inputs or {}, foreign):
+        with suppress(Exception):
+            return understood(other, inputs, arguments, layout, returns)
+    if isinstance(error, ArgumentError):
+        raise error  # it says what is wrong with what was returned
+    example = "an example call, such as inputs={'x': torch.randn(2, 6, 64)}"
+    names = "inputs= with which the call succeeds, by the names of its arguments"
+    said = f"{type(error).__name__}: {error}".strip().split("\n")[0].removesuffix(":")
+    cause = f"it raised {said}" if error else "its signature names no tensors"
+    fix = "pass inputs=, or an adapter: lambda x: mine(x, causal=True)"
+    expected = names if given else example
+    raise build(ArgumentError, "inputs", expected, "a call that raises", cause=cause, fix=fix)
 
-            with suppress(Exception):
-                return understood(on_tensors(subject), inputs, arguments, layout, returns)
-        if _takes_arrays(subject, inputs):
-            with suppress(Exception):
-                return understood(with_arrays(subject, inputs), inputs, arguments, layout, returns)
-        seen = _with_reshapes(subject, inputs, meanings, stated)
-        if seen is not None:
-            return seen
-        raise _refused(error, "inputs= with which the call succeeds, by the names of its arguments")
+
+Found = tuple[Subject | None, Exception | None]
+
+
+def _called(seen_with: Callable[..., Subject], subject: Any, inputs: Mapping[str, Any]) -> Found:
+    """How to call a subject with these inputs; else the error that the first call raises."""
+    bad, error = None, None
+    for form, given in product(_forms(subject), _completed(subject, inputs)):
+        try:
+            seen = seen_with(form, given)
+            lost = bool(seen.output().isnan().any())
+        except Exception as raised:  # whatever the code does with it
+            error = error or raised
+            continue
+        if not lost or form[1] is torch.float32:
+            return bad if lost and bad else seen, None
+        bad = seen  # numbers that are lost in float64 may not be in float32
+    return bad or _with_reshapes(seen_with, subject, inputs), error
+
+
+def _searched(seen_with: Callable[..., Subject], subject: Any, _: Mapping[str, Any]) -> Found:
+    """How to call a subject with inputs of ours; else the error that says most: about values."""
     errors: list[Exception] = []
-    stated = replace(stated, given=False)
     for length in LENGTHS:
-        for made in _forms(subject):
-            for given in trials(subject, length):
-                try:
-                    return _with_inputs(made, given, meanings, subject, stated)
-                except Exception as raised:
-                    errors.append(raised)
+        for form, given in ((f, x) for f in _forms(subject) for x in trials(subject, length)):
+            try:
+                return seen_with(form, given), None
+            except Exception as raised:
+                errors.append(raised)
         if all(isinstance(x, (TypeError, ArgumentError)) for x in errors):
             break  # no other length will do
-    if not foreign and _reads_numpy(subject):
+    told = [e for e in errors if not isinstance(e, (TypeError, IndexError))]
+    return None, next(iter([*told, *errors]), None)
+
+
+def _otherwise(subject: Any, inputs: Mapping[str, Any], foreign: bool) -> Iterator[Any]:
+    """The same as code on tensors, where a function names NumPy; as one that takes arrays."""
+    call = subject if isinstance(subject, FunctionType) else vars(type(subject)).get("__call__")
+    known = getattr(call, "__globals__", {})
+    if not (foreign or on_tensors_already(subject)) and any(x is np for x in known.values()):
         from intently.checker.calling.arrays import on_tensors
 
-        with suppress(Exception):
-            return understood(on_tensors(subject), None, arguments, layout, returns)
-    expected = "an example call, such as inputs={'x': torch.randn(2, 6, 64)}"
-    raise _refused(_telling(errors), expected)
+        yield on_tensors(subject)
+    if isinstance(subject, nn.Module) and any(isinstance(x, np.ndarray) for x in inputs.values()):
+        yield _with_arrays(subject, inputs)
+
+
+def _with_reshapes(
+    seen_with: Callable[..., Subject], subject: Any, inputs: Mapping[str, Any]
+) -> Subject | None:
+    """How to call a subject that raises for a view alone, which is then run as a reshape."""
+    for form, given in product(_forms(subject), _completed(subject, inputs)):
+        with suppress(Exception), Reshaped() as mode:  # whatever else the code does
+            seen_with(form, given)
+        if mode.places:
+            with suppress(Exception):
+                return seen_with(form, given, mode.places[0])
+    return None
 
 
 def _on_tensors(
@@ -96,16 +134,14 @@ def _on_tensors(
     """Code of NumPy or JAX as code on tensors, where its example holds arrays of theirs."""
     if not isinstance(inputs, Mapping):
         return subject, inputs, False
-    suited, inputs = unpacked(inputs)
+    suited, inputs = _unpacked(inputs)
     if isinstance(subject, nn.Module) or any(isinstance(x, Tensor) for x in inputs.values()):
         return suited(subject), inputs, False
-    from intently.checker.calling import programs
-
     if programs.is_jax(subject, inputs):
         given = {n: programs.tensor_of(x) for n, x in inputs.items()}
-        return programs.of_jax(suited(subject), dict(inputs)), given, True
+        return programs.Program(suited(subject), dict(inputs)), given, True
     arrays = [x for x in inputs.values() if isinstance(x, np.ndarray)]
-    if not arrays or _is_keras(subject):
+    if not arrays or any(k.__module__.startswith("keras") for k in type(subject).__mro__):
         return suited(subject), inputs, False
     from intently.checker.calling.arrays import on_tensors
 
@@ -113,55 +149,51 @@ def _on_tensors(
     return suited(on_tensors(subject)), given, True
 
 
-def _reads_numpy(subject: Any) -> bool:
-    """Whether a function that is not yet on tensors names NumPy."""
-    call = subject if isinstance(subject, FunctionType) else vars(type(subject)).get("__call__")
-    known = getattr(call, "__globals__", {})
-    return not on_tensors_already(subject) and any(x is np for x in known.values())
+def _unpacked(inputs: Mapping[str, Any]) -> tuple[Callable[[Any], Any], Mapping[str, Any]]:
+    """Arrays that stand inside lists and mappings only, by names, and a change of code to suit."""
+    found, spec = tree.tree_flatten_with_path(dict(inputs), is_leaf=_is_ids)
+    names = [".".join(str(getattr(k, "key", getattr(k, "idx", k))) for k in p) for p, _ in found]
+    leaves = {n: np.asarray(x) if _is_ids(x) else x for n, (_, x) in zip(names, found)}
+    if any(map(_is_array, inputs.values())) or not any(map(_is_array, leaves.values())):
+        return lambda subject: subject, inputs
+
+    def suited(subject: Any) -> Any:
+        def packed(**given: Any) -> Any:
+            return subject(**tree.tree_unflatten([given.get(n, leaves[n]) for n in names], spec))
+
+        return packed
+
+    return suited, leaves
 
 
-def _takes_arrays(subject: Any, inputs: Mapping[str, Any]) -> bool:
-    """Whether a module is given arrays of NumPy, which may be what it takes."""
-    return isinstance(subject, nn.Module) and any(
-        isinstance(x, np.ndarray) for x in inputs.values()
-    )
+def _with_arrays(subject: Callable[..., Any], inputs: Mapping[str, Any]) -> Callable[..., Any]:
+    """A module that takes whole numbers as arrays of NumPy, as one that takes tensors."""
+    whole = [n for n, x in inputs.items() if isinstance(x, np.ndarray) and x.dtype.kind in "iub"]
+
+    def fed(**given: Any) -> Any:
+        arrays = {n: x.numpy() for n, x in given.items() if n in whole and isinstance(x, Tensor)}
+        return subject(**given | arrays)
+
+    return fed
 
 
-def _is_keras(subject: Any) -> bool:
-    return any(k.__module__.startswith("keras") for k in type(subject).__mro__)
+def _is_array(x: Any) -> bool:
+    return hasattr(x, "shape") and hasattr(x, "dtype")
 
 
-@dataclass(frozen=True)
-class _Stated:
-    """What is said of the call: the axes, what it returns, and whether there is an example."""
-
-    layout: str
-    returns: str
-    given: bool = True
-    foreign: bool = False
+def _is_ids(x: Any) -> bool:
+    """Whether it is a list of several whole numbers, as of token ids."""
+    return isinstance(x, list) and len(x) > 1 and all(type(y) is int for y in x)
 
 
 def _layout(text: str | None) -> str:
     """The letters of a layout; raises `ArgumentError` for other letters, or some twice."""
     letters = "".join(c for c in (text or "") if c.isalnum())
-    known = set("bhtsgdecnwij")
-    if not set(letters) <= known or len(set(letters)) < len(letters) or (text and not letters):
+    known = set(letters) <= set("bhtsgdecnwij")
+    if not known or len(set(letters)) < len(letters) or (text and not letters):
         expected = "the axes of the inputs in their order, such as 'tbc', 'bct' or 'bthd'"
         raise build(ArgumentError, "layout", expected, repr(text))
     return letters.replace("s", "t").replace("n", "t") if "t" not in letters else letters
-
-
-def _with_reshapes(
-    subject: Any, inputs: Mapping[str, Any], meanings: dict[str, str], stated: _Stated
-) -> Subject | None:
-    """How to call a subject that raises for a view alone, which is then run as a reshape."""
-    for made, given in product(_forms(subject), _completed(subject, inputs)):
-        with suppress(Exception), Reshaped() as mode:  # whatever else the code does
-            _with_inputs(made, given, meanings, subject, stated)
-        if mode.places:
-            with suppress(Exception):
-                return _with_inputs(made, given, meanings, subject, stated, mode.places[0])
-    return None
 
 
 def _examinable(subject: Any) -> None:
@@ -199,32 +231,11 @@ def _known(subject: Any, meanings: Mapping[str, str], inputs: Any) -> None:
 
 def _completed(subject: Any, inputs: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The inputs with tokens for the decoder, where a model would make them from the encoder's."""
-    given, name = dict(inputs), "decoder_input_ids"
-    ids = given.get("input_ids")
+    given, name, ids = dict(inputs), "decoder_input_ids", inputs.get("input_ids")
     decodes = name in parameters_named(subject) and not any(n.startswith("decoder_") for n in given)
-    if decodes and isinstance(ids, Tensor) and ids.ndim == 2:
-        return [given | {name: ids[:, : max(ids.shape[1] - 2, 1)].flip(1)}, given]
-    return [given]
-
-
-def _refused(error: Exception | None, expected: str) -> ArgumentError:
-    if isinstance(error, ArgumentError):
-        return error  # it says what is wrong with what was returned
-    said = f"{type(error).__name__}: {error}".strip().split("\n")[0].removesuffix(":")
-    return build(
-        ArgumentError,
-        "inputs",
-        expected,
-        "a call that raises",
-        cause=f"it raised {said}" if error else "its signature names no tensors",
-        fix="pass inputs=, or an adapter: lambda x: mine(x, causal=True)",
-    )
-
-
-def _telling(errors: list[Exception]) -> Exception | None:
-    """The error that says most: one about values, rather than about names."""
-    told = [e for e in errors if not isinstance(e, (TypeError, IndexError))]
-    return next(iter([*told, *errors]), None)
+    if not (decodes and isinstance(ids, Tensor) and ids.ndim == 2):
+        return [given]
+    return [given | {name: ids[:, : max(ids.shape[1] - 2, 1)].flip(1)}, given]
 
 
 Form = tuple[Callable[..., Any], torch.dtype]
@@ -232,18 +243,14 @@ Form = tuple[Callable[..., Any], torch.dtype]
 
 def _forms(subject: Any) -> Iterator[Form]:
     """Copies to examine: in float64, and as it is, in the dtype of its parameters."""
-    try:
-        yield copied(subject, torch.double), torch.double
-    except Exception:  # what cannot be copied is examined as it is
-        yield subject, torch.double
-    yield _evaluated(subject), torch.float32
-
-
-def _evaluated(subject: Any) -> Any:
-    try:
-        return copy.deepcopy(subject).eval() if isinstance(subject, nn.Module) else subject
-    except Exception:
-        return subject
+    for dtype in (torch.double, torch.float32):
+        made = subject  # what cannot be copied is examined as it is
+        with suppress(Exception):
+            if dtype == torch.double:
+                made = copied(subject, dtype)
+            elif isinstance(subject, nn.Module):
+                made = copy.deepcopy(subject).eval()
+        yield made, dtype
 
 
 def copied(subject: Any, dtype: torch.dtype, depth: int = 3) -> Any:
@@ -254,37 +261,31 @@ def copied(subject: Any, dtype: torch.dtype, depth: int = 3) -> Any:
         return subject
     if isinstance(subject, Tensor):
         return subject.to(dtype) if subject.is_floating_point() else subject
+    inner = partial(copied, dtype=dtype, depth=depth - 1)
     if isinstance(subject, partial):
-        held = {n: copied(x, dtype, depth - 1) for n, x in subject.keywords.items()}
-        args = [copied(x, dtype, depth - 1) for x in subject.args]
-        return partial(copied(subject.func, dtype, depth - 1), *args, **held)
+        held = {n: inner(x) for n, x in subject.keywords.items()}
+        return partial(inner(subject.func), *map(inner, subject.args), **held)
     if isinstance(subject, MethodType):
-        return MethodType(subject.__func__, copied(subject.__self__, dtype, depth - 1))
+        return MethodType(subject.__func__, inner(subject.__self__))
     if isinstance(subject, FunctionType) and subject.__closure__:
-        cells = tuple(_cell(cell, dtype, depth) for cell in subject.__closure__)
+        cells = [*subject.__closure__]
+        for n, cell in enumerate(cells):
+            held = None if cell == CellType() else cell.cell_contents  # it may be empty yet
+            cells[n] = cell if (made := inner(held)) is held else CellType(made)
         made = FunctionType(
-            subject.__code__, subject.__globals__, subject.__name__, subject.__defaults__, cells
+            subject.__code__, subject.__globals__, subject.__name__, subject.__defaults__, (*cells,)
         )
         made.__kwdefaults__ = subject.__kwdefaults__
         return made
     return subject
 
 
-def _cell(cell: CellType, dtype: torch.dtype, depth: int) -> CellType:
-    try:
-        held = cell.cell_contents
-    except ValueError:  # a cell that is still empty
-        return cell
-    made = copied(held, dtype, depth - 1)
-    return cell if made is held else CellType(made)
-
-
 def _with_inputs(
+    subject: Any,
+    meanings: dict[str, str],
+    stated: dict[str, Any],
     form: Form,
     given: dict[str, Any],
-    meanings: dict[str, str],
-    subject: Any,
-    stated: _Stated,
     raising: str = "",
 ) -> Subject:
     call, dtype = form
@@ -293,51 +294,30 @@ def _with_inputs(
         expected = "a tensor or an array for at least one argument"
         fix = "pass an adapter that takes tensors by name: lambda x: mine({'x': x})"
         raise build(ArgumentError, "inputs", expected, f"{', '.join(given) or 'none'}", fix=fix)
-    module = call if isinstance(call, nn.Module) else None
-    roles = roles_of(given, meanings)
-    out = Subject(call, given, roles, meanings, module, heads=_heads(call), owner=call)
-    out.raising, out.returns, out.layout = raising, stated.returns, stated.layout
-    out.given, out.foreign = stated.given, stated.foreign
-    if stated.layout == "tbc" or (not stated.layout and sequence_first(subject, meanings, given)):
+    module, stated = call if isinstance(call, nn.Module) else None, {**stated, "raising": raising}
+    out = Subject(call, given, roles_of(given, meanings), meanings, module, owner=call, **stated)
+    if out.layout == "tbc" or (not out.layout and sequence_first(subject, meanings, given)):
         out.sequence_first, out.layout = True, ""
-        if stated.given:  # they are (t, b, c); what is held is (b, t, c)
+        if out.given:  # they are (t, b, c); what is held is (b, t, c)
             out.inputs = out.turned(given)
     kept = {n: x.clone() for n, x in out.inputs.items() if isinstance(x, Tensor)}
-    out = _unchanged(_tried(out, dtype), kept)
-    if out.output().ndim < 1:
-        raise build(
-            ArgumentError,
-            "subject",
-            "a call that returns an output for each position, such as (b, t, c)",
-            f"a call that returns shape {tuple(out.output().shape)}",
-            fix="pass what comes before the loss: lambda x: mine(x)[1]",
-        )
-    out.precision = _precision(out)
-    return with_meanings(out, subject)
-
-
-def _unchanged(subject: Subject, kept: Mapping[str, Tensor]) -> Subject:
-    """The subject with its inputs as they were, and copies for the call if it changes them."""
-    off = [n for n, x in kept.items() if not _equal(subject.inputs[n], x)]
-    if not off:
-        return subject
-    return replace(subject, inputs={**subject.inputs, **kept}, changes=tuple(off))
-
-
-def _equal(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and torch.equal(a.nan_to_num(), b.nan_to_num())
-
-
-def _precision(subject: Subject) -> Precision:
-    """The precision of the shortest float that its inside computes in."""
-    from intently.checker.measuring.attention import followed
-
+    out = _tried(out, dtype)
+    now = {n: out.inputs[n].nan_to_num() for n in kept}
+    off = tuple(n for n, x in kept.items() if not torch.equal(now[n], x.nan_to_num()))
+    if off:  # the call is given copies of what it changes
+        out = replace(out, inputs={**out.inputs, **kept}, changes=off)
     with torch.no_grad():
-        made = subject.output().dtype
-    try:
-        return precision_of(less_precise(followed(subject)[0].lowest, made))
-    except Exception:  # what cannot be followed is judged by what comes out
-        return precision_of(made)
+        made = out.output()
+    if not made.ndim:
+        expected = "a call that returns an output for each position, such as (b, t, c)"
+        got = f"a call that returns shape {tuple(made.shape)}"
+        fix = "pass what comes before the loss: lambda x: mine(x)[1]"
+        raise build(ArgumentError, "subject", expected, got, fix=fix)
+    lowest = made.dtype
+    with suppress(Exception):  # what cannot be followed is judged by what comes out
+        lowest = less_precise(followed(out)[0].lowest, lowest)
+    out.precision = precision_of(lowest)
+    return with_meanings(out, subject)
 
 
 def _tried(subject: Subject, dtype: torch.dtype) -> Subject:
@@ -347,13 +327,10 @@ def _tried(subject: Subject, dtype: torch.dtype) -> Subject:
     with exactly() as mode:
         subject = _run(subject)
     if not mode.used:
-        try:
+        with suppress(Exception):  # raised where its new tensors are shorter floats
             return _run(subject)
-        except Exception:  # its new tensors are shorter floats
-            mode.used = True
-    subject = replace(subject, widened=True, rounded=mode.halved)
-    note = "casts to shorter floats are ignored: everything is measured in float64"
-    return replace(subject, notes=(*subject.notes, note))
+    subject.notes += ("casts to shorter floats are ignored: everything is measured in float64",)
+    return replace(subject, widened=True, rounded=mode.halved)
 
 
 def _run(subject: Subject) -> Subject:
@@ -363,13 +340,12 @@ def _run(subject: Subject) -> Subject:
         except TypeError:
             subject = replace(subject, positional=True)
             made = subject.output()
-    return subject if subject.opening is not None else replace(subject, opening=made)
+    return replace(subject, opening=made if subject.opening is None else subject.opening)
 
 
 def cast(x: Any, dtype: torch.dtype) -> Any:
     """An input in another float dtype, copied: a tensor, or several."""
-    if isinstance(x, np.ndarray):
-        x = torch.as_tensor(x)
+    x = torch.as_tensor(x) if isinstance(x, np.ndarray) else x
     if isinstance(x, Tensor):
         return x.detach().to(dtype if x.is_floating_point() else x.dtype, copy=True)
     if isinstance(x, (list, tuple)) and all(isinstance(y, Tensor) for y in x):
@@ -377,14 +353,41 @@ def cast(x: Any, dtype: torch.dtype) -> Any:
     return x
 
 
-def _heads(subject: Any) -> list[int]:
-    """The numbers of heads that a module names."""
-    names = ("num_heads", "n_heads", "heads", "nhead", "n_head", "num_attention_heads", "h")
-    found = []
-    parts = list(subject.modules()) if isinstance(subject, nn.Module) else [subject]
-    for part in parts:
-        for name in names:
-            value = getattr(part, name, None)
-            if type(value) is int and 0 < value < 1025:
-                found.append(value)
-    return list(dict.fromkeys(found))
+OF_PADDING = ("padding-attended", "lengths-off-by-one", "padding-side")
+"""Mistakes in padding that hold whatever else is hidden."""
+
+
+def without_masks(subject: Subject) -> Subject | None:
+    """The subject without the masks that may be left out; None if there are none."""
+    return _without(subject, _optional(subject, "mask"))
+
+
+def without_context(subject: Subject) -> Subject | None:
+    """The subject that attends to itself, where a mask of its context is about itself as well.
+
+    None if it needs a context, or if its masks are of other lengths.
+    """
+    names, x = _optional(subject, "context"), subject.inputs[subject.main]
+    if len(names) != 1 or not x.is_floating_point():
+        return None
+    alike = x.shape[1] == subject.inputs[names[0]].shape[1]
+    meant = ("attend", "ignore", "lengths")
+    masks = [n for n in subject.of("mask") if subject.meanings.get(n) in meant]
+    own = masks and all("self" in about(subject, n) for n in masks)
+    return _without(subject, names) if alike and own else None
+
+
+def _optional(subject: Subject, role: Role) -> list[str]:
+    """The tensors of a role that are None by default."""
+    names: list[str] = []
+    if subject.module is not None and not subject.positional:
+        with suppress(TypeError, ValueError):
+            known = inspect.signature(subject.module.forward).parameters
+            names = [n for n in subject.of(role) if n in known and known[n].default is None]
+    return [n for n in names if isinstance(subject.inputs.get(n), Tensor)]
+
+
+def _without(subject: Subject, names: list[str]) -> Subject | None:
+    fields = ("inputs", "roles", "meanings")
+    left = {f: {n: x for n, x in getattr(subject, f).items() if n not in names} for f in fields}
+    return replace(subject, **left) if names else None

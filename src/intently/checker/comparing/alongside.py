@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from intently.checker.calling.subject import Subject
 from intently.checker.calling.understanding import understood
-from intently.checker.comparing.likeness import parted
-from intently.checker.comparing.side_by_side import with_matrices
+from intently.checker.comparing.likeness import parted, with_matrices
 from intently.checker.examined import Examination, Intention, examined
 from intently.checker.properties.trial import NotToldError, Property, Trial, first_place, part
 from intently.checker.report.finding import Finding, merged
@@ -30,55 +29,46 @@ def against(report: Report, mine: Examination, like: Any, meant: Intention) -> R
     different weights that no name and no shape tells apart.
     """
     seen = mine.subject
-    like, told = _aligned(like, seen)
+    like, said = _aligned(like, seen)
     other = _called_alike(like, seen)
     with torch.no_grad():
         one, two = seen.output(), other.output()
-    same = max(seen.precision.same, other.precision.same)
-    off = part(one, two)
+    same, off = 10 * max(seen.precision.same, other.precision.same), part(one, two)
     theirs = examined(other, meant)
     excused = {f.name for f in theirs.findings}
     found = [f for f in report.findings if f.name not in excused]
-    computes = (*report.computes, *(f"the reference computes: {x.said}" for x in theirs.attentions))
-    name = "like the reference"
-    if off <= 10 * same:
-        held = Property(name, True, told)
-        return replace(
-            report,
-            computes=computes,
-            findings=tuple(found),
-            properties=(*report.properties, held),
-            unmeasured=(),
-        )
-    trial = Trial(seen, False, one, mine)
-    said = _where(trial, two, off, 10 * same) + (f" ({told})" if told else "")
-    first = _first_module(mine, theirs, 10 * same)
-    named = parted(mine, theirs, 10 * same) or _constant_apart(trial, two, 10 * same)
-    named = with_matrices(named, mine, theirs)
-    told_already = {f.name for f in found if f.kind == "mistake"}
-    found = [f for f in found if f.name not in {x.name for x in named} - told_already]
-    found += [f for f in named if f.name not in told_already]
-    found = with_matrices(found, mine, theirs)
-    if not any(f.kind == "mistake" for f in found):
-        found.append(Finding("differs-from-reference", said, where=first))
-    held = Property(name, False, f"{said}{f'; first in {first}' if first else ''}")
+    held = Property("like the reference", off <= same, said)
+    if not held.holds:
+        trial = Trial(seen, False, one, mine)
+        apart = f"differs from the reference's by {off:.2g}{first_place(trial, two, same)}"
+        if one.shape != two.shape:
+            apart = f"is {tuple(one.shape)}, the reference's {tuple(two.shape)}"
+        said = f"the output {apart}" + (f" ({said})" if said else "")
+        first = _first_module(mine, theirs, same)
+        held = replace(held, said=f"{said}{f'; first in {first}' if first else ''}")
+        known = {f.name for f in found if f.kind == "mistake"}
+        named = parted(mine, theirs, same) or _constant_apart(trial, two, same)
+        named = [f for f in named if f.name not in known]
+        found = [f for f in found if f.name not in {x.name for x in named}] + named
+        found = with_matrices(found, mine, theirs)
+        if not any(f.kind == "mistake" for f in found):
+            found.append(Finding("differs-from-reference", said, where=first))
     return replace(
-        report, computes=computes, findings=merged(found), properties=(*report.properties, held)
+        report,
+        computes=(
+            *report.computes,
+            *(f"the reference computes: {x.said}" for x in theirs.attentions),
+        ),
+        findings=merged(found),
+        properties=(*report.properties, held),
+        unmeasured=() if held.holds else report.unmeasured,
     )
-
-
-def _where(trial: Trial, two: Tensor, off: float, same: float) -> str:
-    if trial.first.shape != two.shape:
-        return f"the output is {tuple(trial.first.shape)}, the reference's {tuple(two.shape)}"
-    return f"the output differs from the reference's by {off:.2g}{first_place(trial, two, same)}"
 
 
 def _constant_apart(trial: Trial, two: Tensor, same: float) -> list[Finding]:
     """Whether all rows differ by the same: the bias of the last projection."""
-    if trial.first.shape != two.shape:
-        return []
     try:
-        off = trial.by_position(trial.first - two)
+        off = trial.by_position(trial.first) - trial.by_position(two)
     except NotToldError:
         return []
     if float((off - off.mean((0, 1))).abs().max()) > same * float(two.abs().max()):
@@ -89,18 +79,11 @@ def _constant_apart(trial: Trial, two: Tensor, same: float) -> list[Finding]:
 
 def _first_module(mine: Examination, theirs: Examination, same: float) -> str:
     """The first layer whose output differs, if both run the same ones."""
-    if mine.run is None or theirs.run is None:
-        return ""
-    one, two = list(mine.run.layers()), list(theirs.run.layers())
+    one, two = ([] if x.run is None else list(x.run.layers()) for x in (mine, theirs))
     if [x.shape for _, x in one] != [x.shape for _, x in two]:
         return ""
-    for (name, a), (_, b) in zip(one, two):
-        if part(a, b) > same:
-            return name.rpartition(".")[0]
-    return ""
-
-
-# --- calls --------------------------------------------------------------------------------------
+    off = (name for (name, a), (_, b) in zip(one, two) if part(a, b) > same)
+    return next(off, "").rpartition(".")[0]
 
 
 def _called_alike(like: Any, seen: Subject) -> Subject:
@@ -124,17 +107,12 @@ def _inputs_for(seen: Subject) -> Iterator[dict[str, Any]]:
     if seen.foreign:  # arrays, as its own code takes them
         jax = sys.modules.get("jax")
         for of in (np.asarray, *([jax.numpy.asarray] if jax else [])):
-            arrays = {n: x.numpy() if isinstance(x, Tensor) else x for n, x in seen.inputs.items()}
-            yield {n: of(x) if isinstance(x, np.ndarray) else x for n, x in arrays.items()}
+            yield {n: of(x) if isinstance(x, Tensor) else x for n, x in seen.inputs.items()}
     yield dict(seen.inputs)
     tensors = seen.of("q", "k", "v", "x", "context", "ids")
     yield {n: seen.inputs[n] for n in tensors}
     if seen.of("x") and len(tensors) == 1:
-        x = seen.inputs[tensors[0]]
-        yield {"query": x, "key": x, "value": x}
-
-
-# --- weights ------------------------------------------------------------------------------------
+        yield dict.fromkeys(("query", "key", "value"), seen.inputs[tensors[0]])
 
 
 def _aligned(like: Any, seen: Subject) -> tuple[Any, str]:
@@ -142,42 +120,32 @@ def _aligned(like: Any, seen: Subject) -> tuple[Any, str]:
     mine = seen.module
     if mine is None or not isinstance(like, nn.Module) or _shares(mine, like):
         return like, ""
-    own, other = dict(mine.named_parameters()), dict(like.named_parameters())
-    if own.keys() == other.keys() and all(own[n].shape == other[n].shape for n in own):
-        return _copied(like, own), "weights copied by name"
-    shapes = [[tuple(x.shape) for x in p.values()] for p in (own, other)]
-    if shapes[0] == shapes[1]:
-        return _copied(like, dict(zip(other, own.values()))), "weights copied in their order"
-    raise build(
-        ArgumentError,
-        "like",
-        "a reference with the same weights",
-        f"different values in {len(other)} parameters that neither names nor shapes match",
-        fix="copy the weights from one to the other first, as with intently.interop",
-    )
-
-
-def _copied(like: nn.Module, values: Mapping[str, Tensor]) -> nn.Module:
+    own, other = (dict(x.named_parameters()) for x in (mine, like))
+    sizes, others = ({n: x.shape for n, x in held.items()} for held in (own, other))
+    if list(sizes.values()) != list(others.values()) and sizes != others:
+        raise build(
+            ArgumentError,
+            "like",
+            "a reference with the same weights",
+            f"different values in {len(other)} parameters that neither names nor shapes match",
+            fix="copy the weights from one to the other first, as with intently.interop",
+        )
+    values = own if sizes == others else dict(zip(other, own.values()))
     made = copy.deepcopy(like)
     with torch.no_grad():
-        for name, x in made.named_parameters():
-            x.copy_(values[name])
-    return made
+        for n, x in made.named_parameters():
+            x.copy_(values[n])
+    return made, f"weights copied {'by name' if sizes == others else 'in their order'}"
 
 
 def _shares(mine: nn.Module, like: nn.Module) -> bool:
     """Whether at least half of the weights are in the reference: whole, in pieces, or turned."""
-    known = {_key(row) for x in like.parameters() for y in _turned(x) for row in y}
-    rows = [row for x in mine.parameters() if x.ndim >= 2 for row in x.detach().flatten(1)]
-    if not rows:
-        return True
-    turned = [row for x in mine.parameters() if x.ndim == 2 for row in x.detach().mT]
+    theirs = [torch.atleast_2d(x.detach()).flatten(1) for x in like.parameters()]
+    known = {_key(row) for x in theirs for y in (x, x.mT) for row in y}
+    own = [x.detach() for x in mine.parameters() if x.ndim >= 2]
+    rows = [row for x in own for row in x.flatten(1)]
+    turned = [row for x in own if x.ndim == 2 for row in x.mT]
     return any(sum(_key(r) in known for r in some) >= len(some) / 2 for some in (rows, turned))
-
-
-def _turned(x: Tensor) -> list[Tensor]:
-    x = x.detach().reshape(1, -1) if x.ndim < 2 else x.detach().flatten(1)
-    return [x, x.mT]
 
 
 def _key(row: Tensor) -> tuple[float, ...]:

@@ -7,14 +7,15 @@ what is added, what is hidden, the softmax, the projection of the output.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from intently.checker.calling.holding import held_by
-from intently.checker.calling.subject import Subject
+from intently.checker.calling.subject import Subject, held_by
 from intently.checker.examined import Examination
 from intently.checker.judging.biases import off_rows
 from intently.checker.judging.intent import inferred
@@ -23,6 +24,8 @@ from intently.checker.judging.masks import counterexample, mistake_of
 from intently.checker.judging.rotations import BACKWARDS
 from intently.checker.measuring.attention import Attention
 from intently.checker.measuring.flow import Operand, whole
+from intently.checker.properties.trial import part
+from intently.checker.report.examples import shown
 from intently.checker.report.finding import Finding
 
 Inside = Callable[[Subject], Examination]
@@ -32,29 +35,38 @@ SIDES = {"q": "queries", "k": "keys", "v": "values"}
 
 def parted(mine: Examination, theirs: Examination, same: float) -> list[Finding]:
     """How the first differs from the second; nothing if no difference has a name."""
-    found: list[Finding] = []
-    if len(mine.attentions) != len(theirs.attentions):
-        n, m = len(mine.attentions), len(theirs.attentions)
-        said = f"{n} attentions run where the reference runs {m}"
-        found.append(Finding("attentions-differ", said))
+    n, m = len(mine.attentions), len(theirs.attentions)
+    said = f"{n} attentions run where the reference runs {m}"
+    found = [Finding("attentions-differ", said)] if n != m else []
     for a, b in zip(mine.attentions, theirs.attentions):
         found += pair(a, b, mine, theirs, same, first=not found)
     return found
+
+
+def with_matrices(
+    findings: Iterable[Finding], mine: Examination, theirs: Examination
+) -> list[Finding]:
+    """The findings, each with the weights of both at its place, where they differ."""
+    both = zip(mine.attentions, theirs.attentions)
+    weights = {a.where: (b.attention.weights, a.attention.weights) for a, b in both}
+    return [shown(x, *weights[x.where]) if x.where in weights else x for x in findings]
 
 
 def pair(
     a: Judged, b: Judged, mine: Examination, theirs: Examination, same: float, *, first: bool
 ) -> list[Finding]:
     """How two attentions differ: what comes in counts at the ``first`` only."""
-    found = _layout(a.attention, b.attention)
+    x, y = a.attention, b.attention
+    found = _layout(x, y)
     if first:
-        found += _projections(a.attention, b.attention, mine, theirs, same, bool(found))
-    found += _scores(a.attention, b.attention, bool(found))
+        found += _projections(x, y, mine, theirs, same, bool(found))
+    found += _scores(x, y)
+    found = found or _added(x, y)
     found += _mask(a, b)
     if first and not found:
-        found += _output(a.attention, b.attention, mine, theirs, same)
-    text = _first(a.attention, b.attention, same)
-    return [replace(f, where=f.where or a.where, said=f"{f.said}{text}") for f in found]
+        found = _output(x, y, mine, theirs, same)
+    text = _first(x, y, same)
+    return [replace(f, where=a.where, said=f"{f.said}{text}") for f in found]
 
 
 def _first(a: Attention, b: Attention, same: float) -> str:
@@ -80,72 +92,58 @@ def _layout(a: Attention, b: Attention) -> list[Finding]:
         return [Finding("layout-of-fused-rows", said)]
     one, two = (any(x is not None and x.interleaved for x in (y.q, y.v)) for y in (a, b))
     if one != two:
-        said = "a head takes every h-th number of its projection, not d neighbours"
-        if two:
-            said = "a head takes d neighbours of its projection, not every h-th number"
+        lies = "every h-th number", "d neighbours"
+        said = f"a head takes {lies[two]} of its projection, not {lies[one]}"
         return [Finding("heads-interleaved", said)]
-    if a.v.tiled is not None and b.v.tiled is not None and a.v.tiled != b.v.tiled:
-        lies = "tiled (0, 1, 0, 1)", "repeated (0, 0, 1, 1)"
-        said = f"key heads are {lies[not a.v.tiled]}, not {lies[not b.v.tiled]}"
+    if None not in (a.v.tiled, b.v.tiled) and a.v.tiled != b.v.tiled:
+        lies = "repeated (0, 0, 1, 1)", "tiled (0, 1, 0, 1)"
+        said = f"key heads are {lies[bool(a.v.tiled)]}, not {lies[bool(b.v.tiled)]}"
         return [Finding("key-heads-tiled", said)]
     return []
 
 
-def raw(x: Operand | None) -> Tensor | None:
+def _raw(x: Operand | None) -> Tensor | None:
     """What an operand is made of (b, n, h · m), as its layer made it."""
     if x is None or x.at is None or x.rows != "own" or not x.reads or bool((x.at < 0).any()):
         return None
     source = x.sources[0].value.detach()
-    rest = [i for i in range(source.ndim) if i not in x.row_axes]
-    flat = source.permute(*x.row_axes, *rest).reshape(math.prod(x.row_sizes), -1)
+    rows = source.movedim(x.row_axes, tuple(range(len(x.row_axes))))
     columns = torch.cat([r.nonzero()[:, 0] for r in x.reads])
-    return flat[x.at[:, 0]][..., columns]
+    return rows.reshape(math.prod(x.row_sizes), -1)[x.at[:, 0]][..., columns]
 
 
 def _projections(
     a: Attention, b: Attention, mine: Examination, theirs: Examination, same: float, laid: bool
 ) -> list[Finding]:
     """Queries, keys and values of the example beside those of the reference."""
-    one = {n: raw(getattr(a, n)) for n in "qkv"}
-    two = {n: raw(getattr(b, n)) for n in "qkv"}
-    known = [n for n in "qkv" if one[n] is not None and two[n] is not None]
-    off = [n for n in known if not _equal(one[n], two[n], same)]
-    moved: list[tuple[str, str]] = []
-    found: list[Finding] = []
-    for n in list(off):
-        other = next((m for m in known if m != n and _equal(one[n], two[m], same)), None)
-        if other is not None:
-            moved.append((n, other))
-            off.remove(n)
-    if moved and not laid:
-        said = ", ".join(f"{SIDES[n]} come from the projection of {SIDES[m]}" for n, m in moved)
-        found.append(Finding("projections-exchanged", said))
+    one, two = ({n: x for n in "qkv" if (x := _raw(getattr(y, n))) is not None} for y in (a, b))
+    off = [n for n in one if n in two and part(one[n], two[n]) > same]
+    equal = {n: [m for m in two if m in one and part(one[n], two[m]) <= same] for n in off}
+    off = [n for n in off if not equal[n]]
+    if laid:  # read in another order: only a constant can be told
+        made = [[getattr(z, n).sources[0].value.detach() for z in (a, b)] for n in off]
+        if any(_constant(x, y, same) and part(x, y) > same for x, y in made):
+            said = "a projection adds another constant: its bias is missing or differs"
+            return [Finding("projection-bias-missing", said)]
+        return []
+    come = [f"{SIDES[n]} come from the projection of {SIDES[m[0]]}" for n, m in equal.items() if m]
+    found = [Finding("projections-exchanged", ", ".join(come))] if come else []
     for n in off:
-        x, y = one[n], two[n]
-        assert x is not None and y is not None
-        names = getattr(a, n).name, getattr(b, n).name
-        if laid:  # read in another order: only a constant can be told
-            x, y = (getattr(z, n).sources[0].value.detach() for z in (a, b))
-            if x.shape == y.shape and _constant(x, y, same) and not _equal(x, y, same):
-                said = "a projection adds another constant: its bias is missing or differs"
-                return [*found, Finding("projection-bias-missing", said)]
-            continue
-        found.append(_weights(SIDES[n], x, y, (mine, names[0]), (theirs, names[1]), same))
+        ends = (mine, getattr(a, n).name), (theirs, getattr(b, n).name)
+        found.append(_weights(SIDES[n], one[n], two[n], ends, same))
     return found
 
 
 def _constant(x: Tensor, y: Tensor, same: float) -> bool:
+    """Whether all rows differ by the same."""
+    if x.shape != y.shape:
+        return False
     off = (x - y).flatten(0, -2)
     return float((off - off.mean(0)).abs().max()) <= 10 * same * float(y.abs().max())
 
 
 def _weights(
-    what: str,
-    x: Tensor,
-    y: Tensor,
-    mine: tuple[Examination, str],
-    theirs: tuple[Examination, str],
-    same: float,
+    what: str, x: Tensor, y: Tensor, ends: Sequence[tuple[Examination, str]], same: float
 ) -> Finding:
     """Why a projection gives something else than that of the reference."""
     if x.shape != y.shape:
@@ -154,10 +152,9 @@ def _weights(
     if _constant(x, y, same):
         said = f"the projection of {what} adds another constant: its bias is missing or differs"
         return Finding("projection-bias-missing", said)
-    if _transposed(*mine, x) != _transposed(*theirs, y):
-        return Finding(
-            "weight-transposed", f"the weight of the projection of {what} is used transposed"
-        )
+    if len({_transposed(*end) for end in ends}) > 1:
+        said = f"the weight of the projection of {what} is used transposed"
+        return Finding("weight-transposed", said)
     factor = float((x * y).sum() / (y * y).sum())
     if float((x - factor * y).abs().max()) <= 10 * same * float(y.abs().max()):
         return Finding("projection-scaled", f"the {what} are {factor:.4g} times the reference's")
@@ -165,30 +162,22 @@ def _weights(
     return Finding("projection-other", said)
 
 
-def _transposed(whole: Examination, name: str, made: Tensor) -> bool | None:
+@torch.no_grad()
+def _transposed(whole: Examination, name: str) -> bool | None:
     """Whether a square weight is applied as x W, not as x Wᵀ; None if it cannot be told."""
-    held = dict(held_by(whole.subject.owner))
+    held, run = dict(held_by(whole.subject.owner)), whole.run
     other = name.removesuffix("bias") + "weight" if name.endswith("bias") else name
     w = held.get(other, held.get(name))
-    run = whole.run
     if w is None or w.ndim != 2 or run is None:
         return None
+    biases = 0.0, held.get(other.removesuffix("weight") + "bias", 0.0)
     for node, y in run.results.items():
-        if node.name not in ("mm", "addmm") or y.shape[-1] not in w.shape:
-            continue
-        fixed = [v for _, v in node.views if not v.node.data]
-        if not any(run.name_of(v) in (name, other) for v in fixed):
-            continue
-        first = 1 if node.name == "addmm" else 0
-        x = run.tensor(node.args[first]).detach()
-        plain = y.detach()
-        bias = held.get(other.removesuffix("weight") + "bias")
-        for base in (0.0, bias if bias is not None else 0.0):
-            for turned in (True, False):
-                if x.shape[-1] != (w.shape[0] if turned else w.shape[1]):
-                    continue
-                made = x @ (w if turned else w.mT) + base
-                if made.shape == plain.shape and _equal(made.detach(), plain, 1e-6):
+        fixed = (v for _, v in node.views if not v.node.data)
+        if node.name in ("mm", "addmm") and {name, other} & {*map(run.name_of, fixed)}:
+            x = run.tensor(node.args[node.name == "addmm"])
+            for turned, used in ((True, w), (False, w.mT)):
+                fits = (x.shape[-1], y.shape[-1]) == used.shape
+                if fits and any(part(x @ used + bias, y) <= 1e-6 for bias in biases):
                     return turned
     return None
 
@@ -197,94 +186,70 @@ def _output(
     a: Attention, b: Attention, mine: Examination, theirs: Examination, same: float
 ) -> list[Finding]:
     """The projection that follows: the same input, another output."""
-    one, two = a.after, b.after
-    if one is None or two is None or one.follows is None or two.follows is None:
+    ends = []
+    for after, end in ((a.after, mine), (b.after, theirs)):
+        if after is None or after.follows is None or end.run is None:
+            return []
+        views = (v for _, v in after.follows.views if not v.node.data)
+        name = next(filter(None, map(end.run.name_of, views)), "")
+        made = end.run.results[after.follows].detach()
+        ends.append((after.value.detach().flatten(), made, (end, name)))
+    (read, x, one), (other, y, two) = ends
+    if x.numel() != y.numel() or part(read, other) > same or part(x.reshape_as(y), y) <= same:
         return []
-    if mine.run is None or theirs.run is None:
-        return []
-    names = [
-        next((n for _, v in o.follows.views if (n := r.name_of(v)) and not v.node.data), "")
-        for o, r in ((one, mine.run), (two, theirs.run))
-        if o.follows is not None
-    ]
-    x, y = mine.run.results[one.follows].detach(), theirs.run.results[two.follows].detach()
-    if x.numel() != y.numel() or not _equal(
-        one.value.detach().reshape(-1), two.value.detach().reshape(-1), same
-    ):
-        return []
-    x = x.reshape(y.shape)
-    if _equal(x, y, same):
-        return []
-    return [_weights("output", x[None], y[None], (mine, names[0]), (theirs, names[1]), same)]
+    return [_weights("output", x.reshape_as(y)[None], y[None], (one, two), same)]
 
 
 # --- scores -------------------------------------------------------------------------------------
 
 
-def _scores(a: Attention, b: Attention, laid: bool) -> list[Finding]:
-    """Rotation, scale, softcap, sinks, what is added, and the axis of the softmax."""
-    found: list[Finding] = []
+def _scores(a: Attention, b: Attention) -> Iterator[Finding]:
+    """Rotation, kind, scale, softcap, sinks, the axis of the softmax, and its sums."""
     if a.rotation != b.rotation:
-        found.append(_other_rotation(a.rotation, b.rotation))
+        one, two = (x.rotation or "not rotated" for x in (a, b))
+        said = f"scores are {one}, the reference's are {two}"
+        yield Finding(_other_rotation(a.rotation, b.rotation), said)
     elif a.kind != b.kind and "" not in (a.kind, b.kind):
-        found.append(Finding("scores-other", f"scores are {a.kind}, the reference's {b.kind}"))
+        yield Finding("scores-other", f"scores are {a.kind}, the reference's {b.kind}")
     if a.scale is not None and b.scale is not None:
         x, y = float(a.scale.mean()), float(b.scale.mean())
         if not math.isclose(x, y, rel_tol=max(1e-3, a.precision.same, b.precision.same)):
-            d = a.width
-            name, said = scale_named(x, d, (a.weights.shape[1] * d,), y, a.weights.shape[1])
-            found.append(Finding(name, said))
-    if not _close(a.softcap, b.softcap):
-        name = "softcap-missing" if a.softcap is None else "softcap-other"
-        has = "no softcap" if a.softcap is None else f"a softcap of {a.softcap:g}"
-        should = "none" if b.softcap is None else f"one of {b.softcap:g}"
-        found.append(Finding(name, f"{has}; the reference has {should}"))
-    if a.sink is not None and b.sink is not None:
-        if not torch.allclose(a.sink, b.sink, rtol=1e-3):
-            found.append(Finding("sinks-other", "its sinks are not the reference's"))
-    elif a.sink is not b.sink:
-        said = (
-            "the sinks of the reference are left out"
-            if a.sink is None
-            else "a sink takes weight that the reference gives to keys"
-        )
-        found.append(Finding("sinks-missing" if a.sink is None else "sink", said))
-    if a.axis != b.axis and b.axis == "keys":
-        over = next((x for x in ("batch", "heads", "queries") if x in a.axis), "")
-        if over:
-            said = f"weights sum to 1 over {a.axis}, not over keys"
-            found.append(Finding(f"softmax-over-{over}", said))
-    sums = [x.weights.sum(-1).mean() for x in (a, b)]
-    if a.axis == "keys" and a.sink is None and float((sums[0] - sums[1]).abs()) > 1e-3:
-        said = f"weights are multiplied by {float(sums[0] / sums[1]):.4g} after the softmax"
-        found.append(Finding("not-normalised", said))
-    if not found and not laid and a.added is not None and b.added is not None:
-        found += _added(a, b)
-    return found
+            heads = a.weights.shape[1]
+            yield Finding(*scale_named(x, a.width, (heads * a.width,), y, heads))
+    if not math.isclose(a.softcap or 0.0, b.softcap or 0.0, rel_tol=1e-3):
+        has = f"a softcap of {a.softcap:g}" if a.softcap else "no softcap"
+        should = f"one of {b.softcap:g}" if b.softcap else "none"
+        name = "softcap-other" if a.softcap else "softcap-missing"
+        yield Finding(name, f"{has}; the reference has {should}")
+    if a.sink is None and b.sink is not None:
+        yield Finding("sinks-missing", "the sinks of the reference are left out")
+    elif a.sink is not None and b.sink is None:
+        yield Finding("sink", "a sink takes weight that the reference gives to keys")
+    elif a.sink is not None and b.sink is not None and not a.sink.allclose(b.sink, rtol=1e-3):
+        yield Finding("sinks-other", "its sinks are not the reference's")
+    over = next((x for x in ("batch", "heads", "queries") if x in a.axis), "")
+    if over and b.axis == "keys":
+        yield Finding(f"softmax-over-{over}", f"weights sum to 1 over {a.axis}, not over keys")
+    one, two = (float(x.weights.sum(-1).mean()) for x in (a, b))
+    if a.axis == "keys" and a.sink is None and abs(one - two) > 1e-3:
+        said = f"weights are multiplied by {one / two:.4g} after the softmax"
+        yield Finding("not-normalised", said)
 
 
-def _close(a: float | None, b: float | None) -> bool:
-    return a is b if a is None or b is None else math.isclose(a, b, rel_tol=1e-3)
-
-
-def _other_rotation(one: str, two: str) -> Finding:
-    said = f"scores are {one or 'not rotated'}, the reference's are {two or 'not rotated'}"
-    if not one:
-        return Finding("rotation-missing", said)
-    if not two:
-        return Finding("rotation-other", said)
+def _other_rotation(one: str, two: str) -> str:
+    """The name of the difference of two rotations in words."""
+    if not (one and two):
+        return "rotation-other" if one else "rotation-missing"
     if (BACKWARDS in one) != (BACKWARDS in two):
-        return Finding("rotary-direction", said)
-    pairs = [x.split(",")[0] for x in (one, two)]
-    return Finding("rotary-pairs" if pairs[0] != pairs[1] else "rotary-base", said)
+        return "rotary-direction"
+    return "rotary-base" if one.split(",")[0] == two.split(",")[0] else "rotary-pairs"
 
 
 def _added(a: Attention, b: Attention) -> list[Finding]:
     """What is added to the scores beside q · k."""
     if a.added is None or b.added is None or a.added.shape != b.added.shape:
         return []
-    both = a.shown & b.shown
-    one, two = off_rows(a.added, both), off_rows(b.added, both)
+    one, two = (off_rows(x, a.shown & b.shown) for x in (a.added, b.added))
     size = float(two.abs().max())
     little = max(a.precision.added, b.precision.added)
     if float((one - two).abs().max()) <= little * max(1.0, size):
@@ -297,9 +262,8 @@ def _added(a: Attention, b: Attention) -> list[Finding]:
     if float((one - factor * two).abs().max()) < 1e-4 * size:
         if math.isclose(factor, -1.0, rel_tol=1e-3):
             return [Finding("bias-sign", "the bias has the wrong sign")]
-        said = f"the bias is {factor:.4g} times the reference's"
         name = "bias-twice" if math.isclose(factor, 2.0, rel_tol=1e-3) else "bias-scaled"
-        return [Finding(name, said)]
+        return [Finding(name, f"the bias is {factor:.4g} times the reference's")]
     slopes = (one * two).sum((0, -2, -1)) / (two * two).sum((0, -2, -1)).clamp(min=1e-30)
     if float((one - slopes[:, None, None] * two).abs().max()) < 1e-4 * size:
         told = ", ".join(f"{x:.3g}" for x in slopes.tolist()[:8])
@@ -310,65 +274,47 @@ def _added(a: Attention, b: Attention) -> list[Finding]:
 
 def _mask(a: Judged, b: Judged) -> list[Finding]:
     """Keys that one attends and the other does not."""
-    one, two = a.attention.shown, b.attention.shown
-    if one.shape != two.shape or b.intent is None or torch.equal(one, two):
+    one, two, intent = a.attention.shown, b.attention.shown, b.intent
+    if one.shape != two.shape or intent is None or torch.equal(one, two):
         return []
-    intent = b.intent
     if intent.explained(two, 0) is None:
         intent = inferred(two, intent, cross=False)
-    wrong = intent.explained(one)
     at, text = counterexample(one, two)
-    if not wrong:
-        return [Finding("mask-other", f"unlike the reference, {text}", cell=at)]
-    return [Finding(mistake_of(p, v), f"{p}: {v}; {text}", cell=at) for p, v in wrong]
-
-
-def _equal(a: Tensor | None, b: Tensor | None, same: float) -> bool:
-    if a is None or b is None or a.shape != b.shape:
-        return False
-    return float((a - b).abs().max()) <= same * float(b.abs().amax().clamp(min=1e-12))
+    wrong = [(mistake_of(p, v), f"{p}: {v}; {text}") for p, v in intent.explained(one) or ()]
+    wrong = wrong or [("mask-other", f"unlike the reference, {text}")]
+    return [Finding(name, said, cell=at) for name, said in wrong]
 
 
 def in_one(steps: Examination, plain: Examination) -> Examination:
     """The attentions of steps, each with all of its calls as one."""
-    made = []
-    for one in plain.attentions:
-        calls = [x for x in steps.attentions if x.where == one.where]
-        if calls:
-            made.append(joined(calls, one))
-    return replace(steps, attentions=tuple(made))
+    called = [([x for x in steps.attentions if x.where == p.where], p) for p in plain.attentions]
+    return replace(steps, attentions=tuple(joined(calls, p) for calls, p in called if calls))
 
 
 def joined(calls: Sequence[Judged], plain: Judged) -> Judged:
     """The calls of one attention in steps as one over all queries, keys from the first on."""
     w = [x.attention for x in calls]
-    s = max(plain.attention.weights.shape[-1], *(x.weights.shape[-1] for x in w))
-    ends: dict[int, int] = {}
-    for x in w:  # the last keys so far, where some were dropped
-        ends[id(x)] = x.weights.shape[-2] + max(ends.values(), default=0)
+    s = max(x.weights.shape[-1] for x in (plain.attention, *w))
+    ends = [min(n, s) for n in accumulate(x.weights.shape[-2] for x in w)]
 
-    def wide(x: Tensor, fill: float, of: Attention) -> Tensor:
-        first = max(0, min(ends[id(of)], s) - x.shape[-1])
-        return torch.nn.functional.pad(x, (first, s - first - x.shape[-1]), value=fill)
+    def below(parts: Iterable[Tensor], fill: float) -> Tensor:
+        """One below the other, each over the last keys so far: some caches drop the first."""
+        rows = []
+        for x, end in zip(parts, ends):
+            first = max(0, end - x.shape[-1])
+            rows.append(F.pad(x, (first, s - first - x.shape[-1]), value=fill))
+        return torch.cat(rows, -2)
 
-    weights = torch.cat([wide(x.weights, 0.0, x) for x in w], -2)
-    added = None
-    if all(x.added is not None for x in w):
-        added = torch.cat([wide(x.added, torch.nan, x) for x in w if x.added is not None], -2)
-    filled = None
-    if any(x.filled is not None for x in w):
-        cells = [
-            x.filled[0] if x.filled is not None else torch.zeros_like(x.weights).bool() for x in w
-        ]
-        filled = torch.cat([wide(c.double(), 0.0, x).bool() for c, x in zip(cells, w)], -2), 0.0
+    filled, added = [x.filled for x in w], [x.added for x in w if x.added is not None]
+    cells = [torch.zeros_like(x.weights) if x.filled is None else x.filled[0] for x in w]
     best = max(w, key=lambda x: (x.slope is not None, x.weights.shape[-1]))
     made = replace(
         best,
         rotation=plain.attention.rotation,
-        weights=weights,
-        added=added,
+        weights=below((x.weights for x in w), 0.0),
+        added=below(added, torch.nan) if len(added) == len(w) else None,
         soft=None,
-        filled=filled,
+        filled=(below((x.double() for x in cells), 0.0).bool(), 0.0) if any(filled) else None,
         scores=None,
         product=None,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -16,25 +17,19 @@ def added_to(
     scores: Attention, intent: Intent, bias: Tensor | None, given: Tensor | None, where: str
 ) -> tuple[str, list[Finding]]:
     """What was added: nothing, a bias by distance, a mask that hides too little."""
-    if scores.added is None or scores.axis not in ("keys", "none"):
-        return "", []
     added = scores.added
-    known = torch.zeros_like(added)
-    for x in (bias, given):
-        known = known if x is None else known + x.nan_to_num(0.0)
-    rest = off_rows(added - known, scores.compared)
+    if added is None or scores.axis not in ("keys", "none"):
+        return "", []
+    stated = [x for x in (bias, given) if x is not None]
+    rest = off_rows(added - sum(x.nan_to_num(0.0) for x in stated), scores.compared)
     if float(rest.abs().max()) < scores.precision.added:
-        return ("" if bias is None and given is None else "bias as intended"), []
-    weak = _weak(added, scores, intent, bias, where) or _boolean(added, scores, where)
-    if weak:
-        return "", weak
-    if bias is not None:
-        return _other_bias(scores, added, bias, where)
-    if given is not None:
-        told, found = _other_bias(scores, added, given, where)
-        if found and found[0].name != "bias-other":
-            return told, found
-    return _by_distance(added, scores, where)
+        return "bias as intended" if stated else "", []
+    told, found = "", _as_a_mask(added, scores, intent, bias)
+    if not found and stated:
+        told, found = _other_bias(added, scores, stated[0])
+    if not found or (bias is None and found[0].name == "bias-other"):
+        told, found = _by_distance(added, scores)
+    return told, [replace(f, where=where) for f in found]
 
 
 def off_rows(x: Tensor, seen: Tensor) -> Tensor:
@@ -44,170 +39,105 @@ def off_rows(x: Tensor, seen: Tensor) -> Tensor:
     return (x - x.sum(-1, keepdim=True) / n).masked_fill(~seen, 0.0)
 
 
-def _weak(
-    added: Tensor, scores: Attention, intent: Intent, bias: Tensor | None, where: str
+def _as_a_mask(
+    added: Tensor, scores: Attention, intent: Intent, bias: Tensor | None
 ) -> list[Finding]:
-    """Cells that should be hidden and only have a number added."""
-    allowed, seen, little = intent.allowed, scores.compared, scores.precision.added
-    hidden, shown = seen & ~allowed, seen & allowed
-    both = hidden.any(-1) & shown.any(-1)
-    if not bool(both.any()):
-        return []
-    low = added.masked_fill(~hidden, torch.nan).nanmean(-1)[both]
-    high = added.masked_fill(~shown, torch.nan).nanmean(-1)[both]
-    even = [
-        (added - x[..., None]).masked_fill(~cells, 0.0).abs().amax()
-        for x, cells in (
-            (added.masked_fill(~hidden, torch.nan).nanmean(-1), hidden),
-            (added.masked_fill(~shown, torch.nan).nanmean(-1), shown),
-        )
-    ]
-    if bias is None and float(max(even)) > 10 * little:
-        return []  # something varies with the distance, so it is no mask
-    gap = high - low
-    if float((gap - gap.mean()).abs().max()) > 10 * little:
-        return []
-    step = float(gap.mean())
-    if not abs(step) >= little:
-        return []
-    if math.isclose(abs(step), 1.0, rel_tol=10 * little):
-        side = "allowed" if step > 0 else "hidden"
-        return [
-            Finding(
-                "mask-boolean-added",
-                where=where,
-                said=f"a boolean mask is added as a number: {side} keys gain 1, none is hidden",
-            )
-        ]
-    said = f"the mask adds {-step:.4g} to hidden keys, which still have weight"
-    found = [Finding("mask-too-weak", where=where, said=said)]
-    if step < 0:
-        said = "allowed keys lose weight, not hidden ones"
-        found.append(Finding("mask-inverted", where=where, said=said))
-    return found
-
-
-def _boolean(added: Tensor, scores: Attention, where: str) -> list[Finding]:
-    """Keys that gain 1 beside keys that gain nothing, whichever were meant."""
-    gain = added - added.masked_fill(~scores.compared, torch.nan).nan_to_num(-torch.inf).amax(
-        -1, True
-    )
-    gain, little = gain[scores.compared], 10 * scores.precision.added
+    """Cells that should be hidden and only have a number added, or keys that gain 1."""
+    seen, little = scores.compared, 10 * scores.precision.added
+    hidden, shown = seen & ~intent.allowed, seen & intent.allowed
+    low, high = (added.masked_fill(~x, torch.nan).nanmean(-1, True) for x in (hidden, shown))
+    apart = (added - torch.where(hidden, low, high)).masked_fill(~seen, 0.0)
+    steady = bias is not None or float(apart.abs().max()) <= little  # by distance: no mask
+    gap = (high - low)[hidden.any(-1) & shown.any(-1)]
+    step = float(gap.mean())  # NaN if there is none
+    if steady and abs(step) >= little / 10 and bool(((gap - step).abs() <= little).all()):
+        if math.isclose(abs(step), 1.0, rel_tol=little):
+            side = "allowed" if step > 0 else "hidden"
+            said = f"a boolean mask is added as a number: {side} keys gain 1, none is hidden"
+            return [Finding("mask-boolean-added", said)]
+        said = f"the mask adds {-step:.4g} to hidden keys, which still have weight"
+        inverted = Finding("mask-inverted", "allowed keys lose weight, not hidden ones")
+        return [Finding("mask-too-weak", said), *[inverted] * (step < 0)]
+    gain = (added - added.masked_fill(~seen, -torch.inf).amax(-1, True))[seen]
     ones, zeros = (gain + 1).abs() < little, gain.abs() < little
     if not bool((ones | zeros).all()) or not bool(ones.any()):
         return []
     said = "a boolean mask is added as a number: some keys gain 1, none is hidden"
-    return [Finding("mask-boolean-added", said, where=where)]
+    return [Finding("mask-boolean-added", said)]
 
 
-def _other_bias(
-    scores: Attention, added: Tensor, bias: Tensor, where: str
-) -> tuple[str, list[Finding]]:
+def _other_bias(added: Tensor, scores: Attention, bias: Tensor) -> tuple[str, list[Finding]]:
     """How the bias that was measured differs from the intended one."""
-    mine = off_rows(added, scores.compared)
-    theirs = off_rows(bias.expand(added.shape), scores.compared)
+    little, bias = 10 * scores.precision.added, bias.expand(added.shape)
+    mine, theirs = (off_rows(x, scores.compared) for x in (added, bias))
     if float(mine.abs().max()) < scores.precision.added:
-        return "no bias", [Finding("bias-missing", where=where, said="the bias is not added")]
+        return "no bias", [Finding("bias-missing", "the bias is not added")]
     factor = float((mine * theirs).sum() / (theirs * theirs).sum())
-    twice = math.isclose(factor, 2.0, rel_tol=1e-3)
-    fits = float((mine - factor * theirs).abs().max()) < 10 * scores.precision.added
-    slopes = None if fits and (twice or factor < 0) else _two_slopes(scores, mine, theirs)
-    if slopes is not None:
-        found, expected = (", ".join(f"{float(x):.3g}" for x in y[:8]) for y in slopes)
-        said = f"by head, scores fall by {found} a step, where they should fall by {expected}"
-        return "another bias by distance", [Finding("bias-slopes", said, where=where)]
+    fits = float((mine - factor * theirs).abs().max()) < little
+    if not fits or (factor >= 0 and not math.isclose(factor, 2.0, rel_tol=1e-3)):
+        slopes = (_slope(x, _distance(x), scores, (0, -2, -1)) for x in (added, bias))
+        told = [", ".join(f"{-y:.3g}" for y in x[0].tolist()[:8]) for x in slopes if x is not None]
+        if len(told) == 2:
+            said = f"by head, scores fall by {told[0]} a step, where they should fall by {told[1]}"
+            return "another bias by distance", [Finding("bias-slopes", said)]
+    if fits and math.isclose(factor, -1.0, rel_tol=little):
+        said = "the bias has the wrong sign"
+        return "bias with the wrong sign", [Finding("bias-sign", said)]
     if fits:
-        if math.isclose(factor, -1.0, rel_tol=10 * scores.precision.added):
-            return "bias with the wrong sign", [
-                Finding("bias-sign", where=where, said="the bias has the wrong sign")
-            ]
         text = f"the bias is added {factor:.3g} times"
-        name = "bias-twice" if factor > 1 else "bias-scaled"
-        return text, [Finding(name, where=where, said=text)]
-    order = _order(mine, theirs, 10 * scores.precision.added)
-    if order is not None:
-        said = f"(batch row, head) {order[0]} has the bias of {order[1]}"
-        return "another bias", [Finding("mask-of-other-rows", said, where=where)]
-    return "another bias", [
-        Finding("bias-other", where=where, said="the bias is another than intended")
-    ]
-
-
-def _two_slopes(scores: Attention, mine: Tensor, theirs: Tensor) -> tuple[Tensor, Tensor] | None:
-    """The slopes by distance of two biases, by head; None if one does not fall so."""
-    t, s = mine.shape[-2:]
-    distance = torch.arange(t)[:, None] + (s - t) - torch.arange(s)
-    line = off_rows(distance.to(mine.dtype).expand(mine.shape), scores.compared)
-    size = (line * line).sum((0, -1, -2)).clamp(min=1e-30)
-    found = []
-    for x in (mine, theirs):
-        slope = (x * line).sum((0, -1, -2)) / size
-        if float((x - slope[:, None, None] * line).abs().max()) > 10 * scores.precision.added:
-            return None
-        found.append(-slope)
-    return found[0], found[1]
-
-
-def _slopes(found: Tensor, told: str, where: str) -> list[Finding]:
-    """Whether heads have the slopes of ALiBi in another order, or all the same one."""
-    h = len(found)
-    usual = 2.0 ** (-8 * torch.arange(1, h + 1, dtype=found.dtype) / h)
-    if h < 2 or torch.allclose(found, usual, rtol=1e-3):
-        return []
-    if torch.allclose(found.sort().values, usual.sort().values, rtol=1e-3):
-        said = f"the heads have the slopes of ALiBi in another order: {told}"
-    elif torch.allclose(found, found[:1].expand(h), rtol=1e-3):
-        said = f"all heads have the same slope, {float(found[0]):.3g}: those of ALiBi differ"
-    else:
-        return []
-    return [Finding("bias-slopes", said, "hazard", where)]
-
-
-def _order(
-    mine: Tensor, theirs: Tensor, little: float
-) -> tuple[tuple[int, int], tuple[int, int]] | None:
-    """The first (batch row, head) that has what another should have; None if that is not it."""
-    h = mine.shape[1]
+        return text, [Finding("bias-twice" if factor > 1 else "bias-scaled", text)]
     one, two = mine.flatten(0, 1), theirs.flatten(0, 1)
-    off = (one[:, None] - two).abs().amax((-2, -1))
-    if float(off.min(1).values.max()) > little or float(off.min(0).values.max()) > little:
-        return None
-    wrong = (off.diagonal() > little).nonzero()
-    if not len(wrong):
-        return None
-    i = int(wrong[0])
-    return divmod(i, h), divmod(int(off[i].argmin()), h)
+    off = (one[:, None] - two).abs().amax((-2, -1)) > little
+    wrong = off.diagonal().nonzero()
+    if len(wrong) and not bool(off.all(0).any() | off.all(1).any()):  # each is of some row
+        h, i = mine.shape[1], int(wrong[0])
+        own, other = divmod(i, h), divmod(int(off[i].int().argmin()), h)
+        said = f"(batch row, head) {own} has the bias of {other}"
+        return "another bias", [Finding("mask-of-other-rows", said)]
+    return "another bias", [Finding("bias-other", "the bias is another than intended")]
 
 
-def _slope(added: Tensor, distance: Tensor, scores: Attention) -> Tensor | None:
-    """The slope (b, h) of what was added by a distance (t, s); None if it does not follow it."""
+def _distance(x: Tensor) -> Tensor:
+    """How far each key lies before each query (t, s), where both end together."""
+    t, s = x.shape[-2:]
+    return torch.arange(t)[:, None] + (s - t) - torch.arange(s)
+
+
+def _slope(
+    added: Tensor, distance: Tensor, scores: Attention, over: tuple[int, ...] = (-2, -1)
+) -> Tensor | None:
+    """The slopes (b, h) of what was added by a distance (t, s); None if it does not follow it."""
     rest = off_rows(added, scores.compared)
     line = off_rows(distance.double().expand(added.shape), scores.compared)
-    slope = (rest * line).sum((-1, -2)) / (line * line).sum((-1, -2)).clamp(min=1e-9)
-    off = (rest - slope[..., None, None] * line).abs().max()
-    return slope if float(off) < 10 * scores.precision.added else None
+    slope = (rest * line).sum(over, True) / (line * line).sum(over, True).clamp(min=1e-9)
+    off = float((rest - slope * line).abs().max())
+    return slope[..., 0, 0] if off < 10 * scores.precision.added else None
 
 
-def _by_distance(added: Tensor, scores: Attention, where: str) -> tuple[str, list[Finding]]:
+def _by_distance(added: Tensor, scores: Attention) -> tuple[str, list[Finding]]:
     """A bias in words: by distance, ALiBi with its slopes, or any."""
     t, s = added.shape[-2:]
-    distance = torch.arange(t)[:, None] + (s - t) - torch.arange(s)
+    distance = _distance(added)
     slope = _slope(added, distance, scores)
-    if slope is not None:
-        slopes = ", ".join(f"{x:.3g}" for x in slope[0].tolist()[:4])
-        if float((slope - slope[:1]).abs().max()) > 1e-6:
-            said = f"the slopes by distance of batch row 0, {slopes}, are not those of other rows"
-            return "", [Finding("mask-of-other-rows", said, where=where)]
-        if float(slope.max()) > 1e-6 and float(slope.min()) > -1e-6:
-            return "", [
-                Finding(
-                    "bias-sign",
-                    where=where,
-                    said=f"scores grow with distance, by {slopes} a step: the wrong sign",
-                )
-            ]
-        return f"a bias by distance of slope {slopes} (ALiBi)", _slopes(-slope[0], slopes, where)
-    if t < s and _slope(added, (distance - (s - t)).abs(), scores) is not None:
-        said = f"a bias by distance that counts queries from 0, beside {s - t} keys before them"
-        return "", [Finding("bias-offset-lost", said, where=where)]
-    return "a bias that does not depend on q and k", []
+    if slope is None:
+        if t < s and _slope(added, (distance - (s - t)).abs(), scores) is not None:
+            said = f"a bias by distance that counts queries from 0, beside {s - t} keys before them"
+            return "", [Finding("bias-offset-lost", said)]
+        return "a bias that does not depend on q and k", []
+    slopes = ", ".join(f"{x:.3g}" for x in slope[0].tolist()[:4])
+    if float((slope - slope[:1]).abs().max()) > 1e-6:
+        said = f"the slopes by distance of batch row 0, {slopes}, are not those of other rows"
+        return "", [Finding("mask-of-other-rows", said)]
+    if float(slope.max()) > 1e-6 and float(slope.min()) > -1e-6:
+        said = f"scores grow with distance, by {slopes} a step: the wrong sign"
+        return "", [Finding("bias-sign", said)]
+    found, h = -slope[0], slope.shape[1]
+    usual = 2.0 ** (-8 * torch.arange(1, h + 1, dtype=found.dtype) / h)
+    said = ""
+    if h > 1 and not torch.allclose(found, usual, rtol=1e-3):
+        if torch.allclose(found.sort().values, usual.sort().values, rtol=1e-3):
+            said = f"the heads have the slopes of ALiBi in another order: {slopes}"
+        elif torch.allclose(found, found[:1].expand(h), rtol=1e-3):
+            said = f"all heads have the same slope, {float(found[0]):.3g}: those of ALiBi differ"
+    hazards = [Finding("bias-slopes", said, "hazard")] if said else []
+    return f"a bias by distance of slope {slopes} (ALiBi)", hazards

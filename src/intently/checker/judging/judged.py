@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
-from intently.checker.calling.configured import stated
 from intently.checker.calling.subject import Subject
+from intently.checker.calling.trials import stated
 from intently.checker.judging.biases import added_to
 from intently.checker.judging.intent import (
     Intent,

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from intently.checker.calling.holding import held_by
+from intently.checker.calling.subject import held_by
 from intently.checker.measuring.after import Outcome, Rows, divides, outcome
 from intently.checker.measuring.flow import Operand, inputs_of, operand, whole
 from intently.checker.measuring.run import Run, Seen, memory, named, plainly
@@ -249,6 +249,9 @@ def attentions(run: Run, made: Tensor, batch: int) -> list[Attention]:
             sites = [(sites[0][0], site) for site in merged]
         for seen, site in sites:
             out.append(_measured(run, seen, site, past, made, batch))
+    used = {x.signature for x in out if not x.lost}  # the last of several steps may be in vain
+    for x in out:
+        x.lost &= x.signature not in used
     return out
 
 

@@ -16,7 +16,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from intently.checker.calling.exact import Straight
+from intently.checker.calling.modes import Straight
 from intently.checker.measuring.run import Older, Run
 from intently.checker.measuring.scores import gradient, is_product, value_of
 from intently.observe.trace.graph import CONVOLUTIONS, MOVES, PRODUCTS, Node, View
@@ -191,7 +191,7 @@ def operand(run: Run, value: Tensor, view: View, past: frozenset[Node]) -> Opera
     made = Operand(value, sources, learned)
     if len(sources) == 1 and value.requires_grad:
         with Straight():
-            _read(made, sources[0].held)
+            _read(made, sources[0])
     return made
 
 
@@ -209,8 +209,8 @@ def some(n: int, most: int = MANY) -> list[int]:
     return sorted({round(i * (n - 1) / (most - 1)) for i in range(most)})
 
 
-def _read(made: Operand, held: Tensor | Older) -> None:
-    x, source = whole(made.value), value_of(held)
+def _read(made: Operand, origin: Source) -> None:
+    held, x, source = origin.held, whole(made.value), origin.value
     b, h, n, d = x.shape
     places = [some(b, 3), some(h), some(n)]
     draw = torch.Generator().manual_seed(5)
@@ -243,6 +243,9 @@ def _read(made: Operand, held: Tensor | Older) -> None:
     elif not single:
         apart = int(on.flatten(0, 2).sum(0).max()) == 1
         made.rows = "split" if {*rows} & {*heads} and apart else "mixed"
+    if origin.name and _cut_across(on, counts, rows, origin.node, d):
+        made.rows = "split"
+        return
     if not single:
         return
     number = torch.zeros(known.shape, dtype=torch.long)
@@ -263,6 +266,22 @@ def _read(made: Operand, held: Tensor | Older) -> None:
         at = tuple(known[:, j].nonzero()[0].tolist())
         made.reads.append(_any_of(on[at[0], j, at[1]], rest))
     _mapped(made, x, held, rest)
+
+
+def _cut_across(on: Tensor, counts: Tensor, rows: Sequence[int], node: Node, d: int) -> bool:
+    """Whether rows are cut from what a layer made across its positions.
+
+    Then each row is a part of the channels of one position after another, or has its numbers from
+    several positions, and from each of them only a part of the channels.
+    """
+    channel = 1 if node.name in CONVOLUTIONS else on.ndim - 4
+    one = on[:, :1]
+    if channel in rows and len(rows) > 1:
+        return int(one.flatten(0, 2).sum(0).max()) == 1
+    full = one.flatten(3).sum(-1) == d
+    part = counts[:, :1, :, channel] < on.shape[3 + channel]
+    others = [i for i in range(on.ndim - 3) if i != channel and i not in rows]
+    return any(bool((full & part & (counts[:, :1, :, i] > 1)).all()) for i in others)
 
 
 def _varies(reads: Tensor, known: Tensor, side: int) -> bool:

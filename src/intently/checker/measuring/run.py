@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from intently.checker.calling.holding import less_precise
+from intently.checker.calling.subject import less_precise
 from intently.core import kernels
 from intently.observe.trace.follow import Trace
 from intently.observe.trace.graph import COPIES, PRODUCTS, SOFTMAX, Node, View

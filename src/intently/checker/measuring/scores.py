@@ -169,8 +169,10 @@ def _to_scores(
         if step is None:
             return None
         view, groups = step
-    soft = None if in_sum else (view, groups)
-    if node.name in SOFTMAX or node.name == "_log_softmax":
+    logs = node.name in ("sub", "_log_softmax")  # of weights
+    soft = None if in_sum or logs else (view, groups)
+    less_sum = node is normal.node and node.name == "sub"  # z less the logarithm of its sum
+    if node.name in SOFTMAX or node.name == "_log_softmax" or less_sum:
         if not isinstance(node.args[0], View):
             return None
         lines = _lines(node, node.args[0], groups, None)

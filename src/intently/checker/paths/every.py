@@ -17,18 +17,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from intently.checker.calling.fewer import OF_PADDING, without_context, without_masks
-from intently.checker.calling.raising import raised
-from intently.checker.calling.subject import Subject
-from intently.checker.comparing.likeness import Inside, in_one, parted
-from intently.checker.comparing.side_by_side import with_matrices
+from intently.checker.calling.subject import Subject, raised
+from intently.checker.calling.understanding import OF_PADDING, without_context, without_masks
+from intently.checker.comparing.likeness import Inside, in_one, parted, with_matrices
 from intently.checker.examined import Examination
-from intently.checker.paths.generating import beams
 from intently.checker.paths.stepping import differences, stepped
 from intently.checker.properties.back_ends import autocast, kernels
 from intently.checker.properties.derivatives import gradients, gradients_apart
-from intently.checker.properties.dropping import without_dropout
-from intently.checker.properties.trial import Property, Trial, first_place, part
+from intently.checker.properties.trial import Property, Trial, first_place, named, part
+from intently.checker.properties.wiring import WithoutDropout
 from intently.checker.report.finding import Finding
 
 Same = Mapping[str, Any] | Callable[[Any], Any]
@@ -44,6 +41,8 @@ HELD |= {"sink": "sinks", "mask-missing": "mask", "mask-other": "mask", "padding
 HELD |= {x: "bias" for x in ("bias-missing", "bias-other", "bias-slopes", "bias-scaled")}
 """What a path lacks, by the name of the finding."""
 
+SYMPTOMS = {"a cache": "cached-step-differs", "a setting": "setting-matters"}
+"""What is wrong with a kind of path, where nothing inside tells more."""
 RANDOM = "two equal calls differ"
 PLAIN = (Tensor, bool, int, float, str, type(None), torch.dtype)
 """Types of inputs that no call changes."""
@@ -73,7 +72,7 @@ def compared(
             steps.append(held.holds is True)
         yield held, found
     if steps:
-        yield from beams(trial, all(steps))
+        yield from _beams(trial, all(steps))
     yield from _with_fewer(trial, whole, inside, told)
 
 
@@ -109,68 +108,61 @@ def _one(
         with torch.no_grad():
             y = trial.read(path.subject.output())
     except Exception as error:  # whatever the code does on this path
-        said = f"raises {raised(error)}"
-        return Property(path.said, None, said), []
-    off, same = part(y, trial.first), path.most or 10 * trial.same
+        return Property(path.said, None, f"raises {raised(error)}"), []
+    off, same, cached = part(y, trial.first), path.most or 10 * trial.same, path.kind == "a cache"
     with torch.no_grad():
         left = _again(path, trial, y)
-    if left == RANDOM:
-        return Property(path.said, None, left), []
     if left:
-        return Property(path.said, False, left), [Finding("state-left", left)]
+        found = [] if left == RANDOM else [Finding("state-left", left)]
+        return Property(path.said, False if found else None, left), found
     if off <= same:
         one = None if path.most else gradients_apart(path.subject, trial)
         if one is None:
             return Property(path.said, True), []
-        kind = "hazard" if path.kind == "a cache" else one.kind
+        kind = "hazard" if cached else one.kind
         one = replace(one, said=f"{path.said}, {one.said}", kind=kind)
         return Property(path.said, False, one.said), [one]
-    at = first_place(trial, y, same)
-    said = f"{path.said}, the output differs by {off:.2g}{at}"
-    symptom = {"a cache": "cached-step-differs", "a setting": "setting-matters"}.get(
-        path.kind, "paths-differ"
-    )
-    held = Property(path.said, False, said)
+    said = f"{path.said}, the output differs by {off:.2g}{first_place(trial, y, same)}"
     found: list[Finding] = []
     with suppress(Exception):  # what cannot be followed inside is still wrong outside
         other = inside(path.subject)
-        found = _apart(path, other, whole, same)
-        found = [replace(f, said=f"{path.said}: {f.said}") for f in found]
+        found = [
+            replace(f, said=f"{path.said}: {f.said}") for f in _apart(path, other, whole, same)
+        ]
         found = with_matrices(found, in_one(other, whole), whole)
-    if path.kind == "a cache" and not any(name.startswith("gradient") for name, _ in told):
-        more = gradients(replace(trial, subject=path.subject, first=y)).findings
-        found += [replace(f, said=f"{path.said}, {f.said}", kind="hazard") for f in more]
+    if cached and not any(name.startswith("gradient") for name, _ in told):
+        more = named("gradients", gradients(replace(trial, subject=path.subject, first=y)))
+        found += [replace(f, said=f"{path.said}, {f.said}", kind="hazard") for f in more.findings]
     if path.most and not found and off < 4 * path.most:
         return Property(path.said, None, f"{said}, which may be rounding"), []
-    return held, found or [Finding(symptom, said)]
+    return Property(path.said, False, said), found or [
+        Finding(SYMPTOMS.get(path.kind, "paths-differ"), said)
+    ]
 
 
 def _apart(path: Path, other: Examination, whole: Examination, same: float) -> list[Finding]:
-    """What differs inside on a path, by name."""
+    """What differs inside on a path, by name, and by what the path lacks."""
+    if path.kind == "a cache" or len(other.attentions) > len(whole.attentions):
+        return differences(other, whole, same)
     plain = {(f.name, f.where) for f in whole.findings}
     wrong = [f for f in other.findings if f.kind == "mistake" and (f.name, f.where) not in plain]
-    steps = len(other.attentions) > len(whole.attentions)
-    if path.kind == "a cache" or steps:
-        return differences(other, whole, same)
-    if path.kind == "a setting" and wrong:
-        return [in_one_path(f) for f in wrong]
-    return [in_one_path(f) for f in parted(other, whole, same)]
+    found = wrong if path.kind == "a setting" else []
+    return [in_one_path(f) for f in found or parted(other, whole, same)]
 
 
 def _again(path: Path, trial: Trial, y: Tensor) -> str:
     """What is wrong if a path is taken again, in words; "" if it gives the same."""
-    off = part(trial.read(path.subject.output()), y)
-    if off > 10 * trial.same:
-        if path.kind == "training" or _random(path.subject, 10 * trial.same):
-            return RANDOM
-        if any(not isinstance(x, PLAIN) for x in path.subject.inputs.values()):
+    subject, same = path.subject, 10 * trial.same
+    off = part(trial.read(subject.output()), y)
+    if off > same:
+        passed = any(not isinstance(x, PLAIN) for x in subject.inputs.values())
+        if path.kind == "training" or _random(subject, same) or passed:
             return RANDOM  # a cache that was passed, say, goes on
         return f"{path.said}, the second call differs by {off:.2g}: state is left behind"
     off = part(trial.read(trial.output()), trial.first)
-    if off > 10 * trial.same and path.kind != "training":
-        return (
-            f"after a call {path.said}, the plain call differs by {off:.2g}: state is left behind"
-        )
+    if off > same and path.kind != "training":
+        said = f"after a call {path.said}, the plain call differs by {off:.2g}"
+        return f"{said}: state is left behind"
     return ""
 
 
@@ -186,8 +178,8 @@ def _random(subject: Subject, same: float) -> bool:
 
 def in_one_path(found: Finding) -> Finding:
     """A finding of one path only, by what that path lacks."""
-    held = HELD.get(found.name)
-    return replace(found, name=f"{held}-in-one-path") if held else found
+    lacks = HELD.get(found.name)
+    return replace(found, name=f"{lacks}-in-one-path") if lacks else found
 
 
 # --- the paths ----------------------------------------------------------------------------------
@@ -195,10 +187,9 @@ def in_one_path(found: Finding) -> Finding:
 
 def _paths(whole: Examination, trial: Trial, same: Sequence[Same]) -> Iterator[Path]:
     subject = whole.subject
-    for change in same:
-        if callable(change):
-            call = change(subject.call)
-            yield Path(f"after {_called(change)}", replace(subject, call=call), "a setting")
+    for change in (x for x in same if callable(x)):
+        other = replace(subject, call=change(subject.call))
+        yield Path(f"after {_called(change)}", other, "a setting")
     settings = [x for x in same if not callable(x)]
     for setting in settings:
         said = "with " + ", ".join(f"{n}={_brief(v)}" for n, v in setting.items())
@@ -206,8 +197,8 @@ def _paths(whole: Examination, trial: Trial, same: Sequence[Same]) -> Iterator[P
     stated = {n for setting in settings for n in setting}
     for name, value in _asking(subject):
         if name not in stated:
-            inputs = {**subject.inputs, name: value}
-            yield Path(f"with {name}={value}", replace(subject, inputs=inputs), "weights")
+            other = replace(subject, inputs={**subject.inputs, name: value})
+            yield Path(f"with {name}={value}", other, "weights")
     for said, other in kernels(subject, whole):
         yield Path(said, other, "a kernel")
     cast = autocast(trial)
@@ -238,12 +229,9 @@ def _asking(subject: Subject) -> Iterator[tuple[str, bool]]:
     """Arguments of a module that ask for weights, with the other value than their default."""
     if subject.module is None or subject.positional:
         return
-    try:
+    with suppress(TypeError, ValueError):
         parameters = inspect.signature(subject.module.forward).parameters
-    except (TypeError, ValueError):
-        return
-    for name in RETURNS:
-        if name in parameters and name not in subject.inputs:
+        for name in (n for n in RETURNS if n in parameters and n not in subject.inputs):
             default = parameters[name].default
             if isinstance(default, bool) or default is None:
                 yield name, not default
@@ -262,7 +250,45 @@ def _training(subject: Subject) -> Subject | None:
         return None
 
     def call(*args: Any, **given: Any) -> Any:
-        with without_dropout():
+        with WithoutDropout():
             return made(*args, **given)
 
     return replace(subject, call=call, owner=made, module=None)
+
+
+# --- beam search: the cache has to follow the beams ----------------------------------------------
+
+BEAMS, STEPS = 3, 4
+
+
+def _beams(trial: Trial, steps_hold: bool) -> Iterator[tuple[Property, list[Finding]]]:
+    """A beam search finds sequences of the same scores with a cache as without.
+
+    Where the steps of the cache are right, what is wrong is how its rows follow the beams.
+    """
+    name, subject = "beam search with a cache", trial.subject
+    module: Any = subject.module
+    options = {"num_beams": BEAMS, "num_return_sequences": BEAMS, "do_sample": False}
+    options |= {"max_new_tokens": STEPS, "min_new_tokens": STEPS, "output_scores": True}
+
+    def scores(use_cache: bool, **given: Any) -> Tensor:
+        given |= {**options, "use_cache": use_cache, "return_dict_in_generate": True}
+        return module.generate(**given).sequences_scores
+
+    try:
+        if subject.call is not module or not module.can_generate():
+            return
+        with torch.no_grad():
+            made = (replace(subject, call=partial(scores, x)).output() for x in (True, False))
+            cached, plain = made
+    except Exception:  # models that do not generate, or not from these inputs
+        return
+    if cached.shape != plain.shape:
+        return
+    off = float(((cached - plain).abs() / plain.abs().clamp(min=1e-6)).max())
+    if off <= 10 * trial.same:
+        yield Property(name, True), []
+        return
+    said = f"the scores of {BEAMS} beams after {STEPS} steps differ by {off:.2g} from those without"
+    found = Finding("cache-rows-exchanged" if steps_hold else "cached-step-differs", said)
+    yield Property(name, False, said), [found]

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as tree
 
-from intently.checker.calling.changes import another
 from intently.checker.calling.naming import parameters_named
-from intently.checker.calling.subject import Subject, output_of
+from intently.checker.calling.subject import Subject, another, output_of
 from intently.checker.comparing.likeness import joined, pair
 from intently.checker.examined import Examination
 from intently.checker.judging.intent import Intent
 from intently.checker.judging.judged import Judged
 from intently.checker.judging.masks import counterexample
 from intently.checker.judging.sides import about
+from intently.checker.measuring.run import Run
 from intently.checker.paths.slots import misread
-from intently.checker.report.finding import Finding
+from intently.checker.report.finding import Finding, merged
 
 PROJECTIONS = ("projection", "weight-transposed")
 """How the names of findings begin that other inputs of an attention bring about."""
@@ -40,39 +43,46 @@ def stepped(subject: Subject, pieces: tuple[int, ...]) -> Subject | None:
     if len(subject.of("x", "ids")) != 1:
         return None
     whole = subject.of("x", "ids")[0]
+    stops = list(accumulate(pieces))
     start = next((n for n in STARTS if type(subject.inputs.get(n)) is int), None)
     if start is not None and subject.inputs[start] == 0 and _keeps(subject):
-        return replace(subject, call=_from_positions(subject, whole, start, pieces))
+
+        def at_positions(**given: Any) -> Tensor:
+            x = given[whole]
+            calls = ({whole: x[:, i:j], start: i} for i, j in zip([0, *stops], stops))
+            return torch.cat([output_of(subject.call(**{**given, **y})) for y in calls], 1)
+
+        return replace(subject, call=at_positions)
     name = _cache_name(subject)
     if name is None or subject.inputs.get(name) is not None:
         return None
-
-    def call(**given: Any) -> Tensor:
-        x, past, out = given.pop(whole), None, []
-        own = {m: y for m, y in given.items() if _goes_on(subject, m)}
-        start = 0
-        for n in pieces:
-            known = {m: _so_far(y, start, start + n, x.shape[1]) for m, y in own.items()}
-            known = {m: known.get(m, y) for m, y in given.items()}
-            piece = {**known, whole: x[:, start : start + n], name: past}
-            made = subject.call(**piece)
-            out.append(output_of(made))
-            past = cache_of(made)
-            start += n
-        return torch.cat(out, 1)
-
-    for asked in ({}, {_asks(subject): True}):
+    asks = next((n for n in ASKING if n in parameters_named(subject.owner)), "")
+    for asked in ({}, {asks: True}) if asks else ({},):
         subject = replace(subject, inputs={**subject.inputs, **asked})
         try:
             with torch.no_grad():
                 ran = subject.raw(**{name: None})
         except Exception:
             return None
-        if cache_of(ran) is not None:
+        if _cache_of(ran) is not None:
+            call = partial(_with_cache, subject, whole, name, stops)
             return replace(subject, call=call, positional=False)
-        if not _asks(subject):
-            break
     return None
+
+
+def _with_cache(
+    subject: Subject, whole: str, name: str, stops: Sequence[int], **given: Any
+) -> Tensor:
+    """The output of calls on pieces of the input, each with the cache of the last."""
+    x, past, out = given.pop(whole), None, []
+    for i, j in zip([0, *stops], stops):
+        piece = {
+            n: _so_far(y, i, j, x.shape[1]) if _goes_on(subject, n) else y for n, y in given.items()
+        }
+        made = subject.call(**{**piece, whole: x[:, i:j], name: past})
+        out.append(output_of(made))
+        past = _cache_of(made)
+    return torch.cat(out, 1)
 
 
 def _keeps(subject: Subject) -> bool:
@@ -87,34 +97,12 @@ def _keeps(subject: Subject) -> bool:
     return not all(map(torch.equal, held, before))
 
 
-def _from_positions(
-    subject: Subject, whole: str, start: str, pieces: tuple[int, ...]
-) -> Callable[..., Tensor]:
-    def call(**given: Any) -> Tensor:
-        out, at = [], 0
-        for n in pieces:
-            made = subject.call(**{**given, whole: given[whole][:, at : at + n], start: at})
-            out.append(output_of(made))
-            at += n
-        return torch.cat(out, 1)
-
-    return call
-
-
-def _asks(subject: Subject) -> str:
-    """The argument that asks for the cache, "" if there is none."""
-    return next((n for n in ASKING if n in parameters_named(subject.owner)), "")
-
-
 def _goes_on(subject: Subject, name: str) -> bool:
     """Whether an input is as long as the text so far: not the context, nor its mask."""
-    if subject.roles.get(name) == "context":
-        return False
-    return (
-        not subject.of("context")
-        or subject.roles.get(name) != "mask"
-        or "self" in about(subject, name)
-    )
+    role = subject.roles.get(name)
+    if not subject.of("context") or role not in ("context", "mask"):
+        return True
+    return role == "mask" and "self" in about(subject, name)
 
 
 def _so_far(x: Any, start: int, stop: int, t: int) -> Any:
@@ -125,15 +113,14 @@ def _so_far(x: Any, start: int, stop: int, t: int) -> Any:
     return x[..., start:stop, :] if x.ndim > 2 and x.shape[-2] == t else x
 
 
-def cache_of(out: Any) -> Any:
+def _cache_of(out: Any) -> Any:
     """What a call returns for the next one, None if nothing."""
+    held: Sequence[Any] = ()
     if isinstance(out, Mapping) or hasattr(out, "past_key_values"):
-        held = getattr(out, "past_key_values", None)
-        return held if _is_cache(held) else None
-    if isinstance(out, (list, tuple)) and len(out) > 1:
-        rest = out[1:]
-        return next((x for x in rest if _is_cache(x)), None)
-    return None
+        held = (getattr(out, "past_key_values", None),)
+    elif isinstance(out, (list, tuple)):
+        held = out[1:]
+    return next((x for x in held if _is_cache(x)), None)
 
 
 def _is_cache(x: Any) -> bool:
@@ -146,41 +133,32 @@ def _is_cache(x: Any) -> bool:
 
 
 def _cache_name(subject: Subject) -> str | None:
-    said = next((n for n, meaning in subject.meanings.items() if meaning == "past"), None)
-    if said is not None:
-        return said
-    target: Callable[..., Any] = subject.call
-    if subject.module is not None and subject.call is subject.module:
-        target = subject.module.forward
-    try:
-        names = inspect.signature(target).parameters
-    except (TypeError, ValueError):
-        return None
-    return next((n for n in CACHES if n in names), None)
+    """The argument that takes the cache."""
+    said = [n for n, meaning in subject.meanings.items() if meaning == "past"]
+    with suppress(TypeError, ValueError):
+        module = subject.module if subject.call is subject.module else None
+        target = subject.call if module is None else module.forward
+        said += [n for n in CACHES if n in inspect.signature(target).parameters]
+    return said[0] if said else None
 
 
 # --- what goes wrong in steps -------------------------------------------------------------------
 
 
-def held_wrongly(steps: Examination, whole: Examination) -> list[Finding]:
-    """What caches and positions of steps get wrong, as the products inside read it."""
+def differences(steps: Examination, whole: Examination, same: float) -> list[Finding]:
+    """Differences of cached steps from the whole pass, by the names of what caches get wrong.
+
+    What the products inside read tells first; what it explains is not said again.
+    """
     if _mixed(steps, whole):
         said = "keys or values come from the cache of another layer"
         return [Finding("cache-layers-exchanged", said)]
     found = list(misread(steps, whole))
-    if _first_embedding(steps, whole):
+    moved = _first_embedding(steps, whole)
+    if moved:
         said = "steps after the first get the positions of the first"
         found.append(Finding("position-offset-lost", said))
-    return found
-
-
-def differences(steps: Examination, whole: Examination, same: float) -> list[Finding]:
-    """Differences of cached steps from the whole pass, by the names of what caches get wrong."""
-    found = held_wrongly(steps, whole)
     told = {f.where for f in found}
-    if any(f.name == "cache-layers-exchanged" for f in found):
-        return found
-    moved = any(f.name == "position-offset-lost" for f in found)
     for b in whole.attentions:
         calls = [x for x in steps.attentions if x.where == b.where]
         if not calls or b.where in told:
@@ -190,21 +168,13 @@ def differences(steps: Examination, whole: Examination, same: float) -> list[Fin
         if mine.shape == theirs.shape and not torch.equal(mine, theirs):
             found += _masked(a, b, [x.attention.weights.shape[-2] for x in calls])
             continue
-        late = (x for x in calls if x.attention.weights.shape[-1] > 1)
-        for one in late:
-            for f in one.findings:
-                if f.kind == "mistake" and f.name not in {x.name for x in b.findings}:
-                    found.append(f)
-            break
-        for f in pair(a, b, steps, whole, same, first=False):
-            if not (moved and f.name.startswith(PROJECTIONS)):
-                found.append(_in_steps(f))
-    return merged_once(found)
-
-
-def merged_once(found: list[Finding]) -> list[Finding]:
-    """Each finding once for each place."""
-    return list({(f.name, f.where): f for f in reversed(found)}.values())[::-1]
+        known = {f.name for f in b.findings}
+        late = next((x for x in calls if x.attention.weights.shape[-1] > 1), None)
+        new = late.findings if late is not None else ()
+        found += [f for f in new if f.kind == "mistake" and f.name not in known]
+        apart = pair(a, b, steps, whole, same, first=False)
+        found += [_in_steps(f) for f in apart if not (moved and f.name.startswith(PROJECTIONS))]
+    return list(merged(found))
 
 
 def _masked(a: Judged, b: Judged, calls: Sequence[int]) -> list[Finding]:
@@ -237,45 +207,46 @@ def _in_steps(f: Finding) -> Finding:
 
 def _restarted(intent: Intent, calls: Sequence[int]) -> Tensor:
     """Which keys are seen if the causal mask of each step begins at key 0."""
-    out = torch.ones(intent.sizes, dtype=torch.bool)
-    for part in intent.parts:
-        if part.padding:
-            out = out & part.allowed
     rows = torch.cat([torch.arange(n) for n in calls])
-    return out & (torch.arange(out.shape[-1]) <= rows[:, None])
+    out = (torch.arange(intent.sizes[-1]) <= rows[:, None]).expand(intent.sizes)
+    for part in (x for x in intent.parts if x.padding):
+        out = out & part.allowed
+    return out
 
 
 def _mixed(steps: Examination, whole: Examination) -> bool:
     """Whether an attention of the steps has keys of projections that belong to another layer."""
-    layers = {
-        x.where: {s.name for o in (x.attention.k, x.attention.v) if o for s in o.sources}
-        for x in whole.attentions
-    }
+    layers = {x.where: _projections(x) for x in whole.attentions}
+    every = set[str]().union(*layers.values())
     for x in steps.attentions:
-        own = {s.name for o in (x.attention.k, x.attention.v) if o for s in o.sources}
-        known = layers.get(x.where, own)
-        if len(own) > 1 and not own <= known and own & {n for y in layers.values() for n in y}:
+        own = _projections(x)
+        if len(own) > 1 and not own <= layers.get(x.where, own) and own & every:
             return True
     return False
+
+
+def _projections(x: Judged) -> set[str]:
+    """The names of what the keys and values of an attention are made of."""
+    return {s.name for o in (x.attention.k, x.attention.v) if o for s in o.sources}
 
 
 def _first_embedding(steps: Examination, whole: Examination) -> bool:
     """Whether the steps read other rows of an embedding than the whole pass."""
     if steps.run is None or whole.run is None:
         return False
-    made: list[dict[str, list[Tensor]]] = []
-    for run in (steps.run, whole.run):
-        found: dict[str, list[Tensor]] = {}
-        for node, x in run.results.items():
-            if node.name == "embedding" and x.ndim > 1:
-                names = [n for _, v in node.views if (n := run.name_of(v))]
-                found.setdefault(names[0] if names else "", []).append(x.detach())
-        made.append(found)
-    for name, (first, *more) in made[1].items():
-        parts = [x for x in made[0].get(name, []) if x.ndim == first.ndim]
-        if more or not parts:
-            continue
-        together = torch.cat(parts, -2)
-        if together.shape != first.shape or not torch.equal(together, first):
+    read = _embedded(steps.run)
+    for name, (first, *more) in _embedded(whole.run).items():
+        parts = [x for x in read.get(name, []) if x.ndim == first.ndim]
+        if parts and not more and not torch.equal(torch.cat(parts, -2), first):
             return True
     return False
+
+
+def _embedded(run: Run) -> dict[str, list[Tensor]]:
+    """What embeddings give in a run, by the names of their weights."""
+    found: dict[str, list[Tensor]] = {}
+    for node, x in run.results.items():
+        if node.name == "embedding" and x.ndim > 1:
+            names = [n for _, v in node.views if (n := run.name_of(v))]
+            found.setdefault(names[0] if names else "", []).append(x.detach())
+    return found

@@ -19,7 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from intently.checker.calling.subject import Subject
 from intently.checker.examined import Examination
 from intently.checker.precision import HALF
-from intently.checker.properties.shorter import rounded, shortened
+from intently.checker.properties.numbers import rounded, shortened
 from intently.checker.properties.trial import Trial, part
 
 SAME = 1e-2
@@ -90,16 +90,13 @@ def _without_fast_path() -> Iterator[None]:
 @contextmanager
 def _with_implementation(module: nn.Module, name: str) -> Iterator[None]:
     """Every configuration of a model of transformers asks for another attention function."""
-    every: dict[int, Any] = {
-        id(x): x for m in module.modules() if (x := getattr(m, "config", None))
-    }
-    known = [(x, getattr(x, "_attn_implementation", None)) for x in every.values()]
+    configs = {id(c): c for m in module.modules() if (c := getattr(m, "config", None))}.values()
+    known = [(c, c._attn_implementation) for c in configs if hasattr(c, "_attn_implementation")]
+    known = [(c, before) for c, before in known if before in OTHER]
     try:
-        for config, before in known:
-            if before in OTHER:
-                config._attn_implementation = name
+        for config, _ in known:
+            config._attn_implementation = name
         yield
     finally:
         for config, before in known:
-            if before in OTHER:
-                config._attn_implementation = before
+            config._attn_implementation = before

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from intently.checker.calling.subject import Subject
 from intently.checker.examined import Examination
-from intently.checker.properties.axes import nobodys
+from intently.checker.judging.sides import about
 from intently.checker.report.finding import Finding
 
 
@@ -22,6 +22,20 @@ class Property:
     holds: bool | None
     said: str = ""
     findings: tuple[Finding, ...] = ()
+
+
+Outcome = Property | Finding | str | bool | None
+"""What came of a trial: a finding, whether it holds, or why that cannot be told."""
+
+
+def named(name: str, outcome: Outcome) -> Property:
+    """The property of that name which came out so."""
+    if isinstance(outcome, Finding):
+        at = f"; first in `{outcome.where}`" if outcome.where else ""
+        return Property(name, False, outcome.said + at, (outcome,))
+    if isinstance(outcome, str):
+        return Property(name, None, outcome)
+    return outcome if isinstance(outcome, Property) else Property(name, outcome)
 
 
 class NotToldError(Exception):
@@ -57,7 +71,12 @@ class Trial:
         """An output, but for those at padding, which nobody reads: they are as in the first."""
         if y.ndim != 3 or y.shape != self.first.shape:
             return y
-        unseen = nobodys(self.subject, y)
+        unseen = torch.zeros_like(y, dtype=torch.bool)
+        for name, x in meant(self.subject, "attend", "ignore", "lengths"):
+            if self.subject.main in padded_by(self.subject, name) or self.subject.of("q"):
+                real = real_keys(self.subject, name, x)
+                if real is not None and real.shape == y.shape[:2]:
+                    unseen = unseen | ~real[..., None]
         for one in self.whole.attentions:
             seen = one.attention.shown
             if one.side == "self" and seen.shape[::2] == y.shape[:2] == (len(seen), seen.shape[-1]):
@@ -65,12 +84,42 @@ class Trial:
         return torch.where(unseen, self.first, y)
 
 
+def meant(subject: Subject, *meanings: str) -> list[tuple[str, Tensor]]:
+    """The tensors among the inputs that have one of these meanings, with their names."""
+    given = ((n, subject.inputs.get(n)) for n, m in subject.meanings.items() if m in meanings)
+    return [(n, x) for n, x in given if isinstance(x, Tensor)]
+
+
+def leaves(subject: Subject) -> dict[str, Tensor]:
+    """Copies of the inputs of numbers, to ask gradients of."""
+    floats = {n: x for n in subject.contents if (x := subject.inputs[n]).is_floating_point()}
+    return {n: x.detach().clone().requires_grad_() for n, x in floats.items()}
+
+
+def padded_by(subject: Subject, name: str) -> list[str]:
+    """The inputs that a mask of padding may be about."""
+    where = about(subject, name)
+    beside = subject.of("context", "k", "v") if where != {"self"} else []
+    return beside + [n for n in subject.of("x", "ids") if "self" in where or not beside]
+
+
+def real_keys(subject: Subject, name: str, mask: Tensor) -> Tensor | None:
+    """Which keys (b, s) of a padding mask are no padding; None if it is another mask."""
+    meaning = subject.meanings[name]
+    if meaning == "lengths":
+        x = subject.inputs[subject.of("context", "k", "x", "ids")[0]]
+        return torch.arange(x.shape[1]) < mask[:, None]
+    real = mask != 0 if meaning == "attend" else mask == 0
+    if real.ndim == 4 and real.shape[-2] == 1:
+        real = real[:, 0, 0]
+    return real if real.ndim == 2 and real.shape[0] == subject.batch else None
+
+
 def difference(a: Tensor, b: Tensor) -> Tensor:
     """Where two outputs differ, relative to the largest entry; NaN differs from all but NaN."""
     size = b.detach().abs().nan_to_num(0.0).amax().clamp(min=1e-12)
     off = ((a - b).abs() / size).detach()
-    off = torch.where(a.isnan() & b.isnan(), torch.zeros_like(off), off)
-    return off.nan_to_num(torch.inf)
+    return off.masked_fill(a.isnan() & b.isnan(), 0.0).nan_to_num(torch.inf)
 
 
 def part(a: Tensor, b: Tensor) -> float:
@@ -86,9 +135,3 @@ def first_place(trial: Trial, y: Tensor, same: float) -> str:
         return ""
     row, i = (off > same).any(-1).nonzero()[0].tolist()
     return f", first at position {i} of row {row}"
-
-
-def broken(name: str, said: str, finding: str, where: str = "") -> Property:
-    """A property that does not hold, with its finding and the module where it breaks first."""
-    at = f"; first in `{where}`" if where else ""
-    return Property(name, False, said + at, (Finding(finding, said, where=where),))

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from intently.checker.calling.changes import another, changed_at
+from intently.checker.calling.subject import Subject, another, changed_at
 from intently.checker.measuring.by_values import measured
-from intently.checker.properties.dropping import without_dropout
-from intently.checker.properties.trial import Property, Trial, broken, difference, part
+from intently.checker.properties.trial import Outcome, Trial, difference, meant, part
 from intently.checker.report.finding import Finding
 
+DRAWS = frozenset(f"aten::{x}" for x in ("rand", "rand_like", "uniform_", "randn", "randn_like"))
 
-def inputs_used(trial: Trial) -> Property:
+
+def inputs_used(trial: Trial) -> Outcome:
     """Every input has an effect on the output."""
     subject = trial.subject
     for name in subject.of("q", "k", "v", "x", "context"):
@@ -26,92 +29,93 @@ def inputs_used(trial: Trial) -> Property:
         if part(trial.output(**{name: other}), trial.first) > trial.same:
             continue
         said = f"the output does not depend on {name}"
-        keys = [x.attention.inputs.get("k", frozenset()) for x in trial.whole.attentions]
-        ignored = subject.roles[name] == "context" and keys and all(name not in k for k in keys)
-        if ignored and all(k for k in keys):
-            return broken("inputs used", said, "cross-ignores-context")
-        return Property("inputs used", None, said)
-    return Property("inputs used", True)
+        keys = [x.attention.inputs.get("k") for x in trial.whole.attentions]
+        ignored = subject.roles[name] == "context" and all(k and name not in k for k in keys)
+        return Finding("cross-ignores-context", said) if ignored and keys else said
+    return True
 
 
-def left_padding(trial: Trial) -> Property:
+def left_padding(trial: Trial) -> Outcome:
     """A text is the same with padding before it."""
-    subject = trial.subject
-    name = next((n for n, m in subject.meanings.items() if m in ("attend", "ignore")), None)
-    mask = subject.inputs.get(name) if name is not None else None
-    main = subject.main
-    x = subject.inputs[main]
-    axis = subject.time(main)
-    if name is None or not isinstance(mask, Tensor) or mask.shape != x.shape[:2] or axis != 1:
-        return Property("padding on the left", None, "no padding mask")
+    subject, rows = trial.subject, trial.whole.rows
+    x = subject.inputs[subject.main]
+    name, mask = next(iter(meant(subject, "attend", "ignore")), ("", x))
+    if not name or mask.shape != x.shape[:2] or subject.time(subject.main) != 1:
+        return "no padding mask"
     t = x.shape[1]
     if t < 4 or len(subject.of("x", "q", "k", "ids", "context")) > 1:
-        return Property("padding on the left", None)
-    real = mask.new_ones(()) if subject.meanings[name] == "attend" else mask.new_zeros(())
-    whole = real.expand(mask.shape).clone()
-    padded = whole.clone()
-    padded[:, :2] = 1 - real if mask.dtype != torch.bool else ~real
-    alone = trial.output(**{main: x[:, : t - 2], name: whole[:, : t - 2]})
-    after = trial.output(**{main: torch.cat([x[:, -2:], x[:, : t - 2]], 1), name: padded})
-    rows = trial.whole.rows
+        return None
+    whole = torch.full_like(mask, subject.meanings[name] == "attend")
+    padded = torch.cat([whole[:, :2] == 0, whole[:, 2:]], 1).to(mask.dtype)
+    alone = trial.output(**{subject.main: x[:, :-2], name: whole[:, :-2]})
+    after = trial.output(**{subject.main: torch.cat([x[:, -2:], x[:, :-2]], 1), name: padded})
     if rows is None or (rows.batch, rows.time) != (0, (1,)) or after.shape[1] != t:
-        return Property("padding on the left", None)
+        return None
     if bool(alone.isnan().any() | after[:, 2:].isnan().all()):
-        return Property("padding on the left", None, "it gives NaN")
+        return "it gives NaN"
     off = float(difference(after[:, 2:], alone).amax())
-    if off <= 10 * trial.same:
-        return Property("padding on the left", True)
     said = f"with two steps of padding before it, a text gives outputs that differ by {off:.2g}"
-    found = Finding("left-padding-positions", said, "hazard")
-    return Property("padding on the left", False, said, (found,))
+    return Finding("left-padding-positions", said, "hazard") if off > 10 * trial.same else True
 
 
-def nothing_later_in_training(trial: Trial) -> Property:
+def nothing_later_in_training(trial: Trial) -> Outcome:
     """Under a causal mask, statistics over positions leak in training, too."""
-    subject = trial.subject
-    norms = nn.modules.batchnorm._BatchNorm
-    name = "causal in training"
+    subject, norms = trial.subject, nn.modules.batchnorm._BatchNorm
     if not trial.causal or subject.module is None or len(subject.of("x", "ids")) != 1:
-        return Property(name, None)
+        return None
     if not any(isinstance(m, norms) for m in subject.module.modules()):
-        return Property(name, None)
-    training = copy.deepcopy(subject.module).train()
-    made = replace(subject, call=training, owner=training, module=training)
-    main = subject.main
-    x = subject.inputs[main]
-    changed = changed_at(x, subject.time(main), -1)
-    with without_dropout():
-        one, two = (trial.by_position(made.output(**{main: y})) for y in (x, changed))
+        return None
+    x, made = subject.inputs[subject.main], _training(subject, subject.module)
+    changed = changed_at(x, subject.time(subject.main), -1)
+    with WithoutDropout():
+        one, two = (trial.by_position(made.output(**{subject.main: y})) for y in (x, changed))
     off = float(difference(two, one)[:, 0].amax())
-    if off <= 10 * trial.same:
-        return Property(name, True)
     said = f"in training, output 0 changes by {off:.2g} with the last input: a normalisation"
-    return broken(name, f"{said} runs over positions", "leak-later")
+    return Finding("leak-later", f"{said} runs over positions") if off > 10 * trial.same else True
 
 
-def dropout_placed(trial: Trial) -> Property:
+def dropout_placed(trial: Trial) -> Outcome:
     """In training, dropout stands between the softmax and the values, once."""
-    subject = trial.subject
-    if subject.module is None:
-        return Property("dropout", None)
-    training = copy.deepcopy(subject.module).train()
+    if trial.subject.module is None:
+        return None
+    made = _training(trial.subject, trial.subject.module)
     try:
-        found = measured(replace(subject, call=training, owner=training, module=training))[2]
+        found = measured(made)[2]
     except Exception as error:  # a module that cannot train
-        return Property("dropout", None, f"raises {type(error).__name__} in training mode")
+        return f"raises {type(error).__name__} in training mode"
     for a in found:
         if a.dropped > 1:
             said = "in training, weights are dropped twice between the softmax and the values"
-            return broken("dropout", said, "dropout-twice", a.where)
+            return Finding("dropout-twice", said, where=a.where)
         if a.dropped_before:
             said = "in training, dropout zeroes scores before the softmax"
-            return broken("dropout", said, "dropout-before-softmax", a.where)
-    return Property("dropout", True if any(a.dropped for a in found) else None)
+            return Finding("dropout-before-softmax", said, where=a.where)
+    return any(a.dropped for a in found) or None
 
 
-def not_rounded(trial: Trial) -> Property:
+def not_rounded(trial: Trial) -> Outcome:
     """No number passes through a half type."""
-    if not trial.subject.rounded:
-        return Property("dtype", True)
     said = "given float32 or float64, the code casts to a 16-bit float inside"
-    return broken("dtype", said, "rounded")
+    return Finding("rounded", said) if trial.subject.rounded else True
+
+
+def _training(subject: Subject, module: nn.Module) -> Subject:
+    """The subject with a copy of its module in training mode."""
+    made = copy.deepcopy(module).train()
+    return replace(subject, call=made, owner=made, module=made)
+
+
+class WithoutDropout(TorchDispatchMode):
+    """Runs dropout as the identity, inside of fused functions too."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        name = func._schema.name
+        if name in DRAWS:
+            raise RuntimeError("it draws random numbers beside dropout, to drop whole layers, say")
+        if name == "aten::native_dropout":
+            return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
+        if name == "aten::bernoulli_":  # kept with p (0.5 if not given), then divided by p
+            return args[0].fill_(args[1] if len(args) > 1 else 0.5)
+        return func(*args, **(kwargs or {}))

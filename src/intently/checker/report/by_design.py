@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from intently.checker.calling.configured import stated
+from intently.checker.calling.trials import stated
 from intently.checker.report.finding import Finding
 
 DOCUMENTED: tuple[tuple[str, str, str], ...] = (
@@ -44,33 +44,19 @@ def by_design(found: Finding, subject: Any, scale: float | None) -> Finding:
     """A finding, as by design where its library or its configuration says so."""
     if found.kind != "mistake":
         return found
-    homes = {f"{type(m).__module__}." for m in _parts(subject)}
+    module = subject if isinstance(subject, nn.Module) else nn.Module()
+    homes = {f"{type(m).__module__}." for m in module.modules()}
     for pattern, name, sentence in DOCUMENTED:
         if found.name == name and any(re.match(pattern, home) for home in homes):
             return replace(found, kind="by design", said=f"{found.said}. {sentence}")
-    still = _still(subject) if found.name == "not-normalised" else []
-    if still:  # a gate that has learned nothing yet gives every row the same
-        said = f"{found.said}; {still[0]} is all zeros, and may be its gate"
-        return replace(found, kind="convention", said=said)
-    if found.name in SCALES and scale is not None:
-        for name, x in stated(_configured(subject), *WORDS).items():
+    for name, x in module.named_parameters() if found.name == "not-normalised" else ():
+        if x.ndim == 2 and not bool(x.any()):  # a gate that has learned nothing yet
+            said = f"{found.said}; {name} is all zeros, and may be its gate"
+            return replace(found, kind="convention", said=said)
+    configured = any(hasattr(m, "config") for m in module.modules())
+    if found.name in SCALES and scale is not None and configured:
+        for name, x in stated(module, *WORDS).items():
             if x > 0 and any(math.isclose(scale, y, rel_tol=1e-4) for y in (x, x**-0.5)):
                 said = f"{found.said}. The configuration states {name} = {x:g}"
                 return replace(found, kind="by design", said=said)
     return found
-
-
-def _still(subject: Any) -> list[str]:
-    """The matrices of a module that are all zeros, as some gates begin."""
-    if not isinstance(subject, nn.Module):
-        return []
-    return [n for n, x in subject.named_parameters() if x.ndim == 2 and not bool(x.any())]
-
-
-def _parts(subject: Any) -> list[nn.Module]:
-    return list(subject.modules()) if isinstance(subject, nn.Module) else []
-
-
-def _configured(subject: Any) -> Any:
-    """A module with a configuration of its own kind, None if it has none."""
-    return subject if any(hasattr(m, "config") for m in _parts(subject)) else None

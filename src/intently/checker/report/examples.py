@@ -22,22 +22,21 @@ def with_examples(
     findings: Iterable[Finding], a: Attention, intent: Intent, bias: Tensor | None
 ) -> tuple[Finding, ...]:
     """The findings, each with the weights that show it, where weights do."""
+    return tuple(shown(x, _mended(x.name, a, intent, bias), a.weights) for x in findings)
 
-    def shown(x: Finding) -> Finding:
-        if x.kind != "mistake" or x.example is not None or x.name.startswith(("rota", "keys-not")):
-            return x
-        expected = _mended(x.name, a, intent, bias)
-        if expected is None or expected.shape != a.weights.shape:
-            return x
-        cell, example = around(x.cell, expected, a.weights)
-        return replace(x, cell=cell, example=example)
 
-    return tuple(map(shown, findings))
+def shown(x: Finding, expected: Tensor | None, found: Tensor) -> Finding:
+    """A finding, if it is a mistake, with its place in the weights that differ."""
+    if x.kind != "mistake" or x.example or expected is None or expected.shape != found.shape:
+        return x
+    cell, example = around(x.cell, expected, found)
+    return replace(x, cell=cell, example=example)
 
 
 def _mended(name: str, a: Attention, intent: Intent, bias: Tensor | None) -> Tensor | None:
     """The weights (b, h, t, s) with one mistake mended; None where the scores are not known."""
-    if a.product is None or a.slope is None or a.added is None:
+    unshown = name.startswith(("rota", "keys-not"))
+    if unshown or a.product is None or a.slope is None or a.added is None:
         return None
     slope, masks = a.slope, name.startswith(("mask", "causal", "window", "padding", "lengths"))
     if "scale" in name and a.scale is not None:
@@ -77,11 +76,9 @@ def around(
     if not float(off.max()) >= APART:  # none is off, or what was found is no number
         return cell, None
     if len(cell) != 4:
-        clear = off > 0.5 * off.max()
-        cell = tuple(clear.nonzero()[0].tolist())
+        cell = tuple((off > 0.5 * off.max()).nonzero()[0].tolist())
     b, h, i, j = cell
-    rows = _near(i, expected.shape[-2], ROWS)
-    columns = _near(j, expected.shape[-1], COLUMNS)
+    rows, columns = _near(i, off.shape[-2], ROWS), _near(j, off.shape[-1], COLUMNS)
     right, wrong = (
         tuple(tuple(round(w, 6) for w in x[b, h, r, columns].tolist()) for r in rows)
         for x in (expected, found)

@@ -1,9 +1,13 @@
-"""What an examination finds."""
+"""What an examination finds, and how far it is, told to whoever listens."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, TypeVar
 
 from intently.checker.catalogue import CATALOGUE, Kind
 
@@ -12,6 +16,11 @@ MORE = (
     "and state more: mask=, bias=, scale="
 )
 """What to do about something that was not measured."""
+T = TypeVar("T")
+Hear = Callable[[str, int, int], None]
+"""Called with what is examined now, how many were before it, and how many there are."""
+
+_hears: ContextVar[Hear | None] = ContextVar("hears", default=None)
 
 
 @dataclass(frozen=True)
@@ -68,20 +77,20 @@ class Finding:
         return f"{self.kind}: {at}{self.said} [{self.name}]{line}"
 
 
-def merged(findings: list[Finding]) -> tuple[Finding, ...]:
-    """Each finding once for each place."""
-    out: dict[tuple[str, str], Finding] = {}
-    for f in findings:
-        out.setdefault((f.name, f.where), f)
-    return tuple(out.values())
-
-
-def alike(findings: Iterable[Finding]) -> list[tuple[Finding, ...]]:
+def alike(
+    findings: Iterable[Finding],
+    by: Callable[[Finding], Any] = attrgetter("kind", "name", "said", "line"),
+) -> list[list[Finding]]:
     """Findings that say the same of several places, together, in the order of the first."""
-    out: dict[tuple[str, ...], list[Finding]] = {}
+    out: dict[Any, list[Finding]] = {}
     for f in findings:
-        out.setdefault((f.kind, f.name, f.said, f.line), []).append(f)
-    return [tuple(x) for x in out.values()]
+        out.setdefault(by(f), []).append(f)
+    return list(out.values())
+
+
+def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Each finding once for each place."""
+    return tuple(first for first, *_ in alike(findings, attrgetter("name", "where")))
 
 
 def places(findings: Iterable[Finding], most: int = 3) -> str:
@@ -89,3 +98,22 @@ def places(findings: Iterable[Finding], most: int = 3) -> str:
     known = [f.where for f in findings if f.where]
     more = f" and {len(known) - most} more" if len(known) > most else ""
     return ", ".join(known[:most]) + more
+
+
+@contextmanager
+def heard(hear: Hear) -> Iterator[None]:
+    """Call ``hear`` at each step of the examinations within."""
+    token = _hears.set(hear)
+    try:
+        yield
+    finally:
+        _hears.reset(token)
+
+
+def told(what: str, steps: Sequence[T]) -> Iterator[T]:
+    """The steps, each told before it is taken."""
+    hear = _hears.get()
+    for n, step in enumerate(steps):
+        if hear is not None:
+            hear(what, n, len(steps))
+        yield step

@@ -16,7 +16,6 @@ from intently.show.page.script import source
 from intently.show.page.writing import destination, head
 
 if TYPE_CHECKING:
-    from intently.checker.properties.every import Property
     from intently.checker.report.report import Report
 
 CLASSES = {True: ("holds", "✓"), False: ("broken", "✗"), None: ("idle", "–")}
@@ -41,20 +40,22 @@ def parts(report: Report) -> Iterator[str]:
     yield f"<h1><svg{mark}</svg><span>{escape(title)}</span></h1>\n</header>\n"
     yield '<main><div class="examined">\n<section>\n'
     yield f'<p class="{LOOKS[report.ok]}">{escape(_first_up(report.verdict))}</p>\n'
-    understood = _marked(escape(_first_up(report.understood)))
-    yield f'<p class="understood">{understood}</p>\n</section>\n'
+    yield f'<p class="understood">{_marked(_first_up(report.understood))}</p>\n</section>\n'
     for first, *others in alike(report.findings):
         yield from _finding(replace(first, where=places((first, *others))))
     if report.reasons:
         yield '<section class="reasons"><h3>What was not measured</h3>\n<ol class="tried">\n'
-        yield from (f"<li><i>–</i><span>{_marked(escape(x))}</span></li>\n" for x in report.reasons)
+        yield from (f"<li><i>–</i><span>{_marked(x)}</span></li>\n" for x in report.reasons)
         yield f'</ol>\n<p class="cure"><b>What to do</b>{escape(_first_up(MORE))}</p>\n</section>\n'
     if report.computes:
         yield '<section><h3>What it computes</h3>\n<ol class="computed">\n'
-        yield from (f"<li>{_marked(escape(x))}</li>\n" for x in report.computes)
+        yield from (f"<li>{_marked(x)}</li>\n" for x in report.computes)
         yield "</ol>\n</section>\n"
     yield '<section><h3>What was tried</h3>\n<ol class="tried">\n'
-    yield from map(_property, report.properties)
+    for p in report.properties:
+        name, mark = CLASSES[p.holds]
+        said = f": {_marked(p.said)}" if p.said else ""
+        yield f'<li class="{name}"><i>{mark}</i><span>{escape(p.name)}{said}</span></li>\n'
     yield "</ol>\n</section>\n</div></main>\n</div>\n</body>\n</html>\n"
 
 
@@ -69,14 +70,13 @@ def _style() -> str:
 
 def _finding(x: Finding) -> Iterator[str]:
     yield f'<article class="finding {x.kind.replace(" ", "-")}">\n'
-    at = f" · {escape(x.where)}" if x.where else ""
-    at += f" · at {escape(x.line)}" if x.line else ""
+    at = "".join(f" · {escape(y)}" for y in (x.where, x.line and f"at {x.line}") if y)
     yield f'<p class="kind"><b>{x.kind}</b>{at} · <code>{escape(x.name)}</code></p>\n'
-    yield f'<h2>{escape(x.title)}</h2>\n<p class="said">{_marked(escape(x.said))}</p>\n'
+    yield f'<h2>{escape(x.title)}</h2>\n<p class="said">{_marked(x.said)}</p>\n'
     if x.example is not None:
         yield from _example(x.example, x)
     if x.cure and x.kind in ("mistake", "hazard"):
-        yield f'<p class="cure"><b>Cure</b>{_marked(escape(x.cure))}</p>\n'
+        yield f'<p class="cure"><b>Cure</b>{_marked(x.cure)}</p>\n'
     yield "</article>\n"
 
 
@@ -101,18 +101,11 @@ def _cell(weight: float, top: float, tells: bool) -> str:
     return f'<td class="w{shade}{" tells" * tells}">{weight + 0.0:.3f}</td>'
 
 
-def _property(p: Property) -> str:
-    name, mark = CLASSES[p.holds]
-    said = f": {_marked(escape(p.said))}" if p.said else ""
-    return f'<li class="{name}"><i>{mark}</i><span>{escape(p.name)}{said}</span></li>\n'
-
-
 def _first_up(text: str) -> str:
     """A sentence with a capital letter."""
     return text[:1].upper() + text[1:]
 
 
 def _marked(text: str) -> str:
-    """Text between backquotes, as code."""
-    pieces = text.split("`")
-    return "".join(f"<code>{x}</code>" if n % 2 else x for n, x in enumerate(pieces))
+    """A text escaped, and what stands between backquotes as code."""
+    return re.sub("`([^`]*)`?", r"<code>\1</code>", escape(text))

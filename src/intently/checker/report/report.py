@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 import os
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from xml.etree import ElementTree
 
-from intently.checker.properties.every import Property
+from intently.checker.properties.trial import Property
 from intently.checker.report.finding import MORE, Finding, alike, places
 
 WIDTH = 100
 """Columns of a printed report."""
 MARKS = {True: "✓", False: "✗", None: "–"}
-
-UNSEEN = "no attention was seen inside"
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class Report:
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why not everything was measured; empty if it was."""
-        return self.unmeasured if self.unmeasured or self.computes else (UNSEEN,)
+        return self.unmeasured or (() if self.computes else ("no attention was seen inside",))
 
     @property
     def mistakes(self) -> tuple[Finding, ...]:
@@ -58,8 +57,8 @@ class Report:
     @property
     def verdict(self) -> str:
         """The result in one line."""
-        counts = [_count(len(self.mistakes), "mistake"), _count(len(self.hazards), "hazard")]
-        said = ", ".join(x for x in counts if x)
+        counts = (len(self.mistakes), "mistake"), (len(self.hazards), "hazard")
+        said = ", ".join(f"{n} {noun}{'s' * (n > 1)}" for n, noun in counts if n)
         if self.mistakes:
             return f"{said}: {', '.join(dict.fromkeys(x.name for x in self.mistakes))}"
         if self.reasons:
@@ -79,32 +78,29 @@ class Report:
 
         One of them fails if ``ok`` is None, unless ``allow_unmeasured``.
         """
-        suite = ElementTree.Element("testsuite", name=f"intently check {self.name}")
-        counts = {"tests": 0, "failures": 0, "skipped": 0, "errors": 0}
-        for name, outcome, said in self._cases(allow_unmeasured):
+        cases = list(self._cases(allow_unmeasured))
+        n = Counter(outcome for _, outcome, _ in cases)
+        told = {"tests": len(cases), "failures": n["failure"], "errors": 0, "skipped": n["skipped"]}
+        counts = {name: str(count) for name, count in told.items()}
+        suite = ElementTree.Element("testsuite", {"name": f"intently check {self.name}"} | counts)
+        for name, outcome, said in cases:
             case = ElementTree.SubElement(suite, "testcase", classname=self.name, name=name)
-            counts["tests"] += 1
             if outcome == "failure":
                 ElementTree.SubElement(case, outcome, message=said.split("\n")[0]).text = said
             elif outcome == "skipped":
                 ElementTree.SubElement(case, outcome, message=said)
             elif said:
                 ElementTree.SubElement(case, "system-out").text = said
-            key = {"failure": "failures"}.get(outcome, outcome)
-            counts[key] = counts.get(key, 0) + 1
-        for name in ("tests", "failures", "errors", "skipped"):
-            suite.set(name, str(counts[name]))
         ElementTree.indent(suite)
         return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
     def _cases(self, allow_unmeasured: bool) -> Iterator[tuple[str, str, str]]:
         """Each test case: its name, "passed", "skipped" or "failure", and what it says."""
         told = {f for p in self.properties for f in p.findings}
-        hazards = set(self.hazards)
         for p in self.properties:
-            harmless = p.holds is False and p.findings and hazards.issuperset(p.findings)
-            outcome = {True: "passed", False: "failure", None: "skipped"}[p.holds]
-            yield p.name, "passed" if harmless else outcome, p.said
+            harmless = p.findings and set(self.hazards).issuperset(p.findings)
+            broken = "passed" if harmless else "failure"
+            yield p.name, {True: "passed", False: broken, None: "skipped"}[p.holds], p.said
         inside = [f for f in self.mistakes if f not in told]
         for f in inside:
             yield f.name, "failure", "\n".join(_paragraphs(f))
@@ -130,24 +126,19 @@ class Report:
         if self.reasons:
             why = (f"  {MARKS[None]} {x}" for x in self.reasons)
             parts.append(["not measured", *why, f"  what to do: {MORE}"])
-        return "\n\n".join("\n".join(_wrapped(x)) for x in [*parts, [self.verdict]])
+        return "\n\n".join("\n".join(map(_wrapped, x)) for x in [*parts, [self.verdict]])
 
 
 def _listed(properties: Sequence[Property]) -> list[str]:
     """The properties: what holds and what does not apply in a line each, then what is broken."""
-    lines = []
-    for holds in (True, None):
-        some = [p for p in properties if p.holds is holds]
-        why: dict[str, list[str]] = {}  # what raises the same is told once
-        for p in some:
-            why.setdefault(p.said if holds is None and p.said else p.name, []).append(p.name)
-        names = [
-            " and ".join(alike) + (f" ({said})" if said not in alike else "")
-            for said, alike in why.items()
-        ]
-        if names:
-            lines.append(f"  {MARKS[holds]} {', '.join(names)}")
-    notes = [p for p in properties if p.said and (p.holds or p.holds is False)]
+    why: dict[str, list[str]] = {}  # what raises the same is told once
+    for p in properties:
+        if p.holds is None:
+            why.setdefault(f" ({p.said})" if p.said else p.name, []).append(p.name)
+    idle = [" and ".join(x) + reason * (reason not in x) for reason, x in why.items()]
+    held = [p.name for p in properties if p.holds]
+    lines = [f"  {MARKS[x]} {', '.join(y)}" for x, y in ((True, held), (None, idle)) if y]
+    notes = [p for p in properties if p.said and p.holds is not None]
     return lines + [f"  {MARKS[p.holds]} {p.name}: {p.said}" for p in notes]
 
 
@@ -159,11 +150,6 @@ def _paragraphs(x: Finding, *others: Finding) -> list[str]:
     return [*lines, f"  cure: {x.cure}"] if x.cure and x.kind in ("mistake", "hazard") else lines
 
 
-def _wrapped(lines: Sequence[str]) -> Iterator[str]:
-    for line in lines:
-        indent = " " * (4 + len(line) - len(line.lstrip()))
-        yield textwrap.fill(line, WIDTH, subsequent_indent=indent, break_on_hyphens=False) or line
-
-
-def _count(n: int, noun: str) -> str:
-    return f"{n} {noun}{'s' * (n != 1)}" if n else ""
+def _wrapped(line: str) -> str:
+    indent = " " * (4 + len(line) - len(line.lstrip()))
+    return textwrap.fill(line, WIDTH, subsequent_indent=indent, break_on_hyphens=False)
