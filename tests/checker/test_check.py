@@ -124,25 +124,6 @@ def test_a_low_number_after_the_softmax_is_a_late_mask(number: float) -> None:
     assert [x.name for x in report.mistakes] == ["mask-after-softmax"], str(report)
 
 
-class Narrow(nn.Module):
-    """Two heads of 8 in a model of 32."""
-
-    def __init__(self, scale: float) -> None:
-        super().__init__()
-        self.qkv, self.out, self.scale = nn.Linear(32, 48), nn.Linear(16, 32), scale
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (y.unflatten(-1, (2, 8)).transpose(1, 2) for y in self.qkv(x).chunk(3, -1))
-        return self.out(merge((q @ k.mT * self.scale).softmax(-1) @ v))
-
-
-@pytest.mark.parametrize("width", [16, 32, 24])
-def test_the_width_of_a_model_is_that_of_all_heads_or_of_their_input(width: int) -> None:
-    torch.manual_seed(0)
-    report = check(Narrow(width**-0.5))
-    assert [x.name for x in report.mistakes] == ["scale-model-width"] * (width != 24), str(report)
-
-
 def test_a_mask_of_two_rules_that_is_turned_round_as_a_whole() -> None:
     def turned(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         allowed = lower(q @ k.mT, 0) & ~lower(q @ k.mT, -4)

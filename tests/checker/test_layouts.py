@@ -111,16 +111,6 @@ def test_a_function_joins_heads(merged: str, right: bool) -> None:
     assert names(report) == [] if right else ["merged-by-reshape"], str(report)
 
 
-def test_heads_taken_for_rows_of_the_batch() -> None:
-    def folded(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        b, h, t, d = q.shape
-        y = F.scaled_dot_product_attention(*(x.flatten(0, 1) for x in (q, k, v)))
-        return y.view(h, b, t, d).transpose(0, 1)
-
-    q, k, v = torch.randn(3, 3, 4, 7, 6)
-    assert names(check(folded, inputs={"q": q, "k": k, "v": v})) == ["merged-by-reshape"]
-
-
 class Across(nn.Module):
     """Cross-attention with one projection of keys and values; ``read`` are its halves."""
 

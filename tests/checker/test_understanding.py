@@ -62,8 +62,7 @@ def test_a_function_outside_pytorch_is_examined() -> None:
 
     assert check(mine).ok
     assert names(check(functools.partial(mine, scale=1.0))) == ["no-scale", "gradient-cut"]
-    report = check(lambda q, k, v: torch.from_numpy(np.tanh(mine(q, k, v).numpy())))
-    assert report.ok is None and report.verdict.startswith("not measured"), str(report)
+    assert check(lambda q, k, v: torch.from_numpy(np.tanh(mine(q, k, v).numpy()))).ok is None
 
 
 @pytest.mark.parametrize("named", [{}, {"is_causal": True}])

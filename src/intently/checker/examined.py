@@ -99,6 +99,7 @@ def examined(subject: Subject, meant: Intention) -> Examination:
             if whole(w):
                 return replace(examined(replace(subject, returns=returns), meant), rows=None)
     unmeasured = list(dict.fromkeys(run.loose.values()))
+    found = [x for x in found if x.v.value.shape[-1] > 1 or not _of_no_content(subject, x)]
     every = [x for x in found if meant.wants(x.where)]
     known: dict[tuple[str, ...], int] = {}
     for x in every:
@@ -148,6 +149,12 @@ def _with_reader(subject: Subject, found: Sequence[Attention]) -> Subject:
             others = {n: "context" for n in subject.contents if n not in own}
             return replace(subject, roles={**subject.roles, **others})
     return subject
+
+
+def _of_no_content(subject: Subject, a: Attention) -> bool:
+    """Whether what weights meet is one number for each key, made of no content, as a mask."""
+    v = a.inputs["v"]
+    return bool(v) and not v & set(subject.contents)
 
 
 def _attends_along_the_first(subject: Subject, found: Sequence[Attention]) -> bool:

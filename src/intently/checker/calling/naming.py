@@ -66,7 +66,11 @@ def roles_of(given: Mapping[str, Any], meanings: Mapping[str, str]) -> dict[str,
     free = [n for n in settings if given[n].is_floating_point()]
     if not any(r in ("q", "x", "ids") for r in roles.values()) and len(free) in (1, 2, 3):
         plain: tuple[tuple[Role, ...], ...] = (("x",), ("x", "context"), ("q", "k", "v"))
-        roles.update(zip(free, plain[len(free) - 1]))
+        first_is_read = len(free) == 2 and [any(w in n.lower() for w in OTHERS) for n in free] == [
+            True,
+            False,
+        ]
+        roles.update(zip(free[::-1] if first_is_read else free, plain[len(free) - 1]))
     mine = [given[n] for n, r in roles.items() if r in ("x", "ids")]
     flat = all(x.ndim == 2 and x.is_floating_point() for x in mine)  # a state beside a text
     for n in free if mine else ():

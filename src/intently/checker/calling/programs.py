@@ -339,7 +339,9 @@ RULES: dict[str, Callable[..., Any]] = {
     "argmax": lambda x, axes, **_: x.argmax(axes[0]),
     "argmin": lambda x, axes, **_: x.argmin(axes[0]),
     "top_k": lambda x, k, axis=-1, **_: list(x.topk(k, axis)),
-    "reshape": lambda x, new_sizes, **_: x.reshape(new_sizes),
+    "reshape": lambda x, new_sizes, dimensions=None, **_: x.permute(
+        dimensions or [*range(x.ndim)]
+    ).reshape(new_sizes),
     "transpose": lambda x, permutation: x.permute(permutation),
     "squeeze": lambda x, dimensions: x.squeeze(dimensions),
     "rev": lambda x, dimensions: x.flip(dimensions),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -46,6 +47,7 @@ def understood(
 ) -> Subject:
     """How to call ``subject``; raises `ArgumentError` if it cannot be told."""
     _examinable(subject)
+    plain, arrays = subject, inputs
     subject, inputs, foreign = _on_tensors(subject, inputs)
     meanings = dict(arguments or {})
     _known(subject, meanings, inputs)
@@ -58,6 +60,12 @@ def understood(
     for other in _otherwise(subject, inputs or {}, foreign):
         with suppress(Exception):
             return understood(other, inputs, arguments, layout, returns)
+    jax, raw = sys.modules.get("jax"), dict(arrays or {})
+    if jax is not None and foreign and any(isinstance(x, np.ndarray) for x in raw.values()):
+        of = jax.numpy.asarray  # code of JAX that takes arrays of NumPy
+        raw = {n: of(x) if isinstance(x, np.ndarray) else x for n, x in raw.items()}
+        with suppress(Exception):
+            return understood(plain, raw, arguments, layout, returns)
     if isinstance(error, ArgumentError):
         raise error  # it says what is wrong with what was returned
     example = "an example call, such as inputs={'x': torch.randn(2, 6, 64)}"

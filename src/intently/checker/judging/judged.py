@@ -198,7 +198,7 @@ def _filled(a: Attention, intent: Intent) -> list[Finding]:
     if a.filled is None:
         return []
     cells, number = a.filled
-    wrong = cells & ~intent.allowed
+    wrong = cells & ~intent.allowed & (a.weights != 0)
     if not bool(wrong.any()) and intent.parts and not intent.open:
         return []
     if a.softcap is not None and math.isclose(number, -a.softcap, rel_tol=1e-2):

@@ -42,8 +42,8 @@ def _in_parts(a: Attention, subject: Subject) -> bool:
 
     Queries of several heads may stand in one axis, too.
     """
-    most = max((max(subject.inputs[n].shape) for n in subject.of("q")), default=a.weights.shape[2])
-    joined = a.weights.shape[2] > most
+    (_, h, t, s), sizes = a.weights.shape, [subject.inputs[n].shape for n in subject.of("q", "k")]
+    joined = len(sizes) == 2 and not ({h, t} <= {*sizes[0], 1} and s in sizes[1])
     return joined or a.divided or a.scores is None or a.kind == "" or a.after is None
 
 
@@ -143,7 +143,8 @@ def _scored(found: Attention, w: Tensor, product: Tensor, same: float) -> None:
     off = (left - slope[:, None, None] * right).abs().max()
     if not float(off) <= max(CLOSE, 10 * same) * float(left.abs().max()):
         return
-    found.scores = z.masked_fill(~seen, -torch.inf)
+    made = slope[:, None, None] * product + centred(z - slope[:, None, None] * product)
+    found.scores = made.masked_fill(~seen, -torch.inf)  # up to a bias of whole rows
     found.product, found.slope = product, slope
     found.added = (z - slope[:, None, None] * product).masked_fill(~seen, torch.nan)
     found.kind = "dot"

@@ -243,7 +243,8 @@ def _read(made: Operand, origin: Source) -> None:
     elif not single:
         apart = int(on.flatten(0, 2).sum(0).max()) == 1
         made.rows = "split" if {*rows} & {*heads} and apart else "mixed"
-    if origin.name and _cut_across(on, counts, rows, origin.node, d):
+    plain = origin.node.name in ("mm", "addmm", *CONVOLUTIONS)  # whose channels are known
+    if origin.name and plain and _cut_across(on, counts, rows, origin.node, d):
         made.rows = "split"
         return
     if not single:

@@ -106,7 +106,7 @@ def across_the_batch(trial: Trial) -> Finding | None:
         way[0] = torch.randn(y[0].shape, dtype=y.dtype)
         flow = _flow(y, x, way, 0)
         rows = 0 if flow is None else int((flow > 1e-9 * flow.max()).sum())
-        if rows > 1 and len(x) <= max(2, len(y)):
+        if rows > 1 and len(x) <= max(2, len(y)) and (x.ndim > 3 or len(x) <= x.shape[1]):
             said = f"a query attends to keys of {rows} rows of the batch (axis 0 of {main}); "
             said += "if that is time, state layout="
             exchanged = rows == len(x) == y.shape[2]

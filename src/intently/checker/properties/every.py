@@ -138,7 +138,9 @@ def nothing_later(trial: Trial) -> Outcome:
     names = subject.of("k", "v") if subject.of("q") else [subject.main]
     axes = {n: subject.time(n) for n in names}
     later = {n: subject.inputs[n].shape[axis] - t for n, axis in axes.items()}
-    if min(later.values()) < 0:
+    sizes = {x.attention.weights.shape[3] for x in trial.whole.attentions if x.side == "self"}
+    other = {subject.inputs[n].shape[axis] for n, axis in axes.items()} - sizes
+    if min(later.values()) < 0 or (other and subject.inputs[names[0]].ndim == 2):
         return "its inputs have other positions than its output"
     for j in range(1, t):
         changed = {n: changed_at(subject.inputs[n], axes[n], later[n] + j) for n in names}
