@@ -71,8 +71,8 @@ def by_values(run: Run, made: Tensor, subject: Subject) -> Attention | None:
     place = ", ".join(x[0] for x in names)
     operands = [operand(run, x, n.view, frozenset()) for x, n in ((q4, nq), (k5, nk), (v5, nv))]
     found = Attention("", place, w, y4, operands[2], None, q=operands[0], k=operands[1])
-    followed = made.requires_grad and not any(n.name in EXPONENTIALS for n in run.results)
-    found.kind = "features" if followed else ""
+    traced = made.requires_grad and not any(n.name in EXPONENTIALS for n in run.results)
+    found.kind = "features" if traced else ""
     _scored(found, w, (q4 @ k5.mT).detach(), subject.precision.same)
     found.after = Outcome(made, None, plain=True, row_axes=(axes[2],))
     found.inputs = {r: frozenset(n) for r, n in zip("qkv", names)}
