@@ -275,7 +275,7 @@ def _cut_across(on: Tensor, counts: Tensor, rows: Sequence[int], node: Node, d: 
     Then each row is a part of the channels of one position after another, or has its numbers from
     several positions, and from each of them only a part of the channels.
     """
-    channel = 1 if node.name in CONVOLUTIONS else on.ndim - 4
+    channel = int(node.name in CONVOLUTIONS or PRODUCTS[node.name] in dict(node.sources))
     one = on[:, :1]
     if channel in rows and len(rows) > 1:
         return int(one.flatten(0, 2).sum(0).max()) == 1
