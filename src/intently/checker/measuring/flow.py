@@ -275,11 +275,11 @@ def _cut_across(on: Tensor, counts: Tensor, rows: Sequence[int], node: Node, d: 
     Then each row is a part of the channels of one position after another, or has its numbers from
     several positions, and from each of them only a part of the channels.
     """
-    channel = int(node.name in CONVOLUTIONS or PRODUCTS[node.name] in dict(node.sources))
-    one = on[:, :1]
+    data = dict(node.sources)  # none, where queries are learned
+    channel = int(not data or node.name in CONVOLUTIONS or PRODUCTS[node.name] in data)
     if channel in rows and len(rows) > 1:
-        return int(one.flatten(0, 2).sum(0).max()) == 1
-    full = one.flatten(3).sum(-1) == d
+        return int(on[:, :1].flatten(0, 2).sum(0).max()) == 1
+    full = on[:, :1].flatten(3).sum(-1) == d
     part = counts[:, :1, :, channel] < on.shape[3 + channel]
     others = [i for i in range(on.ndim - 3) if i != channel and i not in rows]
     return any(bool((full & part & (counts[:, :1, :, i] > 1)).all()) for i in others)
