@@ -48,6 +48,10 @@ PLAIN = (Tensor, bool, int, float, str, type(None), torch.dtype)
 """Types of inputs that no call changes."""
 
 
+# How the names of differences begin that training has no right to make.
+INSIDE = ("mask", "causal", "window", "padding", "scale", "no-scale", "softcap", "bias", "sink")
+
+
 @dataclass(frozen=True)
 class Path:
     """One way: what it is called, the subject that takes it, and what it is about."""
@@ -131,7 +135,7 @@ def _one(
         ]
         found = with_matrices(found, in_one(other, whole), whole)
     if path.kind == "training":  # losses, and dropout of their own, differ in training
-        found = [f for f in found if f.name.startswith(("mask", "causal", "window", "padding"))]
+        found = [f for f in found if f.name.startswith(INSIDE)]
         if not found:
             return Property(path.said, None, said), []
     if cached and not any(name.startswith("gradient") for name, _ in told):
