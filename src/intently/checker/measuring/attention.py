@@ -466,7 +466,7 @@ def _other_query(z: Tensor, q: Operand, k: Operand, seen: Tensor) -> tuple[int, 
     draw = torch.Generator().manual_seed(9)
     for i in (0, seen.shape[2] // 2):
         way = torch.zeros_like(z)
-        way[0, 0, i] = seen[0, 0, i] * torch.randn(len(seen.mT[0, 0]), generator=draw)
+        way[0, 0, i] = seen[0, 0, i] * torch.randn(seen.shape[-1], generator=draw)
         g = gradient(z, q.sources[0].held, way)
         if g is None:
             return None
