@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from intently.checker.calling.subject import Subject
+from intently.checker.calling.subject import Subject, raised
 from intently.checker.calling.understanding import understood
 from intently.checker.comparing.alongside import against
 from intently.checker.examined import Examination, Intention, examined
@@ -172,14 +173,19 @@ def _checked(
     if steady:
         properties.append(large_scores(whole))
         leaks = _leaks(properties, findings)
-        for held, found in compared(trial, whole, lambda x: examined(x, meant), same):
-            properties.append(held)
-            findings += _new([f for f in found if not (leaks and f.name in FOLLOWS)], findings)
+        try:
+            for held, found in compared(trial, whole, lambda x: examined(x, meant), same):
+                properties.append(held)
+                findings += _new([f for f in found if not (leaks and f.name in FOLLOWS)], findings)
+        except Exception as error:  # whatever the code does when it is asked for its settings
+            properties.append(Property("other paths", None, f"raises {raised(error)}"))
         with torch.no_grad():
             properties += half_types(whole, first)
     for p in properties:
         told = {f.name for f in findings}
         new = [f for f in p.findings if f.name not in told]
+        if whole.unmeasured:  # which axis is which is not known for sure
+            new = [replace(f, kind="hazard") if f.name in SYMPTOMS else f for f in new]
         guess = any(f.name in SYMPTOMS for f in new)
         if not (guess and _mistaken(findings)) or p.name == "causal before the attention":
             findings += [by_design(f, seen.owner, None) for f in new]

@@ -154,7 +154,8 @@ def _with_reader(subject: Subject, found: Sequence[Attention]) -> Subject:
 def _of_no_content(subject: Subject, a: Attention) -> bool:
     """Whether what weights meet is one number for each key, made of no content, as a mask."""
     v = a.inputs["v"]
-    return bool(v) and not v & set(subject.contents)
+    made_of_ids = a.site is not None and a.site.output.requires_grad and not a.v.value.requires_grad
+    return made_of_ids or (bool(v) and not v & set(subject.contents))
 
 
 def _attends_along_the_first(subject: Subject, found: Sequence[Attention]) -> bool:

@@ -49,6 +49,11 @@ def _scaled(x: Tensor, axis: int | None = None, *, by: Any) -> Tensor:
     return by(x.reshape(-1) if axis is None else x, axis or 0).reshape(x.shape)
 
 
+def _cut(x: Any, k: int = 0, *, by: Any) -> Tensor:
+    x = torch.as_tensor(x)
+    return by(x if x.ndim > 1 else x.expand(len(x), len(x)), k)
+
+
 def _rows(call: Any, axis: int, x: Tensor, *args: Any, **named: Any) -> Tensor:
     moved = x.movedim(axis, -1)
     made = [_raw(call(_Array(row), *args, **named)) for row in moved.reshape(-1, moved.shape[-1])]
@@ -62,6 +67,7 @@ OWN: dict[str, Callable[..., Any]] = {  # what torch._numpy lacks, or has otherw
     "subtract": lambda *xs: tnp.subtract(  # pyright: ignore
         *(x.long() if getattr(x, "dtype", None) is torch.bool else x for x in xs)
     ),
+    **{n: partial(_cut, by=getattr(torch, n)) for n in ("tril", "triu")},
     **{"dot": _dot, "apply_along_axis": _rows, "matrix_transpose": lambda x: x.mT},
     **{n: partial(_scaled, by=getattr(torch, n)) for n in ("softmax", "log_softmax")},
     "logsumexp": lambda x, axis=None, keepdims=False: x.logsumexp(

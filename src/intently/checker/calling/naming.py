@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from intently.checker.calling.subject import Role, Subject, changed_at
+from intently.checker.calling.subject import Role, Subject, changed_at, is_whole
 
 NAMES: dict[Role, tuple[str, ...]] = {
     "q": ("q", "query", "queries", "xq", "query_states", "query_layer"),
@@ -65,7 +65,9 @@ def roles_of(given: Mapping[str, Any], meanings: Mapping[str, str]) -> dict[str,
     settings = [n for n, r in roles.items() if r == "setting" and isinstance(given[n], Tensor)]
     free = [n for n in settings if given[n].is_floating_point()]
     if not any(r in ("q", "x", "ids") for r in roles.values()) and len(free) in (1, 2, 3):
-        plain: tuple[tuple[Role, ...], ...] = (("x",), ("x", "context"), ("q", "k", "v"))
+        alike = len({given[n].ndim for n in free}) == 1
+        three: tuple[Role, ...] = ("q", "k", "v") if alike else ("x",)
+        plain: tuple[tuple[Role, ...], ...] = (("x",), ("x", "context"), three)
         first_is_read = len(free) == 2 and [any(w in n.lower() for w in OTHERS) for n in free] == [
             True,
             False,
@@ -100,7 +102,8 @@ def _role(name: str, x: Any, meaning: str | None) -> Role:
 
 def named_role(name: str) -> Role | None:
     """The role that a name tells, None if it tells none."""
-    return next((role for role, known in NAMES.items() if name in known), None)
+    found = next((role for role, known in NAMES.items() if name in known), None)
+    return "mask" if found is None and "mask" in name.lower() else found
 
 
 def parameters_named(subject: Any) -> dict[str, inspect.Parameter]:
@@ -180,12 +183,12 @@ def with_meanings(subject: Subject, given: Any) -> Subject:
 
 
 def _meaning(subject: Subject, x: Tensor, given: Any) -> tuple[str | None, str]:
-    if x.is_floating_point():
+    if x.is_floating_point() and not bool(((x == 0) | (x == 1)).all()):
         low = x[x < 0]
         if bool((x <= 0).all()) and bool((low <= -1e3).all()) and len(low):
             return "add", "told by its values"
         return "bias" if x.ndim >= 2 else None, "told by its values"
-    if x.ndim == 1 and x.dtype != torch.bool:
+    if x.ndim == 1 and is_whole(x):
         return "lengths", "told by its values"
     if given is torch.nn.functional.scaled_dot_product_attention:
         return "attend", "documented"

@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from types import CellType, FunctionType, MethodType
@@ -15,6 +16,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as tree
 
 from intently.checker.calling.modes import Reshaped, exactly
 from intently.checker.precision import EXACT, Precision
@@ -104,7 +106,7 @@ class Subject:
 
     def called(self, given: Mapping[str, Any]) -> Any:
         """What a call with these inputs returns."""
-        given = {n: x.clone() if n in self.changes else x for n, x in given.items()}
+        given = {n: x.clone() if n in self.changes else _fresh(x) for n, x in given.items()}
         given = self.turned(given) if self.sequence_first else given
         try:
             return self.call(*given.values()) if self.positional else self.call(**given)
@@ -191,6 +193,15 @@ class Subject:
         if self.sequence_first and x.ndim > 2 and letters:
             sizes, letters = (sizes[1], sizes[0], *sizes[2:]), f"{letters[3]}, b{letters[4:]}"
         return f"{name} ({letters}) = {sizes}" if letters else f"{name} {sizes}"
+
+
+def _fresh(x: Any) -> Any:
+    """A copy of an object that a call may change, such as a cache."""
+    known = (Tensor, nn.Module, int, float, str, type(None))
+    if not any(isinstance(y, known) for y in tree.tree_leaves(x)):
+        with suppress(Exception):  # what cannot be copied is passed as it is
+            return copy.deepcopy(x)
+    return x
 
 
 def _turned(x: Any) -> Any:

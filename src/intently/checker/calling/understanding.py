@@ -353,7 +353,7 @@ def _run(subject: Subject) -> Subject:
 
 def cast(x: Any, dtype: torch.dtype) -> Any:
     """An input in another float dtype, copied: a tensor, or several."""
-    x = torch.as_tensor(x) if isinstance(x, np.ndarray) else x
+    x = torch.as_tensor(x) if isinstance(x, np.ndarray) and x.dtype.kind in "fiub" else x
     if isinstance(x, Tensor):
         return x.detach().to(dtype if x.is_floating_point() else x.dtype, copy=True)
     if isinstance(x, (list, tuple)) and all(isinstance(y, Tensor) for y in x):

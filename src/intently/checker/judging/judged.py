@@ -34,6 +34,10 @@ from intently.core.biases import Bias
 from intently.core.masks import Mask
 
 
+LOST = -1e7
+"""The number beside which float32 keeps nothing of a score."""
+
+
 @dataclass(frozen=True)
 class Judged:
     """One attention in words, its findings, and why it could not be judged, if so."""
@@ -121,7 +125,7 @@ def judged(
         told, more = added_to(a, intent, bias, given, a.where) if a.axis == "keys" else ("", [])
         filled = _filled(a, intent)
         masks = [x for x in more if x.name in ("mask-too-weak", "mask-boolean-added")] + filled
-        found += more + filled + _blank(a, intent)
+        found += more + filled + _blank(a, intent) + _lost(a, intent)
         late = any(f.name == "mask-after-softmax" for f in found)
         if not masks:
             masks = mask_findings(a, intent, late=late, cross=side == "cross")
@@ -198,8 +202,8 @@ def _filled(a: Attention, intent: Intent) -> list[Finding]:
     if a.filled is None:
         return []
     cells, number = a.filled
-    wrong = cells & ~intent.allowed & (a.weights != 0)
-    if not bool(wrong.any()) and intent.parts and not intent.open:
+    known = bool(intent.parts) and not intent.open
+    if not bool((cells & (a.weights != 0) & ~(intent.allowed & known)).any()):
         return []
     if a.softcap is not None and math.isclose(number, -a.softcap, rel_tol=1e-2):
         said = f"the softcap comes after the mask: hidden keys have the score {number:.4g}"
@@ -216,6 +220,15 @@ def _nan(a: Attention, intent: Intent, known: Sequence[Finding]) -> list[Finding
     b, h, i = bad.nonzero()[0].tolist()
     said = f"query {i} has keys, and its weights are NaN (batch row {b}, head {h})"
     return [Finding("nan-with-keys", said, where=a.where)]
+
+
+def _lost(a: Attention, intent: Intent) -> list[Finding]:
+    """Scores of allowed keys beside a number that leaves nothing of them in float32."""
+    low = a.added is not None and a.added[intent.allowed & a.shown]
+    if low is False or not low.numel() or float(low.max()) > LOST:
+        return []
+    said = f"{float(low.max()):.4g} is added to allowed keys: in float32 nothing is left of q·k"
+    return [Finding("query-without-influence", said, where=a.where)]
 
 
 def _blank(a: Attention, intent: Intent) -> list[Finding]:
@@ -253,6 +266,7 @@ def _scale(subject: Subject, a: Attention, meant: float | None) -> list[Finding]
     widths = [heads * d]
     if entered.is_floating_point() and entered.ndim == 3:
         widths.append(entered.shape[-1])
+    widths += [x.entry.shape[-1] for x in a.q.sources if x.entry is not None]
     name, said = scale_named(value, d, widths, right, heads)
     if meant is None and a.learned_scale:
         return []
@@ -288,7 +302,7 @@ def _unscaled_by_design(a: Attention) -> bool:
     if a.weights.shape[1] > 1:
         return False
     values = {x.node for x in a.v.sources}
-    alone = values == {x.node for x in a.k.sources} or all(x.is_input for x in a.v.sources)
+    alone = values == {x.node for x in a.k.sources}
     projected = sum(bool(x.name) for x in (a.q, a.k))
     layers = {x.node.name for o in (a.q, a.k) for x in o.sources}
     convolved = layers <= {"convolution", "_convolution", "mkldnn_convolution"}

@@ -29,6 +29,8 @@ def mask_findings(
         said = f"query {i} attends to no key at all; what has weight is beside the keys, as padding"
         return [Finding("mask-inverted", f"{said} (batch row {b}, head {h})", where=where)]
     wrong = intent.explained(seen)
+    if wrong is None and bool((_empty(a) & ~seen).any()):
+        wrong = intent.explained(seen | _empty(a))
     later = min(t, s) < 3 or bool(seen.triu(1).any() | ~seen[..., : min(t, s) - 2].any(-2).all())
     if cross and wrong is None and intent.open and not later:
         said = "keys of the context are hidden by the order of the queries"

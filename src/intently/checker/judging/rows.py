@@ -22,12 +22,16 @@ def row_findings(subject: Subject, a: Attention) -> list[Finding]:
     found += _heads(a, subject.foreign)
     found += _pairs(a)
     found += _exchanged(subject, a)
+    found += _one_projection(a)
     if a.lost:
         own = a.inputs["v"] <= (a.inputs.get("q") or a.inputs["weights"])
         said = "what it gives is thrown away: nothing that comes out is made of it"
         found.append(
             Finding("output-lost" if own else "cross-ignores-context", said, where=a.where)
         )
+    if a.kind == "network" and a.inputs["v"] and not a.inputs["v"] & a.inputs["weights"]:
+        said = "weights do not depend on what they weigh, only on where it stands"
+        found.append(Finding("scores-other", said, "hazard", a.where))
     if a.other_query is not None:
         i, j = a.other_query
         said = f"some scores of query {i} are made of the row of query {j}"
@@ -119,6 +123,18 @@ def _exchanged(subject: Subject, a: Attention) -> Iterator[Finding]:
         elif said["q"] == {own["k"]} and said["k"] == {own["q"]}:
             text = "queries are made of the keys, and keys of the queries"
             yield Finding("projections-exchanged", text, where=a.where)
+
+
+def _one_projection(a: Attention) -> Iterator[Finding]:
+    """Queries, keys and values that are the same numbers of one projection."""
+    some = [x for _, x in _operands(a)]
+    weights, reads = {(y.name, y.part) for x in some for y in x.sources}, [x.reads for x in some]
+    if len(some) < 3 or len(weights) > 1 or not a.v.name or a.kind != "dot" or not all(reads):
+        return
+    first = torch.stack(reads[0])
+    if all(len(x) == len(first) and torch.equal(torch.stack(x), first) for x in reads):
+        said = f"queries, keys and values are one projection, `{a.v.name}`"
+        yield Finding("keys-are-queries", said, "hazard", a.where)
 
 
 def _after(subject: Subject, a: Attention) -> Iterator[Finding]:

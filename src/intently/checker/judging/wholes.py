@@ -5,12 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from intently.checker.measuring.attention import Attention
+from intently.checker.measuring.attention import SLACK, Attention
 from intently.checker.report.finding import Finding
 
 CLOSE = 1e-4
-SLACK = 0.02
-"""By how much an epsilon may change the sums of weights that a division makes a whole."""
 
 
 def whole_findings(a: Attention) -> list[Finding]:

@@ -16,16 +16,20 @@ from intently.checker.calling.subject import held_by
 from intently.checker.measuring.after import Outcome, Rows, divides, outcome
 from intently.checker.measuring.flow import Operand, inputs_of, operand, whole
 from intently.checker.measuring.run import Run, Seen, memory, named, plainly
+from intently.checker.measuring.running import by_running_sums
 from intently.checker.measuring.scores import Walked, gradient, is_product, scale_of, walked
 from intently.checker.precision import EXACT, Precision
 from intently.observe.trace.blocks import in_place, of_sources
 from intently.observe.trace.calls import scores as operands
 from intently.observe.trace.normaliser import Normal
 from intently.observe.trace.sites import Site, together
+from intently.observe.trace.sums import running_sums
 
 FADED = 1e-30
 """The weight up to which a key counts as hidden: some code hides by −100."""
 CLOSE = 1e-6
+SLACK = 0.02
+"""By how much an epsilon may change the sums of weights that a division makes a whole."""
 
 AXES: dict[str, tuple[int, ...]] = {
     "keys": (-1,),
@@ -251,6 +255,13 @@ def attentions(run: Run, made: Tensor, batch: int) -> list[Attention]:
             sites = [(sites[0][0], site) for site in merged]
         for seen, site in sites:
             out.append(_measured(run, seen, site, past, made, batch))
+    for node in [x for x in run.loose if running_sums(x)]:
+        site = by_running_sums(run, node)
+        if site is not None:
+            module, line = run.places[node]
+            seen = Seen(node, lambda: None, module, line, frozenset())
+            out.append(_measured(run, seen, site, past, made, batch))
+            del run.loose[node]
     used = {x.signature for x in out if not x.lost}  # the last of several steps may be in vain
     for x in out:
         x.lost &= x.signature not in used
@@ -353,8 +364,12 @@ def _measured(
     normal = site.normal
     if site.mixing == "fixed" or edges:
         found.kind = "edges" if edges else "fixed"
-    elif normal is not None and not normal.sure and is_product(view.settled().node):
+    elif running_sums(site.node) or (
+        normal is not None and not normal.sure and is_product(view.settled().node)
+    ):
         found.kind = "features"  # keys met values first
+        sums = weights.sum(-1)
+        found.axis = "keys" if bool(((sums - 1).abs() < SLACK).all()) else found.axis
     elif path.scores is not None:
         _of_scores(found, path, run, fit, past)
     if found.axis == "none":

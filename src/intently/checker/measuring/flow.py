@@ -42,6 +42,8 @@ class Source:
     """What the layer read."""
     doubled: bool = False
     """Whether the layer reads what another one made, as it is."""
+    part: tuple[int, ...] = ()
+    """Where in the parameter its weight lies, and how large it is."""
 
     @property
     def value(self) -> Tensor:
@@ -88,6 +90,8 @@ class Operand:
     """The same of the first and the last head, where it is constant: (n, d, m)."""
     places: list[int] = field(default_factory=list)
     """The rows of which the map is known."""
+    filled: Tensor = field(default_factory=lambda: torch.zeros(0))
+    """Which of its numbers are made of the source: others are zero, or of another one."""
 
     @property
     def row_sizes(self) -> tuple[int, ...]:
@@ -157,6 +161,7 @@ def sources_of(run: Run, view: View, past: frozenset[Node]) -> tuple[list[Source
                 names[0] if names else "",
                 next((x for i, v in node.sources if (x := node.kept(i)) is not None), None),
                 _doubled(run, node),
+                next(((x.offset, *x.size) for _, x in node.views if not x.node.data), ()),
             )
             continue
         if not learns and node.name not in ("add", "sub"):
@@ -189,10 +194,32 @@ def operand(run: Run, value: Tensor, view: View, past: frozenset[Node]) -> Opera
     """An operand with its sources, and how it is made of them."""
     sources, learned = sources_of(run, view, past)
     made = Operand(value, sources, learned)
-    if len(sources) == 1 and value.requires_grad:
+    if value.requires_grad and 0 < len(sources) < MANY:
         with Straight():
-            _read(made, sources[0])
+            if len(sources) == 1:
+                _read(made, sources[0])
+            else:
+                made.factor = _factor_of(run, made)
     return made
+
+
+def _factor_of(run: Run, made: Operand) -> float | None:
+    """By what rows are scaled that are put together of several sources; None if not by one.
+
+    What is made last comes first: what it is made of has a part in the rest alone.
+    """
+    order = {node: n for n, node in enumerate(run.results)}
+    left, factors = torch.arange(made.value.shape[-1]), list[float]()
+    for x in sorted(made.sources, key=lambda x: -order[x.node]):
+        part = Operand(made.value[..., left], [x])
+        if len(left):
+            _read(part, x)
+        if part.factor is None:
+            return None
+        factors.append(part.factor)
+        left = left[~part.filled]
+    even = max(factors) - min(factors) <= 1e-5 * max(factors)
+    return factors[0] if even and not len(left) else None
 
 
 def whole(x: Tensor) -> Tensor:
@@ -333,6 +360,8 @@ def _mapped(made: Operand, x: Tensor, held: Tensor | Older, rest: Sequence[int])
         size = float(found.abs().max())
         known = known and float((found - found[:1]).abs().max()) <= 1e-6 * size
         norms = found.norm(dim=-1)
+        made.filled = norms.flatten(0, 1).amax(0) > NONE * float(norms.max())
+        norms = norms[..., made.filled]
         mean = float(norms.mean())
         factors += [mean] if float((norms - mean).abs().max()) <= 1e-5 * mean else [torch.nan]
         made.maps.append(found[0])
@@ -353,7 +382,7 @@ def _by_length(
     batch = some(len(x), 3)
     at = made.at[batch, made.heads[0]][:, made.places]
     own = flat[at][..., made.reads[0].nonzero()[:, 0]].norm(dim=-1)
-    rows = x.detach()[batch, made.heads[0]][:, made.places].norm(dim=-1)
+    rows = x.detach()[batch, made.heads[0]][:, made.places][..., made.filled].norm(dim=-1)
     ratio = rows / own.clamp(min=1e-300)
     mean = float(ratio.mean())
     return mean if float((ratio - mean).abs().max()) <= 1e-5 * mean else None

@@ -60,6 +60,8 @@ class Run(Trace):
         self.seen: list[Seen] = []
         self.loose: dict[Node, str] = {}
         """Products of values with scores that nothing made a whole, and their lines."""
+        self.places: dict[Node, tuple[str, str]] = {}
+        """Where these are: their modules and lines of code."""
         self.gradients = True
         """Whether all of it runs with gradients."""
         self.returned: list[Tensor] = []
@@ -129,6 +131,8 @@ class Run(Trace):
     def _look(self, node: Node, args: Any, out: Tensor) -> None:
         before = len(self.seen)
         super()._look(node, args, out)
+        if node in self._loose:
+            self.places[node] = self.running[-1] if self.running else "", line_of_code()
         contraction = None
         if node.name in PRODUCTS:
             contraction = Contraction.of_product(node, args, out)

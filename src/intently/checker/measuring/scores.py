@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import TypeAlias
 
 import torch
@@ -141,7 +142,9 @@ def _drops(view: View, until: set[Node]) -> int:
             drawn |= {_drawn(x) for _, x in node.views} - {node}
             drawn.discard(None)  # type: ignore[arg-type]
         if node.name not in PRODUCTS and not node.name.startswith(RANDOM):
-            left += [x for _, x in node.sources if x.node.dtype.is_floating_point]
+            floats = (x for _, x in node.sources if x.node.dtype.is_floating_point)
+            whole = 0 if node.name in ("cat", "stack") else prod(node.size)  # of as many entries
+            left += [x for x in floats if prod(x.settled().node.size) >= whole]
     return len(drawn)
 
 
@@ -429,6 +432,8 @@ def gradient(y: Tensor, x: Tensor | Older, way: Tensor) -> Tensor | None:
     data = x.data if isinstance(x, Older) else x
     if at is None or not y.requires_grad or (isinstance(at, Tensor) and not at.requires_grad):
         return None
+    if way.dtype is not y.dtype:  # what runs in float64 makes no shorter floats, even of these
+        way = torch.zeros_like(y).copy_(way)
     (g,) = torch.autograd.grad(y, at, way, retain_graph=True, allow_unused=True)
     if g is None:
         return None

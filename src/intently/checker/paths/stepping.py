@@ -30,7 +30,7 @@ PROJECTIONS = ("projection", "weight-transposed")
 """How the names of findings begin that other inputs of an attention bring about."""
 ASKING = ("use_cache", "return_cache", "return_past", "return_kv", "cached")
 """Arguments that ask for the cache."""
-STARTS = ("start_pos", "start", "offset", "input_pos", "n_past", "past_length")
+STARTS = ("start_pos", "start", "offset", "input_pos", "n_past", "past_length", "index", "position")
 """Arguments that say at which position a piece starts, of a module that holds its cache itself."""
 CACHES = ("past", "cache", "kv_cache", "past_key_values", "layer_past", "past_key_value", "state")
 
@@ -65,20 +65,31 @@ def stepped(subject: Subject, pieces: tuple[int, ...]) -> Subject | None:
         except Exception:
             return None
         if _cache_of(ran) is not None:
-            call = partial(_with_cache, subject, whole, name, stops)
+            takes = parameters_named(subject.owner)
+            counts = [n for n in STARTS if n in takes and type(takes[n].default) is int]
+            call = partial(_with_cache, subject, whole, name, stops, counts[:1])
             return replace(subject, call=call, positional=False)
     return None
 
 
 def _with_cache(
-    subject: Subject, whole: str, name: str, stops: Sequence[int], **given: Any
+    subject: Subject,
+    whole: str,
+    name: str,
+    stops: Sequence[int],
+    counts: Sequence[str],
+    **given: Any,
 ) -> Tensor:
-    """The output of calls on pieces of the input, each with the cache of the last."""
+    """The output of calls on pieces of the input, each with the cache of the last.
+
+    ``counts`` are arguments that say at which position a piece starts.
+    """
     x, past, out = given.pop(whole), None, []
     for i, j in zip([0, *stops], stops):
         piece = {
             n: _so_far(y, i, j, x.shape[1]) if _goes_on(subject, n) else y for n, y in given.items()
         }
+        piece |= dict.fromkeys(counts, i)
         made = subject.call(**{**piece, whole: x[:, i:j], name: past})
         out.append(output_of(made))
         past = _cache_of(made)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import product
 
 import torch
 from torch import Tensor, nn
@@ -90,16 +91,14 @@ def across_the_batch(trial: Trial) -> Finding | None:
 
     Where no layout is stated and no example given, the first axis may be that of time.
     """
-    subject, main = trial.subject, trial.subject.main
+    subject, module = trial.subject, trial.subject.module
     if not subject.given or subject.layout or subject.sequence_first or subject.batch < 2:
         return None
-    x = subject.inputs[main]
-    if subject.module is None or not (x.ndim == 3 or _is_image(subject.module, x)):
-        return None
-    x = next((x for n, x in _inputs(trial) if n == main and x.requires_grad), None)
-    for one in trial.whole.attentions if x is not None else ():
+    every = [] if module is None else [(n, x) for n, x in _inputs(trial) if x.requires_grad]
+    every = [(n, x) for n, x in every if module and (x.ndim == 3 or _is_image(module, x))]
+    for one, (main, x) in product(trial.whole.attentions, every):
         k = one.attention.k
-        if x is None or k is None or main not in one.attention.inputs.get("k", ()):
+        if k is None or main not in one.attention.inputs.get("k", ()):
             continue
         y = whole(k.value)
         way = torch.zeros_like(y)

@@ -142,9 +142,11 @@ def nothing_later(trial: Trial) -> Outcome:
     other = {subject.inputs[n].shape[axis] for n, axis in axes.items()} - sizes
     if min(later.values()) < 0 or (other and subject.inputs[names[0]].ndim == 2):
         return "its inputs have other positions than its output"
+    padding = trial.unread(*plain.shape[:2])
     for j in range(1, t):
         changed = {n: changed_at(subject.inputs[n], axes[n], later[n] + j) for n in names}
-        off = difference(trial.by_position(trial.output(**changed)), plain)[:, :j]
+        off = difference(trial.by_position(trial.output(**changed)), plain)
+        off = off.masked_fill(padding[..., None], 0.0)[:, :j]
         late = (off > trial.same).nonzero()
         if len(late):
             said = f"output {int(late[:, 1].min())} changes by {float(off.amax()):.2g}"

@@ -71,17 +71,21 @@ class Trial:
         """An output, but for those at padding, which nobody reads: they are as in the first."""
         if y.ndim != 3 or y.shape != self.first.shape:
             return y
-        unseen = torch.zeros_like(y, dtype=torch.bool)
+        return torch.where(self.unread(*y.shape[:2])[..., None], self.first, y)
+
+    def unread(self, b: int, t: int) -> Tensor:
+        """Which rows of an output (b, t) are those of padding."""
+        unseen = torch.zeros(b, t, dtype=torch.bool)
         for name, x in meant(self.subject, "attend", "ignore", "lengths"):
             if self.subject.main in padded_by(self.subject, name) or self.subject.of("q"):
                 real = real_keys(self.subject, name, x)
-                if real is not None and real.shape == y.shape[:2]:
-                    unseen = unseen | ~real[..., None]
+                if real is not None and real.shape == (b, t):
+                    unseen = unseen | ~real
         for one in self.whole.attentions:
             seen = one.attention.shown
-            if one.side == "self" and seen.shape[::2] == y.shape[:2] == (len(seen), seen.shape[-1]):
-                unseen = unseen | ~seen.flatten(1, 2).any(1)[..., None]  # of no query at all
-        return torch.where(unseen, self.first, y)
+            if one.side == "self" and seen.shape[::2] == (b, t) == (len(seen), seen.shape[-1]):
+                unseen = unseen | ~seen.flatten(1, 2).any(1)  # of no query at all
+        return unseen
 
 
 def meant(subject: Subject, *meanings: str) -> list[tuple[str, Tensor]]:

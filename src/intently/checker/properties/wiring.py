@@ -27,12 +27,28 @@ def inputs_used(trial: Trial) -> Outcome:
         if x.is_floating_point():
             other = other + torch.linspace(0, 1, x.numel(), dtype=x.dtype).view(x.shape)
         if part(trial.output(**{name: other}), trial.first) > trial.same:
+            unread = _unread(trial, name) if subject.roles[name] == "context" else ""
+            if unread:
+                return Finding("cross-ignores-context", unread, "hazard")
             continue
         said = f"the output does not depend on {name}"
         keys = [x.attention.inputs.get("k") for x in trial.whole.attentions]
         ignored = subject.roles[name] == "context" and all(k and name not in k for k in keys)
         return Finding("cross-ignores-context", said) if ignored and keys else said
     return True
+
+
+def _unread(trial: Trial, name: str) -> str:
+    """The rows of a context that nothing is made of, in words; "" if a mask may hide them."""
+    x = trial.subject.inputs[name]
+    if x.ndim != 3 or not x.is_floating_point() or trial.subject.of("mask") or len(x) == 1:
+        return ""
+    x = x.detach().clone().requires_grad_()
+    with torch.enable_grad():
+        y = trial.output(**{name: x})
+        (g,) = torch.autograd.grad(y.pow(2).sum(), x, allow_unused=True)
+    rows = [] if g is None else (g == 0).all(-1).all(0).nonzero()[:, 0].tolist()
+    return f"nothing depends on rows {rows[0]} … {rows[-1]} of {name}" if rows else ""
 
 
 def left_padding(trial: Trial) -> Outcome:
