@@ -183,7 +183,7 @@ merged-by-reshape | Heads are merged by a reshape | y.reshape(b, t, c) of y (b, 
   → `y.transpose(1, 2).reshape(b, t, h * d)`.
   * `view` would have raised an error; `reshape` does not.
   @ meta-pytorch/opacus/pull/825
-key-heads-tiled (convention) | Shared key heads are tiled | k of head i mod g, for i // (h / g)
+key-heads-tiled (hazard) | Shared key heads are tiled | k of head i mod g, for i // (h / g)
   Heads 0 and 2 read the same keys where 0 and 1 should.
   → `repeat_interleave(h // g, 1)`, not `repeat`: consecutive heads share.
   * A model trained from scratch does not care. A checkpoint does.

@@ -93,7 +93,8 @@ def _role(name: str, x: Any, meaning: str | None) -> Role:
     if not isinstance(x, Tensor):
         return "setting"
     named = named_role(name)
-    if named == "mask" or x.dtype == torch.bool:
+    lengths = x.ndim == 1 and is_whole(x) and "len" in name.lower()
+    if named == "mask" or x.dtype == torch.bool or lengths:
         return "mask"
     if x.is_floating_point():
         return named or "setting"
@@ -173,7 +174,7 @@ def with_meanings(subject: Subject, given: Any) -> Subject:
         x = subject.inputs.get(name)
         if name in meanings or not isinstance(x, Tensor):
             continue
-        found, how = _meaning(subject, x, given)
+        found, how = _meaning(subject, name, x, given)
         unknown = f"what `{name}` means is not known: say it in arguments="
         notes.append(f"the meaning of `{name}` is {how}" if found else unknown)
         meanings |= {name: found} if found else {}
@@ -182,7 +183,7 @@ def with_meanings(subject: Subject, given: Any) -> Subject:
     return replace(subject, meanings=meanings, notes=tuple(notes))
 
 
-def _meaning(subject: Subject, x: Tensor, given: Any) -> tuple[str | None, str]:
+def _meaning(subject: Subject, name: str, x: Tensor, given: Any) -> tuple[str | None, str]:
     if x.is_floating_point() and not bool(((x == 0) | (x == 1)).all()):
         low = x[x < 0]
         if bool((x <= 0).all()) and bool((low <= -1e3).all()) and len(low):
@@ -196,16 +197,21 @@ def _meaning(subject: Subject, x: Tensor, given: Any) -> tuple[str | None, str]:
     for prefix, meaning in DOCUMENTED.items():
         if home.startswith(prefix):
             return meaning, "documented"
-    return _by_trial(subject, x), "found by trial"
+    return _by_trial(subject, name, x), "found by trial"
 
 
-def _by_trial(subject: Subject, mask: Tensor) -> str | None:
+def _by_trial(subject: Subject, name: str, mask: Tensor) -> str | None:
     """Which inputs an output depends on, beside where the mask is True."""
     true = mask != 0
     names = subject.of("context", "k") or subject.of("x", "ids")
     if bool(true.all()) or not bool(true.any()) or not names:
         return None
     first = subject.output()
+    if mask.ndim == 2 and torch.equal(subject.output(**{name: (mask == 0).to(mask.dtype)}), first):
+        start, end = true[:, 0], true[:, -1]  # what has no effect tells by where it ends
+        side = start if not bool((start != start[0]).any()) else end
+        alike = not bool((side != side[0]).any())
+        return ("attend" if bool(side[0]) else "ignore") if alike else None
     if first.ndim < 3:
         return None
     depends = _dependence(subject, [names[0], *subject.of("v")], first)

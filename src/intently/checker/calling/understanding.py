@@ -146,7 +146,7 @@ def _on_tensors(
     if isinstance(subject, nn.Module) or any(isinstance(x, Tensor) for x in inputs.values()):
         return suited(subject), inputs, False
     if programs.is_jax(subject, inputs):
-        given = {n: programs.tensor_of(x) for n, x in inputs.items()}
+        given = {n: programs.tensor_of(x) if _is_array(x) else x for n, x in inputs.items()}
         return programs.Program(suited(subject), dict(inputs)), given, True
     arrays = [x for x in inputs.values() if isinstance(x, np.ndarray)]
     if not arrays or any(k.__module__.startswith("keras") for k in type(subject).__mro__):
@@ -354,11 +354,9 @@ def _run(subject: Subject) -> Subject:
 def cast(x: Any, dtype: torch.dtype) -> Any:
     """An input in another float dtype, copied: a tensor, or several."""
     x = torch.as_tensor(x) if isinstance(x, np.ndarray) and x.dtype.kind in "fiub" else x
-    if isinstance(x, Tensor):
-        return x.detach().to(dtype if x.is_floating_point() else x.dtype, copy=True)
-    if isinstance(x, (list, tuple)) and all(isinstance(y, Tensor) for y in x):
-        return type(x)(cast(y, dtype) for y in x)
-    return x
+    return tree.tree_map_only(
+        Tensor, lambda y: y.detach().to(dtype if y.is_floating_point() else y.dtype, copy=True), x
+    )
 
 
 OF_PADDING = ("padding-attended", "lengths-off-by-one", "padding-side")

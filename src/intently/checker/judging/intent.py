@@ -165,6 +165,7 @@ def inferred(seen: Tensor, stated: Intent, cross: bool) -> Intent:
         return stated
     if cross and sizes[2] != sizes[3]:
         across = {ACROSS: dense_mask(causal(offset=0), sizes)}
+        across[f"{ACROSS} from the end"] = dense_mask(causal(), sizes)
         every = Part("every key", torch.ones(sizes, dtype=torch.bool), across)
         intent = Intent((every, *stated.parts), sizes)
         if intent.explained(seen, 1) is not None:

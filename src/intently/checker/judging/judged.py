@@ -85,7 +85,7 @@ def judged(
     arguments = {
         n: (subject.inputs.get(n), m)
         for n, m in subject.meanings.items()
-        if side in about(subject, n) and _fits(subject.inputs.get(n), m, side, s)
+        if side in about(subject, n) and _fits(subject.inputs.get(n), m, s)
     }
     if a.divided:
         why = "its weights are exponentials, and what their sums divide was not followed"
@@ -100,7 +100,7 @@ def judged(
     if not layout:
         found += _scale(subject, a, scale)
         found += rotation_findings(a)
-    found += whole_findings(a)
+    found += whole_findings(a) + _sinks(subject, a)
     says = [_read(a)]
     intent: Intent | None = None
     in_blocks = b not in (1, subject.batch) and not subject.begins_with(t, b)
@@ -145,10 +145,9 @@ def judged(
     return Judged(a, tuple(says), shown, intent, side, why)
 
 
-def _fits(x: Any, meaning: str, side: Side, s: int) -> bool:
-    """Whether lengths may be those of the keys: of a context, the longest row is as long as it."""
-    lengths = meaning == "lengths" and isinstance(x, Tensor) and side == "cross"
-    return not lengths or int(x.max()) == s
+def _fits(x: Any, meaning: str, s: int) -> bool:
+    """Whether lengths may be those of the keys: the longest row is as long as these."""
+    return meaning != "lengths" or not isinstance(x, Tensor) or int(x.max()) == s
 
 
 def _sizes(w: Tensor) -> tuple[int, int, int, int]:
@@ -222,6 +221,16 @@ def _nan(a: Attention, intent: Intent, known: Sequence[Finding]) -> list[Finding
     return [Finding("nan-with-keys", said, where=a.where)]
 
 
+def _sinks(subject: Subject, a: Attention) -> list[Finding]:
+    """Sinks that are others than those that the call is given."""
+    given = (x for n, x in subject.inputs.items() if "sink" in n and isinstance(x, Tensor))
+    for x in given if a.sink is not None else ():
+        if x.shape == a.sink.shape and float((x - a.sink).abs().max()) > 1e-3:
+            said = f"head 0 has a sink of {float(a.sink[0]):.4g}, and is given {float(x[0]):.4g}"
+            return [Finding("sinks-other", said, where=a.where)]
+    return []
+
+
 def _lost(a: Attention, intent: Intent) -> list[Finding]:
     """Scores of allowed keys beside a number that leaves nothing of them in float32."""
     low = a.added is not None and a.added[intent.allowed & a.shown]
@@ -248,6 +257,9 @@ def _blank(a: Attention, intent: Intent) -> list[Finding]:
 
 def _scale(subject: Subject, a: Attention, meant: float | None) -> list[Finding]:
     scale, d = a.scale, a.width
+    if meant is not None and a.uneven:
+        said = f"the scale should be {meant:.4g}, and differs from score to score"
+        return [Finding("other-scale", said, where=a.where)]
     if scale is None or a.q is None or a.k is None or a.kind not in ("dot", "products"):
         return []
     value, right = float(scale.mean()), d**-0.5 if meant is None else meant

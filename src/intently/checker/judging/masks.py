@@ -42,8 +42,9 @@ def mask_findings(
     more = wrong is None and not bool((seen & ~intent.allowed).any())
     if more and all(p.padding or p.name == "causal" for p in intent.parts):
         at, text = counterexample(seen, intent.allowed)
-        said = f"more is hidden than the future: {text}; state mask= to check it"
-        return [Finding("mask-other", said, "convention", where, at)]
+        what = intent.written() + " hides" if intent.parts else "is stated"
+        said = f"more is hidden than {what}: {text}; state mask= to check it"
+        return [Finding("mask-other", said, "convention" if intent.inferred else "hazard", where, at)]
     less = (intent.allowed & ~seen & intent.real).any()
     if wrong is None and intent.parts and not bool(less):
         named = all(p.padding for p in intent.parts)
@@ -84,7 +85,7 @@ def mistake_of(part: str, variant: str, *, by_key: bool = False) -> str:
     A mask ``by_key``, the same for all queries, is one of padding.
     """
     kind = part if part in ("causal", "window", "stated mask") and not by_key else "padding"
-    if variant == ACROSS:
+    if variant.startswith(ACROSS):
         return "cross-causal"
     if by_key and variant == "transposed":
         return "mask-on-queries"

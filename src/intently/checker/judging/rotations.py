@@ -148,19 +148,29 @@ def _turned_back(a: Attention) -> bool:
 
 
 def _one_query(a: Attention, k: Turned) -> list[Finding]:
-    """Whether one query is at position 0 beside keys that are rotated up to its own."""
-    assert a.q is not None and a.k is not None and a.q.factor is not None
-    last = a.weights.shape[-1] - 1
-    off = a.q.maps[0][0] / a.q.factor - torch.eye(a.width)
-    if float(off.abs().max()) > 1e-6 or float(_wrapped(k.steps * last).abs().max()) < 1e-4:
+    """Whether one query is turned as the last key, and keys by one step after the other."""
+    assert a.q is not None and a.k is not None and a.q.factor is not None and a.k.factor is not None
+    if k.places != list(range(a.weights.shape[-1])):
         return []
-    said = "rotary positions: a query beside keys before it is at position 0"
-    return [Finding("rotation-offset-lost", said, where=a.where)]
+    own, last = a.q.maps[0][0] / a.q.factor, a.k.maps[0][-1] / a.k.factor
+    said, steps, kind = "", _wrapped(k.angles.diff(dim=0)), "mistake"
+    if own.shape != last.shape or float((last - torch.eye(a.width)).abs().max()) < 1e-6:
+        return []
+    if float((own - torch.eye(a.width)).abs().max()) < 1e-6:
+        said = "a query beside keys before it is at position 0"
+    elif len(steps) > 1 and float(steps[1:].abs().max()) < 1e-4:
+        said = "keys of different positions are turned alike"
+    elif float(_wrapped(steps - steps[0]).abs().max()) > 1e-4:
+        said, kind = "positions jump between one key and the next", "hazard"
+    found = Finding("rotation-offset-lost", f"rotary positions: {said}", kind, a.where)
+    return [found] if said else []
 
 
 def _offsets(a: Attention, q: Turned, k: Turned) -> list[Finding]:
     t, s = a.weights.shape[-2:]
     steps = k.steps
+    if s != t and a.q is not None and a.q.name and a.inputs["q"] != a.inputs["k"]:
+        return []  # positions in two sequences
     if float((q.steps - steps).abs().max()) > 1e-5:
         if float((q.steps + steps).abs().max()) < 1e-5:
             said = "rotary positions: queries are turned one way, keys the other"

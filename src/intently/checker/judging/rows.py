@@ -79,7 +79,7 @@ def _heads(a: Attention, foreign: bool) -> Iterator[Finding]:
     elif any(tiled.values()):
         apart = all(x.is_input for x in a.v.sources)
         said = "key heads are tiled (0, 1, 0, 1), not repeated (0, 0, 1, 1)"
-        yield Finding("key-heads-tiled", said, "mistake" if apart else "convention", a.where)
+        yield Finding("key-heads-tiled", said, "mistake" if apart else "hazard", a.where)
 
 
 def _pairs(a: Attention) -> Iterator[Finding]:
@@ -113,9 +113,13 @@ def _exchanged(subject: Subject, a: Attention) -> Iterator[Finding]:
     if all(named.values()) and len(subject.inputs) >= 3 and told:
         own = {r: n[0] for r, n in named.items()}
         tensors = [subject.inputs[n] for n in own.values()]
+        said = {r: x for r, x in zip("qkv", (q, k, v))}
+        if said["k"] == said["v"] == {own["q"]} and not _alike(tensors[0], tensors[1]):
+            text = f"keys and values are made of {own['q']}, not of {own['k']} and {own['v']}"
+            yield Finding("cross-ignores-context", text, where=a.where)
+            return
         if any(a is not b and _alike(a, b) for a in tensors for b in tensors):
             return
-        said = {r: x for r, x in zip("qkv", (q, k, v))}
         if said["v"] == {own["k"]}:
             yield Finding("values-are-keys", "the weighted sum is of the keys", where=a.where)
         elif said["v"] == {own["q"]}:
@@ -140,7 +144,7 @@ def _one_projection(a: Attention) -> Iterator[Finding]:
 def _after(subject: Subject, a: Attention) -> Iterator[Finding]:
     """What becomes of the output of the product with values."""
     out = a.after
-    if out is None:
+    if out is None or a.v.rows == "channels":
         return
     if out.merged:
         said = "heads are merged by a reshape: their parts land on other positions"

@@ -151,7 +151,8 @@ def _along(
     if found.mixed:
         return changes, orders
     if found.follows is not None:  # the axis that the layer sums over
-        channels.add(1 if found.follows.name in CONVOLUTIONS and y.ndim > 2 else y.ndim - 1)
+        second = found.follows.name in (*CONVOLUTIONS, "native_batch_norm", "native_group_norm")
+        channels.add(1 if second and y.ndim > 2 else y.ndim - 1)
     found.merged = any("t" in changes[i] for i in channels)
     found.row_axes = tuple(i for i, x in enumerate(changes) if "t" in x)
     if len(orders) == 1 and len(found.row_axes) == 1 and "b" not in changes[found.row_axes[0]]:

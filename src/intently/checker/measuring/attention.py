@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as tree
 
 from intently.checker.calling.subject import held_by
 from intently.checker.measuring.after import Outcome, Rows, divides, outcome
@@ -87,6 +88,8 @@ class Attention:
     """Whether its output is divided later, by what need not be the sum of its weights."""
     cosine: bool = False
     """Whether queries and keys are all of one length."""
+    uneven: bool = False
+    """Whether the scale differs from score to score, by no softcap and no length of a row."""
     other_query: tuple[int, int] | None = None
     """A query whose scores are made of the row of another one, and that one."""
     lost: bool = False
@@ -185,7 +188,7 @@ def followed(subject: Any) -> tuple[Run, Tensor]:
     known = {memory(x): n for n, x in held_by(owner)} | {memory(x): n for n, x in weights.items()}
     leaves: dict[str, Any] = {}
     for n, x in given.items():
-        leaves[n] = _leaf(x) if n not in weights else x
+        leaves[n] = tree.tree_map_only(Tensor, _leaf, x) if n not in weights else x
     names = {m: n for n, m in owner.named_modules()} if isinstance(owner, nn.Module) else {}
     data = [x for n, x in leaves.items() if n not in weights for x in _tensors(x)]
     run = Run(data, known, names)
@@ -220,12 +223,8 @@ def _with_values(run: Run, made: Tensor, returns: str) -> Tensor:
     return w @ v
 
 
-def _leaf(x: Any) -> Any:
-    if isinstance(x, Tensor):
-        return x.detach().clone().requires_grad_() * 1 if x.is_floating_point() else x.clone()
-    if isinstance(x, (list, tuple)) and x and all(isinstance(y, Tensor) for y in x):
-        return type(x)(map(_leaf, x))
-    return x
+def _leaf(x: Tensor) -> Tensor:
+    return x.detach().clone().requires_grad_() * 1 if x.is_floating_point() else x.clone()
 
 
 def _tensors(x: Any) -> list[Tensor]:
@@ -525,6 +524,11 @@ def _sloped(found: Attention, z: Tensor, p: Tensor, slopes: Tensor, seen: Tensor
     cells = seen & (slopes > 0)
     if not bool(cells.any()):
         return
+    assert found.q is not None and found.k is not None
+    x, y = (whole(o.value.detach()).norm(dim=-1) for o in (found.q, found.k))
+    by_length = (slopes * x[..., :, None] * y[..., None, :])[cells]
+    found.cosine = bool((by_length - by_length.mean()).abs().max() <= CLOSE * by_length.mean())
+    found.uneven = found.kind == "dot" and not found.cosine
     x, y = p[cells], slopes[cells] ** -0.5  # of cap · tanh(σ p / cap): cosh(σ p / cap) / √σ
     low, high = math.log(1e-4), math.log(1e2)
     for _ in range(80):  # golden section
@@ -534,7 +538,7 @@ def _sloped(found: Attention, z: Tensor, p: Tensor, slopes: Tensor, seen: Tensor
     if _off(x, y, (low + high) / 2) > 1e-4:
         return
     scale = 1 / float((y / torch.cosh(rate * x)).mean()) ** 2
-    cap = scale / rate
+    cap, found.uneven = scale / rate, False
     found.softcap = float(f"{cap:.4g}")
     found.slope = torch.full((z.shape[1],), scale, dtype=z.dtype)
     found.added = (z - cap * torch.tanh(scale * p / cap)).masked_fill(~seen, torch.nan)

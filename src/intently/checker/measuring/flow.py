@@ -66,6 +66,7 @@ class Operand:
     """Queries, keys or values (*b, h, n, d), and how they come from their sources.
 
     ``rows`` says how: "own" if each row is made of one row of the source, the same for all heads;
+    "channels" if it is one channel of all positions;
     "split" if which row it is depends on the head; "mixed" if several rows go into one; "same" if
     all are made of the same; "" if that could not be told. ``at`` (b, n) numbers the rows of the
     source that its rows come from. ``reads`` (h, …) are the numbers of a row that a head reads.
@@ -199,27 +200,38 @@ def operand(run: Run, value: Tensor, view: View, past: frozenset[Node]) -> Opera
             if len(sources) == 1:
                 _read(made, sources[0])
             else:
-                made.factor = _factor_of(run, made)
+                _joined(run, made)
     return made
 
 
-def _factor_of(run: Run, made: Operand) -> float | None:
-    """By what rows are scaled that are put together of several sources; None if not by one.
+def _joined(run: Run, made: Operand) -> None:
+    """By what rows are scaled, and their maps, that are put together of several sources.
 
-    What is made last comes first: what it is made of has a part in the rest alone.
+    Each has some of the rows, or some of their numbers. What is made last comes first: what it is
+    made of has a part in the rest alone.
     """
     order = {node: n for n, node in enumerate(run.results)}
-    left, factors = torch.arange(made.value.shape[-1]), list[float]()
+    left, parts, rows = torch.arange(made.value.shape[-1]), list[Operand](), list[int]()
     for x in sorted(made.sources, key=lambda x: -order[x.node]):
-        part = Operand(made.value[..., left], [x])
+        parts.append(part := Operand(made.value[..., left], [x]))
         if len(left):
             _read(part, x)
         if part.factor is None:
-            return None
-        factors.append(part.factor)
-        left = left[~part.filled]
-    even = max(factors) - min(factors) <= 1e-5 * max(factors)
-    return factors[0] if even and not len(left) else None
+            return
+        rows += part.places
+        if len(part.places) == made.value.shape[-2]:
+            left = left[~part.filled]
+    factors = [x.factor for x in parts if x.factor is not None]
+    if max(factors) - min(factors) > 1e-5 * max(factors):
+        return
+    n = made.value.shape[-2]
+    if not len(left):
+        made.factor = factors[0]
+    elif sorted(rows) == some(n) and all(x.constant and bool(x.filled.all()) for x in parts):
+        places = torch.tensor(rows).argsort()
+        maps = [torch.cat([x.maps[i] for x in parts]) for i in (0, -1)]
+        made.maps, made.places = [x[places] for x in maps], sorted(rows)
+        made.factor, made.constant = factors[0], True
 
 
 def whole(x: Tensor) -> Tensor:
@@ -265,13 +277,17 @@ def _read(made: Operand, origin: Source) -> None:
     made.row_axes = row_axes = tuple(sorted({*rows, *batch}))
     single = bool((counts[known][:, list(row_axes)] == 1).all())
     made.rows = "own"
-    if n > 1 and not rows:
+    if int(known.flatten(0, 1).any(0).sum()) > 1 and not rows:
         made.rows = "same"
     elif not single:
         apart = int(on.flatten(0, 2).sum(0).max()) == 1
         made.rows = "split" if {*rows} & {*heads} and apart else "mixed"
-    plain = origin.node.name in ("mm", "addmm", *CONVOLUTIONS)  # whose channels are known
-    if origin.name and plain and _cut_across(on, counts, rows, origin.node, d):
+    channel = _channel_axis(origin) if origin.name else None
+    if channel is not None and rows == [channel] and bool((counts[known][:, channel] == 1).all()):
+        made.rows = "channels"
+        return
+    flat = origin.node.name in ("mm", "addmm", *CONVOLUTIONS)
+    if channel is not None and flat and _cut_across(on, counts, rows, channel, d):
         made.rows = "split"
         return
     if not single:
@@ -296,14 +312,23 @@ def _read(made: Operand, origin: Source) -> None:
     _mapped(made, x, held, rest)
 
 
-def _cut_across(on: Tensor, counts: Tensor, rows: Sequence[int], node: Node, d: int) -> bool:
+def _channel_axis(origin: Source) -> int | None:
+    """The axis of what a layer made that its channels lie along; None if that is not known."""
+    node, n = origin.node, len(origin.node.size)
+    if node.name in CONVOLUTIONS:
+        return 1
+    if node.name not in ("mm", "addmm", "bmm", "baddbmm"):
+        return None
+    data = dict(node.sources)  # none, where queries are learned
+    return n - 1 if not data or PRODUCTS[node.name] in data else n - 2
+
+
+def _cut_across(on: Tensor, counts: Tensor, rows: Sequence[int], channel: int, d: int) -> bool:
     """Whether rows are cut from what a layer made across its positions.
 
     Then each row is a part of the channels of one position after another, or has its numbers from
     several positions, and from each of them only a part of the channels.
     """
-    data = dict(node.sources)  # none, where queries are learned
-    channel = int(not data or node.name in CONVOLUTIONS or PRODUCTS[node.name] in data)
     if channel in rows and len(rows) > 1:
         return int(on[:, :1].flatten(0, 2).sum(0).max()) == 1
     full = on[:, :1].flatten(3).sum(-1) == d

@@ -212,6 +212,20 @@ class Run(Trace):
                         reached.add(other)
         return ""
 
+    def unused(self) -> list[str]:
+        """The parameters that are multiplied with, where nothing returned is made of the result."""
+        reached, left = set[Node](), [self._memory.get(memory(x), (None, None))[1] for x in self.returned]
+        while left:
+            node = left.pop()
+            if node is None or node in reached:
+                continue
+            reached.add(node)
+            left += [node.before, *(x.node for _, x in node.views)]
+        idle = [n for n in self.results if n.name in PRODUCTS and n.data and n not in reached]
+        met = {x.node for x in self.seen}  # what reads an attention may be the last of many layers
+        idle = [n for n in idle if met.isdisjoint(behind([n.view], lambda x: x is n or x.name not in PRODUCTS))]
+        return [name for n in idle for _, x in n.views if not x.node.data and (name := self.name_of(x))]
+
     def _near(self, node: Node) -> set[Node]:
         """What an operation is made of, back to the next layers."""
 

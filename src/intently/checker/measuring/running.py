@@ -48,9 +48,10 @@ def _along(node: Node, y: Tensor, x: Source, axis: int) -> Site | None:
     at: list[Tensor] = []
     for flow in _flows(y, x, [(*i, slice(None), j) for i in _places(lead) for j in range(e)], axis, ways):
         found = (flow.abs() > 1e-12 * flow.abs().max()).nonzero()[:, 0]
-        if len(found) != t:
-            return None
         at.append(found)
+    whole = next((x for x in at if len(x) == t), None)
+    if whole is None or not _completed(at, whole, x.value.numel()):
+        return None
     places = torch.stack(at).unflatten(0, (*lead, e)).mT  # (*lead, s, e)
     if len(places.unique()) != places.numel():
         return None
@@ -65,6 +66,24 @@ def _along(node: Node, y: Tensor, x: Source, axis: int) -> Site | None:
     product = Contraction(node, (y, y), (node.sources[0][1], x.node.view), y, [])
     numbers = product.places().movedim(axis, -2)
     return Site(node, weights, values, rows, None, 0, product, at=numbers)
+
+
+def _completed(at: list[Tensor], whole: Tensor, n: int) -> bool:
+    """Put keys without any weight where they lie: all heads and rows lie as a whole one does."""
+    free = torch.ones(n, dtype=torch.bool)
+    free[torch.cat([x for x in at if len(x) == len(whole)])] = False
+    for i, x in enumerate(at):
+        if len(x) == len(whole):
+            continue
+        for first in whole.tolist() if len(x) else ():
+            moved = whole + (int(x[0]) - first)
+            inside = bool((moved >= 0).all() & (moved < n).all())
+            if inside and bool(free[moved].all() & torch.isin(x, moved).all()):
+                at[i], free[moved] = moved, False
+                break
+        else:
+            return False
+    return True
 
 
 def _places(lead: list[int]) -> Iterator[tuple[int, ...]]:

@@ -113,6 +113,8 @@ def _one(
             y = trial.read(path.subject.output())
     except Exception as error:  # whatever the code does on this path
         return Property(path.said, None, f"raises {raised(error)}"), []
+    if path.kind == "weights" and y.shape != trial.first.shape:
+        return Property(path.said, None, "it returns something else"), []
     off, same, cached = part(y, trial.first), path.most or 10 * trial.same, path.kind == "a cache"
     with torch.no_grad():
         left = _again(path, trial, y)
@@ -239,8 +241,8 @@ def _asking(subject: Subject) -> Iterator[tuple[str, bool]]:
         return
     with suppress(TypeError, ValueError):
         parameters = inspect.signature(subject.module.forward).parameters
-        for name in (n for n in RETURNS if n in parameters and n not in subject.inputs):
-            default = parameters[name].default
+        for name in (n for n in RETURNS if n in parameters):
+            default = subject.inputs.get(name, parameters[name].default)
             if isinstance(default, bool) or default is None:
                 yield name, not default
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from itertools import islice
 
@@ -14,6 +15,8 @@ from intently.checker.properties.trial import Outcome, Property, Trial, leaves, 
 from intently.checker.report.finding import Finding
 
 Named = Mapping[str, Tensor]
+JUMP = 1e-6
+"""How far a value may be from the mean of those beside it, where a function does not jump."""
 MOST = 8
 """Tensors at most whose gradients are looked at one by one."""
 
@@ -61,6 +64,8 @@ def gradients(trial: Trial) -> Outcome:
         yield from names[half:] if not half else ()
 
     every, off = apart([*tensors])
+    if math.isnan(every):
+        return "the output jumps"
     if not off:
         return True
     if abs(_numeric(trial, tensors, ways, out, step / 4) - every) > off / 4:
@@ -98,7 +103,9 @@ def gradients(trial: Trial) -> Outcome:
             return Finding("gradient-scaled", said, "hazard" if deep else "mistake")
     if not wrong:
         return True
-    return Finding("gradient-cut", f"a part of the gradient of {next(iter(wrong))} is missing")
+    name = next(iter(wrong))
+    kind = "hazard" if name in inputs and len(tensors) > len(inputs) else "mistake"
+    return Finding("gradient-cut", f"a part of the gradient of {name} is missing", kind)
 
 
 def gradients_of_biases(trial: Trial) -> Outcome:
@@ -207,4 +214,7 @@ def _numeric(trial: Trial, tensors: Named, ways: Named, out: Tensor, step: float
                 tensors[n].data.copy_(known[n])
         return float((y.detach().nan_to_num() * out).sum())
 
-    return (at(step) - at(-step)) / (2 * step)
+    up, down = at(step), at(-step)
+    middle = trial.first.nan_to_num() * out
+    jump = abs(up + down - 2 * float(middle.sum())) > max(abs(up - down), JUMP * float(middle.abs().sum()))
+    return math.nan if jump else (up - down) / (2 * step)

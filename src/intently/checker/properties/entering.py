@@ -157,6 +157,11 @@ def projections_named(trial: Trial) -> Outcome:
             said = f"values come from `{a.v.name}`"
             said += ", and a projection of values makes queries or keys"
             return Finding("projections-exchanged", said, "hazard")
+    for n in [n for n in trial.whole.run.unused() if n in idle]:
+        for one in trial.whole.attentions:
+            if n.startswith(one.attention.module) and n.endswith(("weight", "kernel", "_torch_params")):
+                said = f"`{n}` is multiplied with, and nothing that comes out is made of the result"
+                return Finding("projection-other", said, where=one.where)
     bias = next((x for x in idle if x.endswith("bias")), "")
     name, held = bias.removesuffix("bias") + "weight", dict(module.named_parameters())
     if bias and name in held and name not in idle and held[name].ndim == 2:
