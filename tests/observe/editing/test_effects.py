@@ -13,8 +13,7 @@ from torch import Tensor, nn
 import intently as it
 from intently import edits
 from intently.errors import ArgumentError, KindError
-from intently.observe.measuring.deferred import Deferred
-from intently.observe.measuring.effects import Effects
+from intently.observe.measuring.effects import Deferred, Effects
 
 from ..decoders import drawn
 

@@ -148,17 +148,16 @@ class Axis:
             raise build(ArgumentError, self.name, f"numbers below {self.total}", repr(step))
         if isinstance(step, int):
             return [step if step >= 0 else self.total + step]
-        if self.tokens is None:
-            expected, got = "positions, since the tokens are not known here", repr(step)
-            fix = (
-                "pass it.edit(model, edits, tokens=texts), (source, target) for two texts, and "
-                'name the layers that read them, as {"*.attn2": edit}'
-            )
-            raise build(ArgumentError, self.name, expected, got, fix=fix)
-        found = [n for n, text in enumerate(self.tokens) if step in (text, bare(text))]
+        found = [n for n, text in enumerate(self.tokens or ()) if step in (text, bare(text))]
         if not found:
-            got, cause = repr(step), f"they are {self.tokens}"
-            raise build(ArgumentError, self.name, "the text of a token", got, cause)
+            expected, cause, fix = "the text of a token", f"they are {self.tokens}", None
+            if self.tokens is None:
+                expected, cause = "positions, since the tokens are not known here", None
+                fix = (
+                    "pass it.edit(model, edits, tokens=texts), (source, target) for two texts, and "
+                    'name the layers that read them, as {"*.attn2": edit}'
+                )
+            raise build(ArgumentError, self.name, expected, repr(step), cause, fix)
         return found
 
 

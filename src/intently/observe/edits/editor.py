@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,12 +15,13 @@ from torch import Tensor, nn
 from intently.core.attention import Attention
 from intently.core.masks import Geometry
 from intently.core.matrix import Dense, LazyMatrix
+from intently.core.matrix.labelling import crosses, side
 from intently.errors import KernelError, KindError, UnverifiedError, build
 from intently.observe.edits.edit import Edit, Scene, fit
 from intently.observe.edits.rules import product
-from intently.observe.edits.texts import Texts
 from intently.observe.generation.joining import trimmed
-from intently.observe.recording.labels import Tokens
+from intently.observe.recording.labels import Tokens, checked, is_pair, is_rows
+from intently.observe.storage.stores import identity
 from intently.observe.watching.call import After, AttentionSpec, Call, numberless, operand, traced
 from intently.observe.watching.checking import Verdict, check
 from intently.observe.watching.doors import listen
@@ -192,18 +193,16 @@ class Editor(Changing):
             return result, make
         found = [(pattern, edit) for pattern, edit in self._edits.items() if matches(name, pattern)]
         call = traced() or make()
-        if isinstance(call, Call):
-            call = numberless(call) or call
-        if isinstance(call, str):
-            if found:
-                self.miss(module, source, call)
-        elif found:
+        call = call if isinstance(call, str) else numberless(call) or call
+        if isinstance(call, str) and found:
+            self.miss(module, source, call)
+        elif isinstance(call, Call) and found:
             try:
                 return self._edited(name, found, call, result)
             except TypeError as error:
                 self.failed = error
                 raise
-        else:
+        elif isinstance(call, Call):
             seen = comes_from_elsewhere(call, self.running.inputs)
             self._texts.place(name, call.q.shape[-2], self._shown(call)[1], seen)
         return result, lambda: call
@@ -234,8 +233,7 @@ class Editor(Changing):
             got = call.shut or "an operator of PyTorch that was called directly"
             raise build(KernelError, name, CAN_CHANGE, got)
         said = " & ".join(repr(edit) for _, edit in found)
-        told = said if call.edited is None else f"{call.edited} & {said}"
-        part = Part.edited(scene)
+        told, part = said if call.edited is None else f"{call.edited} & {said}", Part.edited(scene)
         applied = self.applied.setdefault(name, Applied(name, said))
         applied.calls += 1
         if part is not None and len(applied.plans) < PLANNED:
@@ -248,9 +246,7 @@ class Editor(Changing):
         k, shown = operand(call.k), call.shown
         g = Geometry(tuple(call.q.shape[:-2]), call.q.shape[-2], k.shape[-2], k.device)
         how = self._masks.simplified(call.how, g)
-        if shown is None:
-            return how, k
-        return trimmed(how, shown.detach(), g)[:2]
+        return (how, k) if shown is None else trimmed(how, shown.detach(), g)[:2]
 
     def _read(self, name: str, number: int, call: Call) -> tuple[Call, LazyMatrix, Tensor, Tensor]:
         """The call that stands for what ran, its weights, what its cache shows, and its values.
@@ -279,8 +275,7 @@ class Editor(Changing):
 def _output(call: Call, scene: Scene, part: Part | None) -> tuple[Tensor, Tensor | After]:
     """The output with edited rows in place, as the function returns it, and as a call has it."""
     matrix = scene.matrix
-    if scene.passed is not None:
-        matrix = Dense(matrix.dense() * scene.passed())
+    matrix = Dense(matrix.dense() * scene.passed()) if scene.passed is not None else matrix
     if isinstance(call.y, Tensor):
         y = call.y.clone()
         if part is not None:
@@ -310,8 +305,7 @@ def _given_rows(scene: Scene, y: Tensor, rows: Tensor) -> Tensor:
 def _mixed(matrix: LazyMatrix, v: Tensor, rows: Tensor) -> Tensor:
     """Rows of matrix @ v; many at once by a kernel, few by their weights."""
     few = len(rows) <= matrix.shape[-2] // 2
-    some = Dense(matrix[..., rows, :].to(matrix.dtype)) if few else matrix
-    y = product(some, v.to(matrix.dtype))
+    y = product(Dense(matrix[..., rows, :].to(matrix.dtype)) if few else matrix, v.to(matrix.dtype))
     return y if few else y.index_select(-2, rows)
 
 
@@ -360,8 +354,7 @@ class Part(NamedTuple):
         for axis, some, whole in ((-4, self.batch, scene.batch), (-3, self.heads, scene.heads)):
             size = x.shape[axis] if x.ndim >= -axis else 1
             if size > 1 and len(some) < whole.total:
-                cut = some // (whole.total // size)
-                x = x[(*[slice(None)] * (x.ndim + axis), cut)]
+                x = x[(*[slice(None)] * (x.ndim + axis), some // (whole.total // size))]
         return x
 
     def plan(self, scene: Scene) -> str:
@@ -376,3 +369,105 @@ class Part(NamedTuple):
         if isinstance(matrix, Attention):
             return f"{said}{matrix.plan().kernel}"
         return f"{said}t · s weights, in blocks of rows"
+
+
+# --- which steps of which text the queries and keys of a call are ---------------------------------
+
+COMPARED = 8
+"""Last keys of a call at most that tell whether a window goes on after them."""
+
+
+class Before(NamedTuple):
+    """The call of a module before: its text had ``steps``; its keys, the last of them copied."""
+
+    steps: int
+    keys: Tensor
+    last: Tensor
+
+
+class Texts:
+    """Follows a model through its text, over the steps of a generation.
+
+    The last query of a self-attention stands at its last key (contract 3), unless a cache lets go
+    of keys: it shows the last ones of the step before. The queries of a cross-attention stand where
+    those of the last self-attention of as many queries stood; if there is none, as in a recurrent
+    decoder, after those that saw the same keys. ``names`` are those of the model's modules.
+
+    One sequence of tokens names the text that is read. The text of a decoder, and the image that a
+    prompt describes, are others: layers that stand beside a cross-attention, and do not cross.
+    """
+
+    def __init__(self, tokens: Tokens | None, names: Collection[str]) -> None:
+        if is_rows(tokens):
+            fix = "pass those of one, or name rows and keys by position"
+            raise build(KindError, "tokens", "the tokens of one text", "several texts", fix=fix)
+        self._tokens: Any = checked(tokens)
+        self._names = set(names)
+        self._crossing = {_layer(name) for name in self._names if crosses(name, self._names)}
+        """Layers with a cross-attention."""
+        self._encodes = any(side(name) == "encoder" for name in self._names)
+        self._last: tuple[int, int, int] | None = None
+        """Batch rows and queries of the last self-attention, and the position of the first."""
+        self._before: dict[str, Before] = {}
+
+    def place(self, name: str, t: int, k: Tensor, seen: bool | None) -> dict[str, Any]:
+        """Where a call of t queries stands, for its `Scene`.
+
+        Its cache shows the keys (…, s, d). ``seen`` says whether they came from elsewhere than
+        queries, as far as that was seen.
+        """
+        s, across = k.shape[-2], crosses(name, self._names, seen)
+        if across is None:  # outside of a decoder, an encoder's text if none attends to itself
+            alone = self._encodes and not self._crossing and self._last is None
+            across = t > s or (alone and side(name) is None)
+        if seen:
+            self._crossing.add(_layer(name))
+        before, first, texts, last = self._before.get(name), s - t, 1, k
+        if across:
+            first, texts = self._first_across(t, k, before)
+        else:
+            if before is not None and 0 < first < before.steps and _goes_on(k, first, before.last):
+                first = before.steps
+            self._last = _batch(k), t, first
+            last = k[..., -COMPARED:, :].detach().clone()
+        self._before[name] = Before(first + t // texts, k, last)
+        place = {"first": first, "first_key": 0 if across else max(0, first + t - s)}
+        own, keys = self._sides(name, across)
+        return place | {"texts": texts, "across": across, "row_tokens": own, "key_tokens": keys}
+
+    def _first_across(self, t: int, k: Tensor, before: Before | None) -> tuple[int, int]:
+        """The position of a cross-attention's first query, and how many texts share its keys."""
+        if self._last is not None:
+            b, steps, first = self._last
+            for texts in (1, b // _batch(k)):
+                if steps * texts == t and (texts == 1 or b == texts * _batch(k)):
+                    return first, texts
+        same = before is not None and identity(before.keys) == identity(k)
+        return before.steps if before is not None and same else 0, 1
+
+    def _sides(self, name: str, across: bool) -> tuple[Any, Any]:
+        """The tokens of the queries' text and of the keys' text, None if unknown."""
+        pair = is_pair(self._tokens)
+        source, target = self._tokens if pair else (self._tokens, None)
+        writes = bool(self._crossing) and side(name) == "decoder"
+        others = side(name) != "encoder" if pair else writes or _layer(name) in self._crossing
+        own = target if others else source
+        return (target, source) if across else (own, own)
+
+
+def _layer(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def _batch(x: Tensor) -> int:
+    """The size of the first axis of x (b, …, s, d)."""
+    return x.shape[0] if x.ndim > 2 else 1
+
+
+def _goes_on(k: Tensor, first: int, last: Tensor) -> bool:
+    """Whether the keys (…, s, d) before ``first`` end in the ``last`` ones of a row each."""
+    n = min(first, last.shape[-2])
+    here = k[..., first - n : first, :].reshape(_batch(k), -1)
+    there = last[..., last.shape[-2] - n :, :].reshape(_batch(last), -1)
+    alike = here.shape[-1] == there.shape[-1] and here.dtype is there.dtype
+    return alike and bool((here[:, None] == there).all(-1).any(-1).all())

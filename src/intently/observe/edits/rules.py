@@ -225,18 +225,16 @@ class replace(OnRows):  # noqa: N801 - written as a function: edits.replace(seen
             expected = f"{scene.index + 1} calls of {scene.name}"
             raise build(ArgumentError, "recording", expected, f"{len(entries)}")
         entry = entries[min(scene.index, len(entries) - 1)]
+        rows, keys, over = scene.rows.at, scene.keys.at, self.over_heads(scene)
         if self.part in ("keys", "values"):  # every row of their heads counts as touched
-            over = self.over_heads(scene)
             scene.touched = scene.touched | over
             over = over & scene.keys.chosen(self.rows)
         else:
             over = self.over(scene)
-        rows, keys = scene.rows.at, scene.keys.at
         if self.part == "weights":
             _take(scene, _of_run(entry.matrix(), scene), over)
         elif self.part == "outputs":
-            y = entry.matrix() @ entry.v()
-            scene.outputs.append((over, _steps_of(y, rows, "outputs")))
+            scene.outputs.append((over, _steps_of(entry.matrix() @ entry.v(), rows, "outputs")))
         elif self.part == "values":
             scene.values = _grouped(_steps_of(entry.v(), keys, "values"), scene.values, over)
         elif not isinstance(scene.matrix, Attention):
@@ -335,17 +333,15 @@ def _hide(scene: Scene, over: Tensor, cells: Mask | None = None) -> None:
     """Hide ``cells`` (all of them unless given) in the rows ``over`` (b, h, t)."""
     matrix, rows = scene.matrix, allowed(fit(over, scene.matrix.ndim - 1)[..., None])
     hidden = rows if cells is None else rows & cells
-    if _no_shares(matrix):
+    hide = lambda p: p.replaced(mask=~hidden if p.mask is None else p.mask & ~hidden)  # noqa: E731
+    if isinstance(matrix, Attention):
+        scene.matrix = _changed(matrix, hide)
+    elif _no_shares(matrix):
         *lead, t, s = matrix.shape
         there = hidden.dense(Geometry(tuple(lead), t, s, matrix.device))
         scene.matrix = Dense(matrix.dense().masked_fill(there, 0))
-        return
-    hide = lambda p: p.replaced(mask=~hidden if p.mask is None else p.mask & ~hidden)  # noqa: E731
-    changed = _changed(matrix, hide)
-    if isinstance(matrix, Attention):
-        scene.matrix = changed
     else:  # weights that do not sum to 1 stay as they are in other rows
-        _take(scene, changed, over)
+        _take(scene, _changed(matrix, hide), over)
 
 
 def _take(scene: Scene, other: LazyMatrix, over: Tensor) -> None:
@@ -372,8 +368,7 @@ def _of_weights(weights: Tensor) -> Problem:
     *lead, t, s = weights.shape
     q, k = (weights.new_zeros(()).expand(*lead, n, 1) for n in (t, s))
     seen, whole = weights > 0, weights.sum(-1, keepdim=True)
-    logs = torch.where(seen, weights, 1).log()
-    sinks = None
+    logs, sinks = torch.where(seen, weights, 1).log(), None
     if bool(((whole > 0) & (whole < 1 - _rounding(weights))).any()):  # z − log(1 − Σ w), 0 for it
         sinks = weights.new_zeros(lead[-1:])
         logs = logs - (1 - whole).clamp_min(torch.finfo(weights.dtype).tiny).log()

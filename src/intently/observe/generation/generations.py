@@ -143,9 +143,8 @@ class Generations:
         if not opened or not isinstance(q, Tensor) or not isinstance(k, Tensor) or 0 in k.shape:
             return None
         keys, new, own = k, k[..., k.shape[-2] - g.t :, :], g.t
-        found = None
-        if k.shape[-2] > g.t:
-            found = _chosen(opened, turn, lambda x: x.rows.continued_by(keys, own))
+        joins = lambda x: x.rows.continued_by(keys, own)  # noqa: E731
+        found = _chosen(opened, turn, joins) if k.shape[-2] > g.t else None
         if found is not None:
             cropped = found[1].columns is not None
             self._path = Path(self._path.number + 1, found[1].maybe, cropped=cropped)
@@ -202,11 +201,10 @@ class Generations:
 
     def _beams(self, k: Tensor) -> int:
         """How many rows (beams) of a decoder of ours share a row of the encoder's keys."""
-        for layer, module in pairwise(self._running):
-            if isinstance(layer, DecoderLayer) and layer.cross_attention is module:
-                rows = self._path.maybe if self._path.index is None else self._path.index
-                return 0 if rows is None else len(rows) // len(k)
-        return 1
+        inner = pairwise(self._running)
+        ours = any(isinstance(x, DecoderLayer) and x.cross_attention is y for x, y in inner)
+        rows = self._path.maybe if self._path.index is None else self._path.index
+        return 1 if not ours else 0 if rows is None else len(rows) // len(k)
 
 
 def _as_rows(maybe: Tensor, n: int, rows: int) -> Tensor:

@@ -174,8 +174,7 @@ class OpenRows(Rows):
         another key takes their place. No row that stays may have seen the columns that go.
         """
         last, t, width = self.last, self.last.geometry.t, self.columns
-        most = min(t - 1, width - old)
-        began = len(self._pieces) > 1 or t == last.geometry.s
+        most, began = min(t - 1, width - old), len(self._pieces) > 1 or t == last.geometry.s
         if most < 1 or not began or len(k) != self.b:
             return []
         kept = torch.cat(self._k.parts(), -2)
@@ -296,8 +295,7 @@ def joined_how(pieces: Sequence[Piece]) -> AttentionSpec:
 def _plain(pieces: Sequence[Piece], hows: Sequence[AttentionSpec]) -> Mask | None:
     """The causal mask of a first call that single steps follow which see everything before."""
     mask, first = hows[0].mask, pieces[0].geometry
-    if mask is None and first.t == first.s == 1:
-        mask = causal()
+    mask = causal() if mask is None and first.t == first.s == 1 else mask
     if mask is None or not is_plain_causal(mask) or pieces[-1].geometry.s <= first.s:
         return None
     steps = (p.geometry.t == 1 and not p.low and h.mask is None for p, h in zip(pieces, hows))
@@ -316,8 +314,7 @@ def _written(pieces: Sequence[Piece], part: str) -> Tensor:
     whole, tiles, rows = _whole(pieces), list[Tensor](), None
     for piece in reversed(pieces):
         tile = _dense(piece.how.get(), piece.geometry, part)
-        if rows is not None and tile.shape[0] > 1:
-            tile = tile[rows]
+        tile = tile[rows] if rows is not None and tile.shape[0] > 1 else tile
         tiles.insert(0, F.pad(tile, (piece.low, whole.s - piece.end)))
         if piece.parents is not None:
             rows = piece.parents if rows is None else piece.parents[rows]
@@ -411,5 +408,4 @@ def one_by_one(call: Call, how: AttentionSpec, g: Geometry) -> tuple[Call, Atten
         seen = _dense(how, g, "mask")
         how = replace(how, mask=allowed(row(seen.expand(b, *seen.shape[1:]))))
     how = simplified(how, apart)
-    made = replace(call, q=row(operand(call.q)), k=k, v=v, y=row(call.y), how=how)
-    return made, how, apart
+    return replace(call, q=row(operand(call.q)), k=k, v=v, y=row(call.y), how=how), how, apart

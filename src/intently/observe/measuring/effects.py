@@ -1,15 +1,21 @@
-"""`effects` and `path_effects`: what many edits, one after the other, do to a score."""
+"""`effects` and `path_effects`: what many edits, one after the other, do to a score.
+
+Of the last linear layer of a model only the rows that the score reads are computed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from functools import reduce
 from operator import and_
 from typing import Any, Literal, TypeAlias, get_args
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from intently.errors import ArgumentError, KernelError, KindError, UnverifiedError, build, shape_of
 from intently.foundation.checks import check_word
@@ -18,7 +24,6 @@ from intently.observe.edits import Attending, Each, Edit, each_head, replace
 from intently.observe.edits.edit import Steps, whole
 from intently.observe.edits.editor import Editor, edit
 from intently.observe.edits.rules import Placed
-from intently.observe.measuring.deferred import deferred
 from intently.observe.recording.labels import Tokens
 from intently.observe.recording.recording import Recording
 from intently.observe.recording.summary import Table
@@ -156,8 +161,7 @@ def path_effects(
             corrupted()
         sending = _heads(own, {"*": None} if senders is None else senders, "senders")
         reading = None if receivers is None else _heads(own, receivers, "receivers")
-        places = [(layer, head) for layer, heads in sending.items() for head in heads]
-        rows = []
+        places, rows = [(layer, head) for layer, heads in sending.items() for head in heads], []
         for n, (layer, head) in enumerate(places):
             tell("following paths", n, len(places))
             frozen: dict[str, Edit] = {name: replace(own, "outputs") for name in own}
@@ -171,8 +175,7 @@ def path_effects(
                 }
                 with edit(model, read):
                     made = clean()
-            numbers = _numbers(plain, _number(score(made)))
-            rows.append({"layer": layer, "head": head, **numbers})
+            rows.append({"layer": layer, "head": head, **_numbers(plain, _number(score(made)))})
     return Effects(rows, ("layer", "head", *_numbers(0, 0)))
 
 
@@ -204,7 +207,12 @@ def _placed(model: nn.Module, seen: Recording, edits: Edits) -> list[Placed]:
             raise build(ArgumentError, "edits", expected, got, fix=fix)
         return found
     if isinstance(edits, Mapping):
-        _check_names(model, edits)
+        modules = set(Names(model, None).modules.values())
+        wrong = next((x for x, e in edits.items() if x in modules and isinstance(e, Edit)), "")
+        if wrong:  # names of modules belong into a mapping of its own
+            got = f"{wrong!r}, which is a module: its edit would act in all layers"
+            fix = f"write {{name: {{{wrong!r}: edit}}}}"
+            raise build(ArgumentError, "edits", "edits by names of your own", got, fix=fix)
         return [({"edit": str(name)}, x) for name, x in edits.items()]
     if isinstance(edits, Sequence) and edits and not isinstance(edits, str):
         return [({"edit": _said(x)}, x) for x in edits]
@@ -217,33 +225,18 @@ def _attending(model: nn.Module, seen: Recording, part: Any) -> list[Attending]:
     if not isinstance(part, nn.Module):
         raise build(KindError, "part", "an nn.Module", type(part).__name__)
     names, inside = Names(model, None).modules, Names(part, None).modules
-    if not any(module in names for module in inside):
-        expected = "the model, or a module of it"
-        raise build(ArgumentError, "part", expected, type(part).__name__)
     known = {names[module] for module in inside if module in names}
-    calls = {name: seen.entries(name) for name in seen if name in known}
+    if not known:
+        raise build(ArgumentError, "part", "the model, or a module of it", type(part).__name__)
     return [
-        Attending(
-            name, max(entry.heads for entry in entries), max(entry.shape[-1] for entry in entries)
-        )
-        for name, entries in calls.items()
+        Attending(name, max(x.heads for x in entries), max(x.shape[-1] for x in entries))
+        for name, entries in ((name, seen.entries(name)) for name in seen if name in known)
     ]
 
 
-def _check_names(model: nn.Module, edits: Mapping[str, Any]) -> None:
-    """Refuse names of modules as names of edits: those belong into a mapping of its own."""
-    modules = set(Names(model, None).modules.values())
-    wrong = next((x for x, given in edits.items() if x in modules and isinstance(given, Edit)), "")
-    if wrong:
-        got = f"{wrong!r}, which is a module: its edit would act in all layers"
-        fix = f"write {{name: {{{wrong!r}: edit}}}}"
-        raise build(ArgumentError, "edits", "edits by names of your own", got, fix=fix)
-
-
 def _said(given: Any) -> str:
-    if not isinstance(given, Mapping):
-        return repr(given)
-    return "; ".join(f"{pattern}: {x!r}" for pattern, x in given.items())
+    named = isinstance(given, Mapping)
+    return "; ".join(f"{at}: {x!r}" for at, x in given.items()) if named else repr(given)
 
 
 def _heads(seen: Recording, given: Heads, argument: str) -> dict[str, list[int]]:
@@ -259,3 +252,114 @@ def _heads(seen: Recording, given: Heads, argument: str) -> dict[str, list[int]]
             chosen = axis.chosen(heads).nonzero()[:, 0].tolist()
             found[name] = list(dict.fromkeys([*known, *chosen]))
     return found
+
+
+# --- the last linear layer ------------------------------------------------------------------------
+
+ATEN = torch.ops.aten
+CHOOSES = ATEN.select.int, ATEN.slice.Tensor, ATEN.index_select.default
+"""Operations that choose rows of one axis."""
+
+ROUNDING = 64
+"""Units in the last place by which scores may differ that logits of some rows alone give."""
+
+
+class Deferred(Tensor):
+    """x (…, c) · weightᵀ + bias, of which indexing leading axes computes nothing.
+
+    Any other operation computes what is left of it first.
+
+    >>> x, weight = torch.ones(4, 2), torch.eye(2)
+    >>> logits = Deferred(x, weight, None)
+    >>> type(logits[-1]).__name__, logits[-1].sum()
+    ('Deferred', tensor(2.))
+    """
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # pyright: ignore
+
+    @staticmethod
+    def __new__(cls, x: Tensor, weight: Tensor, bias: Tensor | None) -> Deferred:
+        shape, dtype = (*x.shape[:-1], len(weight)), torch.promote_types(x.dtype, weight.dtype)
+        return Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=x.device)
+
+    def __init__(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+        self._given = x, weight, bias
+
+    def whole(self) -> Tensor:
+        """The tensor, computed."""
+        return F.linear(*self._given)
+
+    def numpy(self, *, force: bool = False) -> Any:
+        return self.whole().numpy(force=force)
+
+    def tolist(self) -> Any:
+        return self.whole().tolist()
+
+    def __array__(self, dtype: Any = None) -> Any:
+        return self.whole().__array__(dtype)
+
+    def __repr__(self, **options: Any) -> str:  # type: ignore[override]
+        return repr(self.whole())
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs, one = kwargs or {}, args[0]
+        rows = _rows(func, one, args[1:], kwargs) if isinstance(one, Deferred) else None
+        if rows is not None:
+            return Deferred(rows, one._given[1], one._given[2])
+        args, kwargs = tree_map_only(Deferred, Deferred.whole, (args, kwargs))
+        return func(*args, **kwargs)
+
+
+def _rows(func: Any, one: Deferred, rest: Any, kwargs: Any) -> Tensor | None:
+    """The rows of x that an operation chooses; None for any other operation."""
+    x = one._given[0]
+    if func in (ATEN.detach.default, ATEN.alias.default):
+        return x
+    axis = rest[0] if rest else 0
+    if func in CHOOSES and axis % one.ndim < one.ndim - 1:
+        return func(x, axis % one.ndim, *rest[1:], **kwargs)
+    if func is ATEN.index.Tensor:  # of leading axes, which leaves the last one whole
+        boolean = torch.bool, torch.uint8
+        used = sum(1 if i is None or i.dtype not in boolean else i.ndim for i in rest[0])
+        return func(x, rest[0]) if used < one.ndim else None
+    return None
+
+
+def deferred(
+    model: nn.Module,
+    edited: Collection[str],
+    scored: Callable[[], float],
+    plain: float,
+    within: ExitStack,
+) -> float:
+    """The score with only those rows of logits computed that are read, if it is the same.
+
+    It holds ``within`` what is undone later, for models in which a linear layer runs last, once,
+    and behind all ``edited`` modules.
+    """
+    ran: list[nn.Module] = []
+    with ExitStack() as hooks:
+        for module in model.modules():
+            hook = module.register_forward_pre_hook(lambda module, given: ran.append(module))
+            hooks.callback(hook.remove)
+        scored()
+    last, names = ran[-1] if ran else None, Names(model, None).modules.items()
+    inside = any(last is x for module, name in names if name in edited for x in module.modules())
+    changed = getattr(type(last), "forward", None) is not nn.Linear.forward
+    if not isinstance(last, nn.Linear) or changed or inside or ran.count(last) > 1:
+        return plain
+    own = {name: x for name, x in vars(last).items() if name == "forward"}
+    trial = within.enter_context(ExitStack())
+    trial.callback(vars(last).update, own)
+    trial.callback(vars(last).pop, "forward")
+    last.forward = lambda input: Deferred(input, last.weight, last.bias)
+    try:
+        found = scored()
+    except Exception:
+        found = math.nan
+    rounding = ROUNDING * torch.finfo(torch.float32).eps * max(1.0, abs(plain))
+    if abs(found - plain) <= rounding:
+        return found
+    trial.close()
+    return plain

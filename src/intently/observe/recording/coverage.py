@@ -21,13 +21,8 @@ def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[
     ['layer    calls', 'decoder      2']
     """
     widths = [max(map(len, column)) for column in zip(*rows)]
-    lines = (
-        (
-            cell.rjust(w) if n in right else cell.ljust(w)
-            for n, (cell, w) in enumerate(zip(row, widths))
-        )
-        for row in rows
-    )
+    fits = [str.rjust if n in right else str.ljust for n in range(len(widths))]
+    lines = ((fit(cell, w) for fit, cell, w in zip(fits, row, widths)) for row in rows)
     return ["  ".join(cells).rstrip() for cells in lines]
 
 
@@ -81,9 +76,7 @@ class Coverage:
             line.calls += 1
             line.compared += min(entry.compared, entry.shape[-2])
             line.rows += entry.shape[-2]
-            lost = entry.lost()
-            if lost is not None:
-                line.lost.append(lost)
+            line.lost += filter(None, [entry.lost()])
             if entry.verified is not True and line.verified is not False:
                 line.verified, line.why = entry.verified, entry.why
         return Coverage(list(lines.values()), dict(self.unseen), list(self.notes))

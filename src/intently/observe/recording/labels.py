@@ -107,23 +107,19 @@ def checked(tokens: Any) -> Tokens | None:
 
 def is_rows(tokens: Any) -> bool:
     """Whether tokens are a list of the texts of each row of a batch."""
-    if not isinstance(tokens, list) or not tokens:
-        return False
-    return all(isinstance(text, list | tuple) for text in tokens)
+    listed = isinstance(tokens, list) and bool(tokens)
+    return listed and all(isinstance(text, list | tuple) for text in tokens)
 
 
 def is_pair(tokens: Any) -> bool:
     """Whether tokens are of two sequences: a tuple of two, neither of them a text."""
-    if not isinstance(tokens, tuple) or len(tokens) != 2:
-        return False
-    return all(hasattr(x, "__len__") and not isinstance(x, str) for x in tokens)
+    two = isinstance(tokens, tuple) and len(tokens) == 2
+    return two and all(hasattr(x, "__len__") and not isinstance(x, str) for x in tokens)
 
 
 def sides(tokens: Any) -> tuple[Any, ...]:
     """The sequences of the tokens: none, one, or source and target."""
-    if tokens is None:
-        return ()
-    return tokens if is_pair(tokens) else (tokens,)
+    return () if tokens is None else tokens if is_pair(tokens) else (tokens,)
 
 
 def placed(text: Text, seen: Sequence[bool]) -> Text:
@@ -170,8 +166,7 @@ def labels(
             return NONE
         return _of_one(tuple(own), across, t, s, looks_back)
     source, target = map(tuple, sides(tokens))
-    where, back = side(name), looks_back()
-    fits = len(source) == s, len(target) - s in OWN
+    where, back, fits = side(name), looks_back(), (len(source) == s, len(target) - s in OWN)
     if where == "encoder":
         return Labels(source, source, True) if not across and fits[0] and t == s else NONE
     if across is None and t != s:

@@ -85,10 +85,8 @@ class Entry:
             fix = "the model may change q, k or the weights outside of its attention call"
             raise build(UnverifiedError, name, expected, "others", self.why, fix)
         matrix = self.attention()
-        first, *others = found = self.labels(matrix)
-        if not others:
-            return matrix.label(first.rows, first.columns)
-        return matrix.label_each([(one.rows, one.columns) for one in found])
+        found = [(one.rows, one.columns) for one in self.labels(matrix)]
+        return matrix.label(*found[0]) if len(found) == 1 else matrix.label_each(found)
 
     def labels(self, matrix: LazyMatrix) -> list[Labels]:
         """The tokens of the rows and columns of its ``matrix``, as far as they are certain.
@@ -108,8 +106,7 @@ class Entry:
 
     def _labels(self, text: Text | None, matrix: LazyMatrix) -> Labels:
         back, texts = partial(looks_back, matrix), self.texts
-        shape = matrix.shape
-        return labels(text, self.name, shape, back, texts.sources, texts.names, self.across)
+        return labels(text, self.name, matrix.shape, back, texts.sources, texts.names, self.across)
 
     def lost(self) -> str | None:
         """Why the weights cannot be computed any more, None while they can."""
@@ -309,12 +306,8 @@ class Recording:
 
         Source: Abnar & Zuidema 2020, section 3.
         """
-        squares = [
-            entry
-            for entry in self.calls
-            if entry.shape[-2] == entry.shape[-1]
-            and not crosses(entry.name, self.texts.names, entry.across)
-        ]
+        names, square = self.texts.names, [x for x in self.calls if x.shape[-2] == x.shape[-1]]
+        squares = [x for x in square if not crosses(x.name, names, x.across)]
         twice = [entry.name for entry in squares if entry.index]
         if twice:
             expected, got = "one self-attention of each layer", f"several of {twice[0]!r}"
@@ -344,10 +337,8 @@ class Recording:
 
 def _numbers(found: list[Labels]) -> list[int] | list[list[int]] | None:
     """The tokens of a self-attention as numbers, of each row of a batch; None if unknown."""
-    for one in found:
-        if not one.same or one.rows is None or one.columns is None:
-            return None
-        if len(one.rows) != len(one.columns):
+    for x in found:
+        if not x.same or x.rows is None or x.columns is None or len(x.rows) != len(x.columns):
             return None
     rows = [as_numbers(one.columns or ()) for one in found]
     return rows[0] if len(rows) == 1 else rows

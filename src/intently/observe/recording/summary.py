@@ -133,8 +133,7 @@ class Table:
         }
         widths = {name: max(map(len, cells)) + 2 for name, cells in columns.items()}
         first = [name for name in columns if name in NAMES]
-        wide = max(WIDE + 2, sum(widths[name] for name in first) + NUMBERS)
-        blocks = [first]
+        wide, blocks = max(WIDE + 2, sum(widths[name] for name in first) + NUMBERS), [first]
         for name in [name for name in columns if name not in NAMES]:
             if sum(widths[name] for name in blocks[-1]) + widths[name] > wide:
                 blocks.append(first)
@@ -160,19 +159,15 @@ def is_missing(value: Any) -> bool:
 
 
 def _natural(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    parts = re.split(r"(\d+)", value)
-    return [int(part) if n % 2 else part for n, part in enumerate(parts)]
+    parts = enumerate(re.split(r"(\d+)", value)) if isinstance(value, str) else ()
+    return [int(part) if n % 2 else part for n, part in parts] or value
 
 
 def written(value: Any, form: str = ".3f") -> str:
     """Return a value of a table as text."""
     if is_missing(value):
         return "–"
-    if isinstance(value, float):
-        return f"{value:{form}}"
-    return printable(str(value))
+    return f"{value:{form}}" if isinstance(value, float) else printable(str(value))
 
 
 class Summary(Table):

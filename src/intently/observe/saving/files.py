@@ -65,24 +65,11 @@ AGAIN = "open it again: it.load_recording(path)"
 
 _TENSOR = {"tensor": str}
 _VALUES = {"score": Score, "mask": Mask, "bias": Bias, "weights": InBlocks}
-_HOW = {
-    "scale?": (None, float, _TENSOR),
-    "softcap?": (None, float),
-    "sinks?": (None, _TENSOR),
-    "softmax?": (None, _TENSOR),
-    "dropout": float,
-    **{f"{name}?": object for name in _VALUES},
-}
-_TOLD = {
-    "name": str,
-    "index": int,
-    "source": str,
-    "verified": (bool, None),
-    "why?": (str, None),
-    "changed?": (str, None),
-    "steps": int,
-    "across?": (bool, None),
-}
+_HOW = {"scale?": (None, float, _TENSOR), "softcap?": (None, float), "dropout": float}
+_HOW |= {**dict.fromkeys(("sinks?", "softmax?"), (None, _TENSOR))}
+_HOW |= {f"{name}?": object for name in _VALUES}
+_TOLD = {"name": str, "index": int, "source": str, "verified": (bool, None), "why?": (str, None)}
+_TOLD |= {"changed?": (str, None), "steps": int, "across?": (bool, None)}
 _TEXT = ([str], [[str], [str]])
 _RECORDING = {
     "tokens?": (None, *_TEXT, {"rows": [_TEXT]}),
@@ -134,8 +121,7 @@ class _Sheet:
             if fault := _fault(text):
                 expected = "a name that can be read again"
                 raise build(ArgumentError, "name", expected, repr(text), fault)
-        rows, how = entry.rows, entry.rows.how()
-        matrix = entry.attention()
+        rows, how, matrix = entry.rows, entry.rows.how(), entry.attention()
         g = Geometry(matrix.shape[:-2], matrix.shape[-2], matrix.shape[-1], matrix.device)
         gets = {"q": lambda: rows.operands()[0], "k": lambda: rows.operands()[1]}
         kept = {"values": entry.values, "gradient": entry.gradient}
@@ -219,8 +205,7 @@ def _digest(x: Tensor, write: Callable[[memoryview], object] = len) -> str:
 
 def _packed(header: Header, checks: Mapping[str, str]) -> bytes:
     """The length of the header, and the header with the checksums of its tensors and its own."""
-    told = files.sealed_header(header, checks).plain()
-    text = json.dumps(told, separators=(",", ":")).encode()
+    text = json.dumps(files.sealed_header(header, checks).plain(), separators=(",", ":")).encode()
     text += b" " * (-(8 + len(text)) % ALIGNED)
     if len(text) > HEADER:
         expected = f"names and tokens of at most {HEADER:,} bytes"
@@ -373,11 +358,8 @@ def _entry(form: dict[str, Any], file: Mapped, counts: dict[str, int]) -> Entry:
         raise UnreadableError(f"{name!r}, call {index}: {error}") from None
     entry.verified, entry.across, entry.steps = form["verified"], form.get("across"), form["steps"]
     entry.why, entry.changed = (x and printable(x) for x in map(form.get, ("why", "changed")))
-    entry.compared, entry.values, entry.gradient = (
-        compared,
-        kept.get("values"),
-        kept.get("gradient"),
-    )
+    entry.values, entry.gradient = map(kept.get, ("values", "gradient"))
+    entry.compared = compared
     return entry
 
 

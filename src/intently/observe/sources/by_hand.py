@@ -31,9 +31,8 @@ from torch.utils._python_dispatch import (
 )
 
 from intently.observe.sources.functional import known_to_scripts
-from intently.observe.trace.calls import BY_HAND
+from intently.observe.trace.calls import BY_HAND, AfterFunctions
 from intently.observe.trace.follow import Trace
-from intently.observe.trace.waiting import AfterFunctions
 from intently.observe.watching.call import traced
 from intently.observe.watching.scope import Changing, Function, Listener, Target, current, tell
 from intently.observe.watching.unseen import Softmax, read

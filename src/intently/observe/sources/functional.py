@@ -51,12 +51,10 @@ def held(owners: Iterable[Any], compiled: bool) -> list[Target]:
                 found.append(Target(owner, name, _wrap_held))
             elif compiled and owner is names and type(x) is FunctionType and _compiles_flex(x):
                 found.append(Target(owner, name, _wrap_flex))
-    for container in containers.values():
-        items = enumerate(container) if isinstance(container, list) else container.items()
-        for name, x in list(items):
-            if type(x) in HOLDERS and _unwrapped(x) is original:
-                found.append(Target(container, name, _wrap_held))
-    return found
+    inside = ((c, c if isinstance(c, dict) else dict(enumerate(c))) for c in containers.values())
+    some = [(c, name, x) for c, items in inside for name, x in list(items.items())]
+    mine = [x for x in some if type(x[2]) in HOLDERS and _unwrapped(x[2]) is original]
+    return found + [Target(container, name, _wrap_held) for container, name, _ in mine]
 
 
 def _unwrapped(x: Any) -> Any:
@@ -194,11 +192,10 @@ def _written_out(rule: Any, counts: Tensor, q: Tensor, k: Tensor) -> Mask:
 def _flex_call(
     q: Tensor, k: Tensor, v: Tensor, score_mod: Any, mask: Mask | None, scale: Any, y: Tensor
 ) -> Call | str:
-    bias = None
-    if score_mod is not None:
-        bias = _added(score_mod, (*q.shape[:-1], k.shape[-2]), q.device)
-        if isinstance(bias, str):
-            return bias
+    shape = (*q.shape[:-1], k.shape[-2])
+    bias = None if score_mod is None else _added(score_mod, shape, q.device)
+    if isinstance(bias, str):
+        return bias
     return Call(q, k, v, y, AttentionSpec(mask=mask, bias=bias, scale=scale), "flex")
 
 

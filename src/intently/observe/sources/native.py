@@ -250,8 +250,7 @@ def _added(mask: Tensor | None, keys: Tensor | None, heads: int, x: Tensor) -> T
     """Both masks of PyTorch (True means hidden, floats are added) as one tensor."""
     if mask is not None and mask.ndim == 3 and x.ndim == 3:
         mask = mask.unflatten(0, (-1, heads))
-    if keys is not None and keys.ndim == 2:
-        keys = keys[:, None, None]
+    keys = keys[:, None, None] if keys is not None and keys.ndim == 2 else keys
     if mask is None or keys is None:
         return keys if mask is None else mask
     if mask.dtype is keys.dtype is torch.bool:

@@ -36,16 +36,13 @@ def _wrap_mask(original: Function) -> Function:
 def _wrap(original: Function) -> Function:
     def get_interface(self: Any, attn_implementation: str, default: Function) -> Function:
         function = original(self, attn_implementation, default)
-        if not current() or _is_ours(function):
+        # our functions end in products that are seen themselves, with masks as values
+        ours = str(getattr(function, "__module__", "")).startswith("intently.")
+        if not current() or ours:
             return function
         return _seen(function, str(attn_implementation))
 
     return get_interface
-
-
-def _is_ours(function: Function) -> bool:
-    """Our functions end in products that are seen themselves, with masks as values."""
-    return str(getattr(function, "__module__", "")).startswith("intently.")
 
 
 def _seen(function: Function, name: str) -> Function:
@@ -61,40 +58,28 @@ def _seen(function: Function, name: str) -> Function:
         *args: Any,
         **kwargs: Any,
     ) -> Call | str:
-        mask = _as_added(attention_mask, result[1]) if name == "eager" else attention_mask
-        return _call(name, module, query, key, value, mask, kwargs, result)
+        """The call, or why it cannot be kept."""
+        q, k, v = query, key, value
+        y, weights = result
+        mask = _as_added(attention_mask, weights) if name == "eager" else attention_mask
+        if name.startswith("paged|") or kwargs.get("cache") is not None:
+            return "continuous batching keeps keys in pages, of which a call sees only the new ones"
+        if "flash" in name and kwargs.get("cu_seq_lens_q") is not None:
+            return f"{name} runs sequences packed into one, told apart by cu_seq_lens"
+        if q.ndim != 4:
+            return f"queries of {q.ndim} axes, not (b, h, t, d)"
+        if name != "flex_attention":  # which autocast leaves alone
+            q, k, v = map(as_multiplied, (q, k, v))
+            if name.startswith("sdpa") and isinstance(mask, Tensor):
+                mask = as_multiplied(mask)
+        how = _how(name, module, q, k, mask, kwargs)
+
+        def put(y: Tensor, matrix: LazyMatrix) -> tuple[Tensor, Any]:
+            return _turned(y), matrix.dense() if isinstance(weights, Tensor) else weights
+
+        return Call(q, k, v, _turned(y), how, "transformers", handed=y, back=_turned, put=put)
 
     return told(function, "transformers", read, lambda module, *args, **kwargs: module)
-
-
-def _call(
-    name: str,
-    module: nn.Module,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Any,
-    kwargs: dict[str, Any],
-    result: Any,
-) -> Call | str:
-    """The call of the function called ``name``, or why it cannot be kept."""
-    if name.startswith("paged|") or kwargs.get("cache") is not None:
-        return "continuous batching keeps keys in pages, of which a call sees only the new ones"
-    if "flash" in name and kwargs.get("cu_seq_lens_q") is not None:
-        return f"{name} runs sequences packed into one, told apart by cu_seq_lens"
-    if q.ndim != 4:
-        return f"queries of {q.ndim} axes, not (b, h, t, d)"
-    if name != "flex_attention":  # which autocast leaves alone
-        q, k, v = map(as_multiplied, (q, k, v))
-        if name.startswith("sdpa") and isinstance(mask, Tensor):
-            mask = as_multiplied(mask)
-    how = _how(name, module, q, k, mask, kwargs)
-    y, weights = result
-
-    def put(y: Tensor, matrix: LazyMatrix) -> tuple[Tensor, Any]:
-        return _turned(y), matrix.dense() if isinstance(weights, Tensor) else weights
-
-    return Call(q, k, v, _turned(y), how, "transformers", handed=y, back=_turned, put=put)
 
 
 def _turned(x: Tensor) -> Tensor:
@@ -111,8 +96,7 @@ def _how(
     if position is not None:
         g = Geometry((*q.shape[:2],), q.shape[-2], k.shape[-2], q.device)
         how = simplified(AttentionSpec(mask=rule, bias=bias), g)
-        rule, bias = how.mask, how.bias
-        added = _position_bias(module, position, g)
+        rule, bias, added = how.mask, how.bias, _position_bias(module, position, g)
         bias = added if bias is None else bias if added is None else added + bias
     sinks = kwargs.get("s_aux", kwargs.get("sinks"))
     if sinks is not None and sinks.ndim == 4:  # (b, h, t, 1): exp z / (Σ exp z + exp sink) is
@@ -136,8 +120,7 @@ def _mask(
     Without a mask, all functions but the plain formula and FlexAttention are causal if the module
     is: queries count from the first key, those of flash attention from the last.
     """
-    flash = "flash" in name
-    t, s = q.shape[-2], k.shape[-2]
+    flash, t, s = "flash" in name, q.shape[-2], k.shape[-2]
     if isinstance(mask, Tensor):
         mask = mask[..., :s] if mask.ndim == 4 else mask
         if mask.is_floating_point():
@@ -149,11 +132,9 @@ def _mask(
     if flash or (mask is None and name not in ("eager", "flex_attention")):
         plain = kwargs.get("is_causal")
         plain = getattr(module, "is_causal", True) if plain is None else plain
-        if plain and t > 1:
-            rule = _both(rule, causal(None if flash or t == s else 0))
+        rule = _both(rule, causal(None if flash or t == s else 0)) if plain and t > 1 else rule
     width = kwargs.get("sliding_window")
-    if flash and width is not None:
-        rule = _both(rule, window(width - 1, s))
+    rule = _both(rule, window(width - 1, s)) if flash and width is not None else rule
     return rule, None
 
 

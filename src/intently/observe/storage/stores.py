@@ -131,8 +131,7 @@ def small(x: Tensor) -> bool:
 
 def identity(x: Tensor) -> tuple[Any, ...]:
     """A key that stays the same while a tensor is unchanged and its storage lives."""
-    version = None if x.is_inference() else x._version
-    storage = x.untyped_storage()
+    version, storage = None if x.is_inference() else x._version, x.untyped_storage()
     return storage._cdata, x.storage_offset(), tuple(x.shape), x.stride(), x.dtype, version
 
 
@@ -226,14 +225,12 @@ class Computed(Kept):
 
     def get(self) -> Tensor:
         """Return the heads, computed; raises `StaleError` if the weights have changed."""
-        w = self._weight.get()
-        bias = self._bias and self._bias.get()
+        w, bias = self._weight.get(), self._bias and self._bias.get()
         return Projected(self._x.get().to(w.dtype), w, bias, self._heads).tensor()
 
     def check(self) -> None:
-        for part in (self._x, self._weight, self._bias):
-            if part is not None:
-                part.check()
+        for part in filter(None, (self._x, self._weight, self._bias)):
+            part.check()
 
 
 class Growing(Kept):
@@ -361,8 +358,7 @@ class Spool:
         left = memoryview(data)
         while len(left):
             n = self._file.write(left)
-            self._size += n
-            left = left[n:]
+            self._size, left = self._size + n, left[n:]
 
     def __reduce__(self) -> Any:
         expected, cause = "a recording in memory to copy or pickle", "its file goes away with it"

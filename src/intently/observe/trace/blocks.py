@@ -49,15 +49,12 @@ def in_place(site: Site, asked: View | None, groups: Sequence[Sequence[Part]]) -
     keys = _keys(site)
     if keys is None:
         return None
-    queries = None if asked is None else located(asked, groups)
-    lead = range(len(site.groups) - 2)
+    found, lead = None if asked is None else _sources(asked, groups), range(len(site.groups) - 2)
+    queries = None if found is None else _positions(*found)
     both = [keys.at] if queries is None else [keys.at, queries.at]
     apart = [i for i in lead if any(_differs(at, i) for at in both)]
-    if not apart or site.contraction.rows is not None:
-        return None
-    if lead[-1] in apart and any(
-        is_heads(site.contraction, site.side, x) is not None for x in site.groups[-3]
-    ):
+    known = (is_heads(site.contraction, site.side, x) is not None for x in site.groups[-3])
+    if not apart or site.contraction.rows is not None or (lead[-1] in apart and any(known)):
         return None
     assert site.normal is not None
     by, same = site.normal.node, [i for i in lead if i not in apart]
@@ -81,10 +78,10 @@ def in_place(site: Site, asked: View | None, groups: Sequence[Sequence[Part]]) -
     weights = InBlocks(ordered(site.weights), rows, columns, queries.size, keys.size)
     values = _laid(ordered(site.values), columns, keys.size)
     output = _laid(ordered(site.output), rows, queries.size)
-    if not _are_rows(values, columns, site.values, ordered):
-        return None
-    if not _are_rows(output, rows, site.output, ordered):
-        return None
+    for x, at, blocks in ((values, columns, site.values), (output, rows, site.output)):
+        real = (at >= 0)[..., None]  # rows that come several times are the same
+        if not torch.equal(x[..., at.clamp_min(0), :] * real, ordered(blocks) * real):
+            return None
     off = (weights.matmul(values) - output).abs().max()
     if bool(off > SLACK * output.abs().max()):  # what is attended beside the text counts, too
         return None
@@ -120,19 +117,12 @@ def _keys(site: Site) -> Located | None:
     return _positions(torch.cat(found, -1), roots.pop()) if len(roots) == 1 else None
 
 
-def located(view: View, groups: Sequence[Sequence[Part]]) -> Located | None:
-    """The positions of the last of some axes in the tensor that its rows come from.
+def _sources(view: View, groups: Sequence[Sequence[Part]]) -> tuple[Tensor, Node] | None:
+    """The tensor that some rows come from, and the places (*b, h, n) of their entries in it.
 
     ``groups`` are the axes batch, heads and rows of a view, as steps and sizes.
     """
-    found = _sources(view, groups)
-    return None if found is None else _positions(*found)
-
-
-def _sources(view: View, groups: Sequence[Sequence[Part]]) -> tuple[Tensor, Node] | None:
-    """The tensor that some rows come from, and the places (*b, h, n) of their entries in it."""
-    some = [part for group in groups for part in group]
-    node = _root(view)
+    some, node = [part for group in groups for part in group], _root(view)
     part = View(view.node, tuple(n for _, n in some), tuple(s for s, _ in some), view.offset)
     try:
         found = places(part, node).reshape([math.prod(n for _, n in x) for x in groups])
@@ -140,9 +130,9 @@ def _sources(view: View, groups: Sequence[Sequence[Part]]) -> tuple[Tensor, Node
             step = _before(node)
             if step is None:
                 break
-            before, own, taken = step
-            root = _root(before)
-            there = places(_without(before, taken), root)
+            before, own = step
+            root, size = _root(before), _without(own, before.size)
+            there = places(before._replace(size=size, stride=_without(own, before.stride)), root)
             found = torch.where(found < 0, NOWHERE, there.flatten()[_number(found, node, own)])
             node = root
     except Exception:  # an operation that takes no whole numbers
@@ -173,41 +163,32 @@ def _axes(node: Node) -> Iterator[tuple[int, int]]:
                 step *= part
 
 
-def _before(node: Node) -> tuple[View, int, int] | None:
-    """What a projection was given, and the axes that it makes and takes; None for anything else."""
+def _before(node: Node) -> tuple[View, int] | None:
+    """What a projection was given, and the axis that it makes of another; None for other nodes."""
     n = len(node.size)
     if node.name == "module" and node.args:
-        own = node.kwargs["own"] % n
-        found = node.args[0], own, own
+        x, own = node.args[0], node.kwargs["own"] % n
     elif node.name in PRODUCTS and n > 1:
         a, b = node.args[PRODUCTS[node.name] :][:2]
         if a.node.data == b.node.data:
             return None
-        found = (a, n - 1, n - 1) if a.node.data else (b, n - 2, n - 2)
+        x, own = (a, n - 1) if a.node.data else (b, n - 2)
     else:
         return None
-    x, own, other = found
-    kept = [
-        [m for i, m in enumerate(size) if i != gone]
-        for size, gone in ((node.size, own), (x.size, other))
-    ]
-    return found if kept[0] == kept[1] else None
+    return (x, own) if _without(own, node.size) == _without(own, x.size) else None
 
 
-def _without(view: View, axis: int) -> View:
-    """The first part of a view along an axis."""
-    size, stride = list(view.size), list(view.stride)
-    del size[axis], stride[axis]
-    return View(view.node, tuple(size), tuple(stride), view.offset)
+def _without(axis: int, sizes: Sequence[int]) -> tuple[int, ...]:
+    """Sizes or steps of the other axes."""
+    return (*sizes[:axis], *sizes[axis + 1 :])
 
 
 def _number(found: Tensor, node: Node, own: int) -> Tensor:
     """Places in a node's memory as numbers of its entries without the axis ``own``."""
     number, size = torch.zeros_like(found), 1
-    for axis in reversed([i for i in range(len(node.size)) if i != own]):
-        if node.size[axis] > 1:
-            number = number + found.clamp_min(0) // node.stride[axis] % node.size[axis] * size
-        size *= node.size[axis]
+    for step, n in reversed([*zip(_without(own, node.stride), _without(own, node.size))]):
+        number = number + found.clamp_min(0) // step % n * size if n > 1 else number
+        size *= n
     return number
 
 
@@ -235,18 +216,9 @@ def _shared(at: Tensor, apart: Sequence[int], same: Sequence[int]) -> Tensor | N
     return first.reshape(-1, at.shape[-1]) if bool((at == first).all()) else None
 
 
-def _are_rows(
-    whole: Tensor, at: Tensor, blocks: Tensor, ordered: Callable[[Tensor], Tensor]
-) -> bool:
-    """Whether rows that come several times are the same, so that each has a place."""
-    real = (at >= 0)[..., None]
-    return torch.equal(whole[..., at.clamp_min(0), :] * real, ordered(blocks) * real)
-
-
 def _laid(x: Tensor, at: Tensor, size: int) -> Tensor:
     """Rows (…, n, u, e) in their places among ``size``; those that come twice are the same."""
     which = at.new_full((size + 1,), -1)
     which[at.flatten()] = torch.arange(at.numel(), device=at.device)
     which = which[:size]
-    rows = x.flatten(-3, -2)[..., which.clamp_min(0), :]
-    return torch.where((which < 0)[:, None], 0, rows)
+    return torch.where((which < 0)[:, None], 0, x.flatten(-3, -2)[..., which.clamp_min(0), :])

@@ -1,11 +1,14 @@
-"""A site as the call that watches keep and edits change.
+"""A site as the call that watches keep and edits change: at once, or when its function returned.
 
-Where one product and one softmax give the weights, these lead back to their queries and keys.
+Where one product and one softmax give the weights, these lead back to their queries and keys. The
+trace sees operations below autograd, where a result can be changed but not its gradient. Above it,
+overwriting what an operation wrote is an operation like any other.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
@@ -13,7 +16,9 @@ from operator import add, and_, itemgetter
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import CheckpointFunction
 
 from intently.core.biases import as_bias
 from intently.core.masks import allowed
@@ -34,6 +39,8 @@ from intently.observe.trace.graph import (
 from intently.observe.trace.normaliser import Normal, is_dropout
 from intently.observe.trace.sites import Site
 from intently.observe.watching.call import After, AttentionSpec, Call, Put
+from intently.observe.watching.modules import share
+from intently.observe.watching.scope import current, tell
 
 STEPS = 32
 """Operations at most between the weights and the product."""
@@ -79,17 +86,26 @@ def before_dropout(site: Site) -> tuple[Tensor, Tensor] | None:
     for _ in range(STEPS):
         here = walk.view.settled().node
         if here is node:
-            whole, factor = walk._other(node, i), None
-            if whole is not None and node.name in ("mul", "div"):
-                factor = walk._other(node, 1 - i)
-            elif whole is not None:
-                factor = torch.where(whole == 0, 0, site.weights / whole)
-            if whole is None or factor is None:
-                return None
-            return whole, 1 / factor if node.name == "div" else factor
+            break
         if here.name not in COPIES or not walk._into(here, 0):
             return None
-    return None
+    else:
+        return None
+    whole = walk._other(node, i)
+    if whole is None:
+        return None
+    if node.name not in ("mul", "div"):
+        return whole, torch.where(whole == 0, 0, site.weights / whole)
+    factor = walk._other(node, 1 - i)
+    return None if factor is None else (whole, 1 / factor if node.name == "div" else factor)
+
+
+def _number(node: Node, i: int) -> Any:
+    """An argument that is a number, or a tensor of one that was kept; None for other tensors."""
+    value, x = node.args[i], node.kept(i)
+    if not isinstance(value, View):
+        return value
+    return float(x) if x is not None and x.numel() == 1 else None
 
 
 class _Walk:
@@ -106,8 +122,7 @@ class _Walk:
         self.groups: list[list[Line]] = [
             [((axis.steps[site.side], axis.count),) for axis in group] for group in site.groups
         ]
-        self.whole, self.exponential = False, False
-        self.scale = 1.0
+        self.whole, self.scale = False, 1.0
         self.biases = list[tuple[Tensor, float]]()
         self.masks = list[Tensor]()
 
@@ -119,41 +134,31 @@ class _Walk:
         if name in COPIES or is_dropout(node):
             return self._into(node, 0)
         if not self.whole:
-            if node is self.normal and name in SOFTMAX:
-                self.whole = True
-            elif name == "exp":
-                self.whole = self.exponential = True
-            elif node is not self.normal or name not in ("div", "mul"):
-                return False
-            return self._into(node, 0)
-        if name == "_log_softmax" and node is self.normal:
-            return self._into(node, 0)
-        if name == "neg":
-            self.scale = -self.scale
+            self.whole = name == "exp" or (node is self.normal and name in SOFTMAX)
+            divided = node is self.normal and name in ("div", "mul")
+            return (self.whole or divided) and self._into(node, 0)
+        if name == "neg" or (name == "_log_softmax" and node is self.normal):
+            self.scale *= -1 if name == "neg" else 1
             return self._into(node, 0)
         if name in ("mul", "div"):
-            factor = node.args[1]
-            if 1 in views:
-                other = node.kept(1)
-                factor = float(other) if other is not None and other.numel() == 1 else None
-            if factor is None or factor == 0:
+            factor = _number(node, 1)
+            if not factor:
                 return False
             self.scale *= factor if name == "mul" else 1 / factor
             return self._into(node, 0)
         if name in ("add", "sub") and len(views) == 2:
-            main = int(not self._leads(node, 0))
-            alpha = node.kwargs.get("alpha", 1)
-            sign, own = (-alpha, 1) if name == "sub" else (alpha, 1)
-            if main == 1 and (name == "sub" or own != alpha):
-                return False
-            return self._added(node, main, sign) and self._into(node, main)
+            main, alpha = int(not self._leads(node, 0)), node.kwargs.get("alpha", 1)
+            sign, fits = (
+                -alpha if name == "sub" else alpha,
+                main == 0 or (name, alpha) == ("add", 1),
+            )
+            return fits and self._added(node, main, sign) and self._into(node, main)
         if name == "masked_fill" and 1 in views:
-            return self._hidden(node, 1, node.args[2], 2, False) and self._into(node, 0)
+            return self._hidden(node, 1, 2, False) and self._into(node, 0)
         if name == "where":
             for main, fill in ((1, 2), (2, 1)):
                 if main in views and self._leads(node, main):
-                    value = node.args[fill]
-                    return self._hidden(node, 0, value, fill, main == 1) and self._into(node, main)
+                    return self._hidden(node, 0, fill, main == 1) and self._into(node, main)
         return False
 
     def product(self, node: Node) -> Scores | None:
@@ -199,13 +204,12 @@ class _Walk:
         """
         found: list[list[Line]] = []
         for group in self.groups:
-            found.append([])
-            for line in group:
-                pieces = node.pieces(line)
-                there = None if pieces is None else node.into(pieces, x)
-                if there is None or (whole and 0 in map(itemgetter(0), there)):
-                    return None
-                found[-1].append(there)
+            pieces = [node.pieces(line) for line in group]
+            there = [None if some is None else node.into(some, x) for some in pieces]
+            lines = [line for line in there if line is not None]
+            if len(lines) < len(there) or (whole and any(not n for x in lines for n, _ in x)):
+                return None
+            found.append(lines)
         return found
 
     def _leads(self, node: Node, i: int) -> bool:
@@ -226,7 +230,10 @@ class _Walk:
         """An argument beside the scores, as (*b, h, t, s) with 1 where it is the same."""
         x, view = node.kept(i), node.args[i]
         lines = self._lines(node, view) if isinstance(view, View) else None
-        return None if x is None or lines is None else _broadcast(x, lines)
+        if x is None or lines is None:
+            return None
+        parts = [[part for line in group for part in reversed(line)] for group in lines]
+        return laid(x, [some if any(map(itemgetter(0), some)) else [] for some in parts])
 
     def _added(self, node: Node, main: int, sign: float) -> bool:
         other = self._other(node, 1 - main)
@@ -236,11 +243,8 @@ class _Walk:
             self.biases.append((other, sign * self.scale))
         return True
 
-    def _hidden(self, node: Node, mask: int, value: Any, at: int, keep: bool) -> bool:
-        if isinstance(value, View):
-            x = node.kept(at)
-            value = float(x) if x is not None and x.numel() == 1 else None
-        shown = self._other(node, mask)
+    def _hidden(self, node: Node, mask: int, at: int, keep: bool) -> bool:
+        value, shown = _number(node, at), self._other(node, mask)
         if value is None or shown is None or value * math.copysign(1, self.scale) > HIDDEN:
             return False
         self.masks.append(shown if keep else ~shown)
@@ -251,12 +255,10 @@ class _Walk:
     ) -> list[Part] | None:
         """An axis in a factor of a product, as steps and sizes; None for a diagonal."""
         found: list[Part] = []
-        for line in group:
-            pieces = node.pieces(line)
+        for pieces in map(node.pieces, group):
             if pieces is None:
                 return None
-            for axis, step, n in reversed(pieces):
-                found.append((steps.get(axis, 0) * step, n))
+            found += [(steps.get(axis, 0) * step, n) for axis, step, n in reversed(pieces)]
         return found
 
     def _factor(
@@ -276,11 +278,7 @@ class _Walk:
         return laid(x, [*parts, [(inner, width)]])
 
 
-def _broadcast(x: Tensor, groups: Sequence[Sequence[Line]]) -> Tensor:
-    """A tensor with its axes in the order of their lines, of size 1 where it is the same."""
-    parts = [[part for line in group for part in reversed(line)] for group in groups]
-    return laid(x, [some if any(map(itemgetter(0), some)) else [] for some in parts])
-
+# --- the call -------------------------------------------------------------------------------------
 
 BY_HAND = "by hand"
 """The name of this source."""
@@ -295,15 +293,13 @@ OTHER = "{} made them a whole"
 
 def call_of(site: Site) -> Call:
     """The call of a site: its queries and keys where they give the weights, else the weights."""
-    summed, left = site.contraction.summed is not None, before_dropout(site)
-    given = scores(site)
+    summed, left, given = site.contraction.summed is not None, before_dropout(site), scores(site)
     blocks = in_place(site, *((given.asked, given.groups) if given else (None, ())))
     if blocks is not None:
         return replace(blocks_kept(site, blocks), shut=None if left is None else DROPPED)
     y: Tensor | After = site.output
-    put: Put = partial(_put_in, site, _first if summed else _same, _same)
-    if summed:
-        y = After(_first(site.output), lambda mixed, rows: mixed.sum(-3))
+    put: Put = partial(_put_in, site, _first if summed else lambda x: x, lambda edited: edited)
+    y = After(_first(site.output), lambda mixed, rows: mixed.sum(-3)) if summed else y
     made = of_sources(site) if site.contraction.rows is not None else replace(site)
     met = passed = None
     if left is not None:
@@ -321,26 +317,14 @@ def call_of(site: Site) -> Call:
         bias=reduce(add, map(as_bias, given.biases)) if given.biases else None,
         scale=given.scale,
     )
-    return Call(
-        given.q,
-        given.k,
-        made.values,
-        y,
-        how,
-        BY_HAND,
-        real=made.weights,
-        put=put,
-        as_weights=as_weights,
-        met=met,
-        passed=passed,
-    )
+    call = Call(given.q, given.k, made.values, y, how, BY_HAND, real=made.weights, put=put)
+    return replace(call, as_weights=as_weights, met=met, passed=passed)
 
 
 def blocks_kept(site: Site, placed: Placed) -> Call:
     """The call that keeps the weights of blocks, each in its place."""
     w, y = placed.weights, placed.output
-    none = w.weights.new_zeros(()).expand(*w.weights.shape[:-3], w.t, 0)
-    keys = w.weights.new_zeros(()).expand(*w.weights.shape[:-3], w.s, 0)
+    none, keys = (w.weights.new_zeros(()).expand(*w.weights.shape[:-3], n, 0) for n in (w.t, w.s))
     hidden = (w.rows < 0)[..., None]
     put = partial(
         _put_in,
@@ -396,10 +380,7 @@ def _changes(normal: Normal) -> list[str]:
 def weights_kept(site: Site, reason: str, y: Tensor | After, **more: Any) -> Call:
     """The call that keeps the weights themselves."""
     w = site.weights
-    q, k = (
-        w.new_zeros(()).expand(*w.shape[:-1], 0),
-        w.new_zeros(()).expand(*w.shape[:-2], w.shape[-1], 0),
-    )
+    q, k = (w.new_zeros(()).expand(*w.shape[:-2], n, 0) for n in w.shape[-2:])
     how = AttentionSpec(weights=w)
     return Call(q, k, site.values, y, how, BY_HAND, real=w, as_it_is=reason, **more)
 
@@ -407,10 +388,8 @@ def weights_kept(site: Site, reason: str, y: Tensor | After, **more: Any) -> Cal
 def sparse_call(weights: Tensor, axis: int) -> Call:
     """The call of a sparse matrix of weights, whose product with values is not followed."""
     w = weights.detach().to_dense().movedim(axis, -1)
-    none = w.new_zeros(()).expand(*w.shape[:-1], 0)
-    keys = w.new_zeros(()).expand(*w.shape[:-2], w.shape[-1], 0)
-    then = "their product with values is not followed"
-    how = AttentionSpec(weights=w)
+    none, keys = (w.new_zeros(()).expand(*w.shape[:-2], n, 0) for n in w.shape[-2:])
+    then, how = "their product with values is not followed", AttentionSpec(weights=w)
     return Call(none, keys, keys, None, how, BY_HAND, as_it_is="they are sparse", then=then)
 
 
@@ -440,10 +419,73 @@ def _put_in(
     out.copy_(made.view(out.shape))
 
 
-def _same(x: Tensor) -> Tensor:
-    return x
-
-
 def _first(x: Tensor) -> Tensor:
     """The output (*b, t, e) of one that is the same for all heads."""
     return x.select(-3, 0)
+
+
+# --- when it is told ------------------------------------------------------------------------------
+
+LATE = "aten.{} read the output within the function that computed it, so that no gradient follows"
+OWN_BACKWARD = "it ran in a torch.autograd.Function, which computes its gradient itself"
+
+
+@dataclass
+class Waiting:
+    """A site of a module that an edit changes; it is found ``again`` above autograd.
+
+    ``graded`` says that gradients flow; ``refused`` is why it cannot be changed, ``more`` that its
+    call was changed before, with different values.
+    """
+
+    module: nn.Module | None
+    site: Site
+    again: Callable[[], Site | None]
+    graded: bool
+    more: bool = False
+    refused: str | None = None
+
+    def reads(self, name: str, args: tuple[Any, ...], made: Any) -> None:
+        """Hear of an operation that runs before the function has returned."""
+        result = self.site.contraction.result
+        if any(isinstance(x, Tensor) and share(x, result) for x in args):
+            if name == "_unsafe_view":  # the same memory, and another tensor for autograd
+                self.site.into = made
+            else:
+                self.refused = self.refused or LATE.format(name)
+
+    def tell(self) -> None:
+        """Let edits change it, and others hear of it."""
+        tell(current(), BY_HAND, self.module, self._call, again=self.more or bool(self.site.again))
+
+    def _call(self) -> Call | str:
+        if self.refused is not None:
+            return self.refused
+        site = self.again() if self.graded else self.site
+        assert site is not None
+        return replace(call_of(replace(site, into=self.site.into)), again=self.more)
+
+
+class AfterFunctions(TorchFunctionMode):
+    """Tells the sites that are ``waiting`` as soon as the function that computed them returns."""
+
+    def __init__(self, waiting: list[Waiting]) -> None:
+        super().__init__()
+        self._waiting = waiting
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        while self._waiting:
+            self._waiting.pop(0).tell()
+        return result
+
+
+def has_own_backward() -> bool:
+    """Whether the forward of a `torch.autograd.Function` runs, other than that of a checkpoint."""
+    graded = torch.is_grad_enabled() or torch._C._is_fwd_grad_enabled()  # `no_grad` leaves this
+    if graded or torch.is_inference_mode_enabled():
+        return False
+    frame: Any = sys._getframe()
+    while frame is not None and frame.f_code is not CheckpointFunction.forward.__code__:
+        frame = frame.f_back
+    return frame is None

@@ -16,7 +16,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from intently.core.kernels.operands import transformed
 from intently.observe.sources.functional import how_of, operator_call
-from intently.observe.trace.calls import BY_HAND, call_of, sparse_call
+from intently.observe.trace.calls import (
+    BY_HAND,
+    OWN_BACKWARD,
+    Waiting,
+    call_of,
+    has_own_backward,
+    sparse_call,
+)
 from intently.observe.trace.graph import (
     CHOOSES,
     CONSTANT,
@@ -32,15 +39,15 @@ from intently.observe.trace.graph import (
 from intently.observe.trace.normaliser import upstream
 from intently.observe.trace.sites import Contraction, Site, found, together, unnormalised
 from intently.observe.trace.sums import divided, factored, running_sums
-from intently.observe.trace.waiting import OWN_BACKWARD, Waiting, has_own_backward
 from intently.observe.watching.call import Call, traced
-from intently.observe.watching.modules import storage_of
+from intently.observe.watching.modules import share, storage_of
 from intently.observe.watching.scope import (
     Changing,
     around,
     current,
     in_backward,
     line_of_code,
+    running,
     tell,
 )
 from intently.observe.watching.unseen import Softmax
@@ -118,7 +125,6 @@ class Trace(TorchDispatchMode):
 
     def wrote(self, node: Node, x: Tensor) -> None:
         """Hear which tensor a node wrote; most do not care."""
-        del node, x
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -153,12 +159,12 @@ class Trace(TorchDispatchMode):
         result = func(*args, **kwargs)
         for site in self.waiting:
             site.reads(name, args, result)
-        if name.startswith(FUSED):
+        if name.startswith(FUSED) or name == "_sparse_softmax":
+            made = partial(sparse_call, result, args[1])
+            if name.startswith(FUSED):
+                made = partial(_fused_call, func, args, kwargs, result[0])
             with _Counted():
-                tell(current(), BY_HAND, None, partial(_fused_call, func, args, kwargs, result[0]))
-            return result
-        if name == "_sparse_softmax":
-            tell(current(), BY_HAND, None, partial(sparse_call, result, args[1]))
+                tell(current(), BY_HAND, None, made)
             return result
         if name in ("mm", "addmm", "clone", "_to_copy", "mul", "div", "add"):
             at = 1 if name == "addmm" else 0
@@ -169,7 +175,7 @@ class Trace(TorchDispatchMode):
         except Exception as error:  # the model goes on, whatever it computes with
             why = f"{type(error).__name__} in aten.{name}: {error}"
             for listener in current():
-                listener.miss(_innermost(), BY_HAND, why)
+                listener.miss(running(), BY_HAND, why)
         for site in list(self.waiting):
             if not site.graded:
                 self.waiting.remove(site)
@@ -182,12 +188,9 @@ class Trace(TorchDispatchMode):
     ) -> None:
         outs = _written(func, args, kwargs) if changes else result
         outs = outs if isinstance(outs, (tuple, list)) else (outs,)
-        data = None
-        if name.startswith((*CONSTANT, *RANDOM)):
-            data = self.is_new_data()
-        elif kwargs and any(
-            isinstance(x, Tensor) and self._viewed(x).node.data for x in kwargs.values()
-        ):
+        data = self.is_new_data() if name.startswith((*CONSTANT, *RANDOM)) else None
+        given_too = (self._viewed(x) for x in kwargs.values() if isinstance(x, Tensor))
+        if data is None and any(x.node.data for x in given_too):
             data = True
         for x in outs:
             storage = storage_of(x) if isinstance(x, Tensor) else None
@@ -249,28 +252,28 @@ class Trace(TorchDispatchMode):
                 products = dict(self._products)
                 self._summed(lambda: divided(node, out, products))
             if node.name == "div" and running_sums(node):
-                self._loose[node] = _innermost(), CUMULATIVE.format(line_of_code())
-            if node.name == "div" or not (contraction := Contraction.of_one_key(node, out)):
-                return
-            site = found(contraction)
-            if site is not None:
-                self._found(site, partial(found, contraction))
-            return
+                self._loose[node] = running(), CUMULATIVE.format(line_of_code())
         contraction = None
-        if node.name in PRODUCTS:
+        if node.name == "mul":
+            contraction = Contraction.of_one_key(node, out)
+        elif node.name in PRODUCTS:
             contraction = Contraction.of_product(node, args, out)
         elif node.name == "sum":
             contraction = Contraction.of_sum(node, out)
         elif node.name in ("index_add", "scatter_add", "scatter_reduce"):
             contraction = Contraction.of_segments(node, args, out)
-        if contraction is None:
-            return
-        site = found(contraction)
-        if site is not None:
+        site = contraction and found(contraction)
+        if contraction is not None and site is not None:
             self._found(site, partial(found, contraction))
+        if contraction is None or site is not None or node.name == "mul":
             return
         self.flush()
-        self._turned(contraction)
+        for view in contraction.views:  # maybe of weights that meet values along another axis
+            whose = view.settled().node
+            while whose.name in COPIES and (more := [x for _, x in whose.sources]):
+                whose = more[0].settled().node
+            if whose in self._softmaxes:
+                self._softmaxes[whose].why = OTHER_AXIS.format(line_of_code())
         products = dict(self._products)
 
         def of_features() -> tuple[set[Node], Site] | None:
@@ -283,16 +286,7 @@ class Trace(TorchDispatchMode):
             if len(self._products) > WAITING:
                 del self._products[next(iter(self._products))]
             if unnormalised(contraction):
-                self._loose[node] = _innermost(), LOOSE.format(line_of_code())
-
-    def _turned(self, contraction: Contraction) -> None:
-        """Note a softmax whose weights meet values along another axis."""
-        for view in contraction.views:
-            node = view.settled().node
-            while node.name in COPIES and (more := [x for _, x in node.sources]):
-                node = more[0].settled().node
-            if node in self._softmaxes:
-                self._softmaxes[node].why = OTHER_AXIS.format(line_of_code())
+                self._loose[node] = running(), LOOSE.format(line_of_code())
 
     def _found(self, site: Site, again: Callable[[], Site | None]) -> None:
         """Hold a site until it is clear which other values its weights meet; edits cannot wait."""
@@ -305,8 +299,7 @@ class Trace(TorchDispatchMode):
             if other in self._softmaxes:
                 self._softmaxes[other].met = True
         whose = softmax.module if softmax is not None else None
-        running = around()
-        whose = whose if whose in running else _innermost()
+        whose = whose if whose in around() else running()
         if site.mixing:
             for listener in current():
                 listener.mixed(whose, site.mixing)
@@ -332,7 +325,7 @@ class Trace(TorchDispatchMode):
         products, site = found
         for node in products:
             self._loose.pop(node, None)
-        whose = _innermost()
+        whose = running()
         if any(isinstance(x, Changing) for x in current()):
             refused = SEVERAL.format(site.node.name) if products & set(self._edited) else None
             self._edited |= dict.fromkeys(products, site)
@@ -343,16 +336,13 @@ class Trace(TorchDispatchMode):
 
     def _spare(self, x: Any) -> None:
         """Copy the outputs that are held and about to change; tell a site whose factors are."""
-        storage = storage_of(x) if isinstance(x, Tensor) else None
-
-        def shared(y: Tensor) -> bool:
-            return storage is not None and y.untyped_storage()._cdata == storage._cdata
-
-        if any(shared(y) for g in self._held for _, s in g for y in (s.weights, s.values)):
+        if not isinstance(x, Tensor):
+            return
+        if any(share(x, y) for g in self._held for _, s in g for y in (s.weights, s.values)):
             self.flush()
         self._held = [
-            [(m, replace(s, output=s.output.clone()) if shared(s.output) else s) for m, s in group]
-            for group in self._held
+            [(m, replace(s, output=s.output.clone()) if share(x, s.output) else s) for m, s in g]
+            for g in self._held
         ]
 
     def flush(self, ended: bool = False) -> None:
@@ -370,14 +360,12 @@ class Trace(TorchDispatchMode):
             with _Counted():
                 for site in together([site for _, site in group]):
                     self._tell(group[0][0], site)
-        if held:
-            for node in self._past:
-                node.tensors.clear()
-            self._past.clear()
-        if ended and self._sums:
-            sums, self._sums = self._sums, []
-            for module, _, site in sums:
-                self._tell(module, site)
+        for node in self._past if held else ():
+            node.tensors.clear()
+        self._past = [] if held else self._past
+        sums, self._sums = (self._sums, []) if ended else ([], self._sums)
+        for module, _, site in sums:
+            self._tell(module, site)
 
     def finish(self) -> None:
         """Tell the sites that were held, and products of scores that nothing made a whole."""
@@ -466,10 +454,6 @@ def _own_axis(module: nn.Module, x: Tensor) -> int:
     return found[-1] if found else -1
 
 
-def _innermost() -> nn.Module | None:
-    return next(iter(around()[-1:]), None)
-
-
 def _whole(x: Tensor) -> Tensor:
     """The tensor of which x is a view, with its axes where x has them: a layer joins them first."""
     base = x._base if x._is_view() else None
@@ -484,15 +468,8 @@ def _fixed(x: Tensor) -> bool:
     """Whether a tensor is a parameter or a buffer of a running module."""
     if isinstance(x._base if x._is_view() else x, nn.Parameter):
         return True
-    storage = storage_of(x)
-    for module in around():
-        for y in (*module._buffers.values(), *module._parameters.values()):
-            if y is x:
-                return True
-            other = None if y is None or storage is None else storage_of(y)
-            if other is not None and storage is not None and other._cdata == storage._cdata:
-                return True
-    return False
+    held = [y for m in around() for y in (*m._buffers.values(), *m._parameters.values())]
+    return any(y is x or (y is not None and share(x, y)) for y in held)
 
 
 class _Counted:

@@ -74,10 +74,8 @@ class View(NamedTuple):
 
     def span(self) -> tuple[int, int]:
         """The first and the last place in memory."""
-        last = self.offset
-        for n, step in zip(self.size, self.stride):
-            last += (n - 1) * step
-        return self.offset, last
+        steps = ((n - 1) * step for n, step in zip(self.size, self.stride))
+        return self.offset, self.offset + sum(steps)
 
     def written_in_parts(self) -> bool:
         """Whether an operation overwrote a part of it."""
@@ -91,10 +89,10 @@ class View(NamedTuple):
 
     def settled(self) -> View:
         """The same view, of the node that wrote this part of the memory last."""
-        view = self
-        while view.node.before is not None and not view.node.wrote(view):
-            view = view._replace(node=view.node.before)
-        return view
+        node = self.node
+        while node.before is not None and not node.wrote(self):
+            node = node.before
+        return self if node is self.node else self._replace(node=node)
 
 
 class Node:
@@ -130,23 +128,22 @@ class Node:
             name in ENTRYWISE or name in COPIES or (func is not None and entrywise(func))
         )
         self.tensors: dict[int, tuple[Tensor, int]] = {}
-        self.views: list[tuple[int, View]] = []
+        self.views = [
+            (i, y)
+            for i, given in enumerate(args)
+            for y in (given if isinstance(given, list) else (given,))
+            if isinstance(y, View)
+        ]
         """The arguments that are tensors, and their places; those in lists have their list's."""
-        self.sources: list[tuple[int, View]] = []
+        self.sources = [(i, y) for i, y in self.views if y.node.data]
         """The arguments that depend on data."""
-        for i, given in enumerate(args):
-            for y in given if isinstance(given, list) else (given,):
-                if isinstance(y, View):
-                    self.views.append((i, y))
-                    if y.node.data:
-                        self.sources.append((i, y))
         self.mixing = False
         self.aligned: Aligned | None = None
         """The arguments with the axes of the result, once somebody asked for them."""
         self.origins: dict[Line, str] = {}
         self._pieces: dict[Line, tuple[Piece, ...] | None] = {}
-        self._axes = [(step, i) for i, step in enumerate(self.stride) if step and self.size[i] > 1]
-        self._axes.sort()
+        moving = ((step, i) for i, step in enumerate(self.stride) if step and self.size[i] > 1)
+        self._axes = sorted(moving)
         self.data = bool(self.sources) if data is None else data
 
     def __repr__(self) -> str:
@@ -228,24 +225,15 @@ class Node:
 
     def moves(self, pieces: Sequence[Piece], x: View, axes: Sequence[int] | None = None) -> Line:
         """The steps of pieces in an argument that are not 0; none if it has a part of them only."""
-        line = self.into(pieces, x, axes) or ()
-        for step in line:
-            if not step[0]:
-                return tuple([step for step in line if step[0]])
-        return line
+        return tuple([step for step in self.into(pieces, x, axes) or () if step[0]])
 
 
 def laid(x: Tensor, axes: Sequence[Sequence[Part]]) -> Tensor:
     """A tensor with its axes in another order, each joined of parts."""
-    counts, steps, sizes = list[int](), list[int](), list[int]()
-    for parts in axes:
-        sizes.append(1)
-        for step, count in parts:
-            counts.append(count)
-            steps.append(step)
-            sizes[-1] *= count
+    sizes = [math.prod(count for _, count in parts) for parts in axes]
     if not x.numel():
         return x.new_empty(sizes)
+    steps, counts = ([part[i] for parts in axes for part in parts] for i in (0, 1))
     y = x.as_strided(counts, steps, x.storage_offset())
     return y if counts == sizes else y.reshape(sizes)
 
@@ -268,8 +256,7 @@ def writes(func: Any) -> tuple[tuple[int, str], ...]:
 @cache
 def kind(func: Any) -> tuple[str, bool, bool]:
     """The name of an operation, whether it changes an argument, and whether it makes a view."""
-    changes = func._schema.is_mutable
-    name = func._schema.name.rpartition("::")[2]
+    changes, name = func._schema.is_mutable, func._schema.name.rpartition("::")[2]
     views = not changes and any(x.alias_info is not None for x in func._schema.returns)
     return name.rstrip("_") if changes else name, changes, views
 
@@ -292,20 +279,12 @@ SUMS = frozenset(
 
 ALONG = frozenset(
     (
-        *(
-            "_softmax",
-            "_log_softmax",
-            "_safe_softmax",
-            "_sparse_softmax",
-            "cumsum",
-            "logcumsumexp",
-            "softmax",
-        ),
-        *("sort", "topk", "gather", "flip", "roll", "constant_pad_nd", "native_layer_norm"),
-        *("index_select", "cumprod", "cummax", "index_fill"),
+        *SOFTMAX,
+        *("_log_softmax", "cumsum", "logcumsumexp", "cumprod", "cummax", "sort", "topk", "gather"),
+        *("flip", "roll", "constant_pad_nd", "native_layer_norm", "index_select", "index_fill"),
         *("_native_batch_norm_legit", "native_batch_norm", "native_group_norm", "unfold_copy"),
-        *("_native_batch_norm_legit_no_training", "_fused_rms_norm"),
-        *("repeat_interleave", "_cdist_forward", "masked_scatter"),
+        *("_native_batch_norm_legit_no_training", "_fused_rms_norm", "_cdist_forward"),
+        *("repeat_interleave", "masked_scatter"),
     )
 )
 """Operations that keep the axes of their first argument, and work along some of them."""
@@ -323,12 +302,7 @@ def back(node: Node, pieces: Sequence[Piece]) -> list[tuple[int, View, Line]]:
     """The arguments in which parts of a node's axes go on, and as which lines."""
     if node.aligned is None:
         node.aligned = _aligned(node)
-    found: list[tuple[int, View, Line]] = []
-    for i, x, axes in node.aligned:
-        line = node.moves(pieces, x, axes)
-        if line:
-            found.append((i, x, line))
-    return found
+    return [(i, x, line) for i, x, at in node.aligned if (line := node.moves(pieces, x, at))]
 
 
 def _aligned(node: Node) -> Aligned:
@@ -346,7 +320,7 @@ def _aligned(node: Node) -> Aligned:
     if name == "cat":  # an empty tensor of one axis may be among them
         return [(i, x, None) for i, x in node.views if len(x.size) == n]
     if name == "stack":
-        at = _joined_along(node)
+        at = along(node, 0)
         return [(i, x, [-1 if j == at else j - (j > at) for j in range(n)]) for i, x in node.views]
     if name in ("index", "_unsafe_index") and first:
         return _indexed(first, given[1])
@@ -368,7 +342,7 @@ def _aligned(node: Node) -> Aligned:
     if name in WRITES:
         written = (0, first), (WRITES[name], given[WRITES[name]])
         return [(i, x, None) for i, x in written if isinstance(x, View) and len(x.size) == n]
-    if first and has_packed(node):
+    if first and has_packed(node.func):
         return [(0, first, [*range(n - 1), -1])]
     return [(0, first, None)] if first and (name in ALONG or first.size == node.size) else []
 
@@ -382,15 +356,12 @@ def _factors(node: Node, first: int) -> Aligned:
     elif name in ("mv", "addmv"):
         rows, columns = [0], [-1]
     else:
-        rows = [*range(n - 2), n - 2, -1]
-        columns = [*range(n - 2), -1, n - 1]
-    found: Aligned = []
-    for i, x, axes in ((first, a, rows), (first + 1, b, columns)):
-        if isinstance(x, View) and n:
-            found.append((i, x, axes))
-    if first and isinstance(node.args[0], View) and n == len(node.args[0].size):
-        found.append((0, node.args[0], range(n)))
-    return found
+        rows, columns = [*range(n - 2), n - 2, -1], [*range(n - 2), -1, n - 1]
+    found: Aligned = [(first, a, rows), (first + 1, b, columns)] if n else []
+    added = node.args[0]
+    if first and isinstance(added, View) and n == len(added.size):
+        found.append((0, added, range(n)))
+    return [one for one in found if isinstance(one[1], View)]
 
 
 def _indexed(x: View, places: Any) -> Aligned:
@@ -404,35 +375,25 @@ def _indexed(x: View, places: Any) -> Aligned:
 
 
 @cache
-def _takes_packed(func: Any) -> bool:
-    return func is not None and any("__torch__" in str(x.type) for x in func._schema.arguments)
-
-
-def has_packed(node: Node) -> bool:
+def has_packed(func: Any) -> bool:
     """Whether an operation takes packed parameters, as quantised products do."""
-    return _takes_packed(node.func)
+    return func is not None and any("__torch__" in str(x.type) for x in func._schema.arguments)
 
 
 def reduced(node: Node) -> frozenset[int]:
     """The axes of its argument of which a sum or a maximum makes one."""
     x = node.args[0]
     n = len(x.size)
-    names = [a.name for a in node.func._schema.arguments]
-    given = dict(zip(names, node.args)) | node.kwargs
+    given = dict(zip([a.name for a in node.func._schema.arguments], node.args)) | node.kwargs
     axes = given.get("dim", given.get("axis"))
-    if axes is None or axes == []:
-        return frozenset(range(n))
-    return frozenset(_axis(i, n) for i in ([axes] if isinstance(axes, int) else axes))
+    axes = range(n) if axes is None or axes == [] else [axes] if isinstance(axes, int) else axes
+    return frozenset(i % max(1, n) for i in axes)
 
 
-def along(node: Node) -> int:
-    """The axis along which a softmax works."""
-    axis = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", -1)
-    return _axis(axis, len(node.size))
-
-
-def _axis(axis: int, n: int) -> int:
-    return axis % n if n else 0
+def along(node: Node, usual: int = -1) -> int:
+    """The axis along which a softmax works, or others join tensors."""
+    axis = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", usual)
+    return axis % max(1, len(node.size))
 
 
 def origin(view: View, line: Line, most: int = 64) -> str:
@@ -479,25 +440,18 @@ def _one_step(view: View, line: Line) -> str | tuple[View, Line]:
     elif node.name in PRODUCTS and not node.mixing:
         if all(x.node.data for i, x in node.views if i >= PRODUCTS[node.name]):
             return "rows"
-    elif node.name in ("stack", "cat") and len(axes) == 1 and _joined_along(node) in axes:
-        return _joined([_maker(x) for _, x, _ in _aligned(node) if x.node.data])
-    steps = list(back(node, found))
+    elif node.name in ("stack", "cat") and axes == {along(node, 0)}:
+        made = [_maker(x) for _, x, _ in _aligned(node) if x.node.data]
+        makers, wholes = (set(map(itemgetter(i), made)) for i in (0, 1))
+        # parts, if others made them, or the same in other ways
+        return "parts" if len(makers) > 1 or len(wholes) == 1 < len(made) else "rows"
+    steps = back(node, found)
     carried = [(x, there) for _, x, there in steps if x.node.data]
     if carried:  # masks last
         return min(carried, key=lambda one: not one[0].node.dtype.is_floating_point)
-    if steps or has_packed(node):
+    if steps or has_packed(node.func):
         return "parameters"
     return "copies" if node.entrywise else "rows"
-
-
-def _joined_along(node: Node) -> int:
-    return _axis(node.args[1] if len(node.args) > 1 else 0, len(node.size))
-
-
-def _joined(made: Sequence[tuple[object, View | None]]) -> str:
-    """What the entries of a stack are: parts, if others made them, or of the same in other ways."""
-    makers, whole = set(map(itemgetter(0), made)), set(map(itemgetter(1), made))
-    return "parts" if len(makers) > 1 or len(whole) == 1 < len(made) else "rows"
 
 
 def _maker(view: View, most: int = 32) -> tuple[object, View | None]:
@@ -513,10 +467,9 @@ def _maker(view: View, most: int = 32) -> tuple[object, View | None]:
                 return (fixed[-1].settled().node, fixed[-1].offset), part or view
         if node.name in MOVES and node.name not in COPIES:
             part = part or view
-        before = next((x for _, x in node.sources), None)
-        if before is None:
+        if not node.sources:
             return node, part or view
-        view = before
+        view = node.sources[0][1]
     return None, part or view
 
 
@@ -538,21 +491,13 @@ def made_by_parameters(view: View, line: Line, most: int = 64) -> bool | None:
         found = node.pieces(line)
         if not found:
             continue
-        if node.name == "module" and any(
-            i == node.kwargs["own"] % len(node.size) for i, _, _ in found
-        ):
-            return True
-        steps = list(back(node, found))
+        own = node.kwargs["own"] % len(node.size) if node.name == "module" else None
+        steps, packed = back(node, found), has_packed(node.func)
         carried = [(x, x_line) for _, x, x_line in steps if x.node.data]
-        if not carried and (steps or has_packed(node)):
+        if own in map(itemgetter(0), found) or (not carried and (steps or packed)):
             return True
-        met |= (node.name == "module" and bool(steps)) or _has_parameters(node)
+        first = PRODUCTS.get(node.name, 0 if node.name in CONVOLUTIONS else math.inf)
+        fixed = any(not x.node.data for i, x in node.views if i >= first)
+        met |= (own is not None and bool(steps)) or fixed or packed
         left += carried
     return False if met else None
-
-
-def _has_parameters(node: Node) -> bool:
-    """Whether an operation is a product or a convolution with parameters, packed ones included."""
-    first = PRODUCTS.get(node.name, 0 if node.name in CONVOLUTIONS else None)
-    fixed = first is not None and any(not x.node.data for i, x in node.views if i >= first)
-    return fixed or has_packed(node)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
 
@@ -74,22 +74,18 @@ def normaliser(view: View, line: Line) -> Normal | None:
         found = node.pieces(line)
         if found is None:
             continue
-        axes = set(map(AXIS, found))
-        since = since_softmax(node, so_far.changes)
+        axes, since = set(map(AXIS, found)), since_softmax(node, so_far.changes)
         if since is not None and axes <= {along(node)} and (axes or node.size[along(node)] == 1):
             return Normal(node, True, since, so_far.dropped)
-        if node.entrywise:
-            kind = _whole(node, found)
-            if kind and (node.name != "sub" or so_far.changes[:1] == ("exp",)):  # of logarithms
-                return Normal(node, True, so_far.changes[node.name == "sub" :], so_far.dropped)
-            if kind is None and maybe is None:
-                maybe = Normal(node, False, so_far.changes, so_far.dropped)
-        elif node.name == "_log_softmax" and axes <= {along(node)} and maybe is None:
-            maybe = Normal(node, False, so_far.changes, so_far.dropped)
+        kind = _whole(node, found) if node.entrywise else False
+        if kind and (node.name != "sub" or so_far.changes[:1] == ("exp",)):  # of logarithms
+            return Normal(node, True, so_far.changes[node.name == "sub" :], so_far.dropped)
+        if kind is None or (node.name == "_log_softmax" and axes <= {along(node)}):
+            maybe = maybe or Normal(node, False, so_far.changes, so_far.dropped)
         if sum(map(LAYERS.__contains__, (node.name, *so_far.changes))) <= MOST:
-            for i, x, x_line in _onward(node, found):
-                if x.node.data:
-                    left.append((x, x_line, _after(so_far, node, i)))
+            ones = [(i, x, ()) for i, x in node.sources if node.entrywise]  # of size 1: in all
+            nexts = [x for x in (back(node, found) if found else ones) if x[1].node.data]
+            left += [(x, x_line, _after(so_far, node, i)) for i, x, x_line in nexts]
     return maybe
 
 
@@ -118,29 +114,19 @@ def upstream(view: View, most: int = STEPS) -> set[Node]:
     return set(behind([view], lambda node: node.name not in SOFTMAX, most))
 
 
-def _onward(node: Node, found: Sequence[Any]) -> list[tuple[int, View, Line]]:
-    if found:
-        return back(node, found)
-    return [(i, x, ()) for i, x in node.sources] if node.entrywise else []  # size 1: in all
-
-
 def _after(so_far: Normal, node: Node, i: int) -> Normal:
     """With an operation between the normaliser and the values."""
     if is_dropout(node):
-        return Normal(so_far.node, False, so_far.changes, so_far.dropped or (node, i))
+        return replace(so_far, sure=False, dropped=so_far.dropped or (node, i))
     same = node.name in ("clone", "_to_copy", "copy", "alias", "detach", "lift_fresh")
     same = same or node.name.startswith(CONSTANT)  # a buffer that is like them, and takes them
-    changes = so_far.changes if same else (node.name, *so_far.changes)
-    return Normal(so_far.node, False, changes, so_far.dropped)
+    return replace(so_far, changes=so_far.changes if same else (node.name, *so_far.changes))
 
 
 def is_dropout(node: Node) -> bool:
     """Whether an operation drops entries at random and scales the others."""
-    if node.name == "native_dropout":
-        return True
-    if node.name not in ("mul", "div"):
-        return False
-    return any(_random(x) for _, x in node.views)
+    scales = node.name in ("mul", "div")
+    return node.name == "native_dropout" or (scales and any(_random(x) for _, x in node.views))
 
 
 def _random(view: View, most: int = 6) -> bool:
@@ -201,9 +187,7 @@ def whole(weights: Tensor) -> bool:
     """
     if not weights.numel():
         return False
-    w = weights.detach()
-    w = w if w.dtype is torch.float64 else w.float()
+    w = weights.detach() if weights.dtype is torch.float64 else weights.detach().float()
     sums = w.sum(-1)
-    one = (sums - 1).abs() <= SLACK
-    several = ((w != 0).sum(-1) > 1).any()
+    one, several = (sums - 1).abs() <= SLACK, ((w != 0).sum(-1) > 1).any()
     return bool((w >= -1e-6).all() & (one | (sums == 0)).all() & one.any() & several)

@@ -36,18 +36,14 @@ class _Places:
 
     def _flat(self, node: Node) -> Tensor:
         """The places of all entries of a memory."""
-        known = self._known.get(node)
-        if known is not None:
-            return known
+        if node in self._known:
+            return self._known[node]
         if len(self._known) > STEPS:
             raise ValueError("more operations than are followed")
-        before = node.before
-        if before is None:
-            flat = torch.full((_room(node),), NOWHERE)
-        else:
-            old = self._flat(before)
-            flat = torch.full((max(len(old), _room(node) + node.offset - _first(before)),), NOWHERE)
-            flat[: len(old)] = old
+        flat, room = torch.empty(0, dtype=torch.int64), _room(node)
+        if node.before is not None:
+            flat, room = self._flat(node.before), room + node.offset - _first(node.before)
+        flat = torch.cat([flat, flat.new_full((max(0, room - len(flat)),), NOWHERE)])
         made = self._made(node)
         if made is not None:
             flat.as_strided(node.size, node.stride, node.offset - _first(node)).copy_(made)
@@ -72,12 +68,8 @@ class _Places:
                 return args[0]
             made = node.func(*args, **node.kwargs)
             return made if isinstance(made, Tensor) else None
-        if node.entrywise:
-            for _, x in node.sources:
-                found = self.of(x)
-                if bool((found != NOWHERE).any()):
-                    return found.expand(node.size)
-        return None
+        found = (self.of(x) for _, x in node.sources if node.entrywise)
+        return next((x.expand(node.size) for x in found if bool((x != NOWHERE).any())), None)
 
     def _given(self, x: Any) -> Any:
         if isinstance(x, View):
@@ -87,15 +79,10 @@ class _Places:
 
 def _first(node: Node) -> int:
     """The first place of a memory that is known."""
-    first = node.offset
-    while node.before is not None:
-        node = node.before
-        first = min(first, node.offset)
-    return first
+    return node.offset if node.before is None else min(node.offset, _first(node.before))
 
 
 def _room(node: Node) -> int:
     """How much memory a node's result spans."""
-    return (
-        1 + sum((n - 1) * step for n, step in zip(node.size, node.stride)) if all(node.size) else 0
-    )
+    low, high = node.view.span()
+    return high - low + 1 if all(node.size) else 0

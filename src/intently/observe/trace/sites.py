@@ -9,7 +9,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from operator import itemgetter
+from itertools import accumulate
+from operator import itemgetter, mul
 from typing import Any, NamedTuple
 
 import torch
@@ -80,8 +81,7 @@ class Contraction:
         (a, b), (x, y) = args[first : first + 2], node.args[first : first + 2]
         if not (isinstance(x, View) and isinstance(y, View)):
             return None
-        sa, sb, so = a.stride(), b.stride(), result.stride()
-        name = node.name
+        name, sa, sb, so = node.name, a.stride(), b.stride(), result.stride()
         if name in ("mv", "addmv"):
             axes = [Axis(a.shape[0], (sa[0], 0, so[0])), Axis(a.shape[1], (sa[1], sb[0], 0))]
         elif name == "dot":
@@ -89,8 +89,7 @@ class Contraction:
         else:
             rows = Axis(a.shape[-2], (sa[-2], 0, so[-2]))
             inner = Axis(a.shape[-1], (sa[-1], sb[-2], 0))
-            columns = Axis(b.shape[-1], (0, sb[-1], so[-1]))
-            axes = [rows, inner, columns]
+            axes = [rows, inner, Axis(b.shape[-1], (0, sb[-1], so[-1]))]
             if a.ndim == 3:
                 axes.insert(0, Axis(a.shape[0], (sa[0], sb[0], 0 if name == "addbmm" else so[0])))
         return Contraction(node, (a, b), (x, y), result, axes)
@@ -113,71 +112,54 @@ class Contraction:
     @staticmethod
     def of_sum(node: Node, result: Tensor) -> Contraction | None:
         """That of products entry by entry and a sum along some axes."""
-        summed = node.args[0] if node.args else None
-        if not isinstance(summed, View):
+        mul = _multiplied(node.args[0] if node.args else None)
+        if mul is None:
             return None
-        mul = summed.settled().node
-        if mul.name != "mul" or tuple(summed.size) != mul.size:
-            return None
-        x, y = mul.args[:2]
-        a, b = mul.kept(0), mul.kept(1)
-        if a is None or b is None or not (isinstance(x, View) and isinstance(y, View)):
-            return None
-        gone, n = reduced(node), len(summed.size)
-        kept = iter(
-            result.stride()
-            if result.ndim < n
-            else [s for i, s in enumerate(result.stride()) if i not in gone]
-        )
-        wide = [t.expand(mul.size) for t in (a, b)]
-        axes = [
-            Axis(
-                mul.size[i], (wide[0].stride(i), wide[1].stride(i), 0 if i in gone else next(kept))
-            )
-            for i in range(n)
-        ]
-        return Contraction(node, (a, b), (x, y), result, axes)
+        gone, steps = reduced(node), result.stride()
+        if result.ndim == len(mul.size):
+            steps = [s for i, s in enumerate(steps) if i not in gone]
+        kept = iter(steps)
+        steps = [0 if i in gone else next(kept) for i in range(len(mul.size))]
+        return Contraction._of_entries(node, mul, result, steps)
 
     @staticmethod
     def of_segments(node: Node, args: Sequence[Any], result: Tensor) -> Contraction | None:
         """That of products entry by entry, each added to a row of the result."""
-        axis, index, added = args[1], args[2], node.args[3]
-        if not isinstance(added, View) or not isinstance(axis, int):
-            return None
-        mul = added.settled().node
-        if mul.name != "mul" or tuple(added.size) != mul.size or result.ndim != len(mul.size):
-            return None
-        (x, y), (a, b) = mul.args[:2], (mul.kept(0), mul.kept(1))
-        if a is None or b is None or not (isinstance(x, View) and isinstance(y, View)):
+        axis, index, mul = args[1], args[2], _multiplied(node.args[3])
+        if mul is None or not isinstance(axis, int) or result.ndim != len(mul.size):
             return None
         axis %= result.ndim
-        for i in range(index.ndim - 1, -1, -1):
-            if index.ndim > 1 and i != axis:
-                index = index.select(i, 0)
-        wide = [t.expand(mul.size) for t in (a, b)]
+        if index.ndim > 1:
+            index = index[tuple(slice(None) if i == axis else 0 for i in range(index.ndim))]
         steps = [0 if i == axis else s for i, s in enumerate(result.stride())]
-        axes = [
-            Axis(n, (wide[0].stride(i), wide[1].stride(i), steps[i]))
-            for i, n in enumerate(mul.size)
-        ]
         rows = Axis(result.shape[axis], (0, 0, result.stride(axis))), index
-        return Contraction(node, (a, b), (x, y), result, axes, rows=rows)
+        made = Contraction._of_entries(node, mul, result, steps)
+        return made and replace(made, rows=rows)
 
     @staticmethod
     def of_one_key(node: Node, result: Tensor) -> Contraction | None:
         """That of weights of a single key, of which there is no sum to take."""
-        x, y = node.args[:2]
-        a, b = node.kept(0), node.kept(1)
+        single = any(_of_one(x) for _, x in node.views)
+        made = Contraction._of_entries(node, node, result, result.stride()) if single else None
+        return made and replace(made, axes=[*made.axes, Axis(1, (0, 0, 0))])
+
+    @staticmethod
+    def _of_entries(
+        node: Node, mul: Node, result: Tensor, steps: Sequence[int]
+    ) -> Contraction | None:
+        """That of products entry by entry, which ``mul`` made, with these steps in the result."""
+        (x, y), (a, b) = mul.args[:2], (mul.kept(0), mul.kept(1))
         if a is None or b is None or not (isinstance(x, View) and isinstance(y, View)):
             return None
-        if not any(map(_of_one, (x, y))):
-            return None
-        wide = [t.expand(node.size) for t in (a, b)]
-        axes = [
-            Axis(n, (wide[0].stride(i), wide[1].stride(i), result.stride(i)))
-            for i, n in enumerate(node.size)
-        ]
-        return Contraction(node, (a, b), (x, y), result, [*axes, Axis(1, (0, 0, 0))])
+        wide = (t.expand(mul.size).stride() for t in (a, b))
+        axes = [Axis(n, (p, q, r)) for n, p, q, r in zip(mul.size, *wide, steps)]
+        return Contraction(node, (a, b), (x, y), result, axes)
+
+
+def _multiplied(summed: Any) -> Node | None:
+    """The product entry by entry of which all entries are added up; None if there is none."""
+    mul = summed.settled().node if isinstance(summed, View) else None
+    return mul if mul and mul.name == "mul" and tuple(summed.size) == mul.size else None
 
 
 def _of_one(view: View) -> bool:
@@ -231,7 +213,7 @@ class Site:
 
 def found(contraction: Contraction) -> Site | None:
     """The site of a contraction, if one factor is weights that are normalised along the keys."""
-    best: tuple[int, Site] | None = None
+    best: Site | None = None
     for side in (0, 1):
         view, values = contraction.views[side], contraction.views[1 - side]
         if not (view.node.data or values.node.data):
@@ -248,13 +230,10 @@ def found(contraction: Contraction) -> Site | None:
             site.mixing = "parameters"  # a layer after attention
         else:
             site.mixing = _mixing(contraction, side, normal.node)
-        far = len(normal.changes)
-        if best is None or far < best[0]:
-            best = far, site
-    if best is None:
-        return None
-    contraction.node.mixing = best[1].mixing is not None
-    return best[1]
+        if best is None or best.normal is None or len(normal.changes) < len(best.normal.changes):
+            best = site
+    contraction.node.mixing = best is not None and best.mixing is not None
+    return best
 
 
 def unnormalised(contraction: Contraction) -> bool:
@@ -265,8 +244,7 @@ def unnormalised(contraction: Contraction) -> bool:
             node = more[0][1].settled().node
         first = PRODUCTS.get(node.name)
         if first is not None and all(x.node.data for i, x in node.views if i >= first):
-            lines = map(contraction.line, (0, 1))
-            made = map(made_by_parameters, contraction.views, lines)
+            made = map(made_by_parameters, contraction.views, map(contraction.line, (0, 1)))
             return bool(contraction.keys) and all(x is False for x in made)
     return False
 
@@ -392,30 +370,22 @@ def _mixing(contraction: Contraction, side: int, made: Node) -> str | None:
 
 def laid_out(contraction: Contraction, side: int, normal: Normal | None) -> Site:
     """A contraction with its axes in the order batch, heads, queries, keys, width."""
-    batch: list[Axis] = []
-    heads: list[Axis] = []
-    rows: list[Axis] = []
-    keys: list[Axis] = []
-    width: list[Axis] = []
+    batch, heads, rows, keys, width = (list[Axis]() for _ in range(5))
     told = False
     for joined, axis in _parts(contraction, side):
         w, v, o = axis.steps[side], axis.steps[1 - side], axis.steps[2]
         if joined is contraction.summed:
-            heads.append(axis)
-        elif not o:
-            keys.append(axis)
-        elif not w:
-            width.append(axis)
-        elif not v:
-            rows.append(axis)
+            group = heads
+        elif 0 in (o, w, v):
+            group = keys if not o else rows if w else width
         else:
             own = is_heads(contraction, side, axis)
             told |= own is not None
-            (heads if own else batch).append(axis)
+            group = heads if own else batch
+        group.append(axis)
     more = [axis for axis in rows if len(rows) > 1 and is_heads(contraction, side, axis)]
     if len(more) < len(rows):  # queries of several heads that share their values
-        heads += more
-        rows = [axis for axis in rows if axis not in more]
+        heads, rows = [*heads, *more], [axis for axis in rows if axis not in more]
     if batch and not heads and not told:  # nothing but tensors that were given
         made = normal.node.view if normal is not None and len(normal.node.size) > 2 else None
         total, *_ = (made is not None and finest(made, made.line(-3), DEEP)) or [1]
@@ -454,12 +424,9 @@ def _parts(contraction: Contraction, side: int) -> Iterator[tuple[Axis, Axis]]:
                 line = ((axis.steps[i], axis.count),)
                 own = finest(contraction.views[i], line, DEEP if axis.steps[2] else 1)
                 best = own if len(own) > len(best) else best
-        inner, split = 1, []
         a, b, c = axis.steps
-        for count in best:
-            split.append((axis, Axis(count, (a * inner, b * inner, c * inner))))
-            inner *= count
-        yield from reversed(split)
+        for count, n in [*zip(best, [1, *accumulate(best, mul)])][::-1]:
+            yield axis, Axis(count, (a * n, b * n, c * n))
 
 
 def finest(view: View, line: Line, steps: int) -> list[int]:
@@ -470,12 +437,9 @@ def finest(view: View, line: Line, steps: int) -> list[int]:
         return sizes
     found: list[int] = []
     for piece in pieces:
-        own = [piece[2]]
-        for _, x, there in back(node, [piece]):
-            if x.node.data and len(there) == 1:
-                own = finest(x, there, steps - 1)
-                break
-        found += own
+        ways = ((x, at) for _, x, at in back(node, [piece]) if x.node.data and len(at) == 1)
+        way = next(ways, None)
+        found += [piece[2]] if way is None else finest(*way, steps - 1)
     return found
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import product
 from typing import NamedTuple
 
 import torch
@@ -65,11 +66,10 @@ def factored(
     out: Tensor | None = None,
 ) -> Site | None:
     """The site of weights that are never made: features of queries times features of keys."""
-    for side in (0, 1):
+    by = by or contraction.node
+    for side, inner_side in product((0, 1), (0, 1)):
         inner = waiting.get(contraction.views[1 - side].settled().node)
-        for inner_side in (0, 1) if inner is not None else ():
-            assert inner is not None
-            by = by or contraction.node
+        if inner is not None:
             outer = (
                 laid_out(contraction, side, Normal(by, False))
                 if term is None or out is None
@@ -80,8 +80,7 @@ def factored(
             if left.shape[:-2] != right.shape[:-2] or left.shape[-1] != right.shape[-2]:
                 continue
             if whole(left[..., :2, :] @ right) and outer.values.shape[-1] == keys.values.shape[-1]:
-                weights = left @ right
-                output = outer.output.clone()
+                weights, output = left @ right, outer.output.clone()
                 made = replace(outer, weights=weights, values=keys.values, output=output)
                 return made if whole(weights) else None
     return None
@@ -147,7 +146,6 @@ def _terms(
 def _within(view: View, x: Tensor) -> Tensor:
     """What a view holds in the axes of its node, 0 where the view has no entry."""
     node = view.node
-    room = 1 + sum((n - 1) * step for n, step in zip(node.size, node.stride) if n)
-    flat = x.new_zeros(room)
+    flat = x.new_zeros(1 + sum((n - 1) * step for n, step in zip(node.size, node.stride) if n))
     flat.as_strided(view.size, view.stride, view.offset - node.offset).copy_(x)
     return flat.as_strided(node.size, node.stride)

@@ -154,9 +154,13 @@ class Call:
             return None
         if self.as_it_is is None or self.keys is not None:
             return operand(self.k) if self.keys is None else self.keys
-        known = self.y is not None and self.columns is None and self.v.shape[-1]
-        v = operand(self.v)
+        known, v = self.y is not None and self.columns is None and self.v.shape[-1], operand(self.v)
         return v if known and v.ndim == len(self.q.shape) else None
+
+
+def given(x: Tensor | Projected) -> Tensor:
+    """An operand itself, or the tensor that is projected to it."""
+    return x.x if isinstance(x, Projected) else x
 
 
 def operand(x: Tensor | Projected) -> Tensor:
@@ -173,9 +177,8 @@ def traced() -> str | None:
 
 def numberless(call: Call) -> str | None:
     """Why the operands of a call hold no numbers to compute with; None if they do."""
-    for x in (call.q, call.k):
-        if (x if isinstance(x, Tensor) else x.x).device.type == "meta":
-            return ON_META
+    if "meta" in (given(call.q).device.type, given(call.k).device.type):
+        return ON_META
     return IN_FUNC if transformed() else None
 
 

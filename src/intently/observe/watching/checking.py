@@ -59,22 +59,17 @@ def check(call: Call, matrix: Weights, turn: int, stored: torch.dtype | None = N
         return Verdict(None, f"dropout={call.how.dropout} changed what came out")
     if 0 in (*matrix.shape, *(() if call.y is None else call.v.shape)):
         return Verdict(None, "nothing to compare: there are no weights, or no values")
-    t = matrix.shape[-2]
-    output = call.y.output if isinstance(call.y, After) else call.y
-    eps, dtype = 0.0, ""
-    for one in (matrix, output, call.real):
-        if one is not None and torch.finfo(one.dtype).eps > eps:
-            eps, dtype = torch.finfo(one.dtype).eps, str(one.dtype)
-    if stored is not None and torch.finfo(stored).eps > eps:
-        eps, dtype = torch.finfo(stored).eps, str(stored)
-    most = max(HALF_ROWS, CELLS // (math.prod(matrix.shape) // t))
-    found = Verdict(None)
+    t, output = matrix.shape[-2], call.y.output if isinstance(call.y, After) else call.y
+    went = [x.dtype for x in (matrix, output, call.real) if x is not None]
+    dtype = max(filter(None, (*went, stored)), key=lambda x: torch.finfo(x).eps)
+    eps = torch.finfo(dtype).eps
+    most, found = max(HALF_ROWS, CELLS // (math.prod(matrix.shape) // t)), Verdict(None)
     for count in (ROWS if eps < RELATIVE else HALF_ROWS, MORE, most):
         if found.verified is None and found.rows < min(count, most, t):
             rows = sample(t, turn, min(count, most)).to(matrix.device)
             few = not found.rows and len(rows) < t
             with no_autocast(matrix.device):
-                found = _compared(call, matrix, rows, dtype.removeprefix("torch."), few)
+                found = _compared(call, matrix, rows, dtype, few)
             found = replace(found, rows=len(rows))
     return found
 
@@ -84,10 +79,10 @@ def untold(why: str | None) -> bool:
     return why is not None and why.startswith(UNTOLD)
 
 
-def _compared(call: Call, matrix: Weights, rows: Tensor, name: str, few: bool) -> Verdict:
-    """The verdict of some rows in the dtype called ``name``, which may be too ``few`` to tell."""
-    dtype = getattr(torch, name)
-    eps, logits, plain = torch.finfo(dtype).eps, None, None
+def _compared(call: Call, matrix: Weights, rows: Tensor, dtype: torch.dtype, few: bool) -> Verdict:
+    """The verdict of some rows in a dtype, which may be too ``few`` to tell."""
+    name, eps = str(dtype).removeprefix("torch."), torch.finfo(dtype).eps
+    logits = plain = None
     if isinstance(matrix, Attention):
         logits = Logits.of(matrix.problem, rows)
         weights = logits.weights
@@ -110,9 +105,8 @@ def _compared(call: Call, matrix: Weights, rows: Tensor, name: str, few: bool) -
     if logits is not None and bool(made.empty.all()):
         return Verdict(None, f"{UNTOLD}: its rows attend to nothing")
     if not made.fits:
-        worst = float(
-            (made.error.abs() / made.largest.clamp_min(1e-30)).nan_to_num(torch.inf).max()
-        )
+        parts = made.error.abs() / made.largest.clamp_min(1e-30)
+        worst = float(parts.nan_to_num(torch.inf).max())
         why = f"A[rows] @ v differs from what came out by {worst:.1g} of its largest entry"
         if made.is_far:
             return Verdict(False, why)
@@ -138,9 +132,8 @@ def _same_weights(weights: Tensor, plain: Tensor | None, real: Tensor, eps: floa
     if plain is None:
         return bool((off.abs() <= limit).all())
     own = plain - weights
-    return bool(((off.abs() <= limit + PLAIN * own.abs().amax()) | (off == 0)).all()) and _in_all(
-        off, own, weights, eps
-    )
+    close = (off.abs() <= limit + PLAIN * own.abs().amax()) | (off == 0)
+    return bool(close.all()) and _in_all(off, own, weights, eps)
 
 
 def _in_all(off: Tensor, own: Tensor, y: Tensor, eps: float) -> bool:
@@ -172,8 +165,7 @@ class _Output:
         """The output of a call, where ``weights`` (…, n, s) ought to make it."""
         s, columns, output = weights.shape[-1], call.columns or slice(None), call.y
         v = operand(call.v).detach()[..., :s, :]  # without unwritten columns
-        values = v.to(weights.dtype)
-        finish = output.finish if isinstance(output, After) else None
+        values, finish = v.to(weights.dtype), output.finish if isinstance(output, After) else None
 
         def make(w: Tensor, x: Tensor = values) -> Tensor:
             mixed = _times(w[..., columns], x)
@@ -182,14 +174,12 @@ class _Output:
         whole = output.output if isinstance(output, After) else output
         assert whole is not None
         real = whole.detach().index_select(-2, rows).to(weights.dtype)
-        empty = (weights == 0).all(-1, keepdim=True)
-        away = 0.0
+        empty, away = (weights == 0).all(-1, keepdim=True), 0.0
         if finish is not None:
             lost = empty.any(-3) & real.isnan().all(-1, keepdim=True)  # NaN of one head is in all
             empty = empty.all(-3) | lost
         y = make(weights)
-        same = empty | (real == y) | (real.isnan() & y.isnan())
-        own = None
+        same, own = empty | (real == y) | (real.isnan() & y.isnan()), None
         if plain is not None:
             own = _finite(make(plain, values) - y).masked_fill(empty, 0)
             away = float((plain - weights).nan_to_num(0).abs().sum(-1).amax()) / 2
@@ -205,10 +195,8 @@ class _Output:
     @cached_property
     def limit(self) -> Tensor:
         """What each entry may differ by."""
-        limit = max(RELATIVE, LAST * self.eps) * self.largest + self.noise
-        if self.own is None:
-            return limit
-        return limit + PLAIN * self.own.abs().amax((-2, -1), keepdim=True)
+        more = 0.0 if self.own is None else PLAIN * self.own.abs().amax((-2, -1), keepdim=True)
+        return max(RELATIVE, LAST * self.eps) * self.largest + self.noise + more
 
     @cached_property
     def fits(self) -> bool:
@@ -260,10 +248,8 @@ class Logits:
         p, s = problem.ready(), problem.geometry.s
         dtype = dtype or p.compute_dtype
         dot = p.scaled(taken(p.q, rows).to(dtype), p.k.to(dtype))
-        shape = (*p.geometry.lead, len(rows), s)
-        bias, is_open = p.bias_tile(rows), p.allow(rows)
-        if is_open is None:
-            is_open = dot.new_ones(1, 1, dtype=torch.bool)
+        shape, bias, is_open = (*p.geometry.lead, len(rows), s), p.bias_tile(rows), p.allow(rows)
+        is_open = dot.new_ones(1, 1, dtype=torch.bool) if is_open is None else is_open
         if bias is not None:
             hidden = bias <= HIDDEN
             is_open, bias = is_open & ~hidden, bias.masked_fill(hidden, 0).to(dtype)

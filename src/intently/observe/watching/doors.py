@@ -47,7 +47,7 @@ def listen(listener: Listener, undo: ExitStack) -> None:
     Raises `KernelError` for a compiled model, whose calls pass no function.
     """
     _refuse_compiled(listener.names.modules)
-    rules = _compiler_rules()
+    rules: Any = sys.modules.get("torch._dynamo.trace_rules")
     if rules is None:
         undo.callback(_compiler_forgets)
     else:
@@ -137,14 +137,9 @@ def _refuse_compiled(names: Mapping[nn.Module, str]) -> None:
             raise build(KernelError, "model", expected, got, cause, FIX_COMPILED)
 
 
-def _compiler_rules() -> Any:
-    """The rules by which torch.compile knows PyTorch's functions, None if it is not loaded."""
-    return sys.modules.get("torch._dynamo.trace_rules")
-
-
 def _compiler_forgets() -> None:
     """Let torch.compile look functions up again: it was loaded while they were replaced."""
-    rules = _compiler_rules()
+    rules: Any = sys.modules.get("torch._dynamo.trace_rules")
     if rules is not None:
         rules.get_torch_obj_rule_map.cache_clear()
 
@@ -166,6 +161,23 @@ class _Patch:
     original: Function
     replacement: Function
     inherited: bool
+
+    def put(self, function: Function) -> None:
+        """Let the name stand for a function."""
+        owner, name = self.target.owner, self.target.name
+        if isinstance(owner, (dict, list)):
+            owner[name] = function
+        else:
+            setattr(owner, name, function)
+
+
+def _own(target: Target) -> Any:
+    """What an owner itself has by a name; None if it has nothing."""
+    owner = target.owner
+    try:
+        return (owner if isinstance(owner, (dict, list)) else vars(owner))[target.name]
+    except LookupError:
+        return None
 
 
 _lock: Any = threading.RLock()
@@ -243,23 +255,13 @@ def _claim(claim: Claim) -> None:
     _claims.append(ref(claim))
     patches: list[_Patch] = []
     for target in claim.targets:
-        owner, name = target.owner, target.name
-        names = owner if isinstance(owner, (dict, list)) else vars(owner)
-        try:
-            own = names[name]
-        except LookupError:
-            own = None
-        patch = _patches.get((id(owner), name))
-        if patch is None:
-            original = getattr(owner, name) if own is None else own
-            patch = _Patch(target, original, target.wrap(original), own is None)
-            _patches[id(owner), name] = patch
+        key, own = (id(target.owner), target.name), _own(target)
+        if key not in _patches:
+            original = getattr(target.owner, target.name) if own is None else own
+            _patches[key] = _Patch(target, original, target.wrap(original), own is None)
+        patches.append(patch := _patches[key])
         if own is None or own is patch.original:
-            if names is owner:
-                owner[name] = patch.replacement
-            else:
-                setattr(owner, name, patch.replacement)
-        patches.append(patch)
+            patch.put(patch.replacement)
     _rebind([(x.original, x.original, x.replacement) for x in patches if x.target.everywhere])
 
 
@@ -267,20 +269,12 @@ def _mend() -> None:
     """Restore and forget what nobody claims."""
     gone = _unclaimed()
     for patch in gone.values():
-        owner, name = patch.target.owner, patch.target.name
-        names = owner if isinstance(owner, (dict, list)) else vars(owner)
-        try:
-            own = names[name]
-        except LookupError:
+        if _own(patch.target) is not patch.replacement:
             continue
-        if own is not patch.replacement:
-            continue
-        if names is owner:
-            owner[name] = patch.original
-        elif patch.inherited:
-            delattr(owner, name)
+        if patch.inherited:
+            delattr(patch.target.owner, patch.target.name)
         else:
-            setattr(owner, name, patch.original)
+            patch.put(patch.original)
     patches = gone.values()
     _rebind([(x.original, x.replacement, x.original) for x in patches if x.target.everywhere])
     for key in gone:

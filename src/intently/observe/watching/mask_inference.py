@@ -60,8 +60,7 @@ def simplified(how: AttentionSpec, g: Geometry) -> AttentionSpec:
             # in float32 its lowest number would leave scores; the model adds it in float16
             low = torch.finfo(torch.float32).min
             bias = TensorBias(bias.tensor.float().masked_fill(empty, low))
-    if type(mask) is Allowed:
-        mask = _recognised(mask, g)
+    mask = _recognised(mask, g) if type(mask) is Allowed else mask
     return how if mask is how.mask and bias is how.bias else replace(how, mask=mask, bias=bias)
 
 
@@ -110,11 +109,9 @@ def _equal(x: Tensor, mask: Mask | None, g: Geometry) -> bool:
     if mask is None:
         return bool(x.all())
     rows, cols = (torch.arange(n, device=x.device) for n in (g.t, g.s))
-    for some in rows.split(max(1, BLOCK // (x.shape[:-2].numel() * g.s))):
-        part = x[..., int(some[0]) : int(some[-1]) + 1, :]
-        if not torch.equal(part, mask.allow(g, some, cols).expand_as(part)):
-            return False
-    return True
+    some = rows.split(max(1, BLOCK // (x.shape[:-2].numel() * g.s)))
+    parts = ((at, x[..., int(at[0]) : int(at[-1]) + 1, :]) for at in some)
+    return all(torch.equal(part, mask.allow(g, at, cols).expand_as(part)) for at, part in parts)
 
 
 def _keys_mask(keys: Tensor, lead: int) -> Mask:

@@ -13,7 +13,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from intently.errors import ArgumentError, KindError, build
 from intently.nn import MultiHeadAttention
-from intently.observe.watching.call import Call, Projected
+from intently.observe.watching.call import Call, Projected, given
 
 OUTSIDE = "attention"
 """The name of attention that no module runs."""
@@ -39,9 +39,7 @@ class Running(list[nn.Module]):
         """Leave the innermost, which returned ``result``."""
         self.numbers.pop()
         self.pop()
-        inner = self.inputs.pop()
-        if self.inputs:
-            self.inputs[-1].makes(next(inner.tensors(), None), result)
+        self.makes(next(self.inputs.pop().tensors(), None), result)
 
     def makes(self, x: Any, y: Any) -> None:
         """Remember in the innermost forward that y was made of x."""
@@ -62,20 +60,15 @@ class Names:
         self._model = model
         self._names = {} if model is None else _named(model)
         self._patterns = None if layers is None else _patterns(layers)
-        for pattern in self._patterns or ():
-            if model is not None:
-                self._check(pattern)
+        for pattern in (self._patterns or ()) if model is not None else ():
+            self._check(pattern)
 
     def of(self, module: nn.Module | None, running: Sequence[nn.Module]) -> str | None:
         """The name of ``module``, else of the innermost running module; None outside the model."""
         if self._model is None:
             return _free_name(module, running)
-        if module is not None and module in self._names:
-            return self._names[module]
-        for candidate in reversed(running):
-            if candidate in self._names:
-                return self._names[candidate]
-        return None
+        known = (self._names[m] for m in (module, *reversed(running)) if m in self._names)
+        return next(known, None)
 
     def forward(self, module: nn.Module | None, running: Running) -> int | None:
         """The number of the forward of ``module``, else of the innermost running one with a name.
@@ -100,8 +93,6 @@ class Names:
 
     def chosen(self) -> dict[nn.Module, str]:
         """The modules of the model that a pattern asks for, and their names."""
-        if self._patterns is None:
-            return self._names
         return {module: name for module, name in self._names.items() if self.wanted(name)}
 
     def __contains__(self, module: nn.Module) -> bool:
@@ -122,10 +113,9 @@ def check_module(model: object, expected: str = "an nn.Module") -> None:
     """Raise `KindError` for anything but a module, naming the modules inside it."""
     if isinstance(model, nn.Module):
         return
-    inside = [
-        name for name, x in getattr(model, "__dict__", {}).items() if isinstance(x, nn.Module)
-    ]
-    inside.sort(key=lambda name: name not in ("model", "unet", "transformer"))
+    held = getattr(model, "__dict__", {}).items()
+    first = sorted(held, key=lambda item: item[0] not in ("model", "unet", "transformer"))
+    inside = [name for name, x in first if isinstance(x, nn.Module)]
     if any(kind.__module__.split(".")[0] == "keras" for kind in type(model).__mro__):
         fix = "Keras models are nn.Modules on its torch backend only: set KERAS_BACKEND=torch"
     elif inside:
@@ -229,9 +219,7 @@ def comes_from_elsewhere(call: Call, around: Sequence[Inputs]) -> bool | None:
 
     ``around`` are the inputs of the running forwards, the innermost last.
     """
-    q = call.q.x if isinstance(call.q, Projected) else call.q
-    k = call.k.x if isinstance(call.k, Projected) else call.k
-    v = call.v.x if isinstance(call.v, Projected) else call.v
+    q, k, v = map(given, (call.q, call.k, call.v))
     if q is k and isinstance(call.q, Projected):
         return False
     if _memory(q) is not None and _memory(q) in (_memory(k), _memory(v)):
@@ -239,14 +227,14 @@ def comes_from_elsewhere(call: Call, around: Sequence[Inputs]) -> bool | None:
     for n, inputs in reversed([*enumerate(around)]):
         taken = inputs.taken()
         if taken is not None:
-            return _given(*taken, around[n - 1] if n else None)
+            return _taken(*taken, around[n - 1] if n else None)
         key = next((x for x in (v, k) if inputs.made(x)), None)
         if key is not None:
             return _projected(inputs, q, key)
     return None
 
 
-def _given(queries: Tensor, keys: Tensor, values: Tensor, outer: Inputs | None) -> bool | None:
+def _taken(queries: Tensor, keys: Tensor, values: Tensor, outer: Inputs | None) -> bool | None:
     """The same of tensors that a module got, in the forward ``outer``."""
     for x in (keys, values):
         if _memory(queries) == _memory(x):
@@ -261,15 +249,12 @@ def _given(queries: Tensor, keys: Tensor, values: Tensor, outer: Inputs | None) 
 
 def _projected(inputs: Inputs, q: Tensor, key: Tensor) -> bool | None:
     """The same of keys that a part of a module made: its first input is what queries come from."""
-    given, home = [_memory(x) for x in inputs.tensors()], inputs.root(key)
-    asks = inputs.root(q)
+    given, home, asks = [_memory(x) for x in inputs.tensors()], inputs.root(key), inputs.root(q)
     if home is None or inputs.shared(home):
         return None
     if asks == home:
         return False
-    if home not in given:
-        return None
-    return home != (asks if asks in given else given[0])
+    return None if home not in given else home != (asks if asks in given else given[0])
 
 
 def storage_of(x: Tensor) -> torch.UntypedStorage | None:
@@ -280,6 +265,12 @@ def storage_of(x: Tensor) -> torch.UntypedStorage | None:
         return x.untyped_storage()
     except NotImplementedError:
         return None
+
+
+def share(x: Tensor, y: Tensor) -> bool:
+    """Whether two tensors are parts of one memory."""
+    place = _memory(x)
+    return place is not None and place == _memory(y)
 
 
 def _view(x: Tensor) -> tuple[Any, ...]:

@@ -1,4 +1,7 @@
-"""`Recorder`: keeps what sources see: names a call, normalises it, adds it, checks it."""
+"""`Recorder`: keeps what sources see: names a call, normalises it, adds it, checks it.
+
+With ``gradients`` it keeps v of each call, and the gradient of A @ v from a backward pass.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,20 @@ from intently.core.masks import Geometry
 from intently.errors import MemoryRefused, StaleError
 from intently.observe.generation.generations import Added, Generations, Step
 from intently.observe.generation.joining import trimmed, written
+from intently.observe.recording.coverage import Coverage
 from intently.observe.recording.labels import Tokens, naming_of
 from intently.observe.recording.recording import Entry, Recording
 from intently.observe.storage.stores import Store
 from intently.observe.watching import checking
-from intently.observe.watching.call import IN_TRACE, Call, Projected, Weights, numberless, operand
-from intently.observe.watching.gradients import Gradients
+from intently.observe.watching.call import (
+    IN_TRACE,
+    Call,
+    Projected,
+    Weights,
+    given,
+    numberless,
+    operand,
+)
 from intently.observe.watching.mask_inference import KnownMasks
 from intently.observe.watching.modules import Names, comes_from_elsewhere
 from intently.observe.watching.scope import Listener, alone, in_backward
@@ -88,13 +99,12 @@ class Recorder(Listener):
         name = None if again and self._gradients is None else self._named(call.module)
         if name is None:
             return
-        covered = self.recording.covered
-        reason = _unfit(call)
+        covered, reason = self.recording.covered, _unfit(call)
         if reason is not None:
             covered.unseen[name] = reason
             return
         try:
-            with alone(_device(call)):
+            with alone(given(call.q).device):
                 if again and self._gradients is not None:
                     self._gradients.again(name, call)
                 else:
@@ -160,9 +170,12 @@ class Recorder(Listener):
         step = self._normalised(call)
         found: checking.Verdict | None = None
         if call.as_weights is not None:
-            found = self._verdict(name, step)
+            turn = _turn(name, self._counts.get(name, 0), 1)
+            matrix = step.spec.get().attend(operand(step.q), operand(step.k))
+            found = checking.check(step.call, matrix, turn, self._store.dtype)
             why = None if found.verified else OTHERS if found.verified is False else HIDDEN
-            why = EMPTY if _sees_empty(step) else why
+            if isinstance(step.k, Tensor) and written(step.k, step.geometry.t) is not step.k:
+                why = EMPTY  # queries see places that are not written yet
             why = why or (EARLIER if self._generations.keeps_weights(place) else None)
             if why is not None:
                 call = call.as_weights(why)
@@ -181,12 +194,6 @@ class Recorder(Listener):
             self._gradients.keep(entry, call)
         elif entry.steps == 1:
             self._generations.begin(place, entry, call)
-
-    def _verdict(self, name: str, step: Step) -> checking.Verdict:
-        """The verdict on the queries and keys of a call by hand, as the model had them."""
-        turn = _turn(name, self._counts.get(name, 0), 1)
-        matrix = step.spec.get().attend(operand(step.q), operand(step.k))
-        return checking.check(step.call, matrix, turn, self._store.dtype)
 
     def _normalised(self, call: Call) -> Step:
         if isinstance(call.q, Projected) and isinstance(call.k, Projected):
@@ -259,21 +266,76 @@ def _geometry(q: Tensor, k: Tensor) -> Geometry:
     return Geometry(tuple(q.shape[:-2]), q.shape[-2], k.shape[-2], q.device)
 
 
-def _sees_empty(step: Step) -> bool:
-    """Whether queries see places of a static cache that are not written yet."""
-    return isinstance(step.k, Tensor) and written(step.k, step.geometry.t) is not step.k
-
-
-def _device(call: Call) -> torch.device:
-    return call.q.device if isinstance(call.q, Tensor) else call.q.x.device
-
-
 def _unfit(call: Call) -> str | None:
     """Why the tensors of a call hold no numbers to keep."""
-    for x in (call.q, call.k):
-        tensor = x if isinstance(x, Tensor) else x.x
+    for tensor in map(given, (call.q, call.k)):
         if type(tensor) not in (Tensor, nn.Parameter) or tensor.is_nested:
             return f"its operands are of type {type(tensor).__name__}, not plain tensors"
-    if torch._C._get_tracing_state() is not None:
-        return IN_TRACE
-    return numberless(call)
+    return IN_TRACE if torch._C._get_tracing_state() is not None else numberless(call)
+
+
+# --- gradients ------------------------------------------------------------------------------------
+
+NO_GRAPH = (
+    "the call ran without gradients: under torch.no_grad, from parameters and inputs that need "
+    "none, or in a reentrant checkpoint whose backward pass ran outside of the block, or in a "
+    "thread of its own as on GPUs"
+)
+
+ROUNDING = 16
+"""Units in the last place, of the largest entry, by which equal operands may differ."""
+
+
+class Gradients:
+    """Keeps values and gradients; its hooks hold the store, not the model."""
+
+    def __init__(self, store: Store, covered: Coverage) -> None:
+        self._store, self._covered = store, covered
+        self._waiting: dict[str, list[Entry]] = {}
+
+    def keep(self, entry: Entry, call: Call) -> None:
+        """Keep v now, and the gradient when it comes; raises `OSError` if the disk is full."""
+        entry.values = self._store.keep(call.v)
+        if not self._wait(entry, call):
+            entry.ungraded = NO_GRAPH
+            self._waiting.setdefault(entry.name, []).append(entry)
+
+    def again(self, name: str, call: Call) -> None:
+        """Take the graph of a call that a backward pass computes again.
+
+        A reentrant checkpoint ran the call without a graph first; its backward pass begins with the
+        last call.
+        """
+        waiting, given = self._waiting.get(name, []), (operand(call.q), operand(call.k))
+        for entry in reversed(waiting):
+            if all(map(_close, given, entry.rows.operands())) and self._wait(entry, call):
+                entry.ungraded = None
+                waiting.remove(entry)
+                return
+
+    def _wait(self, entry: Entry, call: Call) -> bool:
+        """Whether a gradient may come."""
+        y, back = call.y if call.handed is None else call.handed, call.back
+        store, covered = self._store, self._covered
+        if not isinstance(y, Tensor) or not y.requires_grad:
+            return False
+
+        def keep(grad: Tensor) -> None:
+            try:
+                with alone(grad.device):
+                    grad = grad if back is None else back(grad)
+                    entry.gradient = store.own(grad, store.dtype)
+            except Exception as error:  # no backward pass fails by being watched
+                entry.ungraded = f"it could not be kept: {error}"
+                covered.note(f"The gradient of {entry.name} was not kept: {error}")
+
+        y.register_hook(keep)
+        return True
+
+
+def _close(x: Tensor, y: Tensor) -> bool:
+    """Whether the first rows of an operand are y, up to rounding."""
+    if x.shape[:-2] != y.shape[:-2]:
+        return False
+    far = (x[..., : y.shape[-2], :].to(y.dtype) - y).abs().max()
+    return bool(far <= ROUNDING * torch.finfo(y.dtype).eps * y.abs().max())

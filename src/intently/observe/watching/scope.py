@@ -150,10 +150,9 @@ def current() -> tuple[Listener, ...]:
     if torch.compiler.is_compiling():
         return ()
     listeners, outside = _scope.get(), (threading.get_ident(), None)
-    for listener in listeners:
-        if listener.home != outside and not _is_here(listener):
-            return tuple(filter(_is_here, listeners))
-    return listeners
+    if all(x.home == outside for x in listeners):
+        return listeners
+    return tuple(filter(_is_here, listeners))
 
 
 def _is_here(listener: Listener) -> bool:
@@ -174,8 +173,7 @@ def tell_elsewhere(module: nn.Module) -> None:
 
 def running() -> nn.Module | None:
     """The innermost running module, None outside of modules or if nobody watches."""
-    listeners = _scope.get()
-    return listeners[-1].running[-1] if listeners and listeners[-1].running else None
+    return next(iter(around()[-1:]), None)
 
 
 def around() -> list[nn.Module]:
@@ -260,14 +258,11 @@ def tell(
         except Exception as error:  # whatever a model hands to its attention
             return f"{type(error).__name__}: {error}"
 
-    rest = []
     # neither a user's mode nor a watch sees what is computed here
     with torch._C.DisableTorchFunction(), inside():
-        for listener in listeners:
-            if isinstance(listener, Changing):
-                result, made = listener.changed(module, source, made, result)
-            else:
-                rest.append(listener)
+        for listener in (x for x in listeners if isinstance(x, Changing)):
+            result, made = listener.changed(module, source, made, result)
+        rest = [x for x in listeners if not isinstance(x, Changing)]
         if not rest:
             return result
         with torch.no_grad():

@@ -122,10 +122,9 @@ class Ran:
         if depth is None:
             return None
         module, come, shape = running[-depth], _still_to_come(depth), weights.shape
-        if not come & PRODUCTS:
-            some = len(shape) > 2 or shape[0] == shape[1] or _pools(come)
-            if come & CHOICES or not some:
-                return None
+        some = len(shape) > 2 or shape[0] == shape[1] or _pools(come)
+        if not come & PRODUCTS and (come & CHOICES or not some):
+            return None
         known = [x for x in self.softmax.get(module, []) if not x.met]
         self.softmax[module] = [*known[: MOST - 1], softmax]
         return module
@@ -159,18 +158,14 @@ def unseen(
     """
     found: dict[str, str] = {}
     known, fixed = set(seen), set[nn.Module]()
-    by_hand: dict[str, Softmax] = {}
-    for module, softmaxes in ran.softmax.items():
-        left = [x for x in softmaxes if not x.met]
-        if left and module in names:
-            by_hand[names[module]] = left[0]
+    softmaxes = ((names[m], x) for m, some in ran.softmax.items() if m in names for x in some[::-1])
+    by_hand = {name: x for name, x in softmaxes if not x.met}  # the first of each
     told = known | by_hand.keys()
     for module, name in names.items():
         if module in fixed:
             continue
-        why, above = None, name
-        if isinstance(module, (torch.jit.ScriptModule, torch.fx.GraphModule)):
-            why = _fixed_graph(module)
+        above, graphs = name, (torch.jit.ScriptModule, torch.fx.GraphModule)
+        why = _fixed_graph(module) if isinstance(module, graphs) else None
         if why is not None:
             fixed.update(module.modules())
         elif name in by_hand:
@@ -196,15 +191,14 @@ def _by_hand(softmax: Softmax, seen: bool) -> str:
 
 def _suspect(module: nn.Module, ran: Ran, deep: bool) -> str | None:
     """Why a module that looks like attention, or whose code does, was not seen; None for others."""
+    unseen = "no call of an attention function was seen"
     looks = _looks(module) and not any(map(_looks, list(module.modules())[1:]))
     looks = looks and "forward" in _own(type(module)) and not _only_calls_its_parts(module)
     if module not in ran.here:
-        if not looks:
-            return None
-        if module in ran.elsewhere:
-            return "it ran in another thread or task, which is not watched"
-        return "no call of an attention function was seen: it was not called"
-    code, unseen = read(module), "no call of an attention function was seen"
+        elsewhere = "it ran in another thread or task, which is not watched"
+        never = f"{unseen}: it was not called"
+        return None if not looks else elsewhere if module in ran.elsewhere else never
+    code = read(module)
     if code.calls is not None:
         return (
             f"its code names {code.calls}, and no call was seen: if it ran, then by a way "
@@ -214,10 +208,9 @@ def _suspect(module: nn.Module, ran: Ran, deep: bool) -> str | None:
         return "it ran, and neither a call of an attention function nor one by hand was seen"
     if looks:
         return f"{unseen}: it ran, and attends by hand if it does{DEEPER}"
-    if code.formula is None:
-        return None
     text = f"{unseen}, but its code names {code.formula}, and a product after it: "
-    return f"{text}attention by hand, if it is any{'' if deep else DEEPER}"
+    text += f"attention by hand, if it is any{'' if deep else DEEPER}"
+    return None if code.formula is None else text
 
 
 def _looks(module: nn.Module) -> bool:
@@ -335,14 +328,15 @@ class Word(NamedTuple):
 @lru_cache(4096)
 def _words(code: CodeType) -> tuple[Word, ...]:
     """The names that code loads, and its operators @, * and /."""
-    found: list[Word] = []
-    for one in dis.get_instructions(code):
-        line = (one.positions.lineno if one.positions else None) or 0
-        if one.opname == "BINARY_OP":
-            found.append(Word(one.argrepr.removesuffix("="), one.offset, line))
-        elif one.opname in LOADS:
-            found.append(Word(one.argval, one.offset, line))
-    return tuple(found)
+    return tuple(
+        Word(
+            one.argval if one.opname in LOADS else one.argrepr.removesuffix("="),
+            one.offset,
+            (one.positions.lineno if one.positions else None) or 0,
+        )
+        for one in dis.get_instructions(code)
+        if one.opname in ("BINARY_OP", *LOADS)
+    )
 
 
 def _after(word: Word, other: Word) -> bool:
@@ -401,18 +395,16 @@ def _behind(held: Iterable[Any], names: frozenset[str]) -> Iterator[Any]:
     """The functions that objects stand for, in which code looks up ``names``."""
     for x in held:
         if isinstance(x, FunctionType):
-            if not _passed(x.__module__):
-                yield x
+            yield from () if _passed(x.__module__) else (x,)
         elif type(x) in INDIRECT:
             yield from _behind([getattr(x, INDIRECT[type(x)], None)], names)
         elif isinstance(x, ModuleType):
-            if not _passed(x.__name__):
-                yield from (vars(x)[name] for name in names & vars(x).keys())
+            inside = {} if _passed(x.__name__) else vars(x)
+            yield from (inside[name] for name in names & inside.keys())
         elif isinstance(x, (dict, list, tuple)):
             inside = list(x.values() if isinstance(x, dict) else x)
-            if len(inside) <= MOST:
-                some = [f for f in inside if type(f) in (FunctionType, *INDIRECT)]
-                yield from _behind(some, names)
+            some = [f for f in inside if type(f) in (FunctionType, *INDIRECT)]
+            yield from _behind(some if len(inside) <= MOST else (), names)
         elif isinstance(x, type):
             if issubclass(x, torch.autograd.Function):
                 yield getattr(x.forward, "__func__", x.forward)

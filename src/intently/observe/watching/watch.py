@@ -76,8 +76,7 @@ class watch:  # noqa: N801 - used as a function: `with it.watch(model) as seen:`
             expected, got = "one block for each watch", "one that was entered before"
             fix = "write `with it.watch(model) as seen:` again"
             raise build(KernelError, "watch", expected, got, fix=fix)
-        recorder = Recorder(*self._options)
-        undo = self._doors
+        recorder, undo = Recorder(*self._options), self._doors
         self._undo = finalize(self, undo.close)  # also where it is dropped and never left
         self._undo.atexit = False
         try:
