@@ -335,8 +335,7 @@ def _buffer(original: Callable[..., Any]) -> Callable[..., Any]:
     """np.zeros and the like, which make Arrays of floats where no library calls them."""
 
     def made(*args: Any, **options: Any) -> Any:
-        x = original(*_values(args), **_values(options))
-        caller = sys._getframe(1)
+        x, caller = original(*_values(args), **_values(options)), sys._getframe(1)
         home = caller.f_globals.get("__name__", "").split(".")[0]
         named = original.__name__ in caller.f_code.co_names  # else it is called by compiled code
         floats = x.dtype.kind == "f" and home not in FOREIGN and named

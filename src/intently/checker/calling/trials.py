@@ -44,13 +44,11 @@ def _names(subject: Any) -> Iterator[list[str]]:
 
 
 def _of_names(subject: Any, names: list[str], t: int) -> Iterator[dict[str, Any]]:
-    parts = modules_of(subject)
-    roles = {n: named_role(n) for n in names}
+    parts, roles = modules_of(subject), {n: named_role(n) for n in names}
     found = set(roles.values())
     if {"q", "k", "v"} <= found or (not parts and len(names) == 3 and found <= {None, "x"}):
         yield from _heads_apart(subject, names, t)
-    widths = _widths(subject) or [HEADS * WIDTH]
-    images = _images(subject)
+    widths, images = _widths(subject) or [HEADS * WIDTH], _images(subject)
     shapes: list[tuple[int, ...]] = [(BATCH, t, c) for c in widths]
     shapes[1:1] = images[: len(images) // 2]
     shapes += [*images[len(images) // 2 :], *_spectra(subject), (t, widths[0])]
@@ -83,8 +81,7 @@ def _heads_apart(subject: Any, names: list[str], t: int) -> Iterator[dict[str, A
     order = order if len(order) == 3 else names
     sizes = [[(BATCH, HEADS, t, WIDTH)] * len(order), [(BATCH, t, HEADS * WIDTH)] * len(order)]
     if isinstance(subject, nn.Module):
-        own = whole_numbers(subject, "embed_dim", "kdim", "vdim")
-        lengths = (t, _keys(t), _keys(t))
+        own, lengths = whole_numbers(subject, "embed_dim", "kdim", "vdim"), (t, _keys(t), _keys(t))
         sizes = [[(BATCH, n, w) for n, w in zip(lengths, own)]] if len(own) == 3 else []
         for width in _widths(subject) or [HEADS * WIDTH]:
             sizes += [[s] * len(order) for s in ((BATCH, t, width), (BATCH, HEADS, t, width))]
@@ -106,8 +103,7 @@ def _normal(*shapes: tuple[int, ...]) -> list[Tensor]:
 def _ids(subject: Any, length: int) -> Tensor:
     """Token ids within the vocabulary, none of them among the special ones at its ends."""
     sizes = [m.num_embeddings for m in modules_of(subject) if isinstance(m, nn.Embedding)]
-    most = min(max(sizes, default=40), 40)
-    draw = torch.Generator().manual_seed(length)
+    most, draw = min(max(sizes, default=40), 40), torch.Generator().manual_seed(length)
     return torch.randint(min(3, most - 1), most, (BATCH, length), generator=draw)
 
 

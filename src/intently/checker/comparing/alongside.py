@@ -53,12 +53,10 @@ def against(report: Report, mine: Examination, like: Any, meant: Intention) -> R
         found = with_matrices(found, mine, theirs)
         if not any(f.kind == "mistake" for f in found):
             found.append(Finding("differs-from-reference", said, where=first))
+    computed = (f"the reference computes: {x.said}" for x in theirs.attentions)
     return replace(
         report,
-        computes=(
-            *report.computes,
-            *(f"the reference computes: {x.said}" for x in theirs.attentions),
-        ),
+        computes=(*report.computes, *computed),
         findings=merged(found),
         properties=(*report.properties, held),
         unmeasured=() if held.holds else report.unmeasured,
@@ -123,15 +121,10 @@ def _aligned(like: Any, seen: Subject) -> tuple[Any, str]:
     own, other = (dict(x.named_parameters()) for x in (mine, like))
     sizes, others = ({n: x.shape for n, x in held.items()} for held in (own, other))
     if list(sizes.values()) != list(others.values()) and sizes != others:
-        raise build(
-            ArgumentError,
-            "like",
-            "a reference with the same weights",
-            f"different values in {len(other)} parameters that neither names nor shapes match",
-            fix="copy the weights from one to the other first, as with intently.interop",
-        )
-    values = own if sizes == others else dict(zip(other, own.values()))
-    made = copy.deepcopy(like)
+        got = f"different values in {len(other)} parameters that neither names nor shapes match"
+        fix = "copy the weights from one to the other first, as with intently.interop"
+        raise build(ArgumentError, "like", "a reference with the same weights", got, fix=fix)
+    values, made = own if sizes == others else dict(zip(other, own.values())), copy.deepcopy(like)
     with torch.no_grad():
         for n, x in made.named_parameters():
             x.copy_(values[n])

@@ -63,8 +63,7 @@ def pair(
     found += _scores(x, y)
     found = found or _added(x, y)
     found += _mask(a, b)
-    if first and not found:
-        found = _output(x, y, mine, theirs, same)
+    found = _output(x, y, mine, theirs, same) if first and not found else found
     text = _first(x, y, same)
     return [replace(f, where=a.where, said=f"{f.said}{text}") for f in found]
 
@@ -250,8 +249,7 @@ def _added(a: Attention, b: Attention) -> list[Finding]:
     if a.added is None or b.added is None or a.added.shape != b.added.shape:
         return []
     one, two = (off_rows(x, a.shown & b.shown) for x in (a.added, b.added))
-    size = float(two.abs().max())
-    little = max(a.precision.added, b.precision.added)
+    size, little = float(two.abs().max()), max(a.precision.added, b.precision.added)
     if float((one - two).abs().max()) <= little * max(1.0, size):
         return []
     if size < 1e-6:
@@ -277,8 +275,7 @@ def _mask(a: Judged, b: Judged) -> list[Finding]:
     one, two, intent = a.attention.shown, b.attention.shown, b.intent
     if one.shape != two.shape or intent is None or torch.equal(one, two):
         return []
-    if intent.explained(two, 0) is None:
-        intent = inferred(two, intent, cross=False)
+    intent = inferred(two, intent, cross=False) if intent.explained(two, 0) is None else intent
     at, text = counterexample(one, two)
     wrong = [(mistake_of(p, v), f"{p}: {v}; {text}") for p, v in intent.explained(one) or ()]
     wrong = wrong or [("mask-other", f"unlike the reference, {text}")]
@@ -307,9 +304,8 @@ def joined(calls: Sequence[Judged], plain: Judged) -> Judged:
 
     filled, added = [x.filled for x in w], [x.added for x in w if x.added is not None]
     cells = [torch.zeros_like(x.weights) if x.filled is None else x.filled[0] for x in w]
-    best = max(w, key=lambda x: (x.slope is not None, x.weights.shape[-1]))
     made = replace(
-        best,
+        max(w, key=lambda x: (x.slope is not None, x.weights.shape[-1])),
         rotation=plain.attention.rotation,
         weights=below((x.weights for x in w), 0.0),
         added=below(added, torch.nan) if len(added) == len(w) else None,

@@ -84,11 +84,10 @@ def _with_fewer(
     trial: Trial, whole: Examination, inside: Inside, told: set[tuple[str, str]]
 ) -> Iterator[tuple[Property, list[Finding]]]:
     """Steps of a cache where no mask is given, and padding where no context is."""
-    alone = without_context(whole.subject)
+    alone, said = without_context(whole.subject), "without a context"
     if alone is not None:
-        said = "without a context"
-        found = [replace(f, said=f"{said}: {f.said}") for f in inside(alone).findings]
-        found = [f for f in found if f.kind == "mistake" and f.name in OF_PADDING]
+        found = [f for f in inside(alone).findings if f.kind == "mistake" and f.name in OF_PADDING]
+        found = [replace(f, said=f"{said}: {f.said}") for f in found]
         yield Property(said, not found, found[0].said if found else ""), found
     bare = without_masks(whole.subject)
     made = None if bare is None else stepped(bare, (1,) * bare.inputs[bare.main].shape[1])
@@ -98,10 +97,8 @@ def _with_fewer(
     with torch.no_grad():
         plain = replace(trial, subject=bare, first=bare.output())
         off = part(made.output(), plain.first)
-    if off <= 10 * trial.same:
-        yield Property(path.said, True), []
-    else:
-        yield _one(path, plain, inside(bare), inside, told)
+    held: tuple[Property, list[Finding]] = Property(path.said, True), []
+    yield held if off <= 10 * trial.same else _one(path, plain, inside(bare), inside, told)
 
 
 def _one(
@@ -125,16 +122,14 @@ def _one(
         one = None if path.most else gradients_apart(path.subject, trial)
         if one is None:
             return Property(path.said, True), []
-        kind = "hazard" if cached else one.kind
-        one = replace(one, said=f"{path.said}, {one.said}", kind=kind)
+        one = replace(one, said=f"{path.said}, {one.said}", kind="hazard" if cached else one.kind)
         return Property(path.said, False, one.said), [one]
     said = f"{path.said}, the output differs by {off:.2g}{first_place(trial, y, same)}"
     found: list[Finding] = []
     with suppress(Exception):  # what cannot be followed inside is still wrong outside
         other = inside(path.subject)
-        found = [
-            replace(f, said=f"{path.said}: {f.said}") for f in _apart(path, other, whole, same)
-        ]
+        found = _apart(path, other, whole, same)
+        found = [replace(f, said=f"{path.said}: {f.said}") for f in found]
         found = with_matrices(found, in_one(other, whole), whole)
     if path.kind == "training":  # losses, and dropout of their own, differ in training
         found = [f for f in found if f.name.startswith(INSIDE)]
@@ -170,10 +165,8 @@ def _again(path: Path, trial: Trial, y: Tensor) -> str:
             return RANDOM  # a cache that was passed, say, goes on
         return f"{path.said}, the second call differs by {off:.2g}: state is left behind"
     off = part(trial.read(trial.output()), trial.first)
-    if off > same and path.kind != "training":
-        said = f"after a call {path.said}, the plain call differs by {off:.2g}"
-        return f"{said}: state is left behind"
-    return ""
+    said = f"after a call {path.said}, the plain call differs by {off:.2g}: state is left behind"
+    return said if off > same and path.kind != "training" else ""
 
 
 def _random(subject: Subject, same: float) -> bool:
@@ -198,8 +191,9 @@ def in_one_path(found: Finding) -> Finding:
 def _paths(whole: Examination, trial: Trial, same: Sequence[Same]) -> Iterator[Path]:
     subject = whole.subject
     for change in (x for x in same if callable(x)):
-        other = replace(subject, call=change(subject.call))
-        yield Path(f"after {_called(change)}", other, "a setting")
+        inner = change.func if isinstance(change, partial) else change
+        name = str(getattr(inner, "__qualname__", type(inner).__name__))
+        yield Path(f"after {name}", replace(subject, call=change(subject.call)), "a setting")
     settings = [x for x in same if not callable(x)]
     for setting in settings:
         said = "with " + ", ".join(f"{n}={_brief(v)}" for n, v in setting.items())
@@ -224,11 +218,6 @@ def _paths(whole: Examination, trial: Trial, same: Sequence[Same]) -> Iterator[P
             return
         steps = ", ".join(map(str, dict.fromkeys(pieces)))
         yield Path(f"with a cache, in steps of {steps}", made, "a cache")
-
-
-def _called(change: Callable[..., Any]) -> str:
-    inner = change.func if isinstance(change, partial) else change
-    return str(getattr(inner, "__qualname__", type(inner).__name__))
 
 
 def _brief(x: Any) -> str:
@@ -296,9 +285,7 @@ def _beams(trial: Trial, steps_hold: bool) -> Iterator[tuple[Property, list[Find
     if cached.shape != plain.shape:
         return
     off = float(((cached - plain).abs() / plain.abs().clamp(min=1e-6)).max())
-    if off <= 10 * trial.same:
-        yield Property(name, True), []
-        return
     said = f"the scores of {BEAMS} beams after {STEPS} steps differ by {off:.2g} from those without"
     found = Finding("cache-rows-exchanged" if steps_hold else "cached-step-differs", said)
-    yield Property(name, False, said), [found]
+    same = off <= 10 * trial.same
+    yield Property(name, same, "" if same else said), [] if same else [found]

@@ -150,7 +150,11 @@ def _named(read: list[Step], needed: Tensor | None) -> Iterator[tuple[str, str]]
         said = "new keys and values stand before the older ones, so the mask hides others"
         yield "cache-prepended", said
     elif not lost:
-        yield from islice(_apart(later), 1)
+        pairs = (pair for x in later for pair in enumerate(zip(x.k[0], x.v[0])))
+        apart = ((slot, k[1], v[1]) for slot, (k, v) in pairs if k and v and k[1] != v[1])
+        for slot, k, v in islice(apart, 1):
+            said = f"the key of step {k} and the value of step {v} share slot {slot}"
+            yield "cache-pairs-apart", said
     yield from _turned(read)
 
 
@@ -173,19 +177,9 @@ def _lost(steps: list[Step], needed: Tensor) -> tuple[str, str] | None:
 
 def _new_first(step: Step, side: str) -> bool:
     """Whether what the step brings stands in its first slots, before what is older."""
-    places = getattr(step, side)[0]
     n = step.stop - step.start
-    own = [p is not None and p[1] >= step.start for p in places]
+    own = [p is not None and p[1] >= step.start for p in getattr(step, side)[0]]
     return all(own[:n]) and n < len(own) and not any(own[n:])
-
-
-def _apart(steps: list[Step]) -> Iterator[tuple[str, str]]:
-    """Keys and values of different steps in one slot."""
-    for step in steps:
-        for slot, (k, v) in enumerate(zip(step.k[0], step.v[0])):
-            if k is not None and v is not None and k[1] != v[1]:
-                said = f"the key of step {k[1]} and the value of step {v[1]} share slot {slot}"
-                yield "cache-pairs-apart", said
 
 
 def _turned(read: list[Step]) -> Iterator[tuple[str, str]]:

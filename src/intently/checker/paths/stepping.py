@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -42,8 +41,7 @@ def stepped(subject: Subject, pieces: tuple[int, ...]) -> Subject | None:
     """
     if len(subject.of("x", "ids")) != 1:
         return None
-    whole = subject.of("x", "ids")[0]
-    stops = list(accumulate(pieces))
+    whole, stops = subject.of("x", "ids")[0], list(accumulate(pieces))
     start = next((n for n in STARTS if type(subject.inputs.get(n)) is int), None)
     if start is not None and subject.inputs[start] == 0 and _keeps(subject):
 
@@ -65,35 +63,25 @@ def stepped(subject: Subject, pieces: tuple[int, ...]) -> Subject | None:
         except Exception:
             return None
         if _cache_of(ran) is not None:
-            takes = parameters_named(subject.owner)
-            counts = [n for n in STARTS if n in takes and type(takes[n].default) is int]
-            call = partial(_with_cache, subject, whole, name, stops, counts[:1])
-            return replace(subject, call=call, positional=False)
-    return None
+            break
+    else:
+        return None
+    takes = parameters_named(subject.owner)
+    counts = [n for n in STARTS if n in takes and type(takes[n].default) is int][:1]
+    call = subject.call
 
+    def with_cache(**given: Any) -> Tensor:
+        x, past, out = given.pop(whole), None, []
+        for i, j in zip([0, *stops], stops):
+            cut = ((n, y) for n, y in given.items() if _goes_on(subject, n))
+            piece = {**given, **{n: _so_far(y, i, j, x.shape[1]) for n, y in cut}}
+            piece |= dict.fromkeys(counts, i)
+            made = call(**{**piece, whole: x[:, i:j], name: past})
+            out.append(output_of(made))
+            past = _cache_of(made)
+        return torch.cat(out, 1)
 
-def _with_cache(
-    subject: Subject,
-    whole: str,
-    name: str,
-    stops: Sequence[int],
-    counts: Sequence[str],
-    **given: Any,
-) -> Tensor:
-    """The output of calls on pieces of the input, each with the cache of the last.
-
-    ``counts`` are arguments that say at which position a piece starts.
-    """
-    x, past, out = given.pop(whole), None, []
-    for i, j in zip([0, *stops], stops):
-        piece = {
-            n: _so_far(y, i, j, x.shape[1]) if _goes_on(subject, n) else y for n, y in given.items()
-        }
-        piece |= dict.fromkeys(counts, i)
-        made = subject.call(**{**piece, whole: x[:, i:j], name: past})
-        out.append(output_of(made))
-        past = _cache_of(made)
-    return torch.cat(out, 1)
+    return replace(subject, call=with_cache, positional=False)
 
 
 def _keeps(subject: Subject) -> bool:
@@ -126,11 +114,9 @@ def _so_far(x: Any, start: int, stop: int, t: int) -> Any:
 
 def _cache_of(out: Any) -> Any:
     """What a call returns for the next one, None if nothing."""
-    held: Sequence[Any] = ()
+    held: Sequence[Any] = out[1:] if isinstance(out, (list, tuple)) else ()
     if isinstance(out, Mapping) or hasattr(out, "past_key_values"):
         held = (getattr(out, "past_key_values", None),)
-    elif isinstance(out, (list, tuple)):
-        held = out[1:]
     return next((x for x in held if _is_cache(x)), None)
 
 
@@ -138,9 +124,8 @@ def _is_cache(x: Any) -> bool:
     """Whether something may hold keys and values: no numbers, and no container of nothing."""
     if isinstance(x, (list, tuple, dict)):
         return any(isinstance(y, Tensor) or _is_cache(y) for y in tree.tree_leaves(x))
-    if isinstance(x, Tensor):
-        return x.ndim > 4  # of keys and values together
-    return x is not None and not isinstance(x, (int, float, bool))
+    both = not isinstance(x, Tensor) or x.ndim > 4  # keys and values together
+    return both and x is not None and not isinstance(x, (int, float, bool))
 
 
 def _cache_name(subject: Subject) -> str | None:
@@ -164,8 +149,7 @@ def differences(steps: Examination, whole: Examination, same: float) -> list[Fin
     if _mixed(steps, whole):
         said = "keys or values come from the cache of another layer"
         return [Finding("cache-layers-exchanged", said)]
-    found = list(misread(steps, whole))
-    moved = _first_embedding(steps, whole)
+    found, moved = list(misread(steps, whole)), _first_embedding(steps, whole)
     if moved:
         said = "steps after the first get the positions of the first"
         found.append(Finding("position-offset-lost", said))
@@ -209,11 +193,9 @@ def _masked(a: Judged, b: Judged, calls: Sequence[int]) -> list[Finding]:
 
 def _in_steps(f: Finding) -> Finding:
     """One difference, as steps show it."""
-    if f.name.startswith("rota") or f.name == "scores-other":
-        return replace(f, name="rotation-offset-lost")
-    if f.name.startswith("bias-"):
-        return replace(f, name="bias-offset-lost")
-    return f
+    turned = f.name.startswith("rota") or f.name == "scores-other"
+    lost = "rotation" if turned else "bias" if f.name.startswith("bias-") else ""
+    return replace(f, name=f"{lost}-offset-lost") if lost else f
 
 
 def _restarted(intent: Intent, calls: Sequence[int]) -> Tensor:
@@ -229,11 +211,8 @@ def _mixed(steps: Examination, whole: Examination) -> bool:
     """Whether an attention of the steps has keys of projections that belong to another layer."""
     layers = {x.where: _projections(x) for x in whole.attentions}
     every = set[str]().union(*layers.values())
-    for x in steps.attentions:
-        own = _projections(x)
-        if len(own) > 1 and not own <= layers.get(x.where, own) and own & every:
-            return True
-    return False
+    read = ((_projections(x), x.where) for x in steps.attentions)
+    return any(len(x) > 1 and not x <= layers.get(at, x) and x & every for x, at in read)
 
 
 def _projections(x: Judged) -> set[str]:

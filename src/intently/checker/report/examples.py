@@ -39,8 +39,7 @@ def _mended(name: str, a: Attention, intent: Intent, bias: Tensor | None) -> Ten
     if unshown or a.product is None or a.slope is None or a.added is None:
         return None
     slope, masks = a.slope, name.startswith(("mask", "causal", "window", "padding", "lengths"))
-    if "scale" in name and a.scale is not None:
-        slope = slope * a.width**-0.5 / a.scale
+    slope = slope * a.width**-0.5 / a.scale if "scale" in name and a.scale is not None else slope
     added = a.added.nan_to_num(0.0)
     if bias is not None and name.startswith("bias"):
         added = bias
@@ -57,8 +56,7 @@ def formula(a: Attention, product: Tensor, seen: Tensor) -> Tensor:
     """The weights (b, h, t, s) that measured scores make of products of queries and keys."""
     assert a.slope is not None and a.added is not None
     z = a.slope.to(product.dtype)[:, None, None] * product
-    if a.softcap is not None:
-        z = a.softcap * torch.tanh(z / a.softcap)
+    z = a.softcap * torch.tanh(z / a.softcap) if a.softcap is not None else z
     z = (z + a.added.nan_to_num(0.0).to(product.dtype)).masked_fill(~seen, -torch.inf)
     if a.sink is not None:
         sink = a.sink.to(product.dtype)[:, None, None].expand_as(z[..., :1])
@@ -75,8 +73,7 @@ def around(
     off = (expected - found).abs().nan_to_num(0.0, 0.0)
     if not float(off.max()) >= APART:  # none is off, or what was found is no number
         return cell, None
-    if len(cell) != 4:
-        cell = tuple((off > 0.5 * off.max()).nonzero()[0].tolist())
+    cell = tuple((off > 0.5 * off.max()).nonzero()[0].tolist()) if len(cell) != 4 else cell
     b, h, i, j = cell
     rows, columns = _near(i, off.shape[-2], ROWS), _near(j, off.shape[-1], COLUMNS)
     right, wrong = (

@@ -144,10 +144,10 @@ def _listed(properties: Sequence[Property]) -> list[str]:
 
 def _paragraphs(x: Finding, *others: Finding) -> list[str]:
     """A finding with the places of others like it, its smallest example, and the cure."""
-    lines = [str(replace(x, where=places((x, *others))))]
-    if x.example is not None:
-        lines.append(f"  example: {x.example}")
-    return [*lines, f"  cure: {x.cure}"] if x.cure and x.kind in ("mistake", "hazard") else lines
+    told = x.cure if x.kind in ("mistake", "hazard") else ""
+    below = (("example", x.example), ("cure", told))
+    lines = [f"  {what}: {said}" for what, said in below if said]
+    return [str(replace(x, where=places((x, *others)))), *lines]
 
 
 def _wrapped(line: str) -> str:
