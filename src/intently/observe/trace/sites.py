@@ -145,6 +145,8 @@ class Contraction:
         if not isinstance(added, View) or not isinstance(axis, int):
             return None
         mul = added.settled().node
+        while mul.name == "_to_copy" and mul.views:
+            mul = mul.views[0][1].settled().node
         if mul.name != "mul" or tuple(added.size) != mul.size or result.ndim != len(mul.size):
             return None
         (x, y), (a, b) = mul.args[:2], (mul.kept(0), mul.kept(1))
