@@ -23,11 +23,14 @@ from torch import Tensor
 from torch._numpy import _ndarray
 from torch.utils import _pytree as tree
 
+from intently.checker.calling.programs import into_rows
+
 FOREIGN = sys.stdlib_module_names | {
     *("numpy", "scipy", "torch", "jax", "jaxlib", "keras", "intently")
 }
 NAMED = {"a_min": "min", "a_max": "max"}
 REDUCED = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min"}
+INTO = {"add": "add", "maximum": "max", "minimum": "min"}
 NOTHING = {"sum": 0.0, "max": -math.inf, "amax": -math.inf, "min": math.inf, "amin": math.inf}
 LOST = ("order", "subok", "kind", "optimize", "casting", "copy", "out", "where", "initial")
 PLAIN = frozenset(("result_type", "tril_indices_from", "triu_indices_from"))
@@ -127,6 +130,11 @@ class _Array(NDArrayOperatorsMixin, BASE):
     ) -> Any:
         if method == "reduce":
             return getattr(np, REDUCED[ufunc.__name__])(*xs, **{"axis": 0, "where": where, **named})
+        if method == "at" and ufunc.__name__ in INTO and type(xs[0]) is _Array:
+            rows, new = torch.as_tensor(_raw(xs[1])), torch.as_tensor(_raw(xs[2]))
+            old, by = xs[0].tensor, INTO[ufunc.__name__]
+            xs[0][...] = _Array(into_rows(old, rows, new.expand(len(rows), *old.shape[1:]), by))
+            return None
         if method != "__call__":
             raise NotImplementedError(f"np.{ufunc.__name__}.{method} of tensors")
         made = _called(ufunc.__name__, *xs, **named)

@@ -103,8 +103,10 @@ def _role(name: str, x: Any, meaning: str | None) -> Role:
 
 def named_role(name: str) -> Role | None:
     """The role that a name tells, None if it tells none."""
-    found = next((role for role, known in NAMES.items() if name in known), None)
-    return "mask" if found is None and "mask" in name.lower() else found
+    for role, known in NAMES.items():
+        if name in known:
+            return role
+    return "mask" if "mask" in name.lower() else None
 
 
 def parameters_named(subject: Any) -> dict[str, inspect.Parameter]:
@@ -174,7 +176,9 @@ def with_meanings(subject: Subject, given: Any) -> Subject:
         x = subject.inputs.get(name)
         if name in meanings or not isinstance(x, Tensor):
             continue
-        found, how = _meaning(subject, name, x, given)
+        found, how = None, ""
+        with suppress(Exception):  # whatever the code does with another mask
+            found, how = _meaning(subject, name, x, given)
         unknown = f"what `{name}` means is not known: say it in arguments="
         notes.append(f"the meaning of `{name}` is {how}" if found else unknown)
         meanings |= {name: found} if found else {}

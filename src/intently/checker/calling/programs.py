@@ -281,11 +281,24 @@ def _gather(x: Tensor, at: Tensor, *, dimension_numbers: Any, slice_sizes: Any, 
     return torch.where(outside, torch.tensor(fill, dtype=y.dtype), y) if outside.any() else y
 
 
+def into_rows(x: Tensor, rows: Tensor, new: Tensor, by: str) -> Tensor:
+    """Rows added to others, or the larger or smaller numbers of both."""
+    if by == "add":
+        return x.index_add(0, rows, new.to(x.dtype))
+    at = rows.view(-1, *[1] * (x.ndim - 1)).expand_as(new)
+    return x.scatter_reduce(0, at, new.to(x.dtype), f"a{by}")
+
+
 def _scatter(
     x: Tensor, at: Tensor, new: Tensor, *, dimension_numbers: Any, mode: Any, by: str = "", **_: Any
 ) -> Tensor:
     """What JAX puts somewhere: the places are the gradient of a sum, of numbers that count."""
     import jax
+
+    d, inside = dimension_numbers, bool(((at >= 0) & (at < len(x))).all())
+    rows = d.inserted_window_dims == d.scatter_dims_to_operand_dims == (0,) and at.ndim == 2
+    if by in ("add", "max", "min") and inside and rows:  # as the sums of segments are
+        return into_rows(x, at[:, 0], new, by)
 
     def put(y: Any) -> Any:
         zeros = np.zeros(x.shape, np.float32)
@@ -329,8 +342,8 @@ RULES: dict[str, Callable[..., Any]] = {
     "reduce_prod": lambda x, axes, **_: reduce(torch.prod, sorted(axes, reverse=True), x),
     **{"broadcast_in_dim": _broadcast, "pad": _pad, "dot_general": _dot, "iota": _iota},
     **{"select_n": _chosen, "sort": _sorted, "gather": _gather, "conv_general_dilated": _convolved},
-    **{"scatter": _scatter, "scatter-add": partial(_scatter, by="add")},
-    "scatter-mul": partial(_scatter, by="mul"),
+    "scatter": _scatter,
+    **{f"scatter-{n}": partial(_scatter, by=n) for n in ("add", "mul", "max", "min")},
     "convert_element_type": lambda x, new_dtype, **_: x.to(_kind(new_dtype)),
     "div": lambda x, y: x / y if x.is_floating_point() else torch.div(x, y, rounding_mode="trunc"),
     "integer_pow": lambda x, y: x**y,

@@ -264,7 +264,13 @@ def _forms(subject: Any) -> Iterator[Form]:
 def copied(subject: Any, dtype: torch.dtype, depth: int = 3) -> Any:
     """A copy in a dtype and in evaluation mode, with the modules that a function holds."""
     if isinstance(subject, nn.Module):
-        return copy.deepcopy(subject).to(dtype).eval()
+        known: dict[int, Any] = {}
+        made = copy.deepcopy(subject, known).to(dtype).eval()
+        for hooks in (h for m in made.modules() for h in (m._forward_hooks, m._forward_pre_hooks)):
+            for n, hook in hooks.items():  # they may keep what they see in modules of their own
+                if isinstance(hook, FunctionType):
+                    hooks[n] = _of_others(hook, lambda x: known.get(id(x), x))
+        return made
     if depth == 0 or on_tensors_already(subject):
         return subject
     if isinstance(subject, Tensor):
@@ -276,16 +282,19 @@ def copied(subject: Any, dtype: torch.dtype, depth: int = 3) -> Any:
     if isinstance(subject, MethodType):
         return MethodType(subject.__func__, inner(subject.__self__))
     if isinstance(subject, FunctionType) and subject.__closure__:
-        cells = [*subject.__closure__]
-        for n, cell in enumerate(cells):
-            held = None if cell == CellType() else cell.cell_contents  # it may be empty yet
-            cells[n] = cell if (made := inner(held)) is held else CellType(made)
-        made = FunctionType(
-            subject.__code__, subject.__globals__, subject.__name__, subject.__defaults__, (*cells,)
-        )
-        made.__kwdefaults__ = subject.__kwdefaults__
-        return made
+        return _of_others(subject, inner)
     return subject
+
+
+def _of_others(f: FunctionType, other: Callable[[Any], Any]) -> FunctionType:
+    """A function that holds other things in its closure."""
+    cells = [*(f.__closure__ or ())]
+    for n, cell in enumerate(cells):
+        held = None if cell == CellType() else cell.cell_contents  # it may be empty yet
+        cells[n] = cell if (made := other(held)) is held else CellType(made)
+    made = FunctionType(f.__code__, f.__globals__, f.__name__, f.__defaults__, (*cells,))
+    made.__kwdefaults__ = f.__kwdefaults__
+    return made
 
 
 def _with_inputs(

@@ -138,7 +138,9 @@ def _by_distance(added: Tensor, scores: Attention) -> tuple[str, list[Finding]]:
         if torch.allclose(found.sort().values, usual.sort().values, rtol=1e-3):
             said = f"the heads have the slopes of ALiBi in another order: {slopes}"
         elif torch.allclose(found / usual, (found / usual)[:1].expand(h), rtol=1e-3):
-            said = f"the slopes of all heads are {float(found[0] / usual[0]):.3g} times those of ALiBi"
+            said = (
+                f"the slopes of all heads are {float(found[0] / usual[0]):.3g} times those of ALiBi"
+            )
         elif torch.allclose(found, found[:1].expand(h), rtol=1e-3):
             said = f"all heads have the same slope, {float(found[0]):.3g}: those of ALiBi differ"
     hazards = [Finding("bias-slopes", said, "hazard")] if said else []

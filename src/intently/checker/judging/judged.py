@@ -33,7 +33,6 @@ from intently.checker.report.finding import Finding, Kind
 from intently.core.biases import Bias
 from intently.core.masks import Mask
 
-
 LOST = -1e7
 """The number beside which float32 keeps nothing of a score."""
 
@@ -180,6 +179,7 @@ def _read(a: Attention) -> str:
         said += f", fused as {a.fused}"
     kinds = {
         "network": ", scores made by a layer",
+        "learned": ", of learned scores",
         "products": ", scores of several products",
         "features": ", of features",
         "fixed": ", of fixed weights",
@@ -223,10 +223,12 @@ def _nan(a: Attention, intent: Intent, known: Sequence[Finding]) -> list[Finding
 
 def _sinks(subject: Subject, a: Attention) -> list[Finding]:
     """Sinks that are others than those that the call is given."""
-    given = (x for n, x in subject.inputs.items() if "sink" in n and isinstance(x, Tensor))
-    for x in given if a.sink is not None else ():
-        if x.shape == a.sink.shape and float((x - a.sink).abs().max()) > 1e-3:
-            said = f"head 0 has a sink of {float(a.sink[0]):.4g}, and is given {float(x[0]):.4g}"
+    y = a.sink
+    for n, x in subject.inputs.items():
+        if y is None or "sink" not in n or not isinstance(x, Tensor) or x.shape != y.shape:
+            continue
+        if float((x - y).abs().max()) > 1e-3:
+            said = f"head 0 has a sink of {float(y[0]):.4g}, and is given {float(x[0]):.4g}"
             return [Finding("sinks-other", said, where=a.where)]
     return []
 
@@ -314,7 +316,8 @@ def _unscaled_by_design(a: Attention) -> bool:
     if a.weights.shape[1] > 1:
         return False
     values = {x.node for x in a.v.sources}
-    alone = values == {x.node for x in a.k.sources}
+    read = all(x.is_input for x in a.v.sources) and a.inputs["v"] == a.inputs["k"]
+    alone = values == {x.node for x in a.k.sources} or read
     projected = sum(bool(x.name) for x in (a.q, a.k))
     layers = {x.node.name for o in (a.q, a.k) for x in o.sources}
     convolved = layers <= {"convolution", "_convolution", "mkldnn_convolution"}

@@ -22,6 +22,8 @@ def mask_findings(
     seen = seen | (_empty(a) & intent.allowed)  # a free slot may well be hidden
     blind = intent.allowed.any(-1) & ~seen.any(-1)
     t, s = seen.shape[-2:]
+    if a.kind == "features" and not bool((seen & ~intent.allowed).any()):
+        return []  # features may be zero
     if not bool(seen.any()):  # nothing comes out, whatever goes in
         return []
     if intent.open and t == s and bool((blind & seen.any(-2)).any()):  # else it is padding
@@ -44,7 +46,9 @@ def mask_findings(
         at, text = counterexample(seen, intent.allowed)
         what = intent.written() + " hides" if intent.parts else "is stated"
         said = f"more is hidden than {what}: {text}; state mask= to check it"
-        return [Finding("mask-other", said, "convention" if intent.inferred else "hazard", where, at)]
+        return [
+            Finding("mask-other", said, "convention" if intent.inferred else "hazard", where, at)
+        ]
     less = (intent.allowed & ~seen & intent.real).any()
     if wrong is None and intent.parts and not bool(less):
         named = all(p.padding for p in intent.parts)

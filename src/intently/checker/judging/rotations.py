@@ -149,27 +149,24 @@ def _turned_back(a: Attention) -> bool:
 
 def _one_query(a: Attention, k: Turned) -> list[Finding]:
     """Whether one query is turned as the last key, and keys by one step after the other."""
-    assert a.q is not None and a.k is not None and a.q.factor is not None and a.k.factor is not None
-    if k.places != list(range(a.weights.shape[-1])):
-        return []
-    own, last = a.q.maps[0][0] / a.q.factor, a.k.maps[0][-1] / a.k.factor
-    said, steps, kind = "", _wrapped(k.angles.diff(dim=0)), "mistake"
-    if own.shape != last.shape or float((last - torch.eye(a.width)).abs().max()) < 1e-6:
-        return []
-    if float((own - torch.eye(a.width)).abs().max()) < 1e-6:
+    assert a.q is not None and a.q.factor is not None
+    s, steps = a.weights.shape[-1], _wrapped(k.angles.diff(dim=0))
+    still = float((a.q.maps[0][0] / a.q.factor - torch.eye(a.width)).abs().max()) < 1e-6
+    said, name, kind = "", "rotation-offset-lost", "mistake"
+    if still and float(_wrapped(k.angles[0] + k.steps * (s - 1 - k.places[0])).abs().max()) > 1e-4:
         said = "a query beside keys before it is at position 0"
-    elif len(steps) > 1 and float(steps[1:].abs().max()) < 1e-4:
+    elif k.places == list(range(s)) and len(steps) > 1 and float(steps[1:].abs().max()) < 1e-4:
         said = "keys of different positions are turned alike"
-    elif float(_wrapped(steps - steps[0]).abs().max()) > 1e-4:
-        said, kind = "positions jump between one key and the next", "hazard"
-    found = Finding("rotation-offset-lost", f"rotary positions: {said}", kind, a.where)
+    elif k.places == list(range(s)) and float(_wrapped(steps - steps[0]).abs().max()) > 1e-4:
+        said, name, kind = "positions jump from one key to the next", "rotation-other", "hazard"
+    found = Finding(name, f"rotary positions: {said}", kind, a.where)
     return [found] if said else []
 
 
 def _offsets(a: Attention, q: Turned, k: Turned) -> list[Finding]:
     t, s = a.weights.shape[-2:]
     steps = k.steps
-    if s != t and a.q is not None and a.q.name and a.inputs["q"] != a.inputs["k"]:
+    if s != t and a.q is not None and a.q.name and not a.inputs["q"] <= a.inputs["k"]:
         return []  # positions in two sequences
     if float((q.steps - steps).abs().max()) > 1e-5:
         if float((q.steps + steps).abs().max()) < 1e-5:

@@ -303,11 +303,15 @@ def _rows_differ(at: Tensor) -> bool:
 
 
 def _of_one_row(v: Operand, batch: int) -> bool:
-    """Whether what stands in the axis of the batch reads the same rows: it is one of heads."""
-    if len(whole(v.value)) in (1, batch) or v.rows != "own" or v.at is None:
+    """Whether what stands in the axis of the batch reads the same rows: it is one of heads.
+
+    Where it is as long as the batch, what all of it reads may be common to the batch.
+    """
+    if len(whole(v.value)) == 1 or v.rows != "own" or v.at is None:
         return False
-    looked = v.at[(v.at >= 0).flatten(1).any(1)]
-    return len(looked) > 1 and bool((looked == looked[:1]).all())
+    looked = v.at[(v.at >= 0).flatten(1).any(1)].flatten(1)
+    some = len(looked.unique(dim=0))
+    return some == 1 < len(looked) if len(whole(v.value)) != batch else 1 < some < len(looked)
 
 
 def _heads_only(x: Tensor, fit: Callable[[Tensor], Tensor]) -> Tensor:
@@ -341,12 +345,15 @@ def _measured(
         grouped = operand(run, flat(site.values), view, past)
         if grouped.rows == "own" and grouped.at is not None and not _rows_differ(grouped.at):
             fit, values = flat, grouped
+    joined = values.rows == "mixed" and len(site.weights.shape) == 3  # of rows and heads, perhaps
+    if joined or _of_one_row(values, batch):
+        heads = partial(_heads_only, fit=fit)
+        found = operand(run, heads(site.values), view, past)
+        if not joined or _by_batch(found) is not None:
+            fit, values = heads, found
     order = _by_batch(values)
     if order is not None:
         fit = partial(_ordered, fit=fit, order=order)
-        values = operand(run, fit(site.values), view, past)
-    elif _of_one_row(values, batch):
-        fit = partial(_heads_only, fit=fit)
         values = operand(run, fit(site.values), view, past)
     weights = fit(site.weights).detach()
     edges = site.contraction.rows is not None
@@ -437,7 +444,7 @@ def _of_scores(found: Attention, path: Walked, run: Run, fit: Any, past: frozens
         found.kind = "products"
         return
     if not products:
-        found.kind = "network" if path.network else ""
+        found.kind = "network" if path.network else "learned" if path.learned else ""
         return
     main = products[0]
     rows = [whole(x).norm(dim=-1) for x in (main.q.detach(), main.k.detach())]

@@ -227,11 +227,19 @@ def _joined(run: Run, made: Operand) -> None:
     n = made.value.shape[-2]
     if not len(left):
         made.factor = factors[0]
+    elif any(x.inputs_apart and _plain(x) for x in parts):  # rotated before they were cached
+        return
     elif sorted(rows) == some(n) and all(x.constant and bool(x.filled.all()) for x in parts):
         places = torch.tensor(rows).argsort()
         maps = [torch.cat([x.maps[i] for x in parts]) for i in (0, -1)]
         made.maps, made.places = [x[places] for x in maps], sorted(rows)
         made.factor, made.constant = factors[0], True
+
+
+def _plain(x: Operand) -> bool:
+    """Whether rows are those of the source, as they are."""
+    m = x.maps[0]
+    return m.shape[-1] == m.shape[-2] and bool(((m - torch.eye(m.shape[-1])).abs() < 1e-6).all())
 
 
 def whole(x: Tensor) -> Tensor:

@@ -213,18 +213,25 @@ class Run(Trace):
         return ""
 
     def unused(self) -> list[str]:
-        """The parameters that are multiplied with, where nothing returned is made of the result."""
-        reached, left = set[Node](), [self._memory.get(memory(x), (None, None))[1] for x in self.returned]
+        """The parameters that are multiplied with, where nothing returned is made of the result.
+
+        What reads an attention is left out: it may belong to the last of many layers.
+        """
+        reached = set[Node]()
+        left = [self._memory.get(memory(x), (None, None))[1] for x in self.returned]
         while left:
             node = left.pop()
-            if node is None or node in reached:
+            if node is not None and node not in reached:
+                reached.add(node)
+                left += [node.before, *(x.node for _, x in node.views)]
+        sites, names = {x.node for x in self.seen}, list[str]()
+        for node in self.results:
+            if node.name not in PRODUCTS or not node.data or node in reached:
                 continue
-            reached.add(node)
-            left += [node.before, *(x.node for _, x in node.views)]
-        idle = [n for n in self.results if n.name in PRODUCTS and n.data and n not in reached]
-        met = {x.node for x in self.seen}  # what reads an attention may be the last of many layers
-        idle = [n for n in idle if met.isdisjoint(behind([n.view], lambda x: x is n or x.name not in PRODUCTS))]
-        return [name for n in idle for _, x in n.views if not x.node.data and (name := self.name_of(x))]
+            read = behind([x for _, x in node.sources], lambda x: x.name not in PRODUCTS)
+            if sites.isdisjoint(read):
+                names += [self.name_of(x) for _, x in node.views if not x.node.data]
+        return [n for n in names if n]
 
     def _near(self, node: Node) -> set[Node]:
         """What an operation is made of, back to the next layers."""

@@ -182,7 +182,7 @@ def _to_scores(
         return None if lines is None else (node.args[0], lines, soft)
     for _ in range(FAR):  # exp of the scores, over their sum
         node = view.settled().node
-        if node.name == "exp" or node.name in SOFTMAX:
+        if node.name in ("exp", "sigmoid", "softplus") or node.name in SOFTMAX:
             lines = _lines(node, node.args[0], groups, None)
             return None if lines is None else (node.args[0], lines, soft)
         if not node.entrywise and node.name not in COPIES:

@@ -48,7 +48,6 @@ def gradients(trial: Trial) -> Outcome:
     ways = _ways(tensors, draw)
     mine = {n: float((g * ways[n]).sum()) for n, g in got.items()}
 
-
     def apart(names: list[str]) -> tuple[float, float]:
         """The derivative along some, and how far it is from their gradients; 0 for what is near."""
         made = _numeric(trial, {n: tensors[n] for n in names}, ways, out, step)
@@ -216,5 +215,7 @@ def _numeric(trial: Trial, tensors: Named, ways: Named, out: Tensor, step: float
 
     up, down = at(step), at(-step)
     middle = trial.first.nan_to_num() * out
-    jump = abs(up + down - 2 * float(middle.sum())) > max(abs(up - down), JUMP * float(middle.abs().sum()))
+    jump = abs(up + down - 2 * float(middle.sum())) > max(
+        abs(up - down), JUMP * float(middle.abs().sum())
+    )
     return math.nan if jump else (up - down) / (2 * step)

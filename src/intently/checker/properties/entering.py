@@ -159,7 +159,9 @@ def projections_named(trial: Trial) -> Outcome:
             return Finding("projections-exchanged", said, "hazard")
     for n in [n for n in trial.whole.run.unused() if n in idle]:
         for one in trial.whole.attentions:
-            if n.startswith(one.attention.module) and n.endswith(("weight", "kernel", "_torch_params")):
+            if n.startswith(one.attention.module) and n.endswith(
+                ("weight", "kernel", "_torch_params")
+            ):
                 said = f"`{n}` is multiplied with, and nothing that comes out is made of the result"
                 return Finding("projection-other", said, where=one.where)
     bias = next((x for x in idle if x.endswith("bias")), "")

@@ -159,6 +159,8 @@ class Contraction:
 def _multiplied(summed: Any) -> Node | None:
     """The product entry by entry of which all entries are added up; None if there is none."""
     mul = summed.settled().node if isinstance(summed, View) else None
+    while mul is not None and mul.name == "_to_copy" and mul.views:
+        mul = mul.views[0][1].settled().node
     return mul if mul and mul.name == "mul" and tuple(summed.size) == mul.size else None
 
 
