@@ -52,7 +52,7 @@ scale-one-side | Only queries or keys are scaled by the fourth root | z = q·k /
   Scores rise by d^−¼ for each unit of q·k. → Scale both by d^−¼, or one of them by 1/√d.
 scale-inverted | Scores are multiplied by √d | z = q·k · √d
   Scores rise by √d for each unit of q·k. → Divide by √d. With `scale=`, pass 1/√d: it multiplies.
-other-scale (convention) | The scale is not 1/√d | z = σ q·k
+other-scale (hazard) | The scale is not 1/√d | z = σ q·k
   Scores rise by σ for each unit of q·k, and σ is none of the usual slips.
   → None if it is meant: state it as `scale=`.
 

@@ -287,7 +287,7 @@ def _scale(subject: Subject, a: Attention, meant: float | None) -> list[Finding]
     kind: Kind = "mistake"
     by_design = name == "no-scale" and entered.ndim < 4 and _unscaled_by_design(a)
     if meant is None and (name == "other-scale" or by_design):
-        kind = "convention"
+        kind = "convention" if by_design or a.cosine else "hazard"
     if meant is None and a.kind == "products" and name != "no-scale":
         kind = "convention"
     return [Finding(name, said, kind, where=a.where)]
@@ -311,7 +311,7 @@ def _scaled_before(a: Attention, d: int) -> str | None:
 def _unscaled_by_design(a: Attention) -> bool:
     """Luong's dot and general scores, and non-local blocks of one head, have no scale."""
     assert a.q is not None and a.k is not None
-    if any(x.doubled for o in (a.q, a.k) for x in o.sources):
+    if any(x.reads for o in (a.q, a.k) for x in o.sources):
         return True  # projected twice: a general score
     if a.weights.shape[1] > 1:
         return False

@@ -40,8 +40,8 @@ class Source:
     name: str = ""
     entry: Tensor | None = None
     """What the layer read."""
-    doubled: bool = False
-    """Whether the layer reads what another one made, as it is."""
+    reads: Node | None = None
+    """The layer that made what this one reads, as it is."""
     part: tuple[int, ...] = ()
     """Where in the parameter its weight lies, and how large it is."""
 
@@ -161,7 +161,7 @@ def sources_of(run: Run, view: View, past: frozenset[Node]) -> tuple[list[Source
                 run.value(node),
                 names[0] if names else "",
                 next((x for i, v in node.sources if (x := node.kept(i)) is not None), None),
-                _doubled(run, node),
+                _before(run, node),
                 next(((x.offset, *x.size) for _, x in node.views if not x.node.data), ()),
             )
             continue
@@ -174,21 +174,18 @@ def sources_of(run: Run, view: View, past: frozenset[Node]) -> tuple[list[Source
     return list(found.values()), tuple(learned)
 
 
-def _doubled(run: Run, node: Node) -> bool:
-    """Whether a product with parameters reads another one, through nothing but moves."""
-    if node.name not in PRODUCTS:
-        return False
-    read = [x for _, x in node.sources]
+def _before(run: Run, node: Node) -> Node | None:
+    """The product with parameters that another one reads, through nothing but moves."""
+    read = [x for _, x in node.sources] if node.name in PRODUCTS else []
     for _ in range(6):
-        if not read:
-            return False
-        before = read[0].settled().node
-        if before.name in PRODUCTS:
-            return any(run.name_of(x) for _, x in before.views if not x.node.data)
+        before = read[0].settled().node if read else node
+        if before is not node and before.name in PRODUCTS:
+            named = any(run.name_of(x) for _, x in before.views if not x.node.data)
+            return before if named else None
         if before.name not in MOVES:
-            return False
+            return None
         read = [x for _, x in before.sources]
-    return False
+    return None
 
 
 def operand(run: Run, value: Tensor, view: View, past: frozenset[Node]) -> Operand:

@@ -41,7 +41,8 @@ def gradients(trial: Trial) -> Outcome:
         if not y.requires_grad:
             said = "no gradient reaches any input: it runs without gradients"
             return Property("gradients", None, said, (Finding("gradient-cut", said, "hazard"),))
-        if trial.whole.run is not None and not trial.whole.run.gradients:
+        run = trial.whole.run
+        if run is not None and not run.gradients and len(tensors) > len(inputs):
             return "a part runs without gradients"
         out = torch.randn(y.shape, generator=draw, dtype=y.dtype)
         got = _along(y.nan_to_num(), out, tensors)

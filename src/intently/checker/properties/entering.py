@@ -96,6 +96,9 @@ def across_the_batch(trial: Trial) -> Finding | None:
         return None
     every = [] if module is None else [(n, x) for n, x in _inputs(trial) if x.requires_grad]
     every = [(n, x) for n, x in every if module and (x.ndim == 3 or _is_image(module, x))]
+    if module is not None and trial.whole.run is not None and subject.of("ids"):
+        ids, made = subject.inputs[subject.main].shape, trial.whole.run.results.items()
+        every += [(subject.main, x) for n, x in made if n.name == "embedding" and x.shape[:2] == ids]
     for one, (main, x) in product(trial.whole.attentions, every):
         k = one.attention.k
         if k is None or main not in one.attention.inputs.get("k", ()):
@@ -201,7 +204,7 @@ def _reached(trial: Trial, module: nn.Module) -> dict[str, Tensor | None]:
 
 
 def _part_unused(reached: Mapping[str, Tensor | None], name: str) -> bool:
-    """Whether a third or a half of a fused projection's rows get no gradient at all."""
+    """Whether some of a fused projection's rows get no gradient at all."""
     g = reached.get(name.removesuffix("bias") + "weight", reached.get(name))
     idle = 0 if g is None or g.ndim != 2 else int((g == 0).all(-1).sum())
-    return g is not None and idle > 0 and len(g) in (2 * idle, 3 * idle)
+    return idle > 0
