@@ -114,7 +114,7 @@ class Program:
             return [self._constant(v.val) if hasattr(v, "val") else known[v] for v in given]
 
         for eqn in inner.eqns:
-            made = self._step(eqn.primitive, values(eqn.invars), eqn.params)
+            made = self._step(eqn, values(eqn.invars), eqn.params)
             known.update(zip(eqn.outvars, made if isinstance(made, (list, tuple)) else [made]))
         return values(inner.outvars)
 
@@ -123,9 +123,9 @@ class Program:
             self.known[id(x)] = x, _kept(x)
         return self.known[id(x)][1]
 
-    def _step(self, primitive: Any, xs: list[Tensor], p: dict[str, Any]) -> Any:
+    def _step(self, eqn: Any, xs: list[Tensor], p: dict[str, Any]) -> Any:
         """What one operation of a program makes; JAX computes what torch has not, of constants."""
-        name: str = primitive.name
+        name: str = eqn.primitive.name
         if name.removesuffix("_jaxpr") in CALLS:
             inner = next(p[n] for n in ("jaxpr", "call_jaxpr", "fun_jaxpr") if n in p)
             return self._closed(inner, xs)
@@ -141,18 +141,20 @@ class Program:
             branch = min(max(int(xs[0]), 0), len(p["branches"]) - 1)
             return self._closed(p["branches"][branch], xs[1:])
         if not all(isinstance(x, Tensor) for x in xs):  # keys of random numbers
-            return self._bound(primitive, xs, p)
+            return self._bound(eqn, xs, p)
         if name in RULES:
             return RULES[name](*xs, **p)
         by = getattr(torch, NAMED.get(name, name), None)
         plain = p.keys() <= {"accuracy", "rounding_method", "out_sharding", "out_dtype"}
-        return by(*xs) if by and plain else self._bound(primitive, xs, p)
+        return by(*xs) if by and plain else self._bound(eqn, xs, p)
 
-    def _bound(self, primitive: Any, xs: Sequence[Any], p: dict[str, Any]) -> Any:
+    def _bound(self, eqn: Any, xs: Sequence[Any], p: dict[str, Any]) -> Any:
         """What JAX itself computes."""
         if any(isinstance(x, Tensor) and x.requires_grad for x in xs):
-            raise NotImplementedError(f"the operation {primitive.name!r} of JAX")
-        made = primitive.bind(*(x.numpy() if isinstance(x, Tensor) else x for x in xs), **p)
+            raise NotImplementedError(f"the operation {eqn.primitive.name!r} of JAX")
+        kinds = (v.aval.dtype for v in eqn.invars)
+        given = (x.numpy().astype(n) if isinstance(x, Tensor) else x for x, n in zip(xs, kinds))
+        made = eqn.primitive.bind(*given, **p)
         return [*map(_kept, made)] if isinstance(made, (list, tuple)) else _kept(made)
 
     def _scan(self, xs: list[Tensor], p: dict[str, Any]) -> list[Tensor]:

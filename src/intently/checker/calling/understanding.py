@@ -257,20 +257,14 @@ def _forms(subject: Any) -> Iterator[Form]:
             if dtype == torch.double:
                 made = copied(subject, dtype)
             elif isinstance(subject, nn.Module):
-                made = copy.deepcopy(subject).eval()
+                made = duplicate(subject, False)
         yield made, dtype
 
 
 def copied(subject: Any, dtype: torch.dtype, depth: int = 3) -> Any:
     """A copy in a dtype and in evaluation mode, with the modules that a function holds."""
     if isinstance(subject, nn.Module):
-        known: dict[int, Any] = {}
-        made = copy.deepcopy(subject, known).to(dtype).eval()
-        for hooks in (h for m in made.modules() for h in (m._forward_hooks, m._forward_pre_hooks)):
-            for n, hook in hooks.items():  # they may keep what they see in modules of their own
-                if isinstance(hook, FunctionType):
-                    hooks[n] = _of_others(hook, lambda x: known.get(id(x), x))
-        return made
+        return duplicate(subject, False).to(dtype)
     if depth == 0 or on_tensors_already(subject):
         return subject
     if isinstance(subject, Tensor):
@@ -284,6 +278,19 @@ def copied(subject: Any, dtype: torch.dtype, depth: int = 3) -> Any:
     if isinstance(subject, FunctionType) and subject.__closure__:
         return _of_others(subject, inner)
     return subject
+
+
+def duplicate(module: nn.Module, training: bool) -> nn.Module:
+    """A copy of a module, in training or not, with tensors that others made, and with its hooks."""
+    held = (x for m in module.modules() for x in vars(m).values() if isinstance(x, Tensor))
+    known: dict[int, Any] = {id(x): x.detach().clone() for x in held if not x.is_leaf}
+    made = copy.deepcopy(module, known)
+    for hooks in (h for m in made.modules() for h in (m._forward_hooks, m._forward_pre_hooks)):
+        for n, hook in hooks.items():
+            if isinstance(hook, FunctionType):
+                hooks[n] = _of_others(hook, lambda x: known.get(id(x), x))
+    made.train(training)  # which need not return anything
+    return made
 
 
 def _of_others(f: FunctionType, other: Callable[[Any], Any]) -> FunctionType:

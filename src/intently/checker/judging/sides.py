@@ -17,6 +17,7 @@ PREFIXES: dict[str, frozenset[Side]] = {
     "cross": frozenset(("cross",)),
     "src": frozenset(("encoder",)),
     "tgt": frozenset(("self",)),
+    "trg": frozenset(("self",)),
     "target": frozenset(("self",)),
     "decoder": frozenset(("self",)),
 }

@@ -153,7 +153,8 @@ def _along(
     if found.follows is not None:  # the axis that the layer sums over
         second = found.follows.name in (*CONVOLUTIONS, "native_batch_norm", "native_group_norm")
         channels.add(1 if second and y.ndim > 2 else y.ndim - 1)
-    found.merged = any("t" in changes[i] for i in channels)
+    along = set[str]().union(*(x for i, x in enumerate(changes) if i not in channels))
+    found.merged = any("t" in changes[i] for i in channels) and not along.isdisjoint("ht")
     found.row_axes = tuple(i for i, x in enumerate(changes) if "t" in x)
     if len(orders) == 1 and len(found.row_axes) == 1 and "b" not in changes[found.row_axes[0]]:
         found.order = next(iter(orders.values()))

@@ -382,7 +382,7 @@ def _measured(
         found.divided = divides(run, site.node)
     found.dropped = path.dropped
     found.dropped_before = path.dropped_before
-    found.lost = _lost(run, site)
+    found.lost = bool(run.returned) and site.node not in run.reached
     found.places = fit(site.places())
     found.after = outcome(run, site.node, found.output, found.places, made)
     name = lambda views: frozenset(  # noqa: E731
@@ -395,13 +395,6 @@ def _measured(
     names = [x.name for x in (found.q, found.k, found.v) if x is not None]
     found.where = seen.module or _common(", ".join(names).split(", "))
     return found
-
-
-def _lost(run: Run, site: Site) -> bool:
-    """Whether nothing that was returned is made of what a site gives."""
-    some = [y for y in run.returned if y.requires_grad]
-    ways = (gradient(y, run.value(site.node), torch.ones_like(y)) for y in some)
-    return bool(some) and run.gradients and all(g is None for g in ways)
 
 
 def _common(names: list[str]) -> str:

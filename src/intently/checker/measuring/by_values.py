@@ -27,6 +27,14 @@ CLOSE = 1e-6
 
 def measured(subject: Subject) -> tuple[Run, Tensor, list[Attention]]:
     """A run of a subject, what came out, and every attention that it met, in order."""
+    try:
+        return _measured(subject)
+    except RuntimeError:  # code that overwrites what its gradients need, and asks for none
+        with torch.autograd.graph.allow_mutation_on_saved_tensors():
+            return _measured(subject)
+
+
+def _measured(subject: Subject) -> tuple[Run, Tensor, list[Attention]]:
     run, made = followed(subject)
     with subject.running():  # gradients, too
         found = attentions(run, made, subject.batch)

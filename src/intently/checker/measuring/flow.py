@@ -66,7 +66,8 @@ class Operand:
     """Queries, keys or values (*b, h, n, d), and how they come from their sources.
 
     ``rows`` says how: "own" if each row is made of one row of the source, the same for all heads;
-    "channels" if it is one channel of all positions;
+    "channels" if it is one channel of all positions, "several" if the rows of all heads stand in
+    one axis;
     "split" if which row it is depends on the head; "mixed" if several rows go into one; "same" if
     all are made of the same; "" if that could not be told. ``at`` (b, n) numbers the rows of the
     source that its rows come from. ``reads`` (h, …) are the numbers of a row that a head reads.
@@ -293,7 +294,8 @@ def _read(made: Operand, origin: Source) -> None:
         return
     flat = origin.node.name in ("mm", "addmm", *CONVOLUTIONS)
     if channel is not None and flat and _cut_across(on, counts, rows, channel, d):
-        made.rows = "split"
+        several = b * n * source.shape[channel] > source.numel()  # queries of all heads in one axis
+        made.rows = "several" if several else "split"
         return
     if not single:
         return

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -117,7 +118,9 @@ class Run(Trace):
         if node is None or node not in self.results or node in self.older:
             return
         y = self.results[node]
-        edge = get_gradient_edge(y) if y.requires_grad and y.is_floating_point() else None
+        edge = None
+        with suppress(RuntimeError):  # a view that was made without gradients
+            edge = get_gradient_edge(y) if y.requires_grad and y.is_floating_point() else None
         held = torch.empty_strided(y.shape, y.stride(), dtype=y.dtype, device=y.device)
         self.older[node] = Older(held.copy_(y.detach()), edge)
 
@@ -212,11 +215,9 @@ class Run(Trace):
                         reached.add(other)
         return ""
 
-    def unused(self) -> list[str]:
-        """The parameters that are multiplied with, where nothing returned is made of the result.
-
-        What reads an attention is left out: it may belong to the last of many layers.
-        """
+    @cached_property
+    def reached(self) -> set[Node]:
+        """What went into anything that was returned."""
         reached = set[Node]()
         left = [self._memory.get(memory(x), (None, None))[1] for x in self.returned]
         while left:
@@ -224,9 +225,16 @@ class Run(Trace):
             if node is not None and node not in reached:
                 reached.add(node)
                 left += [node.before, *(x.node for _, x in node.views)]
+        return reached
+
+    def unused(self) -> list[str]:
+        """The parameters that are multiplied with, where nothing returned is made of the result.
+
+        What reads an attention is left out: it may belong to the last of many layers.
+        """
         sites, names = {x.node for x in self.seen}, list[str]()
         for node in self.results:
-            if node.name not in PRODUCTS or not node.data or node in reached:
+            if node.name not in PRODUCTS or not node.data or node in self.reached:
                 continue
             read = behind([x for _, x in node.sources], lambda x: x.name not in PRODUCTS)
             if sites.isdisjoint(read):

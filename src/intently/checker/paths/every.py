@@ -6,7 +6,6 @@ both are examined inside, and what differs there is the mistake.
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -18,7 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from intently.checker.calling.subject import Subject, raised
-from intently.checker.calling.understanding import OF_PADDING, without_context, without_masks
+from intently.checker.calling.understanding import (
+    OF_PADDING,
+    duplicate,
+    without_context,
+    without_masks,
+)
 from intently.checker.comparing.likeness import Inside, in_one, parted, with_matrices
 from intently.checker.examined import Examination
 from intently.checker.paths.stepping import differences, stepped
@@ -244,7 +248,7 @@ def _training(subject: Subject) -> Subject | None:
     ):
         return None
     try:
-        made = copy.deepcopy(module).train()
+        made = duplicate(module, True)
     except Exception:  # what cannot be copied is left alone
         return None
 

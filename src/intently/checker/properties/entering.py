@@ -97,8 +97,9 @@ def across_the_batch(trial: Trial) -> Finding | None:
     every = [] if module is None else [(n, x) for n, x in _inputs(trial) if x.requires_grad]
     every = [(n, x) for n, x in every if module and (x.ndim == 3 or _is_image(module, x))]
     if module is not None and trial.whole.run is not None and subject.of("ids"):
-        ids, made = subject.inputs[subject.main].shape, trial.whole.run.results.items()
-        every += [(subject.main, x) for n, x in made if n.name == "embedding" and x.shape[:2] == ids]
+        ids = subject.inputs[subject.main].shape
+        made = (x for n, x in trial.whole.run.results.items() if n.name == "embedding")
+        every += [(subject.main, x) for x in made if x.shape[:2] == ids]
     for one, (main, x) in product(trial.whole.attentions, every):
         k = one.attention.k
         if k is None or main not in one.attention.inputs.get("k", ()):

@@ -182,8 +182,9 @@ def padding_ignored(trial: Trial) -> Outcome:
                 continue
             view = changed.movedim(axis, 1)
             view[~real] = another(view)[~real]
-            off = trial.by_position(difference(trial.output(**{target: changed}), trial.first))
-            if target in subject.of("x", "ids") and off.shape[1] == real.shape[1]:
+            off = difference(trial.output(**{target: changed}), trial.first)
+            off = off.flatten(2) if off.shape[:2] == real.shape else trial.by_position(off)
+            if off.shape[:2] == real.shape:
                 off = off.masked_fill(~real[..., None], 0.0)  # outputs at padding are nobody's
             off = off[real.any(1)] if off.shape[0] == real.shape[0] else off
             if float(off.amax()) > trial.same:

@@ -121,9 +121,9 @@ def real_keys(subject: Subject, name: str, mask: Tensor) -> Tensor | None:
 
 def difference(a: Tensor, b: Tensor) -> Tensor:
     """Where two outputs differ, relative to the largest entry; NaN differs from all but NaN."""
-    size = b.detach().abs().nan_to_num(0.0).amax().clamp(min=1e-12)
+    size = b.detach().abs().nan_to_num(0.0, 0.0).amax().clamp(min=1e-12)
     off = ((a - b).abs() / size).detach()
-    return off.masked_fill(a.isnan() & b.isnan(), 0.0).nan_to_num(torch.inf)
+    return off.masked_fill((a == b) | (a.isnan() & b.isnan()), 0.0).nan_to_num(torch.inf)
 
 
 def part(a: Tensor, b: Tensor) -> float:

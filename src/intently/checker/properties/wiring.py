@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +10,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from intently.checker.calling.subject import Subject, another, changed_at
+from intently.checker.calling.understanding import duplicate
 from intently.checker.measuring.by_values import measured
 from intently.checker.properties.trial import Outcome, Trial, difference, meant, part
 from intently.checker.report.finding import Finding
@@ -117,7 +117,7 @@ def not_rounded(trial: Trial) -> Outcome:
 
 def _training(subject: Subject, module: nn.Module) -> Subject:
     """The subject with a copy of its module in training mode."""
-    made = copy.deepcopy(module).train()
+    made = duplicate(module, True)
     return replace(subject, call=made, owner=made, module=made)
 
 
