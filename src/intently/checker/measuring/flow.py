@@ -294,8 +294,8 @@ def _read(made: Operand, origin: Source) -> None:
         return
     flat = origin.node.name in ("mm", "addmm", *CONVOLUTIONS)
     if channel is not None and flat and _cut_across(on, counts, rows, channel, d):
-        several = b * n * source.shape[channel] > source.numel()  # queries of all heads in one axis
-        made.rows = "several" if several else "split"
+        positions = on[0, 0].any(1 + channel).flatten(1)  # else neighbours share one
+        made.rows = "split" if torch.equal(positions[0], positions[1]) else "several"
         return
     if not single:
         return
