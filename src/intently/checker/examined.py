@@ -195,9 +195,7 @@ def _padded_again(found: Examination, meant: Intention) -> Examination:
                     better = next(
                         (f for f in made.findings if f.name == "mask-of-other-rows"), None
                     )
-        if better is None:
-            return x
-        return x.instead(attended[0], better)
+        return x if better is None else x.instead(attended[0], better)
 
     return replace(found, attentions=tuple(map(again, found.attentions)))
 

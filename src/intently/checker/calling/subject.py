@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from types import CellType, FunctionType, MethodType
 from typing import Any, Literal
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -90,7 +91,8 @@ class Subject:
         """How its code is run: in float64 throughout, where it would cast to shorter floats."""
         reshaped = Reshaped() if self.raising else nullcontext()
         exact = exactly() if self.widened else nullcontext()
-        with torch.compiler.set_stance("force_eager"), reshaped, exact:
+        followed = patch.multiple(torch.inference_mode, __enter__=_nothing, __exit__=_nothing)
+        with torch.compiler.set_stance("force_eager"), followed, reshaped, exact:
             yield
 
     def weights(self, given: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -193,6 +195,10 @@ class Subject:
         if self.sequence_first and x.ndim > 2 and letters:
             sizes, letters = (sizes[1], sizes[0], *sizes[2:]), f"{letters[3]}, b{letters[4:]}"
         return f"{name} ({letters}) = {sizes}" if letters else f"{name} {sizes}"
+
+
+def _nothing(*_: Any) -> None:
+    """Neither enters inference mode, in which nothing can be followed, nor leaves it."""
 
 
 def _fresh(x: Any) -> Any:

@@ -388,9 +388,7 @@ def _other_rows(x: Tensor) -> Iterator[tuple[str, Tensor]]:
 def _across(x: Tensor) -> Tensor:
     """A mask with queries and keys exchanged, cut or filled to the same shape."""
     t, s = x.shape[-2:]
-    if t == s:
-        return x.mT
-    return x.flip(-1).flip(-2)
+    return x.mT if t == s else x.flip(-1).flip(-2)
 
 
 def _reordered(x: Tensor) -> Iterator[Tensor]:

@@ -80,8 +80,7 @@ def turned(x: Operand, head: int = 0) -> Turned | None:
     beside = rows.gather(-1, partner[used][None, :, None].expand(len(m), -1, 1))[..., 0]
     angles[:, used] = torch.atan2(sign * beside, own)
     whole = float(_wrapped(angles[:, used] - angles[:, partner[used]]).abs().max()) < 1e-4
-    angles = angles[:, used]
-    return Turned(pairs, width, angles, x.places, whole)
+    return Turned(pairs, width, angles[:, used], x.places, whole)
 
 
 def _wrapped(x: Tensor) -> Tensor:
@@ -125,8 +124,7 @@ def rotation_findings(a: Attention) -> list[Finding]:
         if t != s or a.q.inputs_apart != a.k.inputs_apart or not (a.q.maps and a.k.maps):
             return found  # keys of a cache, say
         if (a.k if k is None else a.q).constant:
-            side = "keys" if k is None else "queries"
-            said = f"rotary positions: {side} are not rotated"
+            said = f"rotary positions: {'keys' if k is None else 'queries'} are not rotated"
             found.append(Finding("keys-not-rotated", said, where=where))
         return found
     if not (q.whole and k.whole):

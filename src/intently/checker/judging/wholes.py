@@ -35,8 +35,7 @@ def _changed(w: Tensor, soft: Tensor, where: str, kind: str, after: bool) -> lis
     if bool(w.isinf().any()):
         said = "weights of −∞ meet the values: keys are hidden after the softmax"
         return [Finding("mask-after-softmax", said, where=where)]
-    off = w - soft
-    low = off < -50
+    low = w - soft < -50
     if bool(low.any()):
         said = f"weights of {float(w.min()):.4g} meet the values: keys are hidden after the softmax"
         at = tuple(low.nonzero()[0].tolist())
@@ -67,8 +66,7 @@ def _sums(a: Attention) -> list[Finding]:
     w = a.weights
     if bool(w.isnan().any()):
         return []
-    some = (w != 0).any(-1)
-    sums = w.sum(-1)[some]
+    sums = w.sum(-1)[(w != 0).any(-1)]
     slack = CLOSE if a.normal is None or a.normal.sure else SLACK
     if not len(sums) or float((sums - 1).abs().max()) < slack:
         return []

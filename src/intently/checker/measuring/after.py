@@ -57,8 +57,7 @@ def outcome(run: Run, node: Node, value: Tensor, places: Tensor, made: Tensor) -
     if not y.requires_grad or not y.numel():
         return None
     found = Outcome(y, None if following is None else following[0])
-    sizes = whole(value).shape
-    _along(found, result, _numbered(result, places), sizes)
+    _along(found, result, _numbered(result, places), whole(value).shape)
     if found.follows is None:
         same = y.numel() == value.numel() and y.is_floating_point()
         found.plain = same and bool(
@@ -156,7 +155,8 @@ def _along(
     along = set[str]().union(*(x for i, x in enumerate(changes) if i not in channels))
     found.merged = any("t" in changes[i] for i in channels) and not along.isdisjoint("ht")
     found.row_axes = tuple(i for i, x in enumerate(changes) if "t" in x)
-    if len(orders) == 1 and len(found.row_axes) == 1 and "b" not in changes[found.row_axes[0]]:
+    alone = len(found.row_axes) == 1 and changes[found.row_axes[0]].isdisjoint("bh")
+    if len(orders) == 1 and alone:
         found.order = next(iter(orders.values()))
     found.numbers = last == sorted(last) or -1 in last
     return changes, orders

@@ -17,7 +17,7 @@ from intently.checker.calling.subject import held_by
 from intently.checker.measuring.after import Outcome, Rows, divides, outcome
 from intently.checker.measuring.flow import Operand, inputs_of, operand, whole
 from intently.checker.measuring.run import Run, Seen, memory, named, plainly
-from intently.checker.measuring.running import by_running_sums
+from intently.checker.measuring.running import by_running_sums, sums_values
 from intently.checker.measuring.scores import Walked, gradient, is_product, scale_of, walked
 from intently.checker.precision import EXACT, Precision
 from intently.observe.trace.blocks import in_place, of_sources
@@ -228,13 +228,8 @@ def _leaf(x: Tensor) -> Tensor:
 
 
 def _tensors(x: Any) -> list[Tensor]:
-    if isinstance(x, Tensor):
-        return [x]
-    if isinstance(x, (list, tuple)):
-        return [z for y in x for z in _tensors(y)]
-    if isinstance(x, Mapping):
-        return [z for y in x.values() for z in _tensors(y)]
-    return []
+    leaves = tree.tree_leaves(dict(x) if isinstance(x, Mapping) else x)
+    return [y for y in leaves if isinstance(y, Tensor)]
 
 
 @torch.enable_grad()
@@ -250,13 +245,14 @@ def attentions(run: Run, made: Tensor, batch: int) -> list[Attention]:
             groups.setdefault(whole_of, []).append((seen, site))
     for sites in groups.values():
         if len(sites) > 1:
-            merged = together([site for _, site in sites])
-            sites = [(sites[0][0], site) for site in merged]
+            sites = [(sites[0][0], site) for site in together([site for _, site in sites])]
         for seen, site in sites:
             out.append(_measured(run, seen, site, past, made, batch))
     for node in [x for x in run.loose if running_sums(x)]:
         site = by_running_sums(run, node)
-        if site is not None:
+        if not sums_values(node):  # it counts positions in a mask, say
+            del run.loose[node]
+        elif site is not None:
             module, line = run.places[node]
             seen = Seen(node, lambda: None, module, line, frozenset())
             out.append(_measured(run, seen, site, past, made, batch))
@@ -500,8 +496,7 @@ def _sloped(found: Attention, z: Tensor, p: Tensor, slopes: Tensor, seen: Tensor
         return
     still = seen & (slopes.abs() <= 1e-12 * slopes[seen].abs().max())
     low = torch.where(seen, z, 0.0)
-    flat = seen & (z == low.amin(-1, keepdim=True)) & (z < -1e4)
-    still = still | flat  # numbers so low that nothing is left of the product
+    still = still | (seen & (z == low.amin(-1, keepdim=True)) & (z < -1e4))  # no product is left
     blank = still.any(-1) & ~(seen & ~still).any(-1)
     if bool(blank.any()) and not bool(blank.all()):  # rows in which nothing but a number is seen
         found.blank, seen = blank, seen & ~blank[..., None]

@@ -153,8 +153,7 @@ def sources_of(run: Run, view: View, past: frozenset[Node]) -> tuple[list[Source
             continue
         if learns and len(node.size) < 2:
             continue  # what is added to each
-        fixed = [run.name_of(x) for _, x in node.views if not x.node.data]
-        names = [x for x in fixed if x]
+        names = [n for _, x in node.views if not x.node.data and (n := run.name_of(x))]
         layer = node.name in LAYERS or node.name in NORMS
         if node.name == "given" or node in past or is_product(node) or (layer and names):
             found[node] = Source(
@@ -373,8 +372,7 @@ def _mapped(made: Operand, x: Tensor, held: Tensor | Older, rest: Sequence[int])
     ).items():
         cols = reads.nonzero()[:, 0]
         at = made.at[batch, head][:, made.places]
-        known_rows = (at >= 0).all(0)
-        at = at[:, known_rows]
+        at = at[:, (at >= 0).all(0)]
         if not at.numel() or not 0 < len(cols) <= d:
             return
         maps = []

@@ -20,6 +20,12 @@ MOST = 1024
 """Numbers of all heads in a row at most, of each of which it is asked what it is made of."""
 
 
+def sums_values(node: Node) -> bool:
+    """Whether what is divided is made of products of keys and values."""
+    made = behind([x for _, x in node.sources[:1]], lambda node: True, 100)
+    return any(is_product(x) or (x.name == "mul" and len(x.sources) > 1) for x in made)
+
+
 def by_running_sums(run: Run, node: Node) -> Site | None:
     """The site of a division of running sums; None if what it divides is no sum of values."""
     (_, top), (_, below) = node.sources

@@ -172,8 +172,7 @@ def _to_scores(
         if step is None:
             return None
         view, groups = step
-    logs = node.name in ("sub", "_log_softmax")  # of weights
-    soft = None if in_sum or logs else (view, groups)
+    soft = None if in_sum or node.name in ("sub", "_log_softmax") else (view, groups)
     less_sum = node is normal.node and node.name == "sub"  # z less the logarithm of its sum
     if node.name in SOFTMAX or node.name == "_log_softmax" or less_sum:
         if not isinstance(node.args[0], View):
@@ -391,8 +390,7 @@ def _factor(
             return None
         if at < len(groups) - 2 or at == own:
             parts.append(some)
-    width = [each[side] for each in inner]
-    return laid(x, [*parts, width])
+    return laid(x, [*parts, [each[side] for each in inner]])
 
 
 def scale_of(run: Run, scores: Tensor, product: Product) -> Tensor | None:
@@ -407,7 +405,8 @@ def scale_of(run: Run, scores: Tensor, product: Product) -> Tensor | None:
     one, two = (gradient(scores, result, x) for x in (hold, u))
     if one is None or two is None:
         return None
-    one, two = (_laid(x, product.groups) for x in (one, two))
+    alpha = product.node.kwargs.get("alpha", 1)  # the product is without it
+    one, two = (_laid(x, product.groups) * alpha for x in (one, two))
     size = one.abs().max().clamp(min=1e-30)
     if bool((two - u * one).abs().max() <= 1e-6 * size):
         return one
@@ -418,7 +417,7 @@ def scale_of(run: Run, scores: Tensor, product: Product) -> Tensor | None:
         g = gradient(scores, result, way)
         if g is None:
             return None
-        ways.append((way, _laid(g, product.groups)))
+        ways.append((way, _laid(g, product.groups) * alpha))
     (a, x), (b, y) = ways
     slope = torch.where(a.abs() > 1e-3, x / a, y / b).nan_to_num(0.0) * hold
     fits = (slope * b - y).abs().max() <= 1e-6 * slope.abs().max().clamp(min=1e-30)

@@ -116,6 +116,9 @@ def _one(
         return Property(path.said, None, f"raises {raised(error)}"), []
     if path.kind == "weights" and y.shape != trial.first.shape:
         return Property(path.said, None, "it returns something else"), []
+    if path.kind == "autocast" and bool((trial.first.isfinite() & ~y.isfinite()).any()):
+        said = f"{path.said}, the output is not finite"
+        return Property(path.said, False, said), [Finding("half-overflow", said, "hazard")]
     off, same, cached = part(y, trial.first), path.most or 10 * trial.same, path.kind == "a cache"
     with torch.no_grad():
         left = _again(path, trial, y)

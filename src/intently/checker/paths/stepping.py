@@ -46,8 +46,8 @@ def stepped(subject: Subject, pieces: tuple[int, ...]) -> Subject | None:
     if start is not None and subject.inputs[start] == 0 and _keeps(subject):
 
         def at_positions(**given: Any) -> Tensor:
-            x = given[whole]
-            calls = ({whole: x[:, i:j], start: i} for i, j in zip([0, *stops], stops))
+            ends = zip([0, *stops], stops)
+            calls = ({whole: given[whole][:, i:j], start: i} for i, j in ends)
             return torch.cat([output_of(subject.call(**{**given, **y})) for y in calls], 1)
 
         return replace(subject, call=at_positions)

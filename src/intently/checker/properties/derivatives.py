@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from intently.checker.calling.subject import Subject
 from intently.checker.precision import EXACT
 from intently.checker.properties.trial import Outcome, Property, Trial, leaves, meant
-from intently.checker.report.finding import Finding
+from intently.checker.report.finding import Finding, Kind
 
 Named = Mapping[str, Tensor]
 JUMP = 1e-6
@@ -58,6 +58,9 @@ def gradients(trial: Trial) -> Outcome:
         off = abs(made - sum(mine[n] for n in names))
         return made, off if off > little / 100 * sum(abs(mine[n]) for n in names) else 0.0
 
+    def kind(name: str) -> Kind:  # what has parameters may detach what it is given
+        return "hazard" if name in inputs and len(tensors) > len(inputs) else "mistake"
+
     def suspects(names: list[str]) -> Iterator[str]:
         if not apart(names)[1]:
             return
@@ -86,7 +89,7 @@ def gradients(trial: Trial) -> Outcome:
         wrong[name] = mine[name] / numeric if numeric else torch.inf
         if abs(mine[name]) < 1e-9:
             said = f"no gradient reaches {name}, though the output depends on it"
-            return Finding("gradient-cut", said)
+            return Finding("gradient-cut", said, kind(name))
     for name in wrong:
         idle = (got[name] == 0).all(-1, keepdim=True)
         if got[name].ndim != 2 or not 0 < int(idle.sum()) < len(idle):
@@ -107,8 +110,7 @@ def gradients(trial: Trial) -> Outcome:
     if not wrong:
         return True
     name = next(iter(wrong))
-    kind = "hazard" if name in inputs and len(tensors) > len(inputs) else "mistake"
-    return Finding("gradient-cut", f"a part of the gradient of {name} is missing", kind)
+    return Finding("gradient-cut", f"a part of the gradient of {name} is missing", kind(name))
 
 
 def gradients_of_biases(trial: Trial) -> Outcome:
@@ -177,13 +179,10 @@ def _parameters(module: nn.Module | None) -> dict[str, Tensor]:
     """The parameters that have gradients everywhere: no embedding with a row for padding."""
     if module is None:
         return {}
-    padded = {
-        f"{n}.weight".lstrip(".")
-        for n, m in module.named_modules()
-        if isinstance(m, nn.Embedding) and m.padding_idx is not None
-    }
+    tables = [m for m in module.modules() if isinstance(m, nn.Embedding)]
+    padded = {id(m.weight) for m in tables if m.padding_idx is not None}
     held = module.named_parameters()
-    return {n: p for n, p in held if p.requires_grad and n not in padded}
+    return {n: p for n, p in held if p.requires_grad and id(p) not in padded}
 
 
 def _along(y: Tensor, out: Tensor, tensors: Named) -> dict[str, Tensor]:

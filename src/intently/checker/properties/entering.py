@@ -207,5 +207,4 @@ def _reached(trial: Trial, module: nn.Module) -> dict[str, Tensor | None]:
 def _part_unused(reached: Mapping[str, Tensor | None], name: str) -> bool:
     """Whether some of a fused projection's rows get no gradient at all."""
     g = reached.get(name.removesuffix("bias") + "weight", reached.get(name))
-    idle = 0 if g is None or g.ndim != 2 else int((g == 0).all(-1).sum())
-    return idle > 0
+    return g is not None and g.ndim == 2 and bool((g == 0).all(-1).any())
