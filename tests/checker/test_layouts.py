@@ -111,27 +111,6 @@ def test_a_function_joins_heads(merged: str, right: bool) -> None:
     assert names(report) == [] if right else ["merged-by-reshape"], str(report)
 
 
-class Across(nn.Module):
-    """Cross-attention with one projection of keys and values; ``read`` are its halves."""
-
-    def __init__(self, read: tuple[int, int]) -> None:
-        super().__init__()
-        self.q, self.kv, self.read = nn.Linear(32, 32), nn.Linear(32, 64), read
-
-    def forward(self, x: Tensor, context: Tensor) -> Tensor:
-        q, *kv = (y.unflatten(-1, (4, 8)).transpose(1, 2) for y in (
-            self.q(x), *self.kv(context).chunk(2, -1)
-        ))  # fmt: skip
-        k, v = (kv[i] for i in self.read)
-        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
-
-
-@pytest.mark.parametrize(("read", "expected"), [((0, 1), []), ((0, 0), ["values-are-keys"])])
-def test_half_of_a_projection_without_effect(read: tuple[int, int], expected: list[str]) -> None:
-    inputs = {"x": torch.randn(2, 5, 32), "context": torch.randn(2, 7, 32)}
-    assert names(check(Across(read), inputs=inputs)) == expected
-
-
 def padded(order: list[int] | None, dim: int = -1, fill: float = -torch.inf) -> Any:
     def attend(q: Tensor, k: Tensor, v: Tensor, pad: Tensor) -> Tensor:
         hidden = pad[:, None, None] if order is None else pad[order][:, None, None]

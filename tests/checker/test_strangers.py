@@ -50,6 +50,27 @@ class Uncopied(Layer):
         raise RuntimeError("there is one of me")
 
 
+class Silent(Layer):
+    """Infers only, scales as it multiplies, overwrites its weights; channels may attend."""
+
+    def __init__(self, channels: bool) -> None:
+        super().__init__()
+        self.channels = channels
+
+    def train(self, mode: bool = True) -> None:  # type: ignore[override]
+        super().train(mode)
+
+    @torch.inference_mode()
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (3, 4, 8)).permute(2, 0, 3, 1, 4).flatten(1, 2)
+        q, k, v = (y.mT if self.channels else y for y in (q, k, v))
+        alpha, z = q.shape[-1] ** -0.5, q[..., :1] @ k.mT[:, :1]
+        w = torch.baddbmm(z, q, k.mT, beta=0.0, alpha=alpha).softmax(-1)
+        y = w.masked_fill_(w.isnan(), 0.0) @ v
+        y = (y.mT if self.channels else y).unflatten(0, (-1, 4))
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
 def remembering() -> Any:
     layer, seen = Layer(), []
 
@@ -88,6 +109,7 @@ def test_a_stated_mask_of_other_lengths_is_refused() -> None:
         partial(nn.MultiheadAttention(32, 4, batch_first=True), need_weights=False),
         Layer().requires_grad_(False),
         Layer().bfloat16(),
+        *(Silent(channels=False), Silent(channels=True)),
     ],
 )
 def test_what_is_odd_and_right_passes(subject: Any) -> None:
