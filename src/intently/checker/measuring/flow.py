@@ -293,8 +293,8 @@ def _read(made: Operand, origin: Source) -> None:
         return
     flat = origin.node.name in ("mm", "addmm", *CONVOLUTIONS)
     if channel is not None and flat and _cut_across(on, counts, rows, channel, d):
-        positions = on[0, 0].any(1 + channel).flatten(1)  # else neighbours share one
-        made.rows = "split" if torch.equal(positions[0], positions[1]) else "several"
+        first, second = on[0, 0, :2].any(1 + channel).flatten(1)
+        made.rows = "several" if first.sum() == 1 and (first != second).any() else "split"
         return
     if not single:
         return
