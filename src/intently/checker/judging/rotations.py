@@ -157,8 +157,7 @@ def _one_query(a: Attention, k: Turned) -> list[Finding]:
         said = "keys of different positions are turned alike"
     elif k.places == list(range(s)) and float(_wrapped(steps - steps[0]).abs().max()) > 1e-4:
         said, name, kind = "positions jump from one key to the next", "rotation-other", "hazard"
-    found = Finding(name, f"rotary positions: {said}", kind, a.where)
-    return [found] if said else []
+    return [Finding(name, f"rotary positions: {said}", kind, a.where)] if said else []
 
 
 def _offsets(a: Attention, q: Turned, k: Turned) -> list[Finding]:

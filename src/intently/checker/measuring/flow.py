@@ -9,6 +9,7 @@ linear map between them, such as a rotation.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import product
 from math import prod
@@ -193,7 +194,7 @@ def operand(run: Run, value: Tensor, view: View, past: frozenset[Node]) -> Opera
     sources, learned = sources_of(run, view, past)
     made = Operand(value, sources, learned)
     if value.requires_grad and 0 < len(sources) < MANY:
-        with Straight():
+        with Straight() if any("relu" in x.name for x in run.results) else nullcontext():
             if len(sources) == 1:
                 _read(made, sources[0])
             else:
