@@ -177,8 +177,8 @@ def padding_ignored(trial: Trial) -> Outcome:
         if real is None or bool(real.all()):
             continue
         other = trial.output(**{name: mask.flip(-1)})
-        if part(other, trial.first) <= trial.same:
-            continue  # it has no effect: what attends to padding is told inside
+        if len(masks) > 1 and part(other, trial.first) <= trial.same:
+            continue  # it has no effect, and another one may be meant
         for target in padded_by(subject, name):
             changed, axis = subject.inputs[target].clone(), subject.time(target)
             if changed.shape[axis] != real.shape[1]:
