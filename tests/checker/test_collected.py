@@ -19,4 +19,5 @@ def test_a_mistake_is_named_and_its_twin_is_right(name: str) -> None:
     torch.manual_seed(0)
     wrong, right = (check(subject(), **case.asks()) for subject in (case.wrong, case.right))
     assert (wrong.ok, right.ok) == (False, True), f"{wrong}\n{right}"
-    assert not case.expect or {x.name for x in wrong.findings} & {*case.expect}, str(wrong)
+    told = {x.name for x in (*wrong.mistakes, *wrong.hazards)}
+    assert not case.expect or told & {*case.expect}, str(wrong)

@@ -51,8 +51,6 @@ class Uncopied(Layer):
 
 
 class Silent(Layer):
-    """Infers only, scales as it multiplies, overwrites its weights; channels may attend."""
-
     def __init__(self, channels: bool) -> None:
         super().__init__()
         self.channels = channels

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from intently.checker.calling.subject import Subject
-from intently.checker.calling.understanding import understood
+from intently.checker.calling.understanding import duplicate, understood
 from intently.checker.comparing.likeness import parted, with_matrices
 from intently.checker.examined import Examination, Intention, examined
 from intently.checker.properties.trial import NotToldError, Property, Trial, first_place, part
@@ -124,7 +123,8 @@ def _aligned(like: Any, seen: Subject) -> tuple[Any, str]:
         got = f"different values in {len(other)} parameters that neither names nor shapes match"
         fix = "copy the weights from one to the other first, as with intently.interop"
         raise build(ArgumentError, "like", "a reference with the same weights", got, fix=fix)
-    values, made = own if sizes == others else dict(zip(other, own.values())), copy.deepcopy(like)
+    values = own if sizes == others else dict(zip(other, own.values()))
+    made = duplicate(like, like.training)
     with torch.no_grad():
         for n, x in made.named_parameters():
             x.copy_(values[n])

@@ -8,7 +8,6 @@ example is made longer where nothing fixes its length.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from intently.checker.calling.subject import Role, Subject, raised
-from intently.checker.calling.understanding import cast, copied
+from intently.checker.calling.understanding import cast, copied, duplicate
 from intently.checker.examined import Examination
 from intently.checker.judging.biases import off_rows
 from intently.checker.judging.intent import reach
@@ -134,7 +133,7 @@ def rounded(subject: Subject, dtype: torch.dtype) -> Subject:
     subject = replace(subject, inputs={n: held(x) for n, x in subject.inputs.items()})
     if not isinstance(subject.call, nn.Module):
         return subject
-    made = copy.deepcopy(subject.call)
+    made = duplicate(subject.call, subject.call.training)
     with torch.no_grad():
         for x in made.parameters():
             x.copy_(held(x))
