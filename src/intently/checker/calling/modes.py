@@ -93,6 +93,18 @@ class Reshaped(TorchFunctionMode):
             return Tensor.reshape(*args, **(kwargs or {}))
 
 
+class Detaching(TorchFunctionMode):
+    """Hears whether a tensor is detached."""
+
+    heard = False
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        self.heard |= func is Tensor.detach
+        return func(*args, **(kwargs or {}))
+
+
 def _place() -> str:
     """The innermost line that is the subject's own, as ``file:line: code``."""
     for frame, line in walk_stack(sys._getframe(2)):

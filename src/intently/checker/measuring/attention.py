@@ -147,8 +147,9 @@ class Attention:
     @property
     def learned_scale(self) -> bool:
         """Whether parameters stand between the product and the scores, or in the queries."""
-        some = [x for o in (self.q, self.k) if o is not None for x in o.learned]
-        return bool(self.learned or some)
+        both = [o for o in (self.q, self.k) if o is not None]
+        held = [x for o in both for x in o.sources if x.is_input and not x.node.data]
+        return bool(self.learned or held or any(o.learned for o in both))
 
     @property
     def seen(self) -> Tensor:

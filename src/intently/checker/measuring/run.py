@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -307,6 +308,7 @@ def plainly() -> Iterator[None]:
     """Fused kernels are left aside, so that scores and weights are computed one after the other."""
     with ExitStack() as stack:
         stack.enter_context(sdpa_kernel([SDPBackend.MATH]))
+        stack.enter_context(patch("torch.nn.attention._sdpa_kernel"))  # others stay with it
         stack.enter_context(kernels.use("eager"))
         fast = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)

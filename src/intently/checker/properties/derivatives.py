@@ -9,6 +9,7 @@ from itertools import islice
 import torch
 from torch import Tensor, nn
 
+from intently.checker.calling.modes import Detaching
 from intently.checker.calling.subject import Subject
 from intently.checker.precision import EXACT
 from intently.checker.properties.trial import Outcome, Property, Trial, leaves, meant
@@ -36,7 +37,7 @@ def gradients(trial: Trial) -> Outcome:
     if not tensors or not step:
         return "too rough to tell"
     draw = torch.Generator().manual_seed(3)
-    with torch.enable_grad(), subject.running():
+    with torch.enable_grad(), subject.running(), Detaching() as detaching:
         y = trial.output(**inputs)
         if not y.requires_grad and (subject.foreign or not trial.whole.attentions):
             return "computed outside PyTorch"
@@ -58,8 +59,9 @@ def gradients(trial: Trial) -> Outcome:
         off = abs(made - sum(mine[n] for n in names))
         return made, off if off > little / 100 * sum(abs(mine[n]) for n in names) else 0.0
 
-    def kind(name: str) -> Kind:  # what has parameters may detach what it is given
-        return "hazard" if name in inputs and len(tensors) > len(inputs) else "mistake"
+    def kind(name: str, part: bool = False) -> Kind:  # cut on purpose, where some of it is left
+        outside = name in inputs and len(tensors) > len(inputs)
+        return "hazard" if outside or (part and detaching.heard) else "mistake"
 
     def suspects(names: list[str]) -> Iterator[str]:
         if not apart(names)[1]:
@@ -106,11 +108,11 @@ def gradients(trial: Trial) -> Outcome:
         if abs(float((got[name] * other[name]).sum()) - times * numeric) <= 1e-2 * abs(numeric):
             said = f"the gradient of {name} is {times:.3g} times the derivative"
             deep = len(trial.whole.attentions) > 2  # where steps of the difference quotient add up
-            return Finding("gradient-scaled", said, "hazard" if deep else "mistake")
+            return Finding("gradient-scaled", said, "hazard" if deep else kind(name, part=True))
     if not wrong:
         return True
     name = next(iter(wrong))
-    return Finding("gradient-cut", f"a part of the gradient of {name} is missing", kind(name))
+    return Finding("gradient-cut", f"a part of the gradient of {name} is missing", kind(name, part=True))
 
 
 def gradients_of_biases(trial: Trial) -> Outcome:

@@ -31,6 +31,9 @@ from intently.checker.properties.trial import (
 )
 from intently.checker.report.finding import Finding, told
 
+CHANCE = ("randn", "randint", "randperm", "normal", "multinomial")
+"""Random numbers that no dropout draws."""
+
 # --- the properties -----------------------------------------------------------------------------
 
 
@@ -72,7 +75,9 @@ def deterministic(trial: Trial) -> Outcome:
         return "two equal calls differ; the module is in training mode"
     if differ:
         said = "two equal calls differ in evaluation mode: dropout, or another random number"
-        return Finding("dropout-in-eval", said)
+        drawn = trial.whole.run.results if trial.whole.run is not None else ()
+        meant_so = any(x.name.startswith(CHANCE) for x in drawn)
+        return Finding("dropout-in-eval", said, "hazard" if meant_so else "mistake")
     try:
         trial.output(**{n: another(subject.inputs[n]) for n in subject.contents})
     except Exception:
