@@ -208,6 +208,10 @@ scores-of-other-queries | Scores are made of another query | zᵢⱼ = qᵢ·k�
   A score of query i changes with the row of query i + 1.
   → Relative shift without a causal mask needs all 2 t − 1 distances, as in Conformer.
   @ ZhengkunTian/OpenTransformer/issues/25
+attention-repeated | Every head or step attends alike | w² = w¹ = w, of the same q and k
+  Weights of all heads that code makes one by one, or of all steps of a decoder, are equal.
+  → `[nn.Linear(c, d) for _ in range(h)]` for `[nn.Linear(c, d)] * h`; ask with the new state.
+  @ stevinc/Transformer_Timeseries/issues/2
 values-rotated | Values are rotated with the keys | y = w R v
   Outputs are weights times values turned by their positions. → Rotate queries and keys only.
 output-reordered | Outputs come out in another order | yₜ₋₁₋ᵢ for yᵢ

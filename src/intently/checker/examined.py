@@ -14,6 +14,7 @@ from intently.checker.judging.intent import Unfit
 from intently.checker.judging.judged import Judged, judged
 from intently.checker.judging.padding_again import on_queries, repadded
 from intently.checker.judging.sides import Side, about, side_of
+from intently.checker.judging.wholes import repeated
 from intently.checker.measuring.after import Rows, reaches
 from intently.checker.measuring.attention import Attention
 from intently.checker.measuring.by_values import measured
@@ -117,7 +118,7 @@ def examined(subject: Subject, meant: Intention) -> Examination:
             unfit = error
             unmeasured.append(f"{x.where}: the stated mask is of other lengths")
             continue
-        out.append(one)
+        out.append(replace(one, findings=(*one.findings, *repeated(x, every))))
         if one.why:
             unmeasured.append(f"{x.where}: {one.why}")
     if any(subject.main in (x.inputs.get("q") or ()) for x in every):

@@ -47,7 +47,7 @@ NAMES: dict[Role, tuple[str, ...]] = {
 OTHERS = ("enc", "memory", "context", "source", "states", "cond", "text", "media", "kv")
 """Parts of the names of what is attended to beside a main input."""
 READ_BY = ("decoder_input_ids", "tgt", "trg", "target", "tgt_ids", "target_ids")
-READ_BY += ("decoder_inputs_embeds",)
+READ_BY += ("decoder_inputs_embeds", "query_input")
 """Inputs of a decoder: beside them, other ids or states are what it attends to."""
 
 

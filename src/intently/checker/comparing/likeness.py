@@ -151,7 +151,7 @@ def _weights(
     if _constant(x, y, same):
         said = f"the projection of {what} adds another constant: its bias is missing or differs"
         return Finding("projection-bias-missing", said)
-    if len({_transposed(*end) for end in ends}) > 1:
+    if {_transposed(*end) for end in ends} == {True, False}:
         said = f"the weight of the projection of {what} is used transposed"
         return Finding("weight-transposed", said)
     factor = float((x * y).sum() / (y * y).sum())
@@ -205,9 +205,10 @@ def _output(
 def _scores(a: Attention, b: Attention) -> Iterator[Finding]:
     """Rotation, kind, scale, softcap, sinks, the axis of the softmax, and its sums."""
     if a.rotation != b.rotation:
-        one, two = (x.rotation or "not rotated" for x in (a, b))
+        ways = [x.rotation or _turned(x) * "rotated in another way" for x in (a, b)]
+        one, two = (x or "not rotated" for x in ways)
         said = f"scores are {one}, the reference's are {two}"
-        yield Finding(_other_rotation(a.rotation, b.rotation), said)
+        yield Finding(_other_rotation(*ways), said)
     elif a.kind != b.kind and "" not in (a.kind, b.kind):
         yield Finding("scores-other", f"scores are {a.kind}, the reference's {b.kind}")
     if a.scale is not None and b.scale is not None:
@@ -235,13 +236,21 @@ def _scores(a: Attention, b: Attention) -> Iterator[Finding]:
         yield Finding("not-normalised", said)
 
 
+def _turned(a: Attention) -> bool:
+    """Whether rows of queries are made of their sources in ways that depend on the position."""
+    maps = () if a.q is None else a.q.maps[:1]
+    return any(float((m - m[:1]).abs().max()) > 1e-6 for m in maps)
+
+
 def _other_rotation(one: str, two: str) -> str:
     """The name of the difference of two rotations in words."""
     if not (one and two):
         return "rotation-other" if one else "rotation-missing"
     if (BACKWARDS in one) != (BACKWARDS in two):
         return "rotary-direction"
-    return "rotary-base" if one.split(",")[0] == two.split(",")[0] else "rotary-pairs"
+    if one.split(",")[0] == two.split(",")[0]:
+        return "rotary-base"
+    return "rotary-pairs" if "base" in one else "rotation-other"
 
 
 def _added(a: Attention, b: Attention) -> list[Finding]:

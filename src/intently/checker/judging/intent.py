@@ -271,7 +271,6 @@ def _of_mask(mask: Mask, sizes: tuple[int, int, int, int]) -> Part:
         return Part("causal", right, variants)
     if isinstance(mask, _Window):
         before, after = mask.before, mask.after
-        variants = {"missing": torch.ones_like(right)}
         off = {"too wide": 1, "too narrow": -1}
         widths = {f"one key {n} before": (before + x, after) for n, x in off.items()}
         widths |= {f"one key {n} after": (before, after + x) for n, x in off.items()}
@@ -282,6 +281,7 @@ def _of_mask(mask: Mask, sizes: tuple[int, int, int, int]) -> Part:
         for name, (x, y) in widths.items():
             if x >= 0 and y >= 0:
                 variants[name] = dense_mask(window(x, y), sizes)
+        variants["missing"] = torch.ones_like(right)
         if before != after:
             variants["transposed"] = _across(right)
         if start:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +28,7 @@ from intently.checker.judging.rows import row_findings
 from intently.checker.judging.sides import Side, about
 from intently.checker.judging.wholes import whole_findings
 from intently.checker.measuring.attention import Attention
+from intently.checker.measuring.flow import MANY
 from intently.checker.report.by_design import by_design
 from intently.checker.report.examples import with_examples
 from intently.checker.report.finding import Finding, Kind
@@ -86,6 +88,8 @@ def judged(
         for n, m in subject.meanings.items()
         if side in about(subject, n) and _fits(subject.inputs.get(n), m, s)
     }
+    if a.k is not None and a.inputs.get("k") == frozenset():  # of parameters: no mask hides them
+        mask, arguments = None, {}
     if a.divided:
         why = "its weights are exponentials, and what their sums divide was not followed"
         return Judged(a, (_read(a),), (), None, side, why)
@@ -116,7 +120,13 @@ def judged(
         says.append(f"mask: {intent.written()}{f', but {wrong}' if wrong else ''}")
         found += masks
     elif in_blocks and mask is not None:
-        why = "it attends in blocks, whose places were not compared with the stated mask"
+        with suppress(Unfit):  # it may be stated for the blocks
+            intent = _intent(subject, a, side, mask, {}, sizes)
+        masks = [] if intent is None else mask_findings(a, intent)
+        wrong = any(f.kind == "mistake" for f in masks)
+        if intent is None or (wrong and subject.sites > 1):
+            why = "it attends in blocks, whose places were not compared with the stated mask"
+        found += [] if why else masks
     if not layout and not in_blocks and a.weights.shape == a.seen.shape:
         intent = _intent(subject, a, side, mask, arguments, sizes)
         bias = None if stated_bias is None else dense_bias(stated_bias, sizes)
@@ -128,6 +138,11 @@ def judged(
         late = any(f.name == "mask-after-softmax" for f in found)
         if not masks:
             masks = mask_findings(a, intent, late=late, cross=side == "cross")
+            text = _of_text(a) if any(f.kind == "mistake" for f in masks) else a
+            if text is not a:
+                own = _intent(subject, text, side, mask, arguments, _sizes(text.weights))
+                again = mask_findings(text, own, late=late, cross=side == "cross")
+                masks = masks if any(f.kind == "mistake" for f in again) else again
             found += [f for f in masks if f not in found]
         found += _nan(a, intent, found)
         wrong = ", ".join(x.name for x in masks if x.kind == "mistake")
@@ -142,6 +157,16 @@ def judged(
     value = None if a.scale is None else float(a.scale.mean())
     shown = tuple(replace(by_design(f, subject.owner, value), line=f.line or a.line) for f in found)
     return Judged(a, tuple(says), shown, intent, side, why)
+
+
+def _of_text(a: Attention) -> Attention:
+    """The same over the keys that are made of an input, where learned ones stand before them."""
+    at = None if a.k is None or a.k.at is None or not a.k.learned else a.k.at[0, 0]
+    if at is None or len(at) > MANY or not 0 < (n := int((at >= 0).int().argmax())):
+        return a
+    return replace(
+        a, weights=a.weights[..., n:], soft=None, scores=None, filled=None, blank=None, added=None
+    )
 
 
 def _fits(x: Any, meaning: str, s: int) -> bool:

@@ -69,6 +69,7 @@ def mask_findings(
         at, text = counterexample(seen, intent.allowed)
         rule = next((p for p in intent.parts if p.name == part), None)
         by_key = rule is not None and bool((rule.allowed == rule.allowed[..., :1, :]).all())
+        by_key &= part != "window"
         name = mistake_of(part, variant, by_key=by_key)
         found.append(Finding(name, where=where, cell=at, said=f"{part}: {variant}; {text}"))
     return found

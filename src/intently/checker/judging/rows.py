@@ -147,7 +147,8 @@ def _one_projection(a: Attention) -> Iterator[Finding]:
 def _after(subject: Subject, a: Attention) -> Iterator[Finding]:
     """What becomes of the output of the product with values."""
     out = a.after
-    if out is None or a.v.rows == "channels" or (a.q is not None and a.q.rows in ("several", "mixed")):
+    several = a.q is not None and a.q.rows in ("several", "mixed")
+    if out is None or several or a.v.rows == "channels" or a.v.value.shape[-1] == 1:
         return
     if out.merged:
         said = "heads are merged by a reshape: their parts land on other positions"

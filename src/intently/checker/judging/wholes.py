@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -9,11 +11,14 @@ from intently.checker.measuring.attention import SLACK, Attention
 from intently.checker.report.finding import Finding
 
 CLOSE = 1e-4
+SAME = 1e-9
 
 
 def whole_findings(a: Attention) -> list[Finding]:
     """What is wrong with the sums of weights over keys."""
     where = a.where
+    if a.kind == "features" and a.axis == "queries":
+        return []
     if a.axis == "none":
         sums = a.weights.sum(-1)
         said = (
@@ -28,6 +33,18 @@ def whole_findings(a: Attention) -> list[Finding]:
         after = bool(a.v.sources) and all(x.mixes for x in a.v.sources)
         return _changed(a.weights, a.soft, where, a.kind, after)
     return _sums(a)
+
+
+def repeated(a: Attention, every: Sequence[Attention]) -> list[Finding]:
+    """That all attentions of a line of code weigh alike, where there are several."""
+    w, others = a.weights, [x.weights for x in every if x.line == a.line and x is not a]
+    even = float((w - w.mean(-1, keepdim=True)).abs().max()) < CLOSE
+    if not others or even or any(x.shape != w.shape for x in others):
+        return []
+    if max(float((x - w).abs().max()) for x in others) > SAME:
+        return []
+    said = f"its weights are those of all {len(others) + 1} attentions that this line makes"
+    return [Finding("attention-repeated", said, where=a.where)]
 
 
 def _changed(w: Tensor, soft: Tensor, where: str, kind: str, after: bool) -> list[Finding]:

@@ -389,6 +389,8 @@ def _measured(
     for what, x in (("q", found.q), ("k", found.k)):
         if x is not None:
             found.inputs[what] = name([s.node.view for s in x.sources])
+    if found.axis == "queries" and found.inputs.get("q") == frozenset():  # of parameters
+        found.kind, found.soft = "features", None
     names = [x.name for x in (found.q, found.k, found.v) if x is not None]
     found.where = seen.module or _common(", ".join(names).split(", "))
     return found

@@ -16,11 +16,12 @@ from torch import Tensor
 from intently.checker.calling.subject import Subject
 from intently.checker.measuring.after import Outcome, Rows
 from intently.checker.measuring.attention import Attention, attentions, followed
-from intently.checker.measuring.flow import operand
+from intently.checker.measuring.flow import inputs_of, operand
 from intently.checker.measuring.run import Run, memory
-from intently.observe.trace.graph import SOFTMAX
+from intently.checker.measuring.scores import is_product
+from intently.observe.trace.graph import SOFTMAX, Node
 
-EXPONENTIALS = frozenset((*SOFTMAX, "exp", "logsumexp"))
+EXPONENTIALS = frozenset((*SOFTMAX, "exp", "exp2", "logsumexp"))
 CLOSE = 1e-6
 """By how much weights times values may differ from the output, relative."""
 
@@ -83,13 +84,20 @@ def by_values(run: Run, made: Tensor, subject: Subject) -> Attention | None:
     operands = [operand(run, x, n.view, frozenset()) for x, n in ((q4, nq), (k5, nk), (v5, nv))]
     found = Attention("", place, w, y4, operands[2], None, q=operands[0], k=operands[1])
     traced = made.requires_grad and not any(n.name in EXPONENTIALS for n in run.results)
-    found.kind = "features" if traced else ""
+    found.kind = "features" if traced or _keys_first(run, {nk}, {nv}) else ""
     _scored(found, w, (q4 @ k5.mT).detach(), subject.precision.same)
     found.after = Outcome(made, None, plain=True, row_axes=(axes[2],))
     found.inputs = {r: frozenset(n) for r, n in zip("qkv", names)}
     found.inputs["weights"] = found.inputs["q"] | found.inputs["k"]
     found.rows = Rows(axes[0] if axes[0] >= 0 else None, (axes[2],), (b, t))
     return found
+
+
+def _keys_first(run: Run, k: set[Node], v: set[Node]) -> bool:
+    """Whether keys met values before queries did."""
+    products = [n for n in run.results if is_product(n)]
+    made_of = ([{*inputs_of(run, [x])} for _, x in n.sources] for n in products)
+    return any(k in both and v in both for both in made_of)
 
 
 def _axes(layout: str, n: int) -> Iterator[tuple[int, ...]]:

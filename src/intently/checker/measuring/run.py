@@ -291,7 +291,7 @@ def _softmax_of(view: View, most: int = 12) -> Node | None:
     """The softmax or `exp` that weights come from, through what keeps or moves their entries."""
     for _ in range(most):
         node = view.settled().node
-        if node.name in SOFTMAX or node.name == "exp":
+        if node.name in SOFTMAX or node.name in ("exp", "exp2"):
             return node
         if not (node.entrywise or node.name in COPIES) or not node.sources:
             return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
+from math import log, prod
 from typing import TypeAlias
 
 import torch
@@ -110,8 +110,10 @@ def walked(run: Run, site: Site) -> Walked:
             return Walked()
     view, groups, soft = found
     whole = None if soft is None else _laid(run.tensor(soft[0]), soft[1])
+    of_two = any(x.name == "exp2" and x.args[0] is view for x in run.results)
     view, groups = _unshifted(view, groups)
     scores = _laid(run.tensor(view), groups)
+    scores = scores * log(2) if of_two else scores
     products, network, names = _made_of(run, view, asks=scores.shape[-2] > 1)
     made: list[Product] = []
     for node in list(products):
@@ -181,7 +183,7 @@ def _to_scores(
         return None if lines is None else (node.args[0], lines, soft)
     for _ in range(FAR):  # exp of the scores, over their sum
         node = view.settled().node
-        if node.name in ("exp", "sigmoid", "softplus") or node.name in SOFTMAX:
+        if node.name in ("exp", "exp2", "sigmoid", "softplus") or node.name in SOFTMAX:
             lines = _lines(node, node.args[0], groups, None)
             return None if lines is None else (node.args[0], lines, soft)
         if not node.entrywise and node.name not in COPIES:
@@ -236,7 +238,8 @@ def _lines(node: Node, x: View, groups: Groups, axes: Sequence[int] | None) -> G
             pieces = node.pieces(line)
             there = None if pieces is None else node.into(pieces, x, axes)
             still = there is not None and any(step == 0 and n > 1 for step, n in there)
-            if there is None or (still and not _same_along(node, line)):
+            copied = node.name == "repeat" or _same_along(node, line)
+            if there is None or (still and not copied):
                 return None
             found[-1].append(there)
     return found

@@ -7,16 +7,18 @@ autocast to what rounding the weights and inputs to bfloat16 does.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from intently.checker.calling.subject import Subject
+from intently.checker.calling.trials import modules_of
 from intently.checker.examined import Examination
 from intently.checker.precision import HALF
 from intently.checker.properties.numbers import rounded, shortened
@@ -34,16 +36,17 @@ FAST = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder
 
 def kernels(subject: Subject, whole: Examination) -> Iterator[tuple[str, Subject]]:
     """The subject on other kernels of PyTorch, and what these are called."""
-    if subject.module is not None and any(isinstance(m, FAST) for m in subject.module.modules()):
-        yield "without the fast path of PyTorch", _within(subject, _without_fast_path)
+    if any(isinstance(m, FAST) for m in modules_of(subject.module)):
+        plain = partial(patch, "torch.backends.mha.get_fastpath_enabled", lambda: False)
+        yield "without the fast path of PyTorch", within(subject, plain)
     if whole.run is not None and any(x.name == "_safe_softmax" for x in whole.run.results):
         plain = partial(sdpa_kernel, [SDPBackend.MATH])
-        yield "with the math kernel of scaled_dot_product_attention", _within(subject, plain)
+        yield "with the math kernel of scaled_dot_product_attention", within(subject, plain)
     config = getattr(subject.module, "config", None)
     other = OTHER.get(getattr(config, "_attn_implementation", None) or "")
-    if subject.module is not None and other and getattr(subject.module, "_supports_sdpa", False):
-        within = partial(_with_implementation, subject.module, other)
-        yield f"with attn_implementation={other!r}", _within(subject, within)
+    if other and getattr(subject.module, "_supports_sdpa", False):
+        asked = partial(_with_implementation, subject.module, other)
+        yield f"with attn_implementation={other!r}", within(subject, asked)
 
 
 def autocast(trial: Trial) -> tuple[Subject, float] | None:
@@ -53,20 +56,17 @@ def autocast(trial: Trial) -> tuple[Subject, float] | None:
     """
     if trial.subject.rounded:
         return None
-    within = partial(torch.autocast, "cpu", dtype=torch.bfloat16)
-    try:
+    with suppress(Exception), torch.no_grad():  # code that is not copied, or needs float64
         subject = shortened(trial.subject, torch.float32)
-        with torch.no_grad():
-            plain = part(trial.read(subject.output()), trial.first)
-            off = part(trial.read(rounded(trial.subject, torch.bfloat16).output()), trial.first)
-    except Exception:  # code that cannot be copied, or runs in float64 only
-        return None
-    if not plain <= SAME:
-        return None
-    return replace(_within(subject, within), precision=HALF), max(LEAST, 8 * off)
+        short = rounded(trial.subject, torch.bfloat16)
+        plain, off = (part(trial.read(x.output()), trial.first) for x in (subject, short))
+        if plain <= SAME:
+            half = within(subject, partial(torch.autocast, "cpu", dtype=torch.bfloat16))
+            return replace(half, precision=HALF), max(LEAST, 8 * off)
+    return None
 
 
-def _within(subject: Subject, context: Callable[[], AbstractContextManager[Any]]) -> Subject:
+def within(subject: Subject, context: Callable[[], AbstractContextManager[Any]]) -> Subject:
     """The subject, each call within a context."""
     run = subject.call
 
@@ -78,20 +78,10 @@ def _within(subject: Subject, context: Callable[[], AbstractContextManager[Any]]
 
 
 @contextmanager
-def _without_fast_path() -> Iterator[None]:
-    known = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(known)
-
-
-@contextmanager
-def _with_implementation(module: nn.Module, name: str) -> Iterator[None]:
+def _with_implementation(module: Any, name: str) -> Iterator[None]:
     """Every configuration of a model of transformers asks for another attention function."""
     configs = {id(c): c for m in module.modules() if (c := getattr(m, "config", None))}.values()
-    known = [(c, c._attn_implementation) for c in configs if hasattr(c, "_attn_implementation")]
+    known = [(c, getattr(c, "_attn_implementation", None)) for c in configs]
     known = [(c, before) for c, before in known if before in OTHER]
     try:
         for config, _ in known:

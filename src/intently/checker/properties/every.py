@@ -46,6 +46,9 @@ def finite(trial: Trial) -> Outcome:
         return "the inputs hold NaN"
     if any(x.findings for x in trial.whole.attentions):
         return "the example gives NaN"
+    masks = [x.intent.allowed for x in trial.whole.attentions if x.intent is not None]
+    if not all(bool(x.any(-1).all()) for x in masks):
+        return Finding("nan-without-keys", "queries that no key is left for give NaN")
     for name, x in meant(subject, "attend", "ignore"):
         real = (x != 0) == (subject.meanings[name] == "attend")
         if not bool(real.any(-1).all()):
@@ -70,7 +73,8 @@ def deterministic(trial: Trial) -> Outcome:
         opening = first
     if (differ and steady) or part(opening, first) > 1e3 * same:
         said = "the second call of the same input gives another output: state is left behind"
-        return Finding("state-left", said)
+        meant_so = callable(getattr(subject.module, "reset", None))
+        return Finding("state-left", said, "hazard" if meant_so else "mistake")
     if differ and subject.module is not None and subject.module.training:
         return "two equal calls differ; the module is in training mode"
     if differ:

@@ -21,7 +21,7 @@ DRAWS = frozenset(f"aten::{x}" for x in ("rand", "rand_like", "uniform_", "randn
 def inputs_used(trial: Trial) -> Outcome:
     """Every input has an effect on the output."""
     subject = trial.subject
-    for name in subject.of("q", "k", "v", "x", "context"):
+    for name in subject.of("q", "k", "v", "x", "context", "ids"):
         x = subject.inputs[name]
         other = another(x)
         if x.is_floating_point():

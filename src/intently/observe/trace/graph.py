@@ -342,6 +342,11 @@ def _aligned(node: Node) -> Aligned:
     if name in WRITES:
         written = (0, first), (WRITES[name], given[WRITES[name]])
         return [(i, x, None) for i, x in written if isinstance(x, View) and len(x.size) == n]
+    if name == "repeat" and first:  # copies along axes of one entry
+        axes = [i - n + len(first.size) for i in range(n)]
+        copied = [j < 0 or first.size[j] == 1 for j in axes]
+        kept = [c or node.size[i] == first.size[j] for i, (j, c) in enumerate(zip(axes, copied))]
+        return [(0, first, [-1 if c else j for j, c in zip(axes, copied)])] if all(kept) else []
     if first and has_packed(node.func):
         return [(0, first, [*range(n - 1), -1])]
     return [(0, first, None)] if first and (name in ALONG or first.size == node.size) else []
