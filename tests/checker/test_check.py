@@ -77,10 +77,25 @@ MISTAKES: dict[str, dict[str, Callable[[Tensor], Tensor]]] = {
 }
 
 
-@pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_named(name: str) -> None:
+NAN: dict[str, dict[str, Callable[[Tensor], Tensor]]] = {
+    "causal-off-by-one": {"hide": lambda z: z.masked_fill(~lower(z, -1), -torch.inf)},
+    "mask-inverted": {"hide": lambda z: z.masked_fill(lower(z, 0), -torch.inf)},
+    "mask-after-softmax": {"hide": lambda z: z, "weigh": lambda z: hide(z.softmax(-1))},
+    "nan-with-keys": {"hide": lambda z: z - torch.inf * ~lower(z, 0)},
+}
+
+
+LATE: list[dict[str, Callable[[Tensor], Tensor]]] = [
+    {"hide": lambda z: z, "weigh": lambda z, n=number: z.softmax(-1) + n * ~lower(z, 0)}
+    for number in (-1e4, -1e9)
+]
+EACH = [*MISTAKES.items(), *NAN.items(), *(("mask-after-softmax", x) for x in LATE)]
+
+
+@pytest.mark.parametrize(("name", "steps"), EACH)
+def test_a_mistake_is_named(name: str, steps: dict[str, Callable[[Tensor], Tensor]]) -> None:
     torch.manual_seed(0)
-    report = check(Causal(**MISTAKES[name]), mask=LEFT_TO_RIGHT)
+    report = check(Causal(**steps), mask=LEFT_TO_RIGHT)
     assert [x.name for x in report.mistakes] == [name], str(report)
     assert name in CATALOGUE and not report.ok
 
@@ -99,29 +114,6 @@ def test_two_mistakes_are_named_together(names: tuple[str, str]) -> None:
     steps = {**MISTAKES[names[0]], **MISTAKES[names[1]]}
     report = check(Causal(**steps), mask=LEFT_TO_RIGHT)
     assert {x.name for x in report.mistakes} == set(names), str(report)
-
-
-NAN: dict[str, dict[str, Callable[[Tensor], Tensor]]] = {
-    "causal-off-by-one": {"hide": lambda z: z.masked_fill(~lower(z, -1), -torch.inf)},
-    "mask-inverted": {"hide": lambda z: z.masked_fill(lower(z, 0), -torch.inf)},
-    "mask-after-softmax": {"hide": lambda z: z, "weigh": lambda z: hide(z.softmax(-1))},
-    "nan-with-keys": {"hide": lambda z: z - torch.inf * ~lower(z, 0)},
-}
-
-
-@pytest.mark.parametrize("name", NAN)
-def test_a_mistake_is_named_where_it_gives_nan(name: str) -> None:
-    torch.manual_seed(0)
-    report = check(Causal(**NAN[name]), mask=LEFT_TO_RIGHT)
-    assert [x.name for x in report.mistakes] == [name], str(report)
-
-
-@pytest.mark.parametrize("number", [-1e4, -1e9])
-def test_a_low_number_after_the_softmax_is_a_late_mask(number: float) -> None:
-    torch.manual_seed(0)
-    late = {"hide": lambda z: z, "weigh": lambda z: z.softmax(-1) + number * ~lower(z, 0)}
-    report = check(Causal(**late), mask=LEFT_TO_RIGHT)
-    assert [x.name for x in report.mistakes] == ["mask-after-softmax"], str(report)
 
 
 def test_a_mask_of_two_rules_that_is_turned_round_as_a_whole() -> None:

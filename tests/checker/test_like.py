@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import Any
 
 import pytest
@@ -155,9 +156,7 @@ def test_both_matrices_are_those_of_the_two() -> None:
     found = check(mine, mask=it.causal(), like=reference).mistakes[0]
     assert found.example is not None
     right, wrong = (torch.tensor(x) for x in (found.example.expected, found.example.found))
-    assert torch.allclose(right.sum(-1), torch.ones(6)) and torch.allclose(
-        wrong.sum(-1), torch.ones(6)
-    )
+    assert all(torch.allclose(x.sum(-1), torch.ones(6)) for x in (right, wrong))
     seen = torch.ones(6, 6).tril().bool()
     z = [x.log().masked_fill(~seen, 0.0) for x in (right, wrong)]
     z = [(x - x[:, :1])[seen] for x in z]  # scores, up to a number a row
@@ -170,17 +169,7 @@ def test_both_matrices_are_those_of_the_two() -> None:
 )
 def test_another_softcap_or_sink_is_named(other: dict[str, Any], name: str) -> None:
     options: dict[str, Any] = {"softcap": 2.0, "sinks": torch.full((4,), 0.3)}
-
-    def attention(q: Tensor, k: Tensor, v: Tensor, **changed: Any) -> Tensor:
-        given = {**options, **changed}
-        return it.attention(q, k, v, softcap=given["softcap"], sinks=given["sinks"].to(q.dtype))
-
-    def mine(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return attention(q, k, v, **other)
-
-    def theirs(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return attention(q, k, v)
-
+    theirs, mine = (partial(it.attention, **x) for x in (options, {**options, **other}))
     assert [f.name for f in check(mine, like=theirs).mistakes] == [name]
     assert check(theirs, like=theirs).ok
 
@@ -200,9 +189,7 @@ def test_the_difference_comes_with_its_place() -> None:
 
 
 def test_what_both_do_is_no_mistake() -> None:
-    def unscaled(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return (q @ k.mT).softmax(-1) @ v
-
+    unscaled = partial(it.attention, scale=1.0)
     assert not check(unscaled).ok
     assert check(unscaled, like=unscaled).ok
 

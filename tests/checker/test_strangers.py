@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import intently as it
 from intently.checker import check
@@ -69,6 +70,28 @@ class Silent(Layer):
         return self.out(y.transpose(1, 2).flatten(2))
 
 
+class Chosen(Layer):
+    """Chooses kernels for itself, and lets a tenth of the gradient pass."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):
+            return super().forward(0.1 * x + 0.9 * x.detach())
+
+
+class Null(Layer):
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (3, 4, 8)).permute(2, 0, 3, 1, 4)
+        first = self.out.bias.view(4, 1, 8).expand(len(x), -1, -1, -1)
+        k, v, mask = (
+            torch.cat([first, k], 2),
+            torch.cat([first, v], 2),
+            F.pad(mask, (1, 0), value=1),
+        )
+        return self.out(
+            F.scaled_dot_product_attention(q, k, v, mask[:, None, None]).mT.flatten(1, 2).mT
+        )
+
+
 def remembering() -> Any:
     layer, seen = Layer(), []
 
@@ -80,8 +103,7 @@ def remembering() -> Any:
 
 
 def seeding(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    torch.manual_seed(0)
-    np.random.seed(0)
+    np.random.seed(torch.manual_seed(0).initial_seed())
     return F.scaled_dot_product_attention(q, k, v)
 
 
@@ -107,7 +129,7 @@ def test_a_stated_mask_of_other_lengths_is_refused() -> None:
         partial(nn.MultiheadAttention(32, 4, batch_first=True), need_weights=False),
         Layer().requires_grad_(False),
         Layer().bfloat16(),
-        *(Silent(channels=False), Silent(channels=True)),
+        *(Silent(channels=False), Silent(channels=True), Chosen()),
     ],
 )
 def test_what_is_odd_and_right_passes(subject: Any) -> None:
@@ -124,10 +146,8 @@ def test_what_is_odd_and_right_passes(subject: Any) -> None:
     ],
 )
 def test_what_a_function_does_to_its_output_is_a_mistake(change: Any) -> None:
-    def mine(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return change(F.scaled_dot_product_attention(q, k, v))
-
-    assert check(mine).ok is False, str(check(mine))
+    report = check(lambda q, k, v: change(F.scaled_dot_product_attention(q, k, v)))
+    assert report.ok is False, str(report)
 
 
 def test_nothing_of_the_callers_changes() -> None:
@@ -157,10 +177,8 @@ def test_inputs_changed_in_place_are_one_mistake() -> None:
 
 
 def test_outputs_that_are_all_nan() -> None:
-    def mine(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(q, k, v) * torch.nan
-
-    assert [f.name for f in check(mine).mistakes] == ["nan-with-keys"]
+    report = check(lambda q, k, v: F.scaled_dot_product_attention(q, k, v) * torch.nan)
+    assert [f.name for f in report.mistakes] == ["nan-with-keys"]
 
 
 def test_an_example_of_zeros_tells_nothing_wrong() -> None:
@@ -198,15 +216,29 @@ def test_what_cannot_be_examined_is_told(subject: Any, given: dict[str, Any], sa
 
 
 def test_a_causal_example_of_one_position() -> None:
-    def mine(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
-
-    one = {n: torch.randn(2, 4, 1, 8) for n in "qkv"}
+    mine = partial(F.scaled_dot_product_attention, is_causal=True)
+    one = {n: torch.randn(2, 4, 1, 8) for n in ("query", "key", "value")}
     assert not check(mine, inputs=one, mask=it.causal()).findings
 
 
 def test_a_window_that_short_examples_do_not_reach() -> None:
-    def mine(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return it.attention(q, k, v, mask=it.causal() & it.window(20, 0))
+    assert not check(partial(it.attention, mask=it.causal() & it.window(20, 0))).findings
 
-    assert not check(mine).findings
+
+def test_each_mask_is_for_the_attention_that_it_enters() -> None:
+    encoder, layer = (nn.MultiheadAttention(32, 4, batch_first=True) for _ in range(2))
+
+    def translate(src: Tensor, trg: Tensor, e_mask: Tensor, d_mask: Tensor) -> Tensor:
+        memory = encoder(src, src, src, key_padding_mask=~e_mask)[0]
+        y = layer(trg, trg, trg, attn_mask=~d_mask.repeat_interleave(4, 0))[0]
+        return layer(y, memory, memory, key_padding_mask=~e_mask)[0]
+
+    real = torch.arange(6) < torch.tensor([[6], [4]])
+    given = {n: torch.randn(2, 6, 32) for n in ("src", "trg")}
+    given |= {"e_mask": real, "d_mask": real.flip(0)[:, None] & torch.ones(6, 6).tril().bool()}
+    assert check(translate, inputs=given).ok, str(check(translate, inputs=given))
+
+
+def test_padding_is_counted_from_the_first_key_of_the_text() -> None:
+    given = {"x": torch.randn(2, 6, 32), "mask": torch.arange(6) < torch.tensor([[6], [4]])}
+    assert check(Null(), inputs=given, mask=it.padding([6, 4])).ok

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -58,11 +60,8 @@ def test_dropout_has_its_place(where: str, expected: list[str]) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_a_half_type_inside(dtype: torch.dtype) -> None:
-    def mine(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        w = (q @ k.mT * q.shape[-1] ** -0.5).to(dtype).softmax(-1)
-        return w.to(v.dtype) @ v
-
-    assert ("rounded" in names(check(mine))) is (dtype is torch.bfloat16)
+    report = check(lambda q, k, v: (q @ k.mT / 8**0.5).to(dtype).softmax(-1).to(v.dtype) @ v)
+    assert ("rounded" in names(report)) is (dtype is torch.bfloat16)
 
 
 class Positioned(nn.Module):
@@ -91,13 +90,9 @@ class Positioned(nn.Module):
 def test_padding_on_the_left(counted: bool) -> None:
     ids = torch.randint(3, 40, (2, 6), generator=torch.Generator().manual_seed(0))
     mask = torch.tensor([[1] * 6, [1] * 4 + [0] * 2])
-    inputs = {"input_ids": ids, "attention_mask": mask}
-    report = check(
-        Positioned(counted).eval(),
-        inputs=inputs,
-        arguments={"attention_mask": "attend"},
-        mask=it.causal(),
-    )
+    inputs, meant = {"input_ids": ids, "attention_mask": mask}, {"attention_mask": "attend"}
+    model = Positioned(counted).eval()
+    report = check(model, inputs=inputs, arguments=meant, mask=it.causal())
     assert report.ok, str(report)
     assert ("left-padding-positions" in names(report)) is not counted
 
@@ -118,12 +113,9 @@ def test_batch_and_sequence_exchanged(first: bool) -> None:
     assert ("batch-and-sequence-exchanged" in names(report)) is not first, str(report)
 
 
-@pytest.mark.parametrize("part", ["keys", "none"])
-def test_a_gradient_that_is_cut(part: str) -> None:
-    def mine(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(q, k.detach() if part == "keys" else k, v)
-
-    assert names(check(mine)) == (["gradient-cut"] if part == "keys" else [])
+@pytest.mark.parametrize(("read", "said"), [(Tensor.detach, ["gradient-cut"]), (Tensor.clone, [])])
+def test_a_gradient_that_is_cut(read: Any, said: list[str]) -> None:
+    assert names(check(lambda q, k, v: F.scaled_dot_product_attention(q, read(k), v))) == said
 
 
 class Block(nn.Module):

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 
 from torch import Tensor
 
+from intently.checker.calling.naming import named_role
 from intently.checker.calling.subject import Subject, raised
 from intently.checker.judging.intent import Unfit
 from intently.checker.judging.judged import Judged, judged
@@ -109,11 +110,13 @@ def examined(subject: Subject, meant: Intention) -> Examination:
         x.precision = subject.precision
     subject.sites = len(every)
     sides: list[Side] = [side_of(subject, x) for x in every]
+    masks = frozenset().union(*(x.masks for x in every)) & set(subject.of("mask"))
     out: list[Judged] = []
     unfit: Unfit | None = None
     for x, side in told("attention", list(zip(every, sides))):
         try:
-            one = judged(subject, x, side, meant.of(x.where, side, sides), meant.bias, meant.scale)
+            mask = meant.of(x.where, side, sides)
+            one = judged(subject, x, side, mask, meant.bias, meant.scale, masks)
         except Unfit as error:
             unfit = error
             unmeasured.append(f"{x.where}: the stated mask is of other lengths")
@@ -140,15 +143,17 @@ def _with_reader(subject: Subject, found: Sequence[Attention]) -> Subject:
 
     A decoder reads its own tokens, and an encoder's rows are attended to.
     """
-    if subject.of("context", "q") or not found:
+    others = subject.of("context")  # of names that tell something
+    if subject.of("q") or not found or any(map(named_role, others)):
         return subject
     for x in reversed(found):
         q, k = (x.inputs.get(n) or frozenset() for n in ("q", "k"))
         q, k = q & set(subject.contents), k & set(subject.contents)
         own = q - k
         if len(own) == 1 and k:
-            others = {n: "context" for n in subject.contents if n not in own}
-            return replace(subject, roles={**subject.roles, **others})
+            roles = {n: "context" for n in subject.contents if n not in own}
+            mine = {n: "x" for n in own if n in others}
+            return replace(subject, roles={**subject.roles, **roles, **mine})
     return subject
 
 

@@ -262,8 +262,7 @@ class TextModel(AllOrNothing):
         With a cache of `new_cache`, ids hold only the new steps. Raises `ArgumentError` for ids of
         a different shape and for more steps than the model has positions.
         """
-        x = self.states(ids, mask=mask, positions=positions, types=types, cache=cache)
-        return self.head(x)
+        return self.head(self.states(ids, mask=mask, positions=positions, types=types, cache=cache))
 
     def states(
         self, ids: Int[Tensor, "b t"], *, cache: DecoderCache | None = None, **given: Any
@@ -320,8 +319,7 @@ class TextToText(AllOrNothing):
         ``target`` starts with the start token; ``mask`` is the padding of the source,
         ``target_mask`` is combined with the causal mask of the target.
         """
-        states = self.encode(ids, mask=mask)
-        return self.decode(target, states, mask=target_mask, states_mask=mask)
+        return self.decode(target, self.encode(ids, mask=mask), mask=target_mask, states_mask=mask)
 
     def encode(
         self, ids: Int[Tensor, "b s"], *, mask: Mask | Tensor | None = None

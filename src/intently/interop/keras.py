@@ -97,14 +97,13 @@ THEIRS = """
 def _ours(tensors: dict[str, Tensor], config: dict[str, Any], source: str) -> MultiHeadAttention:
     """The counterpart of a `SelfAttention`, whose fused projection has our order of rows."""
     heads, width = config["n_heads"], config["d_embd"]
-    projections = Projections(
-        bias=config["in_proj_bias"], out_bias=config["out_proj_bias"], out_width=width
-    )
     return MultiHeadAttention(
         len(tensors["in_proj/kernel"]),
         heads,
         head_widths=(width // heads,) * 2,
-        projections=projections,
+        projections=Projections(
+            bias=config["in_proj_bias"], out_bias=config["out_proj_bias"], out_width=width
+        ),
     )
 
 

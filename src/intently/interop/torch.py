@@ -207,8 +207,7 @@ def _attention(theirs: nn.MultiheadAttention) -> MultiHeadAttention | KeyValueAt
         options["extra"] = [name for name, there in has.items() if there]
         return KeyValueAttention(theirs.embed_dim, theirs.num_heads, **options)
     if has["zero"]:
-        sinks = theirs.out_proj.weight.new_zeros(())
-        options["attention"] = AttentionOptions(sinks=sinks)
+        options["attention"] = AttentionOptions(sinks=theirs.out_proj.weight.new_zeros(()))
     return MultiHeadAttention(
         theirs.embed_dim, theirs.num_heads, context_width=theirs.kdim, **options
     )
@@ -283,8 +282,7 @@ def dump(ours: MultiHeadAttention | KeyValueAttention) -> nn.MultiheadAttention:
 def _plain(ours: MultiHeadAttention) -> bool:
     """Refuse options that PyTorch's layer cannot compute; return whether it needs add_zero_attn."""
     there = "nn.MultiheadAttention"
-    options = ("score", "mask", "bias", "positions", "softcap", "qk_norm", "scale")
-    check_plain(ours, options, there)
+    check_plain(ours, ("score", "mask", "bias", "positions", "softcap", "qk_norm", "scale"), there)
     sinks, width = ours.sinks, ours.width
     zeros = isinstance(sinks, Tensor) and bool((sinks == 0).all())
     logits = "zeros" if zeros else "other logits" if sinks is not None else None

@@ -246,8 +246,7 @@ def learns(name: str, parts: Mapping[str, Tensor]) -> bool:
         expected = f"all or none of {', '.join(parts)} frozen"
         cause = "they become one tensor, which learns or does not"
         fix = "freeze, or let learn, all of them there and load again"
-        got = f"{', '.join(frozen)} frozen alone"
-        raise build(ArgumentError, name, expected, got, cause, fix)
+        raise build(ArgumentError, name, expected, f"{', '.join(frozen)} frozen alone", cause, fix)
     return not frozen
 
 

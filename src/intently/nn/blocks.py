@@ -228,8 +228,7 @@ def _attention(
         return MultiHeadAttention(width, heads)
     check_kind(heads, MultiHeadAttention, name, "a number of heads, or a MultiHeadAttention")
     sizes = heads.width, len(heads.out_weight)
-    own = context_width in (None, heads.context_width)
-    if sizes != (width, width) or not own:
+    if sizes != (width, width) or context_width not in (None, heads.context_width):
         other = "" if heads.context_width == heads.width else f", context {heads.context_width}"
         raise build(
             ArgumentError,

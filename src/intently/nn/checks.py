@@ -11,6 +11,7 @@ from torch import Tensor
 from intently.core.kernels.operands import in_autocast
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.arrays import check_floats
+from intently.foundation.checks import check_kind
 from intently.foundation.field_names import check_names_of
 from intently.nn.caches.key_value import AsBefore, FixedCache, KeyValueCache
 from intently.nn.caches.window import WindowCache
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from intently.nn.projected_attention import Projected
 
 Cache = KeyValueCache | WindowCache | FixedCache
-CACHES = (KeyValueCache, WindowCache, FixedCache)
+CACHES = (KeyValueCache, WindowCache, FixedCache, type(None))
 
 
 def check_steps(x: Tensor, name: str, weight: Tensor) -> None:
@@ -52,9 +53,7 @@ def check_tokens(layer: Projected, x: Tensor, weight: Tensor) -> None:
 
 def check_call(layer: Projected, x: Tensor, context: Tensor | None, cache: Cache | None) -> None:
     """Raise unless a layer can attend to x (b, t, c), or a context (b, s, k), with this cache."""
-    if cache is not None and not isinstance(cache, CACHES):
-        wanted = "a KeyValueCache, WindowCache or FixedCache"
-        raise build(KindError, "cache", wanted, type(cache).__name__)
+    check_kind(cache, CACHES, "cache", "a KeyValueCache, WindowCache or FixedCache")
     weight = layer.qkv_weight if layer.fused else layer.q_weight
     check_tokens(layer, x, weight)
     if context is not None:

@@ -82,9 +82,8 @@ class Projected(AllOrNothing):
         ):
             check_kind(given, kind, name, f"intently.nn.{kind.__name__}(…)")
         self.width = whole_number(width, "width", 1)
-        self.context_width = width
-        if context_width is not None:
-            self.context_width = whole_number(context_width, "context_width", 1)
+        own = context_width is None
+        self.context_width = width if own else whole_number(context_width, "context_width", 1)
         (self.heads, self.kv_heads), (self.d, self.e) = heads, head_widths
         self.dropout, self.projections = probability(dropout, "dropout"), projections
         h, g = heads
@@ -138,11 +137,8 @@ class Projected(AllOrNothing):
 
     def reset_parameters(self) -> None:
         """Draw new weights, Xavier uniform (Glorot & Bengio 2010) for each map; biases are 0."""
-        if self.fused:
-            maps = self.qkv_weight.split(self._split)
-        else:
-            maps = (self.q_weight, self.k_weight, self.v_weight)
-        for weight in maps:
+        joint = self.qkv_weight.split(self._split) if self.fused else ()
+        for weight in joint or (self.q_weight, self.k_weight, self.v_weight):
             nn.init.xavier_uniform_(weight)
         for name, p in self.named_parameters(recurse=False):
             if name.endswith("bias"):

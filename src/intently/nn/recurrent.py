@@ -88,8 +88,7 @@ class RecurrentAttention(AllOrNothing):
         self._check(states, "states", "s", self.context_width)
         if lengths is not None:
             lengths = row_lengths(lengths, states)
-        keys = states if self.key is None else self.key(states)
-        return Remembered(keys, states, lengths)
+        return Remembered(states if self.key is None else self.key(states), states, lengths)
 
     def forward(self, query: Float[Tensor, "b t c"], memory: Remembered) -> Float[Tensor, "b t k"]:
         """Return the contexts (b, t, k) of the decoder's states ``query`` (b, t, c)."""
@@ -173,8 +172,7 @@ class AdditiveAttention(RecurrentAttention):
         )
         """
         n, found = read_layer(query, key, energy)
-        block = cls(n["c"], n["k"], n["a"], bias=found["key.bias"] is not None)
-        return filled(block, found)
+        return filled(cls(n["c"], n["k"], n["a"], bias=found["key.bias"] is not None), found)
 
 
 def read_layer(
@@ -255,19 +253,18 @@ class LuongAttention(RecurrentAttention):
         >>> LuongAttention.from_weights("general", torch.ones(16, 24)).context_width
         24
         """
+        if score not in ("general", "concat"):
+            cause = "it has no weights: write LuongAttention(c, c)" if score == "dot" else None
+            raise build(ArgumentError, "score", '"general" or "concat"', repr(score), cause)
+        needed, none = 'a weight, for the score "concat"', 'None: it is for the score "concat"'
+        for name, given in (("query", query), ("energy", energy)):
+            if (given is None) == (score == "concat"):
+                expected, got = (needed, "None") if given is None else (none, "a weight")
+                raise build(ArgumentError, name, expected, got)
         if score == "concat":
-            for name, given in (("query", query), ("energy", energy)):
-                if given is None:
-                    raise build(ArgumentError, name, 'a weight, for the score "concat"', "None")
             n, found = read_layer(query, key, energy)
             bias = found["key.bias"] is not None
             return filled(cls(n["c"], n["k"], score, hidden=n["a"], bias=bias), found)
-        if score != "general":
-            cause = "it has no weights: write LuongAttention(c, c)" if score == "dot" else None
-            raise build(ArgumentError, "score", '"general" or "concat"', repr(score), cause)
-        for name, given in (("query", query), ("energy", energy)):
-            if given is not None:
-                raise build(ArgumentError, name, 'None: it is for the score "concat"', "a weight")
         weight = reading.read_map(key, "key").weight
         c, k = weight.shape
         return filled(cls(c, k, score), {"key.weight": weight})
@@ -315,8 +312,7 @@ class AttentionalVector(AllOrNothing):
             raise reading.misfit("join", "shape (c, k + c)", weight)
         if layout == "query context":
             weight = weight.roll(k, 1)
-        layer = cls(c, k, bias=bias is not None)
-        return filled(layer, tensors({"join": Map(weight, bias)}))
+        return filled(cls(c, k, bias=bias is not None), tensors({"join": Map(weight, bias)}))
 
     def forward(
         self, context: Float[Tensor, "b t k"], query: Float[Tensor, "b t c"]

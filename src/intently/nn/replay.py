@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,8 @@ from intently.core.positions import Rotary
 from intently.foundation.values import Value
 from intently.nn.caches.masks import standing
 from intently.nn.projected_attention import Projected, by_length
+
+T = TypeVar("T")
 
 
 def attended(
@@ -38,20 +41,22 @@ def attended(
     names: dict[nn.Module, list[str]] = {}
     for name, block in blocks:
         names.setdefault(block, []).append(name)
-    found: dict[str, Attention] = {}
+    return {names[block].pop(0): matrix for block, matrix in asked(names, run)[1]}
+
+
+def asked(
+    blocks: Iterable[nn.Module], run: Callable[[], T]
+) -> tuple[T, list[tuple[nn.Module, Attention]]]:
+    """Return what ``run`` returns, and the lazy matrix of each call of one of the ``blocks``."""
+    found: list[tuple[nn.Module, Attention]] = []
 
     def ask(block: Any, given: tuple[Any, ...], options: dict[str, Any]) -> None:
-        found[names[block].pop(0)] = block.attend(*given, **options)
+        found.append((block, block.attend(*given, **options)))
 
-    handles = []
-    try:
-        for block in names:
-            handles.append(block.register_forward_pre_hook(ask, with_kwargs=True))
-        run()
-    finally:
-        for handle in handles:
-            handle.remove()
-    return found
+    with ExitStack() as stack:
+        for block in blocks:
+            stack.enter_context(block.register_forward_pre_hook(ask, with_kwargs=True))
+        return run(), found
 
 
 def attention_blocks(**stacks: Any) -> list[tuple[str, nn.Module]]:
@@ -90,12 +95,12 @@ class Replay:
         """Return the current attention settings of ``block``."""
         positions = block.attention.positions
         return cls(
-            _copied(block.mask),
-            None if block.bias is None else as_bias(_copied(block.bias)),
+            snapshot(block.mask),
+            None if block.bias is None else as_bias(snapshot(block.bias)),
             positions if positions is not None and by_length(positions) else None,
             {
-                "score": _copied(block.score),
-                "sinks": _copied(block.sinks),
+                "score": snapshot(block.score),
+                "sinks": snapshot(block.sinks),
                 "scale": block.attention.scale,
                 "softcap": block.attention.softcap,
             },
@@ -136,7 +141,8 @@ class Replay:
         return attend(q[None], k[None], mask=mask, bias=self.bias, **self.settings)[0]
 
 
-def _copied(value: Any) -> Any:
+def snapshot(value: Any) -> Any:
+    """Return a copy of a setting as it is now: of a tensor, of a value's tensors, or of None."""
     if isinstance(value, nn.Module):
         value = value()
     if isinstance(value, Tensor):

@@ -136,8 +136,7 @@ def translated(
     produced = translator.target_tokenizer.tokens(made.hypothesis.ids)
     end = ["</s>"] * made.hypothesis.ended  # an output cut at its limit has none
     seen.tokens = source, ["<s>", *produced, *end] if beam == 1 else []  # each beam has its own
-    lines = [visible(made.text, OUTPUT), *made.notes, ""]
-    return Watched(seen, lines, guided=translator.guided)
+    return Watched(seen, [visible(made.text, OUTPUT), *made.notes, ""], guided=translator.guided)
 
 
 def _read_by_ours(folder: Path, text: str, layers: list[str] | None) -> Watched:

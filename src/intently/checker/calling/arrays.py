@@ -327,16 +327,12 @@ def _through(original: Callable[..., Any]) -> Callable[..., Any]:
     """np.array and the like, which let Arrays through, also inside lists."""
 
     def made(x: Any, dtype: Any = None, *args: Any, **named: Any) -> Any:
-        if not _holds(x):
+        if not any(type(part) is _Array for part in tree.tree_leaves(x)):
             return original(x, dtype, *args, **named)
         y = x if type(x) is _Array else np.stack([made(part) for part in x])
         return y.astype(dtype or y.dtype) if dtype or original.__name__ == "array" else y
 
     return made
-
-
-def _holds(x: Any) -> bool:
-    return type(x) is _Array or (type(x) in (list, tuple) and any(map(_holds, x)))
 
 
 def _buffer(original: Callable[..., Any]) -> Callable[..., Any]:

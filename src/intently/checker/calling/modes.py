@@ -20,7 +20,15 @@ HALF = frozenset((torch.float16, torch.bfloat16))
 SHORT = HALF | {torch.float32}
 
 
-class Exact(TorchDispatchMode):
+class Eager(TorchDispatchMode):
+    """A mode that never meets compiled code, and need not import the compiler (a second)."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
+class Exact(Eager):
     """Makes float64 of shorter floats; ``used`` says whether there was anything to widen.
 
     So a norm in float32, a table of cosines or a module in a closure blurs nothing.
@@ -48,7 +56,7 @@ class Exact(TorchDispatchMode):
         return func(*args, **kwargs)
 
 
-class Straight(TorchDispatchMode):
+class Straight(Eager):
     """Lets gradients pass the zeros of a ReLU: they tell what numbers are made of."""
 
     def __torch_dispatch__(

@@ -63,27 +63,29 @@ DOCUMENTED: dict[str, str] = {"torch.nn.": "ignore", "transformers.": "attend"}
 def roles_of(given: Mapping[str, Any], meanings: Mapping[str, str]) -> dict[str, Role]:
     """The role of each input: by what is said of it, its kind, its name, and those beside it."""
     roles: dict[str, Role] = {n: _role(n, x, meanings.get(n)) for n, x in given.items()}
-    settings = [n for n, r in roles.items() if r == "setting" and isinstance(given[n], Tensor)]
+    settings = (n for n, r in roles.items() if r == "setting" and isinstance(given[n], Tensor))
     free = [n for n in settings if given[n].is_floating_point()]
     if not any(r in ("q", "x", "ids") for r in roles.values()) and len(free) in (1, 2, 3):
         alike = len({given[n].ndim for n in free}) == 1
         three: tuple[Role, ...] = ("q", "k", "v") if alike else ("x",)
         plain: tuple[tuple[Role, ...], ...] = (("x",), ("x", "context"), three)
-        first_is_read = len(free) == 2 and [any(w in n.lower() for w in OTHERS) for n in free] == [
-            True,
-            False,
-        ]
+        first_is_read = [_beside(n) for n in free] == [True, False]
         roles.update(zip(free[::-1] if first_is_read else free, plain[len(free) - 1]))
-    mine = [given[n] for n, r in roles.items() if r in ("x", "ids")]
+    own = [n for n, r in roles.items() if r in ("x", "ids")]
+    mine = [given[n] for n in own]
     flat = all(x.ndim == 2 and x.is_floating_point() for x in mine)  # a state beside a text
     for n in free if mine else ():
-        told = any(w in n.lower() for w in OTHERS) or (flat and len(given[n]) == len(mine[0]))
+        told = _beside(n) or (flat and len(given[n]) == len(mine[0]))
         if roles[n] == "setting" and given[n].ndim > 2 and told:
             roles[n] = "context"
-    own = [n for n, r in roles.items() if r in ("x", "ids")]
     if reader := next((n for n in READ_BY if n in own), None):
         roles |= {n: "context" for n in own if n != reader}
     return roles
+
+
+def _beside(name: str) -> bool:
+    """Whether a name tells that an input is attended to beside a main one."""
+    return any(word in name.lower() for word in OTHERS)
 
 
 def _role(name: str, x: Any, meaning: str | None) -> Role:
@@ -190,8 +192,7 @@ def with_meanings(subject: Subject, given: Any) -> Subject:
 
 def _meaning(subject: Subject, name: str, x: Tensor, given: Any) -> tuple[str | None, str]:
     if x.is_floating_point() and not bool(((x == 0) | (x == 1)).all()):
-        low = x[x < 0]
-        if bool((x <= 0).all()) and bool((low <= -1e3).all()) and len(low):
+        if bool(((x == 0) | (x <= -1e3)).all()):
             return "add", "told by its values"
         return "bias" if x.ndim >= 2 else None, "told by its values"
     if x.ndim == 1 and is_whole(x):
@@ -211,17 +212,13 @@ def _by_trial(subject: Subject, name: str, mask: Tensor) -> str | None:
     names = subject.of("context", "k") or subject.of("x", "ids")
     if bool(true.all()) or not bool(true.any()) or not names:
         return None
-    first = subject.output()
+    first, turned = subject.output(), {name: (mask == 0).to(mask.dtype)}
     told = not subject.of("context") or any(w in name for w in OTHERS)
-    if (
-        told
-        and mask.ndim == 2
-        and torch.equal(subject.output(**{name: (mask == 0).to(mask.dtype)}), first)
-    ):
-        start, end = true[:, 0], true[:, -1]  # what has no effect tells by where it ends
-        side = start if not bool((start != start[0]).any()) else end
-        alike = not bool((side != side[0]).any())
-        return ("attend" if bool(side[0]) else "ignore") if alike else None
+    if told and mask.ndim == 2 and torch.equal(subject.output(**turned), first):
+        for side in (true[:, 0], true[:, -1]):  # what has no effect tells by where it ends
+            if bool((side == side[0]).all()):
+                return "attend" if bool(side[0]) else "ignore"
+        return None
     if first.ndim < 3:
         return None
     depends = _dependence(subject, [names[0], *subject.of("v")], first)

@@ -81,8 +81,9 @@ class Program:
 
         errors: list[Exception] = []
         for concrete, wide in product((False, True), (True, False)):
-            floats = [isinstance(x, Tensor) and x.is_floating_point() for x in leaves]
-            seen = floats if concrete else [isinstance(x, Tensor) for x in leaves]
+            seen = [
+                isinstance(x, Tensor) and (x.is_floating_point() or not concrete) for x in leaves
+            ]
             key = (tree, concrete, *map(_described, leaves, seen))
             if key in self.traced:
                 return self.traced[key]

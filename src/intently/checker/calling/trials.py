@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import islice
+from itertools import islice, product
 from typing import Any
 
 import torch
@@ -182,12 +182,11 @@ def vars_of(config: Any) -> Mapping[str, Any]:
 
 def numbers_named(subject: Any, *names: str) -> Iterator[int]:
     """The whole numbers of some names, or the first of several, in its configurations."""
-    for config in configurations(subject):
-        for name in names:
-            x = config.get(name) if isinstance(config, Mapping) else getattr(config, name, None)
-            first = x[0] if isinstance(x, (list, tuple)) and x else x
-            if type(first) is int and first > 0:
-                yield first
+    for config, name in product(configurations(subject), names):
+        x = config.get(name) if isinstance(config, Mapping) else getattr(config, name, None)
+        first = x[0] if isinstance(x, (list, tuple)) and x else x
+        if type(first) is int and first > 0:
+            yield first
 
 
 def stated(subject: Any, *parts: str) -> dict[str, float]:

@@ -44,12 +44,12 @@ def against(report: Report, mine: Examination, like: Any, meant: Intention) -> R
             apart = f"is {tuple(one.shape)}, the reference's {tuple(two.shape)}"
         said = f"the output {apart}" + (f" ({said})" if said else "")
         first = _first_module(mine, theirs, same)
-        held = replace(held, said=f"{said}{f'; first in {first}' if first else ''}")
+        held = replace(held, said=f"{said}; first in {first}" if first else said)
         known = {f.name for f in found if f.kind == "mistake"}
         named = parted(mine, theirs, same) or _constant_apart(trial, two, same)
         named = [f for f in named if f.name not in known]
-        found = [f for f in found if f.name not in {x.name for x in named}] + named
-        found = with_matrices(found, mine, theirs)
+        kept = [f for f in found if f.name not in {x.name for x in named}]
+        found = with_matrices([*kept, *named], mine, theirs)
         if not any(f.kind == "mistake" for f in found):
             found.append(Finding("differs-from-reference", said, where=first))
     computed = (f"the reference computes: {x.said}" for x in theirs.attentions)

@@ -172,7 +172,7 @@ def _transposed(whole: Examination, name: str) -> bool | None:
     biases = 0.0, held.get(other.removesuffix("weight") + "bias", 0.0)
     for node, y in run.results.items():
         fixed = (v for _, v in node.views if not v.node.data)
-        if node.name in ("mm", "addmm") and {name, other} & {*map(run.name_of, fixed)}:
+        if node.name in ("mm", "addmm", "bmm") and {name, other} & {*map(run.name_of, fixed)}:
             x = run.tensor(node.args[node.name == "addmm"])
             for turned, used in ((True, w), (False, w.mT)):
                 fits = (x.shape[-1], y.shape[-1]) == used.shape

@@ -79,17 +79,20 @@ def judged(
     mask: Mask | None,
     stated_bias: Bias | Tensor | None,
     scale: float | None,
+    entered: frozenset[str] = frozenset(),
 ) -> Judged:
     """Name what differs from softmax(q·k / √d) v over keys, under the intended mask."""
     b, h, t, s = a.weights.shape
     sizes = (b, h, t, s)
+    own = a.masks & entered  # what enters the scores of others is not for it
     arguments = {
         n: (subject.inputs.get(n), m)
         for n, m in subject.meanings.items()
         if side in about(subject, n) and _fits(subject.inputs.get(n), m, s)
+        if n in own or not own or n not in entered
     }
-    if a.k is not None and a.inputs.get("k") == frozenset():  # of parameters: no mask hides them
-        mask, arguments = None, {}
+    if a.k is not None and a.k.sources and not a.inputs["k"] and a.inputs["q"]:
+        mask, arguments = None, {}  # keys are parameters, which no mask hides
     if a.divided:
         why = "its weights are exponentials, and what their sums divide was not followed"
         return Judged(a, (_read(a),), (), None, side, why)
@@ -107,26 +110,20 @@ def judged(
     says = [_read(a)]
     intent: Intent | None = None
     in_blocks = b not in (1, subject.batch) and not subject.begins_with(t, b)
-    if in_blocks and mask is not None and a.placed is not None:
-        text = replace(
-            a, weights=a.placed, soft=None, scores=None, filled=None, blank=None, added=None
-        )
-        try:
-            intent = _intent(subject, text, side, mask, arguments, _sizes(a.placed))
-        except Unfit:  # it may be stated for the blocks
-            text, intent = a, _intent(subject, a, side, mask, arguments, sizes)
-        masks = mask_findings(text, intent)
+    if in_blocks and mask is not None:
+        text = a if a.placed is None else _over(a, a.placed)
+        for x in (text, a):  # the mask may be stated for the blocks
+            with suppress(Unfit):
+                given = {} if x is a else arguments
+                intent, text = _intent(subject, x, side, mask, given, _sizes(x.weights)), x
+                break
+        masks = [] if intent is None else mask_findings(text, intent)
         wrong = ", ".join(x.name for x in masks if x.kind == "mistake")
-        says.append(f"mask: {intent.written()}{f', but {wrong}' if wrong else ''}")
-        found += masks
-    elif in_blocks and mask is not None:
-        with suppress(Unfit):  # it may be stated for the blocks
-            intent = _intent(subject, a, side, mask, {}, sizes)
-        masks = [] if intent is None else mask_findings(a, intent)
-        wrong = any(f.kind == "mistake" for f in masks)
-        if intent is None or (wrong and subject.sites > 1):
+        if intent is None or (wrong and text is a and subject.sites > 1):
             why = "it attends in blocks, whose places were not compared with the stated mask"
-        found += [] if why else masks
+        else:
+            says.append(f"mask: {intent.written()}{f', but {wrong}' if wrong else ''}")
+            found += masks
     if not layout and not in_blocks and a.weights.shape == a.seen.shape:
         intent = _intent(subject, a, side, mask, arguments, sizes)
         bias = None if stated_bias is None else dense_bias(stated_bias, sizes)
@@ -140,8 +137,8 @@ def judged(
             masks = mask_findings(a, intent, late=late, cross=side == "cross")
             text = _of_text(a) if any(f.kind == "mistake" for f in masks) else a
             if text is not a:
-                own = _intent(subject, text, side, mask, arguments, _sizes(text.weights))
-                again = mask_findings(text, own, late=late, cross=side == "cross")
+                real = _intent(subject, text, side, mask, arguments, _sizes(text.weights))
+                again = mask_findings(text, real, late=late, cross=side == "cross")
                 masks = masks if any(f.kind == "mistake" for f in again) else again
             found += [f for f in masks if f not in found]
         found += _nan(a, intent, found)
@@ -159,14 +156,16 @@ def judged(
     return Judged(a, tuple(says), shown, intent, side, why)
 
 
+def _over(a: Attention, weights: Tensor) -> Attention:
+    """The same with weights over other keys, of which no more is known."""
+    return replace(a, weights=weights, soft=None, scores=None, filled=None, blank=None, added=None)
+
+
 def _of_text(a: Attention) -> Attention:
     """The same over the keys that are made of an input, where learned ones stand before them."""
     at = None if a.k is None or a.k.at is None or not a.k.learned else a.k.at[0, 0]
-    if at is None or len(at) > MANY or not 0 < (n := int((at >= 0).int().argmax())):
-        return a
-    return replace(
-        a, weights=a.weights[..., n:], soft=None, scores=None, filled=None, blank=None, added=None
-    )
+    n = 0 if at is None or len(at) > MANY else int((at >= 0).int().argmax())
+    return _over(a, a.weights[..., n:]) if n else a
 
 
 def _fits(x: Any, meaning: str, s: int) -> bool:

@@ -26,7 +26,9 @@ def mask_findings(
         return []  # features may be zero
     if not bool(seen.any()):  # nothing comes out, whatever goes in
         return []
-    if intent.open and t == s and a.kind != "edges" and bool((blind & seen.any(-2)).any()):  # else it is padding
+    if (
+        intent.open and t == s and a.kind != "edges" and bool((blind & seen.any(-2)).any())
+    ):  # else it is padding
         b, h, i = (blind & seen.any(-2)).nonzero()[0].tolist()
         said = f"query {i} attends to no key at all; what has weight is beside the keys, as padding"
         return [Finding("mask-inverted", f"{said} (batch row {b}, head {h})", where=where)]

@@ -133,7 +133,11 @@ def _one_projection(a: Attention) -> Iterator[Finding]:
     """Values made of projected keys; queries, keys and values of one projection."""
     some = [x for _, x in _operands(a)]
     weights, reads = {(y.name, y.part) for x in some for y in x.sources}, [x.reads for x in some]
-    if len(some) == 3 and [x.node for x in some[1].sources] == [x.reads for x in a.v.sources] != []:
+    made = [x.node for x in some[1].sources] if len(some) == 3 else []
+    wide = [
+        x.entry is None or x.entry.shape[-1] == x.reads.size[-1] for x in a.v.sources if x.reads
+    ]
+    if made and made == [x.reads for x in a.v.sources] and all(wide):  # not of a part of keys
         said = "values are projected from the projected keys, not from what the keys are made of"
         yield Finding("values-are-keys", said, where=a.where)
     if len(some) < 3 or len(weights) > 1 or not a.v.name or a.kind != "dot" or not all(reads):

@@ -37,11 +37,12 @@ def whole_findings(a: Attention) -> list[Finding]:
 
 def repeated(a: Attention, every: Sequence[Attention]) -> list[Finding]:
     """That all attentions of a line of code weigh alike, where there are several."""
-    w, others = a.weights, [x.weights for x in every if x.line == a.line and x is not a]
+    w, others = a.weights, [x for x in every if x.line == a.line and x is not a]
+    alike = all(x.signature == a.signature and w.shape == x.weights.shape for x in others)
     even = float((w - w.mean(-1, keepdim=True)).abs().max()) < CLOSE
-    if not others or even or any(x.shape != w.shape for x in others):
+    if not others or even or not alike:
         return []
-    if max(float((x - w).abs().max()) for x in others) > SAME:
+    if not max(float((x.weights - w).abs().max()) for x in others) <= SAME:
         return []
     said = f"its weights are those of all {len(others) + 1} attentions that this line makes"
     return [Finding("attention-repeated", said, where=a.where)]

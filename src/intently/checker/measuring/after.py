@@ -11,7 +11,7 @@ from torch import Tensor
 from intently.checker.measuring.flow import LAYERS, NONE, NORMS, some, whole
 from intently.checker.measuring.run import Older, Run
 from intently.checker.measuring.scores import gradient, value_of
-from intently.observe.trace.graph import CONVOLUTIONS, Node, View
+from intently.observe.trace.graph import CONVOLUTIONS, PRODUCTS, Node, View
 
 Place = tuple[int, ...]
 """The row of the batch, head, query and number of an entry of the output; -1 for several."""
@@ -150,8 +150,10 @@ def _along(
     if found.mixed:
         return changes, orders
     if found.follows is not None:  # the axis that the layer sums over
-        second = found.follows.name in (*CONVOLUTIONS, "native_batch_norm", "native_group_norm")
-        channels.add(1 if second and y.ndim > 2 else y.ndim - 1)
+        name, n = found.follows.name, y.ndim
+        second = name in (*CONVOLUTIONS, "native_batch_norm", "native_group_norm") and n > 2
+        right = name in PRODUCTS and PRODUCTS[name] not in dict(found.follows.sources) and n > 1
+        channels.add(1 if second else n - 2 if right else n - 1)
     along = set[str]().union(*(x for i, x in enumerate(changes) if i not in channels))
     found.merged = any("t" in changes[i] for i in channels) and not along.isdisjoint("ht")
     found.row_axes = tuple(i for i, x in enumerate(changes) if "t" in x)

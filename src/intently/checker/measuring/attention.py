@@ -39,6 +39,7 @@ AXES: dict[str, tuple[int, ...]] = {
     "batch": (-4,),
     "queries and keys": (-2, -1),
     "heads and keys": (-3, -1),
+    "heads, queries and keys": (-3, -2, -1),
     "batch and queries": (-4, -2),
     "batch and heads": (-4, -3),
 }
@@ -79,6 +80,8 @@ class Attention:
     after: Outcome | None = None
     inputs: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """The names of the inputs that q, k, v and the weights are made of."""
+    masks: frozenset[str] = frozenset()
+    """The names of the inputs that enter its scores beside q·k."""
     why: str = ""
     filled: tuple[Tensor, float] | None = None
     """Keys (b, h, t, s) whose scores are a number, whatever they hold, and that number."""
@@ -355,7 +358,7 @@ def _measured(
     weights = fit(site.weights).detach()
     edges = site.contraction.rows is not None
     axis = _axis(weights)
-    if axis != "heads and keys" and not (seen.turned or edges or site.normal is None):
+    if not axis.startswith("heads") and not (seen.turned or edges or site.normal is None):
         axis = "keys"
     found = Attention(
         seen.module, seen.line, weights, fit(site.output), values, site, seen.module, axis
@@ -382,6 +385,7 @@ def _measured(
     found.lost = bool(run.returned) and site.node not in run.reached
     found.places = fit(site.places())
     found.after = outcome(run, site.node, found.output, found.places, made)
+    found.masks = frozenset(run.input_names.get(memory(run.results[x]), "") for x in path.given)
     name = lambda views: frozenset(  # noqa: E731
         n for node in inputs_of(run, views) if (n := run.input_names.get(memory(run.results[node])))
     )
@@ -389,7 +393,8 @@ def _measured(
     for what, x in (("q", found.q), ("k", found.k)):
         if x is not None:
             found.inputs[what] = name([s.node.view for s in x.sources])
-    if found.axis == "queries" and found.inputs.get("q") == frozenset():  # of parameters
+    mixed = found.after is not None and found.after.mixed  # read by other queries
+    if found.axis == "queries" and found.inputs.get("q") == frozenset() and mixed:
         found.kind, found.soft = "features", None
     names = [x.name for x in (found.q, found.k, found.v) if x is not None]
     found.where = seen.module or _common(", ".join(names).split(", "))

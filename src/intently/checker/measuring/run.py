@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
+from inspect import unwrap
 from typing import Any
 from unittest.mock import patch
 
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from intently.checker.calling.modes import Eager
 from intently.checker.calling.subject import less_precise
 from intently.core import kernels
 from intently.observe.trace.follow import Trace
@@ -45,8 +47,10 @@ class Seen:
     """What made its weights a whole along another axis than the one that is summed."""
 
 
-class Run(Trace):
+class Run(Eager, Trace):
     """Follows a call; ``data`` are its inputs, ``parameters`` the names of what it holds."""
+
+    __torch_dispatch__ = unwrap(Trace.__torch_dispatch__)
 
     def __init__(
         self, data: Iterable[Tensor], parameters: Mapping[int, str], names: Mapping[nn.Module, str]

@@ -60,6 +60,8 @@ class Walked:
     more: int = 0
     network: bool = False
     learned: tuple[str, ...] = ()
+    given: tuple[Node, ...] = ()
+    """The inputs that enter the scores beside products."""
     dropped: int = 0
     """How many multiplications with random numbers stand between the softmax and the values."""
     dropped_before: bool = False
@@ -114,7 +116,7 @@ def walked(run: Run, site: Site) -> Walked:
     view, groups = _unshifted(view, groups)
     scores = _laid(run.tensor(view), groups)
     scores = scores * log(2) if of_two else scores
-    products, network, names = _made_of(run, view, asks=scores.shape[-2] > 1)
+    products, network, names, given = _made_of(run, view, asks=scores.shape[-2] > 1)
     made: list[Product] = []
     for node in list(products):
         there = _carried(view, groups, node)
@@ -127,7 +129,7 @@ def walked(run: Run, site: Site) -> Walked:
     late = _drops(site.contraction.views[site.side], {site.normal.node})
     early = _drops(view, {x.node for x in made}) if made else 0
     more = len(products) - len(made)
-    return Walked(scores, made, more, network, names, late, early > 0, whole)
+    return Walked(scores, made, more, network, names, given, late, early > 0, whole)
 
 
 def _drops(view: View, until: set[Node]) -> int:
@@ -262,10 +264,12 @@ def _leads(view: View, to: Node) -> bool:
     return False
 
 
-def _made_of(run: Run, view: View, *, asks: bool) -> tuple[list[Node], bool, tuple[str, ...]]:
-    """The products that scores are made of, whether a layer makes them, and parameters met."""
+def _made_of(
+    run: Run, view: View, *, asks: bool
+) -> tuple[list[Node], bool, tuple[str, ...], tuple[Node, ...]]:
+    """The products that scores are made of, whether a layer makes them, parameters and inputs."""
     left, seen = [view], set[Node]()
-    products: list[Node] = []
+    products, given = list[Node](), list[Node]()
     network, names = False, dict[str, None]()
     while left and len(seen) < 4 * FAR:
         node = left.pop().settled().node
@@ -285,6 +289,7 @@ def _made_of(run: Run, view: View, *, asks: bool) -> tuple[list[Node], bool, tup
         if node.name in PRODUCTS or node.name.endswith("convolution"):
             network |= any(run.name_of(x) for x in fixed)
         if node.name == "given":
+            given.append(node)
             continue
         for x in fixed if node.name not in ("add", "sub") else ():
             name = run.name_of(x)
@@ -293,7 +298,7 @@ def _made_of(run: Run, view: View, *, asks: bool) -> tuple[list[Node], bool, tup
         if network and node.name in PRODUCTS:
             continue
         left += [x for _, x in node.sources]
-    return products, network and not products, tuple(names)
+    return products, network and not products, tuple(names), tuple(given)
 
 
 def _carried(view: View, groups: Groups, to: Node) -> Groups | None:

@@ -30,7 +30,7 @@ from intently.checker.properties.back_ends import autocast, kernels, within
 from intently.checker.properties.derivatives import gradients, gradients_apart
 from intently.checker.properties.trial import Property, Trial, first_place, named, part
 from intently.checker.properties.wiring import WithoutDropout
-from intently.checker.report.finding import Finding
+from intently.checker.report.finding import Finding, Kind
 
 Same = Mapping[str, Any] | Callable[[Any], Any]
 """What must not matter: arguments, or a change of the whole, such as `torch.compile`."""
@@ -135,8 +135,8 @@ def _one(
     found: list[Finding] = []
     with suppress(Exception):  # what cannot be followed inside is still wrong outside
         other = inside(path.subject)
-        found = _apart(path, other, whole, same)
-        found = [replace(f, said=f"{path.said}: {f.said}") for f in found]
+        apart = _apart(path, other, whole, same)
+        found = [replace(f, said=f"{path.said}: {f.said}") for f in apart]
         found = with_matrices(found, in_one(other, whole), whole)
     if path.kind == "training":  # losses, and dropout of their own, differ in training
         found = [f for f in found if f.name.startswith(INSIDE)]
@@ -147,8 +147,9 @@ def _one(
         found += [replace(f, said=f"{path.said}, {f.said}", kind="hazard") for f in more.findings]
     if path.most and not found and off < 4 * path.most:
         return Property(path.said, None, f"{said}, which may be rounding"), []
+    kind: Kind = "hazard" if path.most else "mistake"  # a small difference may decide much
     return Property(path.said, False, said), found or [
-        Finding(SYMPTOMS.get(path.kind, "paths-differ"), said)
+        Finding(SYMPTOMS.get(path.kind, "paths-differ"), said, kind)
     ]
 
 
@@ -234,10 +235,9 @@ def _asking(subject: Subject) -> Iterator[tuple[str, bool]]:
         return
     with suppress(TypeError, ValueError):
         parameters = inspect.signature(subject.module.forward).parameters
-        for name in (n for n in RETURNS if n in parameters):
-            default = subject.inputs.get(name, parameters[name].default)
-            if isinstance(default, bool) or default is None:
-                yield name, not default
+        known = ((n, parameters[n].default) for n in RETURNS if n in parameters)
+        now = ((n, subject.inputs.get(n, default)) for n, default in known)
+        yield from ((n, not x) for n, x in now if x is None or isinstance(x, bool))
 
 
 def _training(subject: Subject) -> Subject | None:

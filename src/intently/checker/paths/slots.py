@@ -59,22 +59,20 @@ def _read(calls: Sequence[Judged], one: Judged, b: int) -> list[Step]:
         return []
     for name in "qkv":
         own, *parts = (getattr(x.attention, name) for x in (one, *calls))
-        if own is None or any(x is None for x in parts):
+        if own is None or None in parts:
             return []
         sides.append(_places(parts, _turned_rows(own), b, t))
-    stops = list(accumulate(x.attention.weights.shape[-2] for x in calls))
-    if stops[-1] != t or None in sides:
+    ends = list(accumulate((x.attention.weights.shape[-2] for x in calls), initial=0))
+    if ends[-1] != t or None in sides:
         return []
-    return [Step(*x) for x in zip([0, *stops], stops, *sides)]
+    return [Step(*x) for x in zip(ends, ends[1:], *sides)]
 
 
 def _turned_rows(x: Operand) -> list[Tensor]:
     """What a direction of each row of an operand is in its source; [] if that cannot be told."""
-    if len(x.sources) != 1:
-        return []
-    y = whole(x.value)
-    rows = [_row(y, 0, i, [x.sources[0].value]) for i in range(y.shape[2])]
-    return [] if any(row is None for row in rows) else [row[2] for row in rows if row]
+    y, sources = whole(x.value), [s.value for s in x.sources]
+    rows = [_row(y, 0, i, sources) for i in range(y.shape[2])] if len(sources) == 1 else []
+    return [row[2] for row in rows if row] if all(rows) else []
 
 
 def _row(y: Tensor, b: int, i: int, sources: Sequence[Tensor]) -> tuple[int, int, Tensor] | None:
@@ -84,13 +82,10 @@ def _row(y: Tensor, b: int, i: int, sources: Sequence[Tensor]) -> tuple[int, int
     way = torch.zeros_like(y)
     way[b, 0, i] = torch.linspace(1, 2, y.shape[-1], dtype=y.dtype)
     got = torch.autograd.grad(y, list(sources), way, retain_graph=True, allow_unused=True)
-    flat = [(n, g.reshape(-1, g.shape[-1])) for n, g in enumerate(got) if g is not None]
-    top = max((float(g.abs().max()) for _, g in flat), default=0.0)
-    found = [
-        (n, int(at), g[at])
-        for n, g in flat
-        for at in (g.abs().amax(-1) > 1e-9 * top).nonzero()[:, 0]
-    ]
+    flat = {n: g.reshape(-1, g.shape[-1]) for n, g in enumerate(got) if g is not None}
+    top = max((float(g.abs().max()) for g in flat.values()), default=0.0)
+    reached = {n: (g.abs().amax(-1) > 1e-9 * top).nonzero() for n, g in flat.items()}
+    found = [(n, int(at), flat[n][at]) for n, places in reached.items() for (at,) in places]
     if len(found) != 1:
         return None
     n, at, row = found[0]
@@ -143,9 +138,8 @@ def _named(read: list[Step], needed: Tensor | None) -> Iterator[tuple[str, str]]
     )
     for said in islice(exchanged, 1):
         yield "cache-rows-exchanged", said
-    lost = None if needed is None else _lost(later, needed)
-    if lost:
-        yield lost
+    lost = [] if needed is None else _lost(later, needed)
+    yield from lost
     if any(_new_first(x, side) for x in later for side in "kv"):
         said = "new keys and values stand before the older ones, so the mask hides others"
         yield "cache-prepended", said
@@ -158,7 +152,7 @@ def _named(read: list[Step], needed: Tensor | None) -> Iterator[tuple[str, str]]
     yield from _turned(read)
 
 
-def _lost(steps: list[Step], needed: Tensor) -> tuple[str, str] | None:
+def _lost(steps: list[Step], needed: Tensor) -> list[tuple[str, str]]:
     """Keys or values of steps that some query needs, and that are no longer there."""
     lost: list[tuple[bool, str]] = []
     for step, (what, side) in product(steps, (("key", "k"), ("value", "v"))):
@@ -169,10 +163,8 @@ def _lost(steps: list[Step], needed: Tensor) -> tuple[str, str] | None:
             if missing and None not in places:
                 said = f"{what} {missing[0]} is no longer in the cache at step {step.start}"
                 lost.append((missing == some[:1] != [0], f"{said}, which still needs it"))
-    if not lost:
-        return None
-    rolled = all(first for first, _ in lost)
-    return "cache-rolled-early" if rolled else "cache-overwritten", lost[0][1]
+    slug = "cache-rolled-early" if all(first for first, _ in lost) else "cache-overwritten"
+    return [(slug, said) for _, said in lost[:1]]
 
 
 def _new_first(step: Step, side: str) -> bool:
@@ -189,7 +181,8 @@ def _turned(read: list[Step]) -> Iterator[tuple[str, str]]:
     wrong: list[tuple[str, int, int, int]] = []
     for step in read:
         keys, queries = ([p for y in x for p in y if p is not None] for x in (step.k, step.q))
-        first |= {(row, j): at for row, j, at in keys if j >= step.start}
+        new = [p for p in keys if p[1] >= step.start]
+        first |= {(row, j): at for row, j, at in new}
         if len({at - j for _, j, at in (*keys, *queries)}) < 2:
             continue  # all are turned by the same too much: only differences count
         again += [
@@ -197,9 +190,8 @@ def _turned(read: list[Step]) -> Iterator[tuple[str, str]]:
             for row, j, at in keys
             if j < step.start and first.get((row, j), at) != at
         ]
-        new = [("keys", j, at) for _, j, at in keys if j >= step.start]
-        new += [("queries", i, at) for _, i, at in queries]
-        wrong += [(what, step.start, j, at) for what, j, at in new if at != j]
+        for what, turned in (("keys", new), ("queries", queries)):
+            wrong += [(what, step.start, j, at) for _, j, at in turned if at != j]
     if again:
         yield "cache-rotated-twice", again[0]
     if wrong:

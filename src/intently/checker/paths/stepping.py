@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -41,47 +42,40 @@ def stepped(subject: Subject, pieces: tuple[int, ...]) -> Subject | None:
     """
     if len(subject.of("x", "ids")) != 1:
         return None
-    whole, stops = subject.of("x", "ids")[0], list(accumulate(pieces))
+    (whole,), spans = subject.of("x", "ids"), list(pairwise(accumulate(pieces, initial=0)))
     start = next((n for n in STARTS if type(subject.inputs.get(n)) is int), None)
     if start is not None and subject.inputs[start] == 0 and _keeps(subject):
 
         def at_positions(**given: Any) -> Tensor:
-            ends = zip([0, *stops], stops)
-            calls = ({whole: given[whole][:, i:j], start: i} for i, j in ends)
-            return torch.cat([output_of(subject.call(**{**given, **y})) for y in calls], 1)
+            calls = ({**given, whole: given[whole][:, i:j], start: i} for i, j in spans)
+            return torch.cat([output_of(subject.call(**x)) for x in calls], 1)
 
         return replace(subject, call=at_positions)
-    name = _cache_name(subject)
+    name, takes = _cache_name(subject), parameters_named(subject.owner)
     if name is None or subject.inputs.get(name) is not None:
         return None
-    asks = next((n for n in ASKING if n in parameters_named(subject.owner)), "")
-    for asked in ({}, {asks: True}) if asks else ({},):
-        subject = replace(subject, inputs={**subject.inputs, **asked})
-        try:
-            with torch.no_grad():
-                ran = subject.raw(**{name: None})
-        except Exception:
-            return None
-        if _cache_of(ran) is not None:
-            break
-    else:
+    asks = ({}, *({n: True} for n in ASKING if n in takes))[:2]
+    try:
+        with torch.no_grad():
+            ran = ((x, subject.raw(**x, **{name: None})) for x in asks)
+            asked = next(x for x, made in ran if _cache_of(made) is not None)
+    except Exception:  # where none of them returns a cache, too
         return None
-    takes = parameters_named(subject.owner)
     counts = [n for n in STARTS if n in takes and type(takes[n].default) is int][:1]
-    call = subject.call
 
     def with_cache(**given: Any) -> Tensor:
         x, past, out = given.pop(whole), None, []
-        for i, j in zip([0, *stops], stops):
+        for i, j in spans:
             cut = ((n, y) for n, y in given.items() if _goes_on(subject, n))
             piece = {**given, **{n: _so_far(y, i, j, x.shape[1]) for n, y in cut}}
-            piece |= dict.fromkeys(counts, i)
-            made = call(**{**piece, whole: x[:, i:j], name: past})
+            piece |= {**dict.fromkeys(counts, i), whole: x[:, i:j], name: past}
+            made = subject.call(**piece)
             out.append(output_of(made))
             past = _cache_of(made)
         return torch.cat(out, 1)
 
-    return replace(subject, call=with_cache, positional=False)
+    given = {**subject.inputs, **asked}
+    return replace(subject, inputs=given, call=with_cache, positional=False)
 
 
 def _keeps(subject: Subject) -> bool:
@@ -99,9 +93,7 @@ def _keeps(subject: Subject) -> bool:
 def _goes_on(subject: Subject, name: str) -> bool:
     """Whether an input is as long as the text so far: not the context, nor its mask."""
     role = subject.roles.get(name)
-    if not subject.of("context") or role not in ("context", "mask"):
-        return True
-    return role == "mask" and "self" in about(subject, name)
+    return role != "context" and (role != "mask" or "self" in about(subject, name))
 
 
 def _so_far(x: Any, start: int, stop: int, t: int) -> Any:
@@ -115,9 +107,9 @@ def _so_far(x: Any, start: int, stop: int, t: int) -> Any:
 def _cache_of(out: Any) -> Any:
     """What a call returns for the next one, None if nothing."""
     held: Sequence[Any] = out[1:] if isinstance(out, (list, tuple)) else ()
-    if isinstance(out, Mapping) or hasattr(out, "past_key_values"):
+    if hasattr(out, "past_key_values"):
         held = (getattr(out, "past_key_values", None),)
-    return next((x for x in held if _is_cache(x)), None)
+    return next(filter(_is_cache, held), None)
 
 
 def _is_cache(x: Any) -> bool:
@@ -182,8 +174,7 @@ def _masked(a: Judged, b: Judged, calls: Sequence[int]) -> list[Finding]:
     if intent is not None and torch.equal(mine, _restarted(intent, calls)):
         said = "the mask is aligned top-left: in each step, query 0 stands at key 0"
         return [Finding("mask-top-left", said, where=where)]
-    more, less = bool((mine & ~theirs).any()), bool((theirs & ~mine).any())
-    if less and not more:
+    if not bool((mine & ~theirs).any()):
         lost = "keys and values that are still needed are no longer seen"
         return [Finding("cache-overwritten", f"{lost}; {text}", where=where, cell=at)]
     windowed = intent is not None and any(p.name == "window" for p in intent.parts)
@@ -226,7 +217,7 @@ def _first_embedding(steps: Examination, whole: Examination) -> bool:
         return False
     read = _embedded(steps.run)
     for name, (first, *more) in _embedded(whole.run).items():
-        parts = [x for x in read.get(name, []) if x.ndim == first.ndim]
+        parts = [x for x in read[name] if x.ndim == first.ndim]
         if parts and not more and not torch.equal(torch.cat(parts, -2), first):
             return True
     return False
@@ -234,9 +225,9 @@ def _first_embedding(steps: Examination, whole: Examination) -> bool:
 
 def _embedded(run: Run) -> dict[str, list[Tensor]]:
     """What embeddings give in a run, by the names of their weights."""
-    found: dict[str, list[Tensor]] = {}
+    found = defaultdict[str, list[Tensor]](list)
     for node, x in run.results.items():
         if node.name == "embedding" and x.ndim > 1:
-            names = [n for _, v in node.views if (n := run.name_of(v))]
-            found.setdefault(names[0] if names else "", []).append(x.detach())
+            name = next(filter(None, (run.name_of(v) for _, v in node.views)), "")
+            found[name].append(x.detach())
     return found

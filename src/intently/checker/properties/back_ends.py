@@ -56,10 +56,11 @@ def autocast(trial: Trial) -> tuple[Subject, float] | None:
     """
     if trial.subject.rounded:
         return None
-    with suppress(Exception), torch.no_grad():  # code that is not copied, or needs float64
+    with suppress(Exception):  # code that cannot be copied, or runs in float64 only
         subject = shortened(trial.subject, torch.float32)
         short = rounded(trial.subject, torch.bfloat16)
-        plain, off = (part(trial.read(x.output()), trial.first) for x in (subject, short))
+        with torch.no_grad():
+            plain, off = (part(trial.read(x.output()), trial.first) for x in (subject, short))
         if plain <= SAME:
             half = within(subject, partial(torch.autocast, "cpu", dtype=torch.bfloat16))
             return replace(half, precision=HALF), max(LEAST, 8 * off)

@@ -112,7 +112,9 @@ def gradients(trial: Trial) -> Outcome:
     if not wrong:
         return True
     name = next(iter(wrong))
-    return Finding("gradient-cut", f"a part of the gradient of {name} is missing", kind(name, part=True))
+    return Finding(
+        "gradient-cut", f"a part of the gradient of {name} is missing", kind(name, part=True)
+    )
 
 
 def gradients_of_biases(trial: Trial) -> Outcome:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from intently.checker.calling.subject import another
+from intently.checker.calling.trials import modules_of
 from intently.checker.measuring.attention import Attention
 from intently.checker.measuring.by_values import measured
 from intently.checker.measuring.flow import Operand, whole
@@ -24,6 +25,8 @@ CALLED = {
     for side, names in {"q": "q|query|queries", "k": "k|key|keys", "v": "v|value|values"}.items()
 }
 """How projections are called."""
+MATRICES = ("weight", "kernel", "_torch_params")
+"""How the names of their matrices end."""
 
 
 def nothing_later_enters(trial: Trial) -> Outcome:
@@ -34,19 +37,18 @@ def nothing_later_enters(trial: Trial) -> Outcome:
         return None
     x = next((x for n, x in _inputs(trial) if n == subject.main), None)
     axis = subject.time(subject.main)
-    if x is None or not x.is_floating_point() or not x.requires_grad:
+    if x is None or not x.requires_grad:
         return None
     for name in "qkv":
         operand: Operand | None = getattr(own[0], name)
-        y = None if operand is None else whole(operand.value)
-        if operand is None or y is None or not 2 <= y.shape[2] == x.shape[axis]:
+        if operand is None or not 2 <= operand.value.shape[-2] == x.shape[axis]:
             continue
+        y = whole(operand.value)
         way = torch.zeros_like(y)
         way[0, :, 0] = torch.linspace(1, 2, y.shape[-1], dtype=y.dtype)
         flow = _flow(y, x, way, axis)
         if flow is not None and float(flow[1:].amax()) > 1e-9 * float(flow.max().clamp(min=1e-300)):
-            j = int(flow[1:].argmax()) + 1
-            said = f"what enters the attention at step 0 changes with input {j}"
+            said = f"what enters the attention at step 0 changes with input {flow[1:].argmax() + 1}"
             said += f", before any key is attended to ({operand.name or name})"
             return Finding("leak-later", said)
     return True
@@ -91,12 +93,13 @@ def across_the_batch(trial: Trial) -> Finding | None:
 
     Where no layout is stated and no example given, the first axis may be that of time.
     """
-    subject, module = trial.subject, trial.subject.module
+    subject, layers = trial.subject, modules_of(trial.subject.module)
     if not subject.given or subject.layout or subject.sequence_first or subject.batch < 2:
         return None
-    every = [] if module is None else [(n, x) for n, x in _inputs(trial) if x.requires_grad]
-    every = [(n, x) for n, x in every if module and (x.ndim == 3 or _is_image(module, x))]
-    if module is not None and trial.whole.run is not None and subject.of("ids"):
+    taken = {m.in_channels for m in layers if isinstance(m, nn.Conv2d)}
+    every = [(n, x) for n, x in _inputs(trial) if x.requires_grad] if layers else []
+    every = [(n, x) for n, x in every if x.ndim == 3 or (x.ndim == 4 and x.shape[1] in taken)]
+    if layers and trial.whole.run is not None and subject.of("ids"):
         ids = subject.inputs[subject.main].shape
         made = (x for n, x in trial.whole.run.results.items() if n.name == "embedding")
         every += [(subject.main, x) for x in made if x.shape[:2] == ids]
@@ -116,12 +119,6 @@ def across_the_batch(trial: Trial) -> Finding | None:
             slug = "batch-and-sequence-exchanged" if exchanged else "batch-mixed"
             return Finding(slug, said, where=one.where)
     return None
-
-
-def _is_image(module: nn.Module, x: Tensor) -> bool:
-    """Whether an input (b, c, height, width) is what a convolution of a module takes."""
-    layers = (m for m in module.modules() if isinstance(m, nn.Conv2d))
-    return x.ndim == 4 and any(m.in_channels == x.shape[1] for m in layers)
 
 
 def _inputs(trial: Trial) -> Iterable[tuple[str, Tensor]]:
@@ -161,13 +158,11 @@ def projections_named(trial: Trial) -> Outcome:
             said = f"values come from `{a.v.name}`"
             said += ", and a projection of values makes queries or keys"
             return Finding("projections-exchanged", said, "hazard")
-    for n in [n for n in trial.whole.run.unused() if n in idle]:
-        for one in trial.whole.attentions:
-            if n.startswith(one.attention.module) and n.endswith(
-                ("weight", "kernel", "_torch_params")
-            ):
-                said = f"`{n}` is multiplied with, and nothing that comes out is made of the result"
-                return Finding("projection-other", said, where=one.where)
+    lost = [n for n in trial.whole.run.unused() if n in idle and n.endswith(MATRICES)]
+    for n, one in product(lost, trial.whole.attentions):
+        if n.startswith(one.attention.module):
+            said = f"`{n}` is multiplied with, and nothing that comes out is made of the result"
+            return Finding("projection-other", said, where=one.where)
     bias = next((x for x in idle if x.endswith("bias")), "")
     name, held = bias.removesuffix("bias") + "weight", dict(module.named_parameters())
     if bias and name in held and name not in idle and held[name].ndim == 2:
@@ -182,9 +177,9 @@ def _alike(a: Attention, m: str, n: str) -> bool:
     same = {x.node for x in one.sources} == {x.node for x in two.sources}
     if not same and not (one.name and one.name == two.name):
         return False
-    if not one.reads or not two.reads:
-        return True
-    return len(one.reads) == len(two.reads) and all(map(torch.equal, one.reads, two.reads))
+    known = one.reads and two.reads
+    alike = len(one.reads) == len(two.reads) and all(map(torch.equal, one.reads, two.reads))
+    return alike or not known
 
 
 def _called(names: Iterable[str]) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from itertools import starmap
 from typing import Any
 
 import torch
@@ -54,9 +55,8 @@ def half_types(whole: Examination, first: Tensor) -> Iterator[Property]:
         return
     long = _longer(whole.subject)
     exact: list[Attention] = []
-    if long is not None:
-        with suppress(Exception):  # code with a length of its own
-            exact = measured(long)[2]
+    with suppress(Exception):  # code with a length of its own
+        exact = [] if long is None else measured(long)[2]
     for name, dtype in TYPES.items():
         try:
             found = _in_type(whole.subject, first, dtype)
@@ -72,7 +72,7 @@ def half_types(whole: Examination, first: Tensor) -> Iterator[Property]:
 def _in_type(subject: Subject, first: Tensor, dtype: torch.dtype) -> Outcome:
     """Whether the output in a type is finite, and that of the same function."""
     y = shortened(subject, dtype).output()
-    lost = ~y.isfinite() & first.isfinite() if y.shape == first.shape else y.new_zeros(1).bool()
+    lost = ~y.isfinite() & first.isfinite() if y.shape == first.shape else torch.zeros(1)
     if bool(lost.any()):
         at, name = tuple(lost.nonzero()[0].tolist()), str(dtype).removeprefix("torch.")
         return Finding("half-overflow", f"in {name} the output is not finite at {at}", "hazard")
@@ -84,14 +84,11 @@ def _in_type(subject: Subject, first: Tensor, dtype: torch.dtype) -> Outcome:
 def _precise(a: Attention, long: Subject, dtype: torch.dtype) -> Outcome:
     """Whether a function of many keys is as exact in a type as the plain formula; True: untold."""
     made = shortened(long, dtype).output()
-    if a.q is None or a.k is None or a.slope is None or a.soft is not None or a.rotation:
-        return True
     given = [long.inputs[long.of(x)[0]] for x in ROLES]
-    if given[0].ndim != 4 or given[1].shape[1] != given[0].shape[1]:
+    if a.scale is None or a.soft is not None or a.rotation or a.axis != "keys":
         return True
-    if a.scale is None or a.axis != "keys":
-        return True
-    if a.added is not None and float(off_rows(a.added, a.shown).abs().max()) > 1e-6:
+    biased = a.added is not None and float(off_rows(a.added, a.shown).abs().max()) > 1e-6
+    if biased or given[1].shape[1] != given[0].shape[1]:
         return True
     scaled = replace(a, slope=a.scale, added=torch.zeros(1, 1, 1, 1))
 
@@ -155,24 +152,24 @@ def large_scores(whole: Examination) -> Property:
         found = measured(replace(subject, inputs=subject.inputs | larger))[2]
     except Exception:  # whatever the code does with large numbers
         return Property(name, None)
+    both = ((one.attention, now) for one, now in zip(whole.attentions, found))
     tried = [
-        (one.attention, now)
-        for one, now in zip(whole.attentions, found)
-        if one.attention.slope is not None and one.attention.axis == "keys"
-        if now.product is not None and one.attention.soft is None
+        (a, now.weights, now.product)
+        for a, now in both
+        if a.slope is not None and a.axis == "keys" and a.soft is None and now.product is not None
     ]
-    wrong = tuple(f for a, now in tried if (f := _at_large_scores(a, now)) is not None)
+    wrong = tuple(filter(None, starmap(_at_large_scores, tried)))
     if wrong:
         return Property(name, False, wrong[0].said, wrong)
     return Property(name, True if tried and len(found) >= len(whole.attentions) else None)
 
 
-def _at_large_scores(a: Attention, now: Attention) -> Finding | None:
+def _at_large_scores(a: Attention, w: Tensor, product: Tensor) -> Finding | None:
     """What is wrong with the weights of an attention whose scores are large."""
-    w, scores = now.weights, "with scores of about 10,000"
-    if now.product is None or not now.product.shape == w.shape == a.weights.shape:
+    scores = "with scores of about 10,000"
+    if not product.shape == w.shape == a.weights.shape:
         return None
-    expected = formula(a, now.product, a.shown)
+    expected = formula(a, product, a.shown)
     clear = expected.amax(-1, keepdim=True) > CLEAR
     lost = (clear & ~w.isfinite()).nonzero()
     if len(lost):
@@ -198,9 +195,8 @@ def _at_large_scores(a: Attention, now: Attention) -> Finding | None:
 def _longer(subject: Subject) -> Subject | None:
     """A function of q, k and v with random inputs of many positions; None for anything else."""
     given = [n for n, x in subject.inputs.items() if x is not None]
-    if not _plain(subject) or set(given) != set(subject.of(*ROLES)):
-        return None
-    if subject.inputs[subject.main].ndim != 4 or subject.holds_parameters:
+    only = _plain(subject) and set(given) == set(subject.of(*ROLES))
+    if not only or subject.inputs[subject.main].ndim != 4 or subject.holds_parameters:
         return None
     return _of_lengths(subject, dict.fromkeys(given, LONG), 6)
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from intently.checker.calling.modes import Eager
 from intently.checker.calling.subject import Subject, another, changed_at
 from intently.checker.calling.understanding import duplicate
 from intently.checker.measuring.by_values import measured
@@ -121,7 +121,7 @@ def _training(subject: Subject, module: nn.Module) -> Subject:
     return replace(subject, call=made, owner=made, module=made)
 
 
-class WithoutDropout(TorchDispatchMode):
+class WithoutDropout(Eager):
     """Runs dropout as the identity, inside of fused functions too."""
 
     def __torch_dispatch__(

@@ -20,7 +20,7 @@ T = TypeVar("T")
 Hear = Callable[[str, int, int], None]
 """Called with what is examined now, how many were before it, and how many there are."""
 
-_hears: ContextVar[Hear | None] = ContextVar("hears", default=None)
+_hears: ContextVar[Hear] = ContextVar("hears", default=lambda what, before, every: None)
 
 
 @dataclass(frozen=True)
@@ -78,13 +78,12 @@ class Finding:
 
 
 def alike(
-    findings: Iterable[Finding],
-    by: Callable[[Finding], Any] = attrgetter("kind", "name", "said", "line"),
-) -> list[list[Finding]]:
+    found: Iterable[T], by: Callable[[T], Any] = attrgetter("kind", "name", "said", "line")
+) -> list[list[T]]:
     """Findings that say the same of several places, together, in the order of the first."""
-    out: dict[Any, list[Finding]] = {}
-    for f in findings:
-        out.setdefault(by(f), []).append(f)
+    out: dict[Any, list[T]] = {}
+    for x in found:
+        out.setdefault(by(x), []).append(x)
     return list(out.values())
 
 
@@ -114,6 +113,5 @@ def told(what: str, steps: Sequence[T]) -> Iterator[T]:
     """The steps, each told before it is taken."""
     hear = _hears.get()
     for n, step in enumerate(steps):
-        if hear is not None:
-            hear(what, n, len(steps))
+        hear(what, n, len(steps))
         yield step

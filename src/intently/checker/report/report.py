@@ -131,11 +131,10 @@ class Report:
 
 def _listed(properties: Sequence[Property]) -> list[str]:
     """The properties: what holds and what does not apply in a line each, then what is broken."""
-    why: dict[str, list[str]] = {}  # what raises the same is told once
-    for p in properties:
-        if p.holds is None:
-            why.setdefault(f" ({p.said})" if p.said else p.name, []).append(p.name)
-    idle = [" and ".join(x) + reason * (reason not in x) for reason, x in why.items()]
+    unheld = (p for p in properties if p.holds is None)
+    same = alike(unheld, lambda p: p.said or p.name)  # what raises the same is told once
+    names = [(" and ".join(p.name for p in x), x[0].said) for x in same]
+    idle = [f"{name} ({said})" if said else name for name, said in names]
     held = [p.name for p in properties if p.holds]
     lines = [f"  {MARKS[x]} {', '.join(y)}" for x, y in ((True, held), (None, idle)) if y]
     notes = [p for p in properties if p.said and p.holds is not None]

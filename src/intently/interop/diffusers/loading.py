@@ -157,8 +157,7 @@ def _qk_norm(theirs: Any, d: int) -> Callable[[int], nn.Module]:
     affine = q.weight is not None
     if kind is RMSNorm:
         return partial(nn.RMSNorm, eps=eps, elementwise_affine=affine)
-    bias = q.bias is not None
-    return partial(nn.LayerNorm, eps=eps, elementwise_affine=affine, bias=bias)
+    return partial(nn.LayerNorm, eps=eps, elementwise_affine=affine, bias=q.bias is not None)
 
 
 def _width(norm: Any) -> int | None:
@@ -238,10 +237,9 @@ def _spatial(theirs: Any, source: str) -> tuple[nn.Module, Rows]:
 
     c, width, config = theirs.in_channels, theirs.inner_dim, theirs.config
     as_is = "our block takes images as they are"
-    patch = config.patch_size if theirs.is_input_patches else None
     check_options(
         type(theirs).__name__,
-        ("patch_size", patch, None, as_is),
+        ("patch_size", config.patch_size if theirs.is_input_patches else None, None, as_is),
         ("num_vector_embeds", config.num_vector_embeds, None, as_is),
         ("out_channels", theirs.out_channels, c, "the image is added to the output"),
     )

@@ -93,8 +93,7 @@ def _mask_or_bias(theirs: Tensor | None, q: Tensor) -> tuple[Tensor | None, Tens
     if theirs.ndim == 2:
         theirs = theirs[:, None]
     if theirs.ndim == 3:
-        each = len(theirs) == b * h
-        theirs = theirs.unflatten(0, (b, h)) if each else theirs[:, None]
+        theirs = theirs.unflatten(0, (b, h)) if len(theirs) == b * h else theirs[:, None]
     return (theirs, None) if not theirs.is_floating_point() else (None, theirs.to(q.dtype))
 
 
@@ -117,8 +116,7 @@ def register(model: nn.Module) -> list[str]:
         if not isinstance(module, TheirAttention):
             continue
         current: Any = module.processor
-        name_of = type(current).__name__
-        if name_of not in (PLAIN if module.norm_q is None else WITH_QK_NORM):
+        if type(current).__name__ not in (PLAIN if module.norm_q is None else WITH_QK_NORM):
             continue
         if not isinstance(current, IntentlyAttnProcessor):
             processor: Any = IntentlyAttnProcessor(instead_of=current)

@@ -165,8 +165,7 @@ class RuleTensor(Tensor):
         b, _, t, s = self.shape
         if self.rule is None:
             return torch.ones(b, 1, t, s, dtype=torch.bool, device=self.device)
-        entries = self.rule.dense(Geometry((b, 1), t, s, self.device))
-        return entries.expand(b, 1, t, s).clone()
+        return self.rule.dense(Geometry((b, 1), t, s, self.device)).expand(b, 1, t, s).clone()
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         return f"RuleTensor({self.rule!r}, {tuple(self.shape)})"

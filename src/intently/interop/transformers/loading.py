@@ -100,8 +100,7 @@ def _from_folder(folder: Path) -> nn.Module:
         raise build(DataError, "source", wanted, str(folder), cause, fix)
     expected = "a transformers model in safetensors"
     with reading(folder, expected) as transformers:
-        kind = kind_of(transformers, folder, expected)
-        return loaded(kind, folder)
+        return loaded(kind_of(transformers, folder, expected), folder)
 
 
 def _family_of(model: nn.Module) -> tuple[Family, bool]:

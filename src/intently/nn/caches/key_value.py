@@ -138,8 +138,7 @@ class GrowingCache(Cache):
         here = integers(length, "length")
         if self._k is None:
             if bool(here.any()):
-                got = str(here.tolist())
-                raise build(ArgumentError, "length", "0", got, "the cache is empty")
+                raise build(ArgumentError, "length", "0", str(here.tolist()), "the cache is empty")
             return here.new_zeros(0)
         rows = len(self._k)
         if isinstance(length, int):

@@ -79,8 +79,7 @@ class WindowCache(GrowingCache):
     def bias(self, rule: Bias, t: int) -> Bias:
         """Return the bias of t new steps over the cached keys."""
         if self.lengths is not None:
-            stands = standing(rule, self.lengths)
-            return KeptBias(stands, self.sinks, self._gaps(), self.length + t)
+            return KeptBias(standing(rule, self.lengths), self.sinks, self._gaps(), self.length + t)
         gap = self._gap(t)
         return KeptBias(rule, self.sinks, gap) if gap else rule
 

@@ -51,9 +51,8 @@ def check_image(x: Any, channels: int, weight: Tensor) -> None:
     check_floats(x, "x", "a floating-point image (b, c, height, width)", fix=fix)
     if x.ndim != 4 or x.shape[1] != channels:
         last = x.ndim == 4 and x.shape[-1] == channels
-        cause, fix = "the channels stand last", "move them with x.movedim(-1, -3)"
+        hints = ("the channels stand last", "move them with x.movedim(-1, -3)") if last else ()
         expected = f"shape (b, c={channels}, height, width), or (c, height, width)"
-        hints = (cause, fix) if last else (None, None)
         raise build(ArgumentError, "x", expected, shape_of(x), *hints)
     check_dtype(x, "x", weight)
 
@@ -89,6 +88,7 @@ def group_norm(groups: int | None = None, eps: float = 1e-5) -> Norm:
 
 
 UP_TO_32_GROUPS, LATENT_NORM = group_norm(), group_norm(eps=1e-6)
+ADDED = "the output is added to the image", "write residual=False to skip that"
 
 
 class ChannelNorm(nn.LayerNorm):
@@ -159,14 +159,8 @@ class ImageAttention(AllOrNothing):
             projections=projections,
         )
         if residual and projections.out_width not in (None, channels):
-            raise build(
-                ArgumentError,
-                "projections",
-                f"out_width={channels}, or None",
-                f"out_width={projections.out_width}",
-                "the output is added to the image",
-                "write residual=False to skip that",
-            )
+            expected, got = f"out_width={channels}, or None", f"out_width={projections.out_width}"
+            raise build(ArgumentError, "projections", expected, got, *ADDED)
 
     @classmethod
     def from_weights(
@@ -195,14 +189,7 @@ class ImageAttention(AllOrNothing):
         inner = MultiHeadAttention.from_weights(q, k, v, out, **stored)
         c, like = inner.width, inner.out_weight
         if residual and len(like) != c:
-            raise build(
-                ArgumentError,
-                "out",
-                f"shape (c={c}, h·e)",
-                shape_of(like),
-                "the output is added to the image",
-                "write residual=False to skip that",
-            )
+            raise build(ArgumentError, "out", f"shape (c={c}, h·e)", shape_of(like), *ADDED)
         block = cls(1, 1, norm=None, residual=residual)
         block.channels, block.attention = c, inner
         block.norm = nn.Identity() if norm is None else copied_norm(norm, "norm", c, like)

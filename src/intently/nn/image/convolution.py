@@ -140,7 +140,7 @@ class ConvolutionAsAttention(AllOrNothing):
     def __init__(self, conv: nn.Conv2d) -> None:
         super().__init__()
         self.kernel, self.stride, self.dilation = (
-            _pair(x) for x in (conv.kernel_size, conv.stride, conv.dilation)
+            (x[0], x[1]) for x in (conv.kernel_size, conv.stride, conv.dilation)
         )
         self.mode, self.groups, self.channels = conv.padding_mode, conv.groups, conv.in_channels
         self.padding = tuple(
@@ -162,8 +162,7 @@ class ConvolutionAsAttention(AllOrNothing):
         """Return the output of the convolution for images (b, c, height, width), or one image."""
         self._check(x)
         axes = self._axes(x)
-        pixels = x.flatten(2).transpose(-2, -1)[:, None]
-        read = self._matrix(x, axes).matmul(pixels)
+        read = self._matrix(x, axes).matmul(x.flatten(2).transpose(-2, -1)[:, None])
         read = read.unflatten(-1, (self.groups, -1)).permute(0, 3, 2, 1, 4).flatten(-2)
         y = (self.out_weight @ read.transpose(-2, -1)).flatten(1, 2)
         if self.out_bias is not None:
@@ -262,15 +261,10 @@ def convolution_as_attention(conv: nn.Conv2d) -> ConvolutionAsAttention:
             f"{type(conv).__name__} without",
             fix="call it once to set its channels",
         )
-    layer = ConvolutionAsAttention(conv).train(conv.training)
-    return layer.to(device=conv.weight.device)
+    return ConvolutionAsAttention(conv).train(conv.training).to(device=conv.weight.device)
 
 
 _COMPUTES = ("forward", "_conv_forward")
-
-
-def _pair(size: tuple[int, ...]) -> tuple[int, int]:
-    return size[0], size[1]
 
 
 def _padding(
@@ -280,6 +274,4 @@ def _padding(
     if padding == "same":
         total = dilation * (kernel - 1)
         return total // 2, total - total // 2
-    if isinstance(padding, str):
-        return 0, 0
-    return padding[axis], padding[axis]
+    return (0, 0) if isinstance(padding, str) else (padding[axis], padding[axis])

@@ -52,10 +52,8 @@ def serves(model: object) -> TypeGuard[Transformer]:
         return False
     if hooks._global_forward_hooks or hooks._global_forward_pre_hooks:
         return False
-    for x in weights:
-        if x.dtype is not kind or x.device != device or type(x) is not nn.Parameter:
-            return False
-    return all(map(_plain, model.modules()))
+    own = all(type(x) is nn.Parameter and x.dtype is kind and x.device == device for x in weights)
+    return own and all(map(_plain, model.modules()))
 
 
 def _plain(part: nn.Module) -> bool:

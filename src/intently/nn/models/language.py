@@ -8,9 +8,8 @@ positions, RMS norms and gated feed-forwards passed.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -24,17 +23,18 @@ from intently.errors import ArgumentError, KindError, build
 from intently.foundation.checks import divisor, whole_number
 from intently.foundation.field_names import answered
 from intently.nn.blocks import EncoderLayer
-from intently.nn.caches.key_value import AsBefore, KeyValueCache
+from intently.nn.caches.key_value import KeyValueCache
 from intently.nn.caches.window import WindowCache
 from intently.nn.linear import Linear, linear
 from intently.nn.models.shared import (
     FOURFOLD,
     Factory,
     States,
-    check_cache,
+    caches_of,
     check_ids,
     check_options,
     kept,
+    run_layers,
 )
 from intently.nn.multi_head import MultiHeadAttention
 from intently.nn.options import AttentionOptions
@@ -131,8 +131,7 @@ class LanguageCache:
                 expected = "a function that makes a KeyValueCache or WindowCache"
                 raise build(KindError, "make", expected, f"one that makes {type(layer).__name__}")
         if len({id(layer) for layer in self.layers}) < layers:
-            got = "the same one twice"
-            raise build(ArgumentError, "make", "a new cache for every layer", got)
+            raise build(ArgumentError, "make", "a new cache for every layer", "the same one twice")
 
     @property
     def offset(self) -> int | Tensor:
@@ -222,15 +221,9 @@ class LanguageModel(AllOrNothing):
 
         ``keep``, a dict, keeps those of every layer, see `states`.
         """
-        layers: Sequence[Any] = (None,) * len(self.decoder)
-        if cache is not None:
-            check_cache(cache, LanguageCache, len(layers))
-            layers = cache.layers
+        caches = caches_of(cache, LanguageCache, len(self.decoder))
         x = self._embed(ids, 0 if cache is None else cache.offset, keep)
-        with AsBefore(cache):
-            for i, (layer, own) in enumerate(zip(self.decoder, layers)):
-                x = kept(keep, f"decoder.{i}", layer(x, cache=own))
-            return kept(keep, "decoder.output", self.norm(x))
+        return run_layers("decoder", self.decoder, self.norm, x, keep, caches)
 
     def new_cache(
         self, make: Callable[[], KeyValueCache | WindowCache] = KeyValueCache

@@ -35,7 +35,7 @@ from intently.nn.models.shared import (
     Seq2Seq,
     States,
     TargetCache,
-    check_cache,
+    caches_of,
     check_ids,
     check_joint,
     check_memory,
@@ -45,7 +45,7 @@ from intently.nn.models.shared import (
 )
 from intently.nn.models.transformer import SHARES
 from intently.nn.recurrent import AdditiveAttention, LuongAttention, Remembered
-from intently.nn.replay import Replay
+from intently.nn.replay import Replay, snapshot
 
 ATTENTIONS = ("none", "additive", "dot", "general", "concat")
 
@@ -234,8 +234,7 @@ class RecurrentSeq2Seq(Seq2Seq):
         empty. ``keep``, a dict, keeps the states, see `states`.
         """
         lengths = self._read(source, lengths)
-        if cache is not None:
-            check_cache(cache, EncoderCache, 0)
+        caches_of(cache, EncoderCache, 0)
         states, summary = self.encoder(self._embedded("source", source, keep), lengths)
         kept(keep, "encoder.output", states)
         read = None if self.attention is None else self.attention.remember(states, lengths)
@@ -309,8 +308,7 @@ class RecurrentSeq2Seq(Seq2Seq):
         """Return the attention settings, named as in `attentions`."""
         if self.attention is None or self.options.cross is None:
             return {}
-        score = self.attention.matching
-        score = None if score is None else score.replaced(lambda x: x.detach().clone())
+        score = snapshot(self.attention.matching)
         settings = {"score": score, "sinks": None, "scale": 1.0, "softcap": None}
         return {self.options.cross: Replay(None, None, None, settings)}
 
@@ -344,26 +342,16 @@ class RecurrentSeq2Seq(Seq2Seq):
     def _check_memory(self, memory: RecurrentMemory) -> None:
         check_memory(memory, RecurrentMemory)
         has, needs = memory.read is not None, self.attention is not None
-        if has != needs:
-            states, none = "the states that attention reads", "the fixed vector alone"
-            raise build(
-                ArgumentError,
-                "memory",
-                states if needs else none,
-                none if needs else states,
-                "another model encoded the source",
-                "use the result of this model's encode",
-            )
-        width = memory.summary.shape[-1]
-        if width != self.options.width:
-            raise build(
-                ArgumentError,
-                "memory",
-                f"a summary (b, c={self.options.width})",
-                f"c={width}",
-                "another model encoded the source",
-                "use the result of this model's encode",
-            )
+        width, c = memory.summary.shape[-1], self.options.width
+        reads = {True: "the states that attention reads", False: "the fixed vector alone"}
+        for fits, expected, got in (
+            (has == needs, reads[needs], reads[has]),
+            (width == c, f"a summary (b, c={c})", f"c={width}"),
+        ):
+            if not fits:
+                cause = "another model encoded the source"
+                fix = "use the result of this model's encode"
+                raise build(ArgumentError, "memory", expected, got, cause, fix)
 
     def _check_cache(self, cache: RecurrentCache, rows: int) -> None:
         check_kind(

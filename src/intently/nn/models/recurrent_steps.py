@@ -43,7 +43,11 @@ class Carried(NamedTuple):
 
 
 class RecurrentSteps(nn.Module):
-    """Cells of ``layers`` layers, which with ``feeding`` read another vector beside the word."""
+    """Cells of ``layers`` layers, which with ``feeding`` read another vector beside the word.
+
+    Called with the embedded words x, the states before and a `Look`, they return the states
+    (n, t, c) before the output projection, and those to continue from.
+    """
 
     def __init__(self, cell: str, width: int, layers: int, feeding: bool, dropout: float) -> None:
         super().__init__()
@@ -51,10 +55,6 @@ class RecurrentSteps(nn.Module):
         between = dropout if layers > 1 else 0.0
         wide = 2 * width if feeding else width
         self.cell = CELLS[cell](wide, width, layers, batch_first=True, dropout=between)
-
-    def forward(self, x: Tensor, carried: Carried, look: Look) -> tuple[Tensor, Carried]:
-        """Return the states (n, t, c) before the output projection, for the embedded words x."""
-        raise NotImplementedError
 
     def _run(
         self, x: Tensor, beside: Tensor | None, state: tuple[Tensor, ...]

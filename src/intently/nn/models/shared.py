@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from intently.errors import ArgumentError, CheckpointError, KindError, build, one_line, shape_of
 from intently.foundation.arrays import valued
 from intently.foundation.checks import check_kind, probability, whole_number
-from intently.nn.caches.key_value import KeyValueCache
+from intently.nn.caches.key_value import AsBefore, KeyValueCache
 from intently.nn.caches.rows import row_lengths
 from intently.nn.feed_forward import FeedForward
 from intently.nn.linear import linear
@@ -143,9 +143,8 @@ class Seq2Seq(AllOrNothing):
         self, side: Side, ids: Tensor, keep: States | None, added: Tensor | float = 0.0
     ) -> Tensor:
         """Embeddings (b, t, c) scaled by √c, plus ``added``."""
-        embedding, stack = self.source_embedding, "encoder"
-        if side == "target":
-            embedding, stack = self.target_embedding, "decoder"
+        embedding = self.source_embedding if side == "source" else self.target_embedding
+        stack = "encoder" if side == "source" else "decoder"
         x = kept(keep, f"{stack}.embedding", embedding(ids) * math.sqrt(self.options.width))
         x = F.dropout(x + added, self.options.dropout, self.training)
         return kept(keep, f"{stack}.input", x)
@@ -167,17 +166,34 @@ def check_joint(options: Any) -> None:
         raise build(ArgumentError, "share", expected, got, fix="train one joint tokenizer")
 
 
-def check_cache(cache: object, kind: type, layers: int) -> None:
-    """Raise unless a cache is of this kind and has this many layers."""
-    if not isinstance(cache, kind):
-        made = "new_encoder_cache" if kind is EncoderCache else "new_cache"
-        expected, got = f"a {kind.__name__}", type(cache).__name__
-        cause, fix = "a model has a cache for every layer", f"make one: model.{made}()"
-        raise build(KindError, "cache", expected, got, cause, fix)
-    held = len(getattr(cache, "layers"))  # noqa: B009 - every kind has them
-    if held != layers:
+def run_layers(
+    stack: str,
+    layers: nn.ModuleList,
+    norm: nn.Module,
+    x: Tensor,
+    keep: States | None,
+    caches: Sequence[Any],
+    *given: Any,
+    **options: Any,
+) -> Tensor:
+    """Return the normed states after all layers, and keep them all; errors change no cache."""
+    with AsBefore(caches):
+        for i, (layer, own) in enumerate(zip(layers, caches)):
+            x = kept(keep, f"{stack}.{i}", layer(x, *given, cache=own, **options))
+        return kept(keep, f"{stack}.output", norm(x))
+
+
+def caches_of(cache: Any, kind: type, layers: int, none: Any = None) -> Sequence[Any]:
+    """Return the caches of all layers, each ``none`` without a cache; raise for another cache."""
+    if cache is None:
+        return (none,) * layers
+    made = "new_encoder_cache" if kind is EncoderCache else "new_cache"
+    cause = "a model has a cache for every layer"
+    check_kind(cache, kind, "cache", f"a {kind.__name__}", cause, f"make one: model.{made}()")
+    if len(cache.layers) != layers:
         cause = "it belongs to another model"
-        raise build(ArgumentError, "cache", f"one of {layers} layers", held, cause)
+        raise build(ArgumentError, "cache", f"one of {layers} layers", len(cache.layers), cause)
+    return cache.layers
 
 
 def check_memory(memory: object, kind: type) -> None:

@@ -22,7 +22,7 @@ from intently.errors import ArgumentError, build
 from intently.foundation.checks import check_word, divisor, probability, whole_number
 from intently.foundation.field_names import answered
 from intently.nn.blocks import DecoderLayer, EncoderLayer
-from intently.nn.caches.key_value import AsBefore, FixedCache, KeyValueCache
+from intently.nn.caches.key_value import FixedCache, KeyValueCache
 from intently.nn.caches.rows import Padded
 from intently.nn.feed_forward import FeedForward, GatedFeedForward
 from intently.nn.models.shared import (
@@ -31,13 +31,13 @@ from intently.nn.models.shared import (
     Side,
     States,
     TargetCache,
-    check_cache,
+    caches_of,
     check_ids,
     check_joint,
     check_memory,
     check_rows,
-    kept,
     rows_read,
+    run_layers,
 )
 from intently.nn.multi_head import MultiHeadAttention
 from intently.nn.options import AttentionOptions
@@ -192,11 +192,13 @@ class Transformer(Seq2Seq):
         super().__init__(options)
         o = options
         turning = Rotary(o.width // o.heads) if o.positions == "rotary" else None
-        heads, feed_forward = partial(_heads, o), FEED_FORWARDS[o.feed_forward]
+        own = AttentionOptions(positions=turning)
+        heads = partial(MultiHeadAttention, o.width, o.heads, kv_heads=o.kv_heads)
+        feed_forward = FEED_FORWARDS[o.feed_forward]
         self.encoder = nn.ModuleList(
             EncoderLayer(
                 o.width,
-                heads(turning),
+                heads(attention=own),
                 feed_forward(o.width, o.inner),
                 norm=o.norm,
                 dropout=o.dropout,
@@ -206,8 +208,8 @@ class Transformer(Seq2Seq):
         self.decoder = nn.ModuleList(
             DecoderLayer(
                 o.width,
-                heads(turning),
-                cross=heads(None),
+                heads(attention=own),
+                cross=heads(),
                 inner=feed_forward(o.width, o.inner),
                 norm=o.norm,
                 dropout=o.dropout,
@@ -237,19 +239,14 @@ class Transformer(Seq2Seq):
         of every layer, see `states`.
         """
         lengths = self._read(source, lengths)
-        layers: tuple[Any, ...] = (None,) * len(self.encoder)
-        if cache is not None:
-            check_cache(cache, EncoderCache, len(layers))
-            layers = cache.layers
-            if layers and layers[0].length:
-                got = f"one of {layers[0].length} steps"
-                raise build(ArgumentError, "cache", "an empty one for each source", got)
+        caches = caches_of(cache, EncoderCache, len(self.encoder))
+        if cache is not None and caches and caches[0].length:
+            got = f"one of {caches[0].length} steps"
+            raise build(ArgumentError, "cache", "an empty one for each source", got)
         x = self._embed("source", source, 0, keep)
         mask = None if lengths is None else padding(lengths)
-        with AsBefore(cache):
-            for i, (layer, own) in enumerate(zip(self.encoder, layers)):
-                x = kept(keep, f"encoder.{i}", layer(x, mask=mask, cache=own))
-            return Memory(kept(keep, "encoder.output", self.encoder_norm(x)), lengths)
+        x = run_layers("encoder", self.encoder, self.encoder_norm, x, keep, caches, mask=mask)
+        return Memory(x, lengths)
 
     def hidden(
         self,
@@ -265,17 +262,10 @@ class Transformer(Seq2Seq):
         check_ids(target, "target", self.options.target_vocabulary)
         check_memory(memory, Memory)
         check_rows(target, len(memory.states))
-        layers: tuple[Any, ...] = ((None, None),) * len(self.decoder)
-        if cache is not None:
-            check_cache(cache, DecoderCache, len(layers))
-            layers = cache.layers
+        caches = caches_of(cache, DecoderCache, len(self.decoder), (None, None))
         x = self._embed("target", target, 0 if cache is None else cache.length, keep)
-        states_mask = memory.mask
-        with AsBefore(cache):
-            for i, (layer, own) in enumerate(zip(self.decoder, layers)):
-                x = layer(x, memory.states, mask=CAUSAL, states_mask=states_mask, cache=own)
-                kept(keep, f"decoder.{i}", x)
-            return kept(keep, "decoder.output", self.decoder_norm(x))
+        run = partial(run_layers, "decoder", self.decoder, self.decoder_norm, x, keep, caches)
+        return run(memory.states, mask=CAUSAL, states_mask=memory.mask)
 
     def new_cache(self, *, keep_queries: bool = False) -> DecoderCache:
         """Return an empty cache for `decode`, one token or many at a time."""
@@ -303,8 +293,7 @@ class Transformer(Seq2Seq):
         check_rows(target, len(source))
 
         def run() -> None:
-            memory = self.encode(source, lengths)
-            self.hidden(target, memory.expand(rows_read(source, target)))
+            self.hidden(target, self.encode(source, lengths).expand(rows_read(source, target)))
 
         return attended(self.attention_blocks(), run)
 
@@ -319,15 +308,13 @@ class Transformer(Seq2Seq):
     def _embed(self, side: Side, ids: Tensor, offset: int, keep: States | None) -> Tensor:
         if self.options.positions == "rotary":
             return self._embedded(side, ids, keep)
-        added = self._added(side, offset, offset + ids.shape[1])
-        return self._embedded(side, ids, keep, added)
+        return self._embedded(side, ids, keep, self._added(side, offset, offset + ids.shape[1]))
 
     def _added(self, side: Side, first: int, last: int) -> Tensor:
         """Positions added to the embeddings of the steps ``first`` … ``last`` − 1."""
         if self.options.positions == "sinusoidal":
             if last > len(self.positions):
-                longer = sinusoidal(2 * last, self.options.width)
-                self.positions = longer.to(self.positions)
+                self.positions = sinusoidal(2 * last, self.options.width).to(self.positions)
             return self.positions[first:last]
         table = self.source_positions if side == "source" else self.target_positions
         if last > len(table.weight):
@@ -340,12 +327,3 @@ class Transformer(Seq2Seq):
                 'shorten it, or train with more learned_steps, or positions="rotary"',
             )
         return table.weight[first:last]
-
-
-def _heads(options: TransformerOptions, positions: Rotary | None) -> MultiHeadAttention:
-    return MultiHeadAttention(
-        options.width,
-        options.heads,
-        kv_heads=options.kv_heads,
-        attention=AttentionOptions(positions=positions),
-    )

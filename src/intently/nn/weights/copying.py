@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from intently.errors import ArgumentError, CheckpointError, KindError, build, shape_of
+from intently.foundation.checks import check_kind
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -128,22 +129,16 @@ torch.Size([1]). Nothing was loaded.
         return super().load_state_dict(state_dict, strict, assign)
 
 
-def _no_tensor(x: object, name: str | None = None) -> KindError:
-    got = type(x).__name__ + ("" if name is None else f" under {name!r}")
-    fix = None if name is None else "arrays go through torch.tensor"
-    return build(KindError, "state_dict", "a mapping of names to tensors", got, fix=fix)
-
-
-def _check_tensors(own: Mapping[str, Any], state_dict: object) -> None:
-    if not isinstance(state_dict, Mapping):
-        raise _no_tensor(state_dict)
+def _check_tensors(own: Mapping[str, Any], state_dict: Mapping[str, Any]) -> None:
+    expected = "a mapping of names to tensors"
+    check_kind(state_dict, Mapping, "state_dict", expected)
     for name, x in state_dict.items():
         if not isinstance(name, str):
-            got = f"the name {name!r}"
-            raise build(KindError, "state_dict", "a mapping of names to tensors", got)
+            raise build(KindError, "state_dict", expected, f"the name {name!r}")
         places = (own.get(place) for place in (name, *elsewhere(name)))
         if not isinstance(x, Tensor) and any(isinstance(place, Tensor) for place in places):
-            raise _no_tensor(x, name)
+            got, fix = f"{type(x).__name__} under {name!r}", "arrays go through torch.tensor"
+            raise build(KindError, "state_dict", expected, got, fix=fix)
 
 
 def _rehearse(module: nn.Module, state_dict: Mapping[str, Any], strict: bool) -> None:
@@ -156,8 +151,7 @@ def _rehearse(module: nn.Module, state_dict: Mapping[str, Any], strict: bool) ->
     except RuntimeError as error:
         lines = (line.strip(" .") for line in str(error).split("\n\t", 1)[-1].split("\n\t"))
         name, got = type(module).__name__, "; ".join(lines)
-        cause = "nothing was loaded"
-        raise build(CheckpointError, name, "its own tensors", got, cause) from None
+        raise build(CheckpointError, name, "its own tensors", got, "nothing was loaded") from None
 
 
 @contextmanager
@@ -175,9 +169,7 @@ def _shapes_of(module: nn.Module) -> Iterator[None]:
 
 
 def _shape(x: Any) -> Any:
-    if not isinstance(x, Tensor):
-        return x
-    return torch.empty(x.shape, dtype=x.dtype, device="meta")
+    return torch.empty(x.shape, dtype=x.dtype, device="meta") if isinstance(x, Tensor) else x
 
 
 def restore(state_dict: dict[str, Any], prefix: str, sizes: tuple[int, ...], fused: bool) -> None:

@@ -280,8 +280,7 @@ def _unfused(joint: Map, layout: str, heads: int, kv_heads: int | None) -> dict[
         )
         fix = 'split the weight yourself and use layout="h d"'
         raise build(ArgumentError, "kv_heads", expected, kv_heads, cause, fix)
-    rows = len(joint.weight)
-    if rows % (3 * heads):
+    if len(joint.weight) % (3 * heads):
         raise misfit("q", f"a multiple of 3·heads = {3 * heads} rows, (3·h·d, c)", joint.weight)
     axis, split = (0, (3, heads, -1)) if layout == "3 h d" else (1, (heads, 3, -1))
     weights, biases = (
@@ -330,8 +329,7 @@ def _checked(maps: dict[str, Map], heads: int, kv_heads: int) -> HeadMaps:
     if len(v) % kv_heads or v.shape[1] != c:
         expected = f"shape (g·e, c={c}) for g={kv_heads} heads, c as for k"
         raise misfit("v", expected, v, None)
-    e = len(v) // kv_heads
-    return HeadMaps(maps, heads, kv_heads, (d, e))
+    return HeadMaps(maps, heads, kv_heads, (d, len(v) // kv_heads))
 
 
 def with_out(block: HeadMaps, out: Weights, layout: str) -> HeadMaps:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from intently.errors import KindError, build
+from intently.foundation.checks import check_kind
 from intently.show.diagram.drawing import EDGE, GAP, WIDE, Column, Paper
 from intently.show.diagram.walk import DiagramPart, columns, title_of
 from intently.show.labels import titled
@@ -43,8 +43,7 @@ def architecture(
     ['x (1, 9, 16)', 'Layer norm', '32']
     """
     path = destination(save)
-    if not isinstance(model, nn.Module):
-        raise build(KindError, "model", "a torch.nn.Module", type(model).__name__)
+    check_kind(model, nn.Module, "model", "a torch.nn.Module")
     stacks = columns(model, inputs)
     heading = titled(title) or title_of(model)
     total = sum(p.numel() for p in model.parameters())

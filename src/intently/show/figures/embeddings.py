@@ -89,9 +89,8 @@ def embeddings(
     4
     """
     path = destination(save)
-    for one in (words, contexts or ()):
+    for name, one in (("words", words), ("contexts", contexts or ())):
         if isinstance(one, str) or not all(isinstance(word, str) for word in one):
-            name = "words" if one is words else "contexts"
             raise build(KindError, name, "a list of strings", repr(one)[:60])
     if not isinstance(neighbours, str | int | Sequence):
         raise build(KindError, "neighbours", "words or positions", repr(neighbours))

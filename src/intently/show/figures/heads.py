@@ -130,8 +130,7 @@ def heads(
         framed = f"framed: {highlight[0]}, head {highlight[1]}"
         notes.append(lines(f"{framed}, {caption}" if caption else framed))
     if isinstance(sort, str):
-        statistic = sort.removeprefix("-")
-        notes.append(f"beside each name its {statistic}, by which heads are sorted")
+        notes.append(f"beside each name its {sort.removeprefix('-')}, by which heads are sorted")
     notes += [_scales(drawn, ends), *(pooled(shape, CELLS, reduce) for shape in large)]
     notes += [missing(every), left_out]
     heading, foot = titled(title), "\n".join(filter(None, notes))
@@ -248,9 +247,7 @@ def _statistic(sort: str | Statistic, matrix: LazyMatrix, name: str) -> np.ndarr
     """Return a number for each head: of a function, or of a measure of the library by name."""
     if isinstance(sort, str):
         columns = matrix.labels[1]
-        ids = None
-        if columns is not None and follows(matrix) is not None:
-            ids = as_numbers(columns)
+        ids = None if columns is None or follows(matrix) is None else as_numbers(columns)
         measures = measure(matrix, ids)
         if (statistic := sort.removeprefix("-")) in measures:
             return numbers(measures[statistic].value()).reshape(-1)

@@ -283,8 +283,7 @@ def _draw(
     size = 8.5 if cell >= 0.2 else 7.0
     layout = Layout()
     axes = layout.panel(0, 0, wide, high)
-    logarithmic = isinstance(norm, LogNorm)
-    shaded = np.maximum(values, (norm.vmin or 0.0) / 10) if logarithmic else values
+    shaded = np.maximum(values, (norm.vmin or 0.0) / 10) if isinstance(norm, LogNorm) else values
     paint(axes, shaded, (t, s), norm, colours, cell >= 0.12)
     name_steps(axes, "left", names[0], high, size)
     name_steps(axes, "top", names[1], wide, size)
@@ -312,8 +311,7 @@ def _margin(
     Cells that are not ``shown`` are hatched.
     """
     members = np.arange(len(values)) * len(shown) // len(values)
-    sums = np.bincount(members, np.where(np.isfinite(values), values, 0))
-    levels = sums / np.bincount(members)
+    levels = np.bincount(members, np.where(np.isfinite(values), values, 0)) / np.bincount(members)
     edges = np.searchsorted(members, np.arange(len(shown) + 1)) - 0.5
     turned = "vertical" if across else "horizontal"
     axes.stairs(levels, edges, orientation=turned, fill=True, color=SIDES, lw=0)

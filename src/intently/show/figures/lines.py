@@ -73,9 +73,8 @@ def lines(
     at = None if token is None else place(token, names(lazy).rows)
     values = np.stack([weights(A) for A, _ in picked])
     labels = shown_names(lazy, shown)
-    sides = ("queries", "keys")
-    if None not in lazy.labels and follows(lazy) is None:
-        sides = ("produced", "source")
+    translates = None not in lazy.labels and follows(lazy) is None
+    sides = ("produced", "source") if translates else ("queries", "keys")
     foot = (
         missing(values).replace("hatched", "no line"),
         outside(np.concatenate(values), labels.rows * len(values)),

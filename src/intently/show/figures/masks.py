@@ -160,8 +160,7 @@ def added(shown: Bias, t: int, s: int, cells: int) -> np.ndarray:
 
 def _lead_of(shown: Bias, t: int, s: int) -> tuple[int, ...]:
     """Return the leading axes of a bias: those of its tensors, or its number of heads."""
-    shapes = [tuple(x.shape[:-2]) for x in shown.tensors()]
-    found = [(), max(shapes, key=len, default=())]
+    found = [(), max([tuple(x.shape[:-2]) for x in shown.tensors()], key=len, default=())]
     found += [(n,) for x in shown.tensors() for n in x.shape]
     found += [(count,) for count in _counts(shown)]
     for lead in found:

@@ -144,8 +144,7 @@ def _draw(waves: Waves, columns: list[int], rows: list[int]) -> Layout:
     layout = Layout(down=0.13)
     above, by_position, by_column = (layout.panel(n, 0, WIDTH, x) for n, x in enumerate(HEIGHTS))
     top = highest(np.abs(waves.values)) or 1.0
-    norm = Normalize(-top, top)
-    image = paint(above, waves.values[:, waves.order].T, (c, t), norm, signed_map())
+    image = paint(above, waves.values[:, waves.order].T, (c, t), Normalize(-top, top), signed_map())
     image.set(interpolation="antialiased", interpolation_stage="data")
     beside = above.inset_axes((1.03, 0, 0.022, 1))
     bar: Any = layout.figure.colorbar(image, cax=beside, format="{x:.3g}")

@@ -22,7 +22,7 @@ import numpy as np
 from intently.core.matrix import LazyMatrix
 from intently.core.matrix.labelling import follows
 from intently.errors import ArgumentError, KindError, build
-from intently.foundation.checks import check_word
+from intently.foundation.checks import check_kind, check_word
 from intently.show.cells import limits
 from intently.show.inputs import Choice, Source, one_of, place
 from intently.show.labels import lines, mostly_right_to_left, shown, spaced, titled, visible
@@ -149,8 +149,7 @@ def text(
     passages = _passages(lazy, at, looks, values)
     name = shown_names(lazy, shown)[looks == "from"][at]
     said = f"What ‘{name}’ looks at" if looks == "at" else f"Who looks at ‘{name}’"
-    heading = titled(title or said, chosen)
-    return _draw(passages, limits(values), heading, missing(values), path)
+    return _draw(passages, limits(values), titled(title or said, chosen), missing(values), path)
 
 
 def _passages(lazy: LazyMatrix, at: int, looks: Looks, values: np.ndarray) -> list[Passage]:
@@ -326,9 +325,7 @@ def broken(
 def _tokens(
     sentence: str, cutters: Mapping[str, Cutter], title: str | None, path: Path | None
 ) -> Figure:
-    if not isinstance(cutters, Mapping):
-        expected = "tokenizers by name, for a text; a token, for a matrix"
-        raise build(KindError, "token", expected, type(cutters).__name__)
+    check_kind(cutters, Mapping, "token", "tokenizers by name, for a text; a token, for a matrix")
     if not cutters:
         raise build(ArgumentError, "token", "at least one tokenizer", "none")
     cut = {str(name): _cut(sentence, cutter, str(name)) for name, cutter in cutters.items()}
@@ -344,10 +341,8 @@ def _tokens(
 def _cut(sentence: str, cutter: Cutter, name: str) -> list[str]:
     if isinstance(cutter, TokenizerLike):
         found = cutter.tokens(cutter.encode(sentence))
-    elif callable(cutter):
-        found = cutter(sentence)
     else:
-        found = cutter
+        found = cutter(sentence) if callable(cutter) else cutter
     if (
         isinstance(found, str)
         or not isinstance(found, Sequence)

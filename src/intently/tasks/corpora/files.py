@@ -133,8 +133,7 @@ def counted(pairs: int) -> str:
 
 def unpacked(handle: BufferedReader) -> BufferedReader | gzip.GzipFile:
     """Return the content of a file, whether it is gzip or not."""
-    packed = handle.peek(len(GZIP)).startswith(GZIP)
-    return gzip.GzipFile(fileobj=handle) if packed else handle
+    return gzip.GzipFile(fileobj=handle) if handle.peek(len(GZIP)).startswith(GZIP) else handle
 
 
 class LongLineError(ValueError):

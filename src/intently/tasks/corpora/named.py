@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -57,12 +57,9 @@ Parts = tuple[ParallelText, ParallelText, Mapping[str, ParallelText]]
 
 def text_of(pairs: Iterable[Pair], split: str = "") -> ParallelText:
     """Return the sentences of pairs of the built-in language."""
-    sources, targets = [], []
-    for pair in pairs:
-        sources.append(pair.source)
-        targets.append(pair.target)
-    report = f"{len(sources):,} sentence pairs of the built-in language, {split}"
-    return ParallelText(sources, targets, report)
+    every = list(pairs)
+    report = f"{len(every):,} sentence pairs of the built-in language, {split}"
+    return ParallelText([x.source for x in every], [x.target for x in every], report)
 
 
 @cache
@@ -112,6 +109,14 @@ CORPORA = tuple(KNOWN)
 """The names that `load_corpus` knows."""
 
 
+def check_name(name: str, argument: str, known: Sequence[str]) -> None:
+    """Raise `ArgumentError`, with the nearest name, unless ``name`` is one of those ``known``."""
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        fix = f"Did you mean {near[0]}?" if near else None
+        raise build(ArgumentError, argument, f"one of {', '.join(known)}", repr(name), fix=fix)
+
+
 def load_corpus(name: str, source: str, target: str, data_dir: Path | str | None = None) -> Corpus:
     """Return a corpus by its name, from one of its languages to another.
 
@@ -127,10 +132,7 @@ def load_corpus(name: str, source: str, target: str, data_dir: Path | str | None
     ...
     intently.errors.ArgumentError: target: expected one of de, fr from en in multi30k; got 'cs'.
     """
-    if name not in KNOWN:
-        close = difflib.get_close_matches(name, CORPORA, n=1)
-        fix = f"did you mean {close[0]}?" if close else None
-        raise build(ArgumentError, "name", f"one of {', '.join(CORPORA)}", repr(name), fix=fix)
+    check_name(name, "name", CORPORA)
     known = KNOWN[name]
     if source not in known.sources:
         expected = f"one of {', '.join(known.sources)} in {name}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -77,26 +77,25 @@ def split_without_leaks(
     """
     if not 0 < share < 0.5:
         raise build(ArgumentError, "share", "a share above 0 and below 0.5", share)
-    dev: list[int] = []
-    test: list[int] = []
-    train: list[int] = []
+    chosen: dict[str, list[int]] = {"train": [], "dev": [], "test": []}
     order = [_digest(f"{source}\t{target}") for source, target in zip(text.sources, text.targets)]
     for name, pairs in components(text.sources, text.targets).items():
         place = int.from_bytes(_digest(name)) / 256**8
         if len(pairs) > GIANT or place >= 2 * share:
-            train += pairs
+            chosen["train"] += pairs
         else:
-            (test if place < share else dev).append(min(pairs, key=order.__getitem__))
+            name = "test" if place < share else "dev"
+            chosen[name].append(min(pairs, key=order.__getitem__))
 
-    def part(name: str, chosen: Iterable[int]) -> ParallelText:
-        indices = sorted(chosen, key=order.__getitem__)
+    def part(name: str) -> ParallelText:
+        indices = sorted(chosen[name], key=order.__getitem__)
         return ParallelText(
             [text.sources[index] for index in indices],
             [text.targets[index] for index in indices],
             f"{len(indices):,} of {text.report or counted(len(text))}, {name}",
         )
 
-    return part("train", train), part("dev", dev), part("test", test)
+    return part("train"), part("dev"), part("test")
 
 
 def components(sources: Sequence[str], targets: Sequence[str]) -> dict[str, list[int]]:
@@ -119,9 +118,8 @@ def components(sources: Sequence[str], targets: Sequence[str]) -> dict[str, list
         return node
 
     for source, target in zip(left, right):
-        one, other = root(("source", source)), root(("target", target))
         # the alphabetically first source becomes the root, whatever the order of the pairs
-        first, second = sorted((one, other))
+        first, second = sorted((root(("source", source)), root(("target", target))))
         parents[second] = first
     found: dict[str, list[int]] = {}
     for index, source in enumerate(left):

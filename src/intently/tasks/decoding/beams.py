@@ -52,10 +52,6 @@ class SearchModel(Protocol):
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]: ...
 
-    def modules(self) -> Iterator[nn.Module]: ...
-
-    def eval(self) -> Any: ...
-
 
 def decode_batch(
     model: SearchModel,
@@ -65,8 +61,7 @@ def decode_batch(
     keep_attention: bool,
 ) -> list[list[Hypothesis]]:
     """Return the hypotheses of each row of ``source`` (n, s), best first."""
-    padded = min(lengths) < source.shape[1]
-    sizes = torch.tensor(lengths, device=source.device) if padded else None
+    sizes = torch.tensor(lengths, device=source.device) if min(lengths) < source.shape[1] else None
     read = model.new_encoder_cache() if keep_attention else None
     memory, cache = model.encode(source, sizes, read), model.new_cache(keep_queries=keep_attention)
     step = fast_step.SearchStep(model, memory, cache) if fast_step.serves(model) else None

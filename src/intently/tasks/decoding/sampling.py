@@ -68,8 +68,11 @@ def sample(
     if stop is not None:
         whole_number(stop, "stop", 0)
     check_kind(generator, torch.Generator | None, "generator", "a torch.Generator")
-    if cache is not None:
-        _check_empty(cache)
+    offset = getattr(cache, "offset", 0)
+    if isinstance(offset, Tensor) or offset != 0:
+        got = f"one of {offset.tolist() if isinstance(offset, Tensor) else offset} steps"
+        cause, fix = "the prompts would continue its text", "make a new one: model.new_cache(…)"
+        raise build(ArgumentError, "cache", "an empty one", got, cause, fix)
     rows = [_ids(prompt, i) for i, prompt in enumerate(prompts)]
     longest = max(map(len, rows), default=0)
     if model.max_length is not None and longest + steps - 1 > model.max_length:
@@ -83,40 +86,26 @@ def sample(
         )
     if not rows or not steps:
         return [[] for _ in rows]
-    module: Any = model
-    with evaluating(module):
+    with evaluating(model):
         cache = model.new_cache() if cache is None else cache
-        drawn = _draw(model, rows, steps, (temperature, top_k, top_p), stop, generator, cache)
+        device, lengths = model.output_weight.device, [len(row) for row in rows]
+        hidden = model.hidden(padded(rows).to(device), cache)
+        ends = torch.tensor(lengths, device=device)
+        last = hidden[torch.arange(len(rows), device=device), ends - 1]
+        if min(lengths) < longest:
+            cache.crop(ends)
+        drawn: list[Tensor] = []
+        ended = torch.zeros(len(rows), dtype=torch.bool, device=device)
+        while True:
+            chances = distribution(last @ model.output_weight.mT, temperature, top_k, top_p)
+            drawn.append(torch.multinomial(chances, 1, generator=generator)[:, 0])
+            if stop is not None:
+                ended |= drawn[-1] == stop
+            if len(drawn) == steps or (stop is not None and bool(ended.all())):
+                break
+            last = model.hidden(drawn[-1][:, None], cache)[:, 0]
     found = torch.stack(drawn, 1).tolist()
     return [ids[: ids.index(stop)] if stop in ids else ids for ids in found]
-
-
-def _draw(
-    model: SampledModel,
-    rows: list[list[int]],
-    steps: int,
-    limits: tuple[float, int | None, float | None],
-    stop: int | None,
-    generator: torch.Generator | None,
-    cache: Any,
-) -> list[Tensor]:
-    """Draw the tokens (b,) of each step."""
-    device, lengths = model.output_weight.device, [len(row) for row in rows]
-    hidden = model.hidden(padded(rows).to(device), cache)
-    ends = torch.tensor(lengths, device=device)
-    last = hidden[torch.arange(len(rows), device=device), ends - 1]
-    if min(lengths) < max(lengths):
-        cache.crop(ends)
-    drawn: list[Tensor] = []
-    ended = torch.zeros(len(rows), dtype=torch.bool, device=device)
-    while True:
-        chances = distribution(last @ model.output_weight.mT, *limits)
-        drawn.append(torch.multinomial(chances, 1, generator=generator)[:, 0])
-        if stop is not None:
-            ended |= drawn[-1] == stop
-        if len(drawn) == steps or (stop is not None and bool(ended.all())):
-            return drawn
-        last = model.hidden(drawn[-1][:, None], cache)[:, 0]
 
 
 def distribution(
@@ -162,7 +151,13 @@ def distribution(
         temperature, top_k = 1.0, 1
     z = logits.to(torch.promote_types(logits.dtype, torch.float32))
     z = (z - z.amax(-1, keepdim=True)) / temperature  # otherwise small temperatures overflow
-    _check_logits(z)
+    # on the CPU only, to avoid a GPU sync
+    if z.device.type == "cpu" and not torch.compiler.is_compiling() and bool(z.isnan().any()):
+        expected = "finite numbers, −inf for tokens that may not follow"
+        got = "NaN or +inf, or −inf for every token of a row"
+        cause = "the model has diverged or overflows"
+        fix = "look at its weights, or compute in a wider dtype"
+        raise build(ArgumentError, "logits", expected, got, cause, fix)
     ordered = z.sort(dim=-1, descending=True, stable=True)
     chances = torch.softmax(ordered.values, -1)
     if top_k is not None and top_k < chances.shape[-1]:
@@ -173,33 +168,6 @@ def distribution(
         chances = chances * (mass.cumsum(-1) - mass < top_p)
         chances = chances / chances.sum(-1, keepdim=True)
     return torch.empty_like(chances).scatter_(-1, ordered.indices, chances)
-
-
-def _check_logits(z: Tensor) -> None:
-    """Raise if a row minus its maximum has NaN; on the CPU only, to avoid a GPU sync."""
-    if z.device.type == "cpu" and not torch.compiler.is_compiling() and bool(z.isnan().any()):
-        raise build(
-            ArgumentError,
-            "logits",
-            "finite numbers, −inf for tokens that may not follow",
-            "NaN or +inf, or −inf for every token of a row",
-            "the model has diverged or overflows",
-            "look at its weights, or compute in a wider dtype",
-        )
-
-
-def _check_empty(cache: Any) -> None:
-    offset = getattr(cache, "offset", 0)
-    if isinstance(offset, Tensor) or offset != 0:
-        got = f"one of {offset.tolist() if isinstance(offset, Tensor) else offset} steps"
-        raise build(
-            ArgumentError,
-            "cache",
-            "an empty one",
-            got,
-            "the prompts would continue its text",
-            "make a new one: model.new_cache(…)",
-        )
 
 
 def _check(temperature: float, top_k: int | None, top_p: float | None) -> None:
@@ -215,8 +183,7 @@ def _check(temperature: float, top_k: int | None, top_p: float | None) -> None:
 
 
 def _ids(prompt: Sequence[int], i: int) -> list[int]:
-    cause = "sample takes one list of ids for each prompt"
-    ids = token_ids(prompt, f"prompts[{i}]", cause)
+    ids = token_ids(prompt, f"prompts[{i}]", "sample takes one list of ids for each prompt")
     if not ids:
         cause, fix = "the model says what follows a token", "begin with SOS, id 1"
         raise build(ArgumentError, f"prompts[{i}]", "at least one token id", "none", cause, fix)

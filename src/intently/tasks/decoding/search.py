@@ -68,11 +68,12 @@ def search(
     sentences = [token_ids(ids, f"sources[{i}]", cause) for i, ids in enumerate(sources)]
     sentences = [ids if ids[-1:] == [EOS] else [*ids, EOS] for ids in sentences]
     found: list[list[Hypothesis]] = [[] for _ in sentences]
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
     with evaluating(model):
         for batch in _batches(sentences, batch_tokens // options.beam):
             _check_fits(model, len(batch) * options.beam)
             lengths = [len(sentences[i]) for i in batch]
-            rows = padded([sentences[i] for i in batch]).to(_device(model))
+            rows = padded([sentences[i] for i in batch]).to(device)
             results = decode_batch(model, rows, lengths, options, keep_attention)
             for i, hypotheses in zip(batch, results):
                 found[i] = hypotheses
@@ -116,7 +117,3 @@ def padded(sentences: Sequence[list[int]]) -> Tensor:
     longest = max(map(len, sentences))
     rows = chain.from_iterable(ids + [PAD] * (longest - len(ids)) for ids in sentences)
     return torch.tensor(list(rows), dtype=torch.long).view(len(sentences), longest)
-
-
-def _device(model: SearchModel) -> torch.device:
-    return next((p.device for p in model.parameters()), torch.device("cpu"))

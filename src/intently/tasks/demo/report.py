@@ -105,7 +105,6 @@ def page(translator: Translator, path: Path, it: dict[str, Any] | None = None) -
             items += items_of(run.seen, pair.source, note=run.lines[0])
     entry = [each.name for each in items[0].layers].index(head.layer)
     first, second = (_row_of("it", item, entry) for item in items)
-    pin = f"0.{entry}.{head.head}.at.{first}"
     start = {"view": "text", "item": 1, "entry": entry, "heads": str(head.head)}
     note = "; ".join([TAUGHT, *([] if it is None else achievements(it)[:1])])
     save_page(
@@ -113,7 +112,7 @@ def page(translator: Translator, path: Path, it: dict[str, Any] | None = None) -
         path,
         title="What does it look at?",
         highlights=[Highlight(n, *head, note) for n in range(len(items))],
-        start={**start, "row": second, "pin": pin},
+        start={**start, "row": second, "pin": f"0.{entry}.{head.head}.at.{first}"},
     )
 
 

@@ -8,7 +8,6 @@ files, for evaluating and resuming it.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import re
 import tomllib
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from intently.errors import ArgumentError, DataError, build
 from intently.foundation.files import File, make_folder, replace_file, sealed
 from intently.foundation.on_demand import listed
 from intently.tasks.corpora.files import ParallelText, read_parallel
-from intently.tasks.corpora.named import Corpus, load_corpus
+from intently.tasks.corpora.named import Corpus, check_name, load_corpus
 from intently.tasks.training import TrainingOptions
 from intently.tasks.training.progress import Event, Listener
 
@@ -72,11 +71,7 @@ def recipe_text(name: str) -> str:
 
 def recipe_file(name: str) -> str:
     """Return the file of a recipe."""
-    names = _names()
-    if name not in names:
-        near = difflib.get_close_matches(name, names, n=1)
-        fix = f"Did you mean {near[0]}?" if near else None
-        raise build(ArgumentError, "recipe", f"one of {', '.join(names)}", repr(name), fix=fix)
+    check_name(name, "recipe", _names())
     return (files(__name__) / f"{name}.toml").read_text(encoding="utf-8")
 
 

@@ -58,8 +58,7 @@ def pipeline(kind: str, model: models.Model | None = None) -> tokenizers.Tokeniz
         )
     elif subword:
         tokenizer.normalizer = normalizers.Prepend(" ")
-    cut = Regex(rf" ?(?:{WORD})|\s")
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(cut, behavior="isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(rf" ?(?:{WORD})|\s"), behavior="isolated")
     tokenizer.decoder = decoders.Sequence(
         [decoders.ByteFallback()] * subword
         + [decoders.Fuse()]

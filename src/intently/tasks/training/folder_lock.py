@@ -53,8 +53,7 @@ def check_held(out: Path | str) -> None:
     if there != _held.get(folder):
         got = "another folder of that name" if there else "no such folder"
         expected, cause = f"the folder {out} that is written", "it was deleted or moved meanwhile"
-        fix = "nothing more is written"
-        raise build(LostFolderError, "out", expected, got, cause, fix)
+        raise build(LostFolderError, "out", expected, got, cause, "nothing more is written")
 
 
 def _identity(folder: Path) -> tuple[int, int] | None:
@@ -160,9 +159,8 @@ def _claim(folder: Path, out: Path, writes: Collection[str]) -> None:
 
 def _about(folder: Path) -> dict[str, Any]:
     """Return the content of `ABOUT`, {} where there is none; raises `ArgumentError`."""
-    expected = "Intently's record of the files beside it"
     fix = "delete it where all of these are Intently's, or choose another folder"
-    file = File(folder / ABOUT, expected, ArgumentError, fix)
+    file = File(folder / ABOUT, "Intently's record of the files beside it", ArgumentError, fix)
     return file.sealed({"writes": [str], "holder": str}) if file.exists() else {}
 
 

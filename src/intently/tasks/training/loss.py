@@ -12,7 +12,7 @@ but one with a weight of 0.05.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,6 +28,7 @@ from intently.nn.models.kinds import (
     path_of,
     source_heads,
 )
+from intently.nn.replay import asked
 from intently.tasks.text import PAD
 from intently.tasks.training.batches import Batch
 
@@ -78,8 +79,7 @@ def batch_loss(model: Any, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor
 
     ``model`` is an encoder-decoder, or for a batch without sources a language model.
     """
-    sided = batch.source is not None
-    memory = (model.encode(batch.source, batch.source_lengths),) if sided else ()
+    memory = (model.encode(batch.source, batch.source_lengths),) if batch.source is not None else ()
     hidden = model.hidden(batch.target_in, *memory)
     return smoothed_cross_entropy(hidden, model.output_weight, batch.target_out, smoothing)
 
@@ -144,20 +144,11 @@ def guided_loss(head: str, weight: float) -> BatchLoss:
     layer, _, number = head.rpartition(".")
 
     def loss(model: EncoderDecoder, batch: Batch, smoothing: float) -> tuple[Tensor, int]:
-        matrices: list[Any] = []
-
-        def ask(block: Any, given: tuple[Any, ...], options: Mapping[str, Any]) -> None:
-            matrices.append(block.attend(*given, **options))
-
         block = dict(model.attention_blocks())[layer]
-        handle = block.register_forward_pre_hook(ask, with_kwargs=True)
-        try:
-            total, tokens = batch_loss(model, batch, smoothing)
-        finally:
-            handle.remove()
+        (total, tokens), matrices = asked([block], lambda: batch_loss(model, batch, smoothing))
         if batch.guide is not None and matrices:
             # a recurrent model's attention, called for each step, has no axis of heads
-            heads = [m[:, int(number)] if m.ndim > 3 else m for m in matrices]
+            heads = [m[:, int(number)] if m.ndim > 3 else m for _, m in matrices]
             logs = torch.cat([w.scores[...] - w.lse[..., None] for w in heads], -2)  # log W
             guide = batch.guide[:, : logs.shape[-2]]
             # where no weight is asked for, the logarithm may be −∞

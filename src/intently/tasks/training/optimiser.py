@@ -96,8 +96,7 @@ def settled(
     flags: dict[str, Any] = {}
     if options.schedule.warmup is None:
         before = None if stored is None else stored.schedule.warmup
-        usual = warmup_of(options.schedule.steps, longest)
-        flags["warmup"] = usual if before is None else before
+        flags["warmup"] = warmup_of(options.schedule.steps, longest) if before is None else before
     if options.run.best_by is None:
         flags["best_by"] = (stored and stored.run.best_by) or score
     return options.with_flags(**flags)
@@ -194,9 +193,8 @@ class InFloat32(TorchFunctionMode):
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.Tensor.bfloat16:
-            return args[0].clone()
-        return func(*args, **(kwargs or {}))
+        narrows = func is torch.Tensor.bfloat16
+        return args[0].clone() if narrows else func(*args, **(kwargs or {}))
 
 
 _KINDS: dict[type[torch.optim.Optimizer], tuple[str, ...]] = {

@@ -268,8 +268,7 @@ class _Training:
         """
         limit = self.options.schedule.seconds
         seconds = self.position.seconds if self.processes.first else 0.0
-        late = limit is not None and seconds >= limit
-        heard = [loss, self.interruption.asked, late, seconds]
+        heard = [loss, self.interruption.asked, limit is not None and seconds >= limit, seconds]
         total, asked, over, self.passed = self.processes.total(heard)
         self.asked, self.late = asked > 0, over > 0
         return total

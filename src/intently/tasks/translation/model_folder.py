@@ -88,8 +88,7 @@ def find(folder: Path, name: str) -> Path:
     elif file(folder / "config.json").exists():
         cause = "it seems to hold a model of another library"
     expected = f"a folder with {name}, or a run with model/{name}"
-    got = listing(folder)
-    raise one_line(build(CheckpointError, str(folder), expected, got, cause, fix))
+    raise one_line(build(CheckpointError, str(folder), expected, listing(folder), cause, fix))
 
 
 def about(path: Path, shape: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:

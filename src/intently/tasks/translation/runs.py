@@ -152,11 +152,11 @@ def _check_best_by(name: str | None, validate: DevSet, first: bool) -> None:
         expected = "one of " + ", ".join(map(repr, validate.names))
         raise build(ArgumentError, "best_by", expected, repr(name))
     if name == "bleu" != validate.suitable and first:
-        told = (
+        warnings.warn(
             "best_by='bleu' cannot see words in the dev references, which have hardly any spaces: "
-            "a right translation may score 0. Leave it out, and chrF chooses the best checkpoint."
+            "a right translation may score 0. Leave it out, and chrF chooses the best checkpoint.",
+            stacklevel=3,
         )
-        warnings.warn(told, stacklevel=3)
 
 
 def _tokenizers(text: ParallelText, options: TrainingOptions) -> tuple[Tokenizer, Tokenizer]:

@@ -108,8 +108,7 @@ class Translation:
         for name, matrix in self.hypothesis.attention.items():
             encoder = name.startswith("encoder")
             rows = source if encoder else produced
-            columns = source if encoder or name in cross else inputs
-            found[name] = matrix.label(rows, columns)
+            found[name] = matrix.label(rows, source if encoder or name in cross else inputs)
         return found
 
     @cached_property
@@ -385,11 +384,10 @@ class Translator:
             spans.append((len(text), len(text) + len(piece)))
             text += piece if text else piece.removeprefix(" ")
             spans[-1] = (spans[-1][0], len(text))
-        groups = [
+        return text, [
             [i for i, (first, last) in enumerate(spans) if first < end and last > start]
             for start, end in word_spans(text)
         ]
-        return text, groups
 
     def align(self, by_layer: Mapping[str, LazyMatrix]) -> LazyMatrix:
         """Return the alignment matrix: that of the measured head, or a mean over heads.
