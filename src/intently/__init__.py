@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from intently.core.matrix import Dense, LazyMatrix, Merged, rollout, stack_rows
     from intently.core.positions import Learned, Rotary, sinusoidal
     from intently.core.scores import Additive, Cosine, Dot, General, Score, concat
-    from intently.observe import edit, edits, effects, load_recording, path_effects, watch
+    from intently.observe import edit, edits, effects, heads, load_recording, path_effects, watch
 
 __version__ = "0.1.0"
 
@@ -70,6 +70,7 @@ __all__ = [  # noqa: RUF022 - in the order of learning
     "watch",
     "load_recording",
     "edit",
+    "heads",
     "effects",
     "path_effects",
     "edits",
@@ -94,7 +95,7 @@ _HOMES = {
     "core.scores": ("Score", "Dot", "Additive", "concat", "General", "Cosine"),
     "core.biases": ("Bias", "alibi", "relative_buckets"),
     "core.positions": ("sinusoidal", "Learned", "Rotary"),
-    "observe": ("watch", "load_recording", "edit", "effects", "path_effects", "edits"),
+    "observe": ("watch", "load_recording", "edit", "heads", "effects", "path_effects", "edits"),
     "checker": ("check",),
 }
 """Module: what it holds of the names above."""

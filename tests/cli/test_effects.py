@@ -120,6 +120,17 @@ def test_words_of_a_language_model(asked: Command, folders: Path) -> None:
     assert float(row["after"]) == pytest.approx(want, abs=1e-5)
 
 
+def test_the_logit_difference_to_another_output(asked: Command, folders: Path) -> None:
+    given = (folders / "gpt2", "The cat sat on", "--score", "the mat")
+    assert asked(*given, "--against", "the cat", "--csv", "t.csv").status == 0
+    made = output(folders / "gpt2", "The cat sat on", "the mat")
+    with torch.no_grad():
+        step = made.logits()[1]  # both begin with "the"
+    want = float(step[made.ids[1]] - step[made.encode("the cat")[1]])
+    assert all(float(row["before"]) == pytest.approx(want, abs=1e-5) for row in rows(Path("t.csv")))
+    assert "--against: expected an output that parts from" in asked(*given, "--against", "the").err
+
+
 def test_our_language_model(asked: Command, tmp_path: Path) -> None:
     text = "The cat sat on"
     made = save_language_model(tmp_path / "lm", text)

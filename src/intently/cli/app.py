@@ -41,6 +41,7 @@ COMMANDS = {
     "watch": ("watch", "Run a model on a text and print what each head attends to."),
     "look": ("watch", "Run a model and write a page with every head of every layer."),
     "play": ("serving", "Type in the browser, watch it translate, cross something out."),
+    "heads": ("heads", "Say what every head of a model does."),
     "effects": ("effects", "Switch heads off, or hide words, and say what changes."),
     "explore": ("serving", "Look at a recording of any length in the browser."),
     "check": ("check", "Say which mistake an attention makes, if any."),

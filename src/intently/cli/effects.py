@@ -55,6 +55,9 @@ def effects(
     score: Annotated[
         str | None, option("TEXT", "measure the log-probability of this output, not of its own")
     ] = None,
+    against: Annotated[
+        str | None, option("TEXT", "measure the logit difference to this output")
+    ] = None,
     csv: Annotated[Path | None, option("FILE", "write the table")] = None,
     out: Annotated[Path | None, option("FILE", "draw the table: PNG, SVG or PDF")] = None,
 ) -> None:
@@ -62,14 +65,18 @@ def effects(
 
     Without --forbid heads are switched off. A translator translates; a language model writes its
     next token. The table has one row for each head that is changed alone, the strongest first, with
-    the log-probability of the output before the change and after it.
+    the log-probability of the output, or its logit difference to another, before the change and
+    after it.
     """
     example = 'intently effects "The animal was tired." --forbid "was → animal"'
     run = output(*model_with_text(given, example), score)
     changes = _changes(run, _hidden(forbid), layer, head)
+    measure = run.log_probability if against is None else run.over(against)
+    what = "log-probability" if against is None else f"logit difference to ‘{visible(against)}’"
     print(visible(run.text, OUTPUT))
     if forbid or layer or head:
-        _print_all_at_once(run, {name: change(heads=head) for name, change in changes.items()})
+        together = {name: change(heads=head) for name, change in changes.items()}
+        _print_all_at_once(run, together, measure, what)
     print()
 
     def alone(at: Attending) -> Iterator[tuple[dict[str, Any], Edit]]:
@@ -78,28 +85,30 @@ def effects(
                 yield {"head": n}, changes[at.name](heads=[n])
 
     each = edits.Each(run.model, alone)
-    table = measured(run.model, run.logits, run.log_probability, edits=each).strongest()
+    table = measured(run.model, run.logits, measure, edits=each).strongest()
     print(repr(table))
     if csv is not None:
         table.csv(csv)
     if out is not None:
         from intently import show
 
-        what = "heads off" if forbid is None else f"{forbid} forbidden"
-        show.heatmap(table, title=f"{what}: log-probability of ‘{visible(run.text)}’", save=out)
+        how = "heads off" if forbid is None else f"{forbid} forbidden"
+        show.heatmap(table, title=f"{how}: {what} of ‘{visible(run.text)}’", save=out)
 
 
-def _print_all_at_once(run: ModelOutput, changed: dict[str, Edit]) -> None:
+def _print_all_at_once(
+    run: ModelOutput, changed: dict[str, Edit], measure: Callable[[Any], Any], what: str
+) -> None:
     """Print what the output becomes under all edits together, and how likely the old one is."""
     with torch.no_grad():
-        before = float(run.log_probability(run.logits()))
+        before = float(measure(run.logits()))
         with edit(run.model, changed):
-            after = float(run.log_probability(run.logits()))
+            after = float(measure(run.logits()))
         with edit(run.model, changed):
             print(f"becomes: {visible(run.write(), OUTPUT)}")
     fell = before - after
     difference = f"{abs(fell):.4f} nats {'lower' if fell >= 0 else 'higher'}"
-    print(f"log-probability of what it was: {before:z.4f} → {after:z.4f}, {difference}")
+    print(f"{what} of what it was: {before:z.4f} → {after:z.4f}, {difference}")
 
 
 # --- what is changed ------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ import sys
 import webbrowser
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import median, pstdev
 from typing import Annotated
 
 from typer import Argument, Option
@@ -25,22 +24,6 @@ from intently.tasks.runners import check_seen, unsure, watched, watched_picture
 
 LISTED = 12
 """Tokens of a recording listed."""
-
-REMARKABLE = {
-    "entropy": "spreads its weight most evenly",
-    "confidence": "gives most to a single key",
-    "sink": "looks most at the first key",
-    "self": "looks most at its own position",
-    "previous": "looks most at the position before",
-    "duplicate": "looks most at copies of its token",
-    "induction": "looks most at what followed copies of its token",
-    "distance": "looks farthest",
-    "divergence": "differs most from the other heads of its layer",
-}
-"""What the head with the largest value of a statistic does."""
-
-NAMED = 3
-"""Heads named above the table."""
 
 TITLE = 80
 """Characters of a text in its title."""
@@ -62,9 +45,8 @@ def watch(
 ) -> None:
     """Run a model on a text and print what each head attends to.
 
-    The three heads that stand out most come first, then a table of all. The model runs unchanged;
-    the table is checked against the model's outputs. From a transformers folder, only safetensors
-    are read, and none of its code is run.
+    The model runs unchanged; the table is checked against its outputs. From a transformers folder,
+    only safetensors are read, and none of its code is run. `intently heads` says what heads do.
     """
     if listed is not None:
         if given or layers or save:
@@ -85,10 +67,7 @@ def watch(
 
 
 def _measured(table: Summary) -> Iterator[str]:
-    """Return the remarkable heads, and one block of the table: the columns that fit its width."""
-    named = list(_remarkable(table))
-    if named:
-        yield from (*aligned(named, right=(1,)), "")
+    """Return one block of the table: the columns that fit its width."""
     left_out: list[str] = []
     narrow = table
     for name in ("queries", "confidence", *reversed(table.columns)):
@@ -102,24 +81,6 @@ def _measured(table: Summary) -> Iterator[str]:
     yield str(narrow)
     if left_out:
         yield f"\nno room for {', '.join(left_out)}: in Python, print(seen.summary())"
-
-
-def _remarkable(table: Summary) -> Iterator[tuple[str, ...]]:
-    """Return the heads farthest above the middle head in some statistic, in standard deviations."""
-    extremes = []
-    for name, does in REMARKABLE.items():
-        known = [row for row in table if name in row and row[name] == row[name]]
-        values = [row[name] for row in known]
-        spread = pstdev(values) if len(values) > NAMED else 0.0
-        if spread > 0:
-            top, middle = max(known, key=lambda row: row[name]), median(values)
-            line = f"{does}: {name} {top[name]:.2f}, median {middle:.2f}"
-            extremes.append(((top[name] - middle) / spread, (top["layer"], f"{top['head']}"), line))
-    named = set()
-    for _, place, line in sorted(extremes, reverse=True):
-        if place not in named and len(named) < NAMED:
-            named.add(place)
-            yield visible(place[0], 200), place[1], line
 
 
 def _listing(path: Path) -> str:

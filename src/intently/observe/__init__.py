@@ -5,10 +5,11 @@ from typing import Any
 from intently.foundation.on_demand import listed
 from intently.observe.edits.editor import edit
 from intently.observe.measuring.effects import effects, path_effects
+from intently.observe.measuring.heads import heads
 from intently.observe.recording.recording import Recording
 from intently.observe.watching.watch import watch
 
-__all__ = ["Recording", "edit", "effects", "load_recording", "path_effects", "watch"]
+__all__ = ["Recording", "edit", "effects", "heads", "load_recording", "path_effects", "watch"]
 
 __dir__ = listed(__name__)
 

@@ -255,9 +255,9 @@ class ModelOutput:
     """The output of a model for a text, token by token.
 
     ``logits()`` runs the model on the text and the output, and returns those (n, V) of the steps
-    that produce ``ids`` (n,). ``write()`` lets the model write anew. ``source`` are the tokens of
-    the text; ``target`` those of the output where a decoder of its own writes them, else None: then
-    the model reads both as one text.
+    that produce ``ids`` (n,). ``write()`` lets the model write anew, ``encode`` gives the ids of
+    another output. ``source`` are the tokens of the text; ``target`` those of the output where a
+    decoder of its own writes them, else None: then the model reads both as one text.
     """
 
     model: nn.Module
@@ -265,6 +265,7 @@ class ModelOutput:
     ids: Tensor
     logits: Callable[[], Tensor]
     write: Callable[[], str]
+    encode: Callable[[str], Sequence[int]]
     source: Sequence[str]
     target: Sequence[str] | None = None
 
@@ -272,6 +273,20 @@ class ModelOutput:
         """Return the log-probability of the output, in nats."""
         chosen = self.ids.to(logits.device)[:, None]
         return logits.float().log_softmax(-1).gather(-1, chosen).sum()
+
+    def over(self, other: str) -> Callable[[Tensor], Tensor]:
+        """Return what tells the logit difference to another output, where the two part.
+
+        Source: Wang et al. 2023, "Interpretability in the Wild", section 2.
+        """
+        ids = self.ids.tolist()
+        pairs = enumerate(zip(ids, self.encode(other)))
+        found = next(((n, *both) for n, both in pairs if both[0] != both[1]), None)
+        if found is None:
+            expected = "an output that parts from the model's"
+            raise build(ArgumentError, "--against", expected, repr(other))
+        n, mine, theirs = found
+        return lambda logits: logits[n, mine].float() - logits[n, theirs].float()
 
 
 def output(folder: Path | None, text: str, wanted: str | None = None) -> ModelOutput:
@@ -317,6 +332,7 @@ def _translation(translator: Translator, text: str, wanted: str | None) -> Model
         torch.tensor(ids),
         logits,
         lambda: written().text,
+        translator.target_tokenizer.encode,
         [*translator.source_tokenizer.tokens(first.sides[0].ids), "</s>"],
         [*translator.target_tokenizer.tokens(chosen), *["</s>"] * ended],
     )
@@ -336,12 +352,13 @@ def _next(
             return int(run(torch.tensor([ids]))[-1].argmax())
 
     theirs = not isinstance(tokenizer, Tokenizer)
-    if wanted is None:
-        written = [next_token()]
-    elif theirs:
-        written = tokenizer(wanted, add_special_tokens=False)["input_ids"]
-    else:
-        written = tokenizer.encode(wanted)
+
+    def encode(text: str) -> Sequence[int]:
+        if theirs:
+            return tokenizer(text, add_special_tokens=False)["input_ids"]
+        return tokenizer.encode(text)
+
+    written = [next_token()] if wanted is None else encode(wanted)
     fitting(written)
     whole = torch.tensor([[*ids, *written[:-1]]])
     tokens = whole[0].tolist()
@@ -351,6 +368,7 @@ def _next(
         torch.tensor(written),
         lambda: run(whole)[-len(written) :],
         lambda: tokenizer.decode([next_token()]),
+        encode,
         [tokenizer.decode([x]) for x in tokens] if theirs else tokenizer.tokens(tokens),
     )
 
@@ -362,8 +380,11 @@ def _pair(model: Any, tokenizer: Any, ids: Sequence[int], wanted: str | None) ->
     def decoded(ids: Tensor | Sequence[int]) -> str:
         return tokenizer.decode(ids, skip_special_tokens=True)
 
+    def encode(text: str) -> Sequence[int]:
+        return tokenizer(text_target=text)["input_ids"]
+
     start, *written = _generated(model, given)[0].tolist()
-    written = written if wanted is None else tokenizer(text_target=wanted)["input_ids"]
+    written = written if wanted is None else encode(wanted)
     fitting(written)
     before = torch.tensor([[start, *written[:-1]]])
     return ModelOutput(
@@ -374,6 +395,7 @@ def _pair(model: Any, tokenizer: Any, ids: Sequence[int], wanted: str | None) ->
             given, attention_mask=torch.ones_like(given), decoder_input_ids=before
         ).logits[0],
         lambda: decoded(_generated(model, given)[0]),
+        encode,
         [tokenizer.decode([x]) for x in ids],
         [tokenizer.decode([x]) for x in written],
     )

@@ -198,6 +198,10 @@ def test_a_run_replaces_parts_of_another() -> None:
         if part == "weights":
             a, b = q.flip(0), k.flip(0)
         torch.testing.assert_close(found, y if part == "outputs" else attend(a, b, c))
+    with it.edit(attend, edits.replace(seen, "mean", heads=[1])):
+        found = attend(q, k, v)
+    torch.testing.assert_close(found[:, 1], y[:, 1].mean((0, 1)).expand_as(found[:, 1]))
+    torch.testing.assert_close(found[:, 0], attend(q, k, v)[:, 0])
 
 
 REFUSED: list[tuple[Any, dict[str, Any], type[Exception], str]] = [

@@ -35,19 +35,16 @@ def patterns(tmp_path_factory: pytest.TempPathFactory) -> Path:
     weights = torch.stack([before, first, torch.eye(n), torch.full((n, n), 1 / n)])
     labels = [f"w{i}" for i in range(n)]
     path = tmp_path_factory.mktemp("grow") / "patterns.html"
-    return save_page({"layer.0": it.core.matrix.Dense(weights).label(labels, labels)}, path)
+    matrix = it.core.matrix.Dense(weights).label(labels, labels)
+    kinds = {("layer.0", n): kind for n, kind in enumerate(("previous", "first", "self"))}
+    return save_page({"layer.0": matrix}, path, kinds=kinds)
 
 
-def test_tiles_name_the_pattern_that_a_head_follows(opened: Opened, patterns: Path) -> None:
+def test_tiles_say_what_the_table_says_of_a_head(opened: Opened, patterns: Path) -> None:
     page = opened(patterns, "#view=overview")
     marks = page.locator(".overview-tile").all_text_contents()
-    assert [mark.split(maxsplit=1)[1:] for mark in marks] == [
-        ["previous"],
-        ["sink"],
-        ["itself"],
-        [],
-    ]
-    assert "at least 0.5 of the weight" in page.text_content(".overview-scales")
+    assert [mark.split(maxsplit=1)[1:] for mark in marks] == [["previous"], ["first"], ["self"], []]
+    assert "texts of random tokens" in page.text_content(".overview-scales")
     assert "previous" in page.locator(".overview-tile").first.get_attribute("aria-label")
 
 

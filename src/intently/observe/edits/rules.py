@@ -29,7 +29,7 @@ Keys: TypeAlias = "Steps | Mask"
 Placed: TypeAlias = "tuple[dict[str, Any], Edit | Mapping[str, Edit]]"
 """Where an edit acts (layer, head …), and the edit by the name of its module."""
 
-Part: TypeAlias = Literal["weights", "queries", "keys", "values", "outputs"]
+Part: TypeAlias = Literal["weights", "queries", "keys", "values", "outputs", "mean"]
 LENGTHS = "run texts of one length"
 
 
@@ -198,10 +198,11 @@ class replace(OnRows):  # noqa: N801 - written as a function: edits.replace(seen
     """Weights (or another part) that another run had in the same layer: activation patching.
 
     ``recording`` is what `intently.watch` kept of the run, ``part`` "weights", "queries", "keys",
-    "values" or "outputs" (A @ v before the output projection); ``rows`` are steps of the queries'
-    text, of the keys' text for "keys" and "values". For "values" and "outputs" the run has to be
-    watched with ``gradients=True``, which keeps v. Raises `ArgumentError` if the other run has no
-    such layer, head or step.
+    "values", "outputs" (A @ v before the output projection) or "mean", the mean of the outputs over
+    all texts and steps of the run (mean ablation; "outputs" of another text: resample ablation).
+    ``rows`` are steps of the queries' text, of the keys' text for "keys" and "values". For
+    "values", "outputs" and "mean" the run has to be watched with ``gradients=True``, which keeps v.
+    Raises `ArgumentError` if the other run has no such layer, head or step.
 
     Source: Meng et al. 2022, "Locating and editing factual associations in GPT", section 2.
     """
@@ -216,7 +217,7 @@ class replace(OnRows):  # noqa: N801 - written as a function: edits.replace(seen
 
     def change(self, scene: Scene) -> None:
         """Take the part from the other run."""
-        if scene.again and self.part in ("values", "outputs"):
+        if scene.again and self.part in ("values", "outputs", "mean"):
             expected, fix = "weights that meet values in one product", 'replace the "weights"'
             got = "weights that meet them in several, of which a watch keeps the first"
             raise build(KernelError, scene.name, expected, got, fix=fix)
@@ -235,6 +236,11 @@ class replace(OnRows):  # noqa: N801 - written as a function: edits.replace(seen
             _take(scene, _of_run(entry.matrix(), scene), over)
         elif self.part == "outputs":
             scene.outputs.append((over, _steps_of(entry.matrix() @ entry.v(), rows, "outputs")))
+        elif self.part == "mean":
+            y = entry.matrix() @ entry.v()
+            apart = {y.ndim - 1, y.ndim - 3 if entry.heads > 1 else -1}
+            mean = y.mean([n for n in range(y.ndim) if n not in apart], keepdim=True)
+            scene.outputs.append((over, mean.expand(*mean.shape[:-2], len(rows), -1)))
         elif self.part == "values":
             scene.values = _grouped(_steps_of(entry.v(), keys, "values"), scene.values, over)
         elif not isinstance(scene.matrix, Attention):

@@ -8,7 +8,7 @@ from copy import copy
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor
 
@@ -40,6 +40,9 @@ from intently.observe.recording.summary import Source, Summary
 from intently.observe.storage.stores import Kept
 from intently.observe.watching.call import Weights
 from intently.observe.watching.modules import matches
+
+if TYPE_CHECKING:
+    from intently.observe.measuring.heads import Heads
 
 
 class Entry:
@@ -226,8 +229,10 @@ class Recording:
         """
         return self.covered.of(self.calls)
 
-    def summary(self) -> Summary:
+    def summary(self, heads: Heads | None = None) -> Summary:
         """Return a table (layer, head, statistic) of everything that was seen.
+
+        ``heads`` is the table of `intently.heads`, whose names it shows.
 
         A layer that attended several times appears as ``name[i]``. Where weights were changed
         before they met the values, a column ``changed`` names the operations. Entries that are
@@ -250,7 +255,8 @@ class Recording:
                     changed[name] = entry.changed
                 yield name, matrix, _numbers(entry.labels(matrix))
 
-        return Summary.of(sources(), left_out=left_out, changed=changed)
+        kinds = None if heads is None else heads.names
+        return Summary.of(sources(), left_out=left_out, changed=changed, kinds=kinds)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write a safetensors file that `load_recording` opens."""
@@ -264,15 +270,17 @@ class Recording:
         precision: Literal["half", "full"] = "half",
         *,
         layers: str | Sequence[str] | None = None,
+        heads: Heads | None = None,
         **about: Any,
     ) -> Path:
         """Write a page that opens offline in any browser: every head of every layer.
 
         The page holds queries and keys at ``precision``, and says how far its weights are from the
         model's. ``layers`` are names or patterns such as "decoder.*", as `watch` takes them; all
-        unless given. `intently.show.page.save_page` documents its other options (``title``,
-        ``sides``, ``highlights``, ``start``) and errors. Entries that are unverified are left
-        out, and named; axes before the heads are rows of the batch. Without ``start`` and
+        unless given. ``heads`` is the table of `intently.heads`, which says what heads do; without
+        one, the page does not say it. `intently.show.page.save_page` documents its other options
+        (``title``, ``sides``, ``highlights``, ``start``) and errors. Entries that are unverified
+        are left out, and named; axes before the heads are rows of the batch. Without ``start`` and
         ``highlights``, the page of a short text opens on its most telling head, and says why.
         """
         from intently.show.page import items_of, save_page
@@ -285,7 +293,8 @@ class Recording:
             about["start"], about["highlights"] = opened_on(
                 items_of(shown, sides=about.get("sides", ()))
             )
-        return save_page(shown, path, precision, **about)
+        kinds = None if heads is None else heads.names
+        return save_page(shown, path, precision, kinds=kinds, **about)
 
     def _only(self, layers: str | Sequence[str]) -> Recording:
         """The recording of some layers; raises `ArgumentError` for a pattern that has none."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import math
 import os
 import re
@@ -25,7 +26,7 @@ Source: TypeAlias = tuple[str, LazyMatrix, Tensor | Sequence[Any] | None]
 
 NAMES = "edit", "layer", "head", "key"
 """Columns that name a row."""
-WORDS = "edit", "layer", "changed"
+WORDS = "edit", "layer", "kind", "changed"
 """Columns of texts."""
 
 SHOWN = 48
@@ -85,6 +86,11 @@ class Table:
         for row in self:
             writer.writerow({n: "" if is_missing(value) else value for n, value in row.items()})
         replace_file(Path(path), text.getvalue().encode())
+
+    def json(self, path: str | os.PathLike[str]) -> None:
+        """Write the rows as a list of JSON objects, NaN as null; raises as `csv` does."""
+        rows = [{n: None if is_missing(x) else x for n, x in row.items()} for row in self]
+        replace_file(Path(path), json.dumps(rows, indent=1).encode())
 
     def pandas(self) -> Any:
         """Return the table as a pandas DataFrame.
@@ -173,7 +179,8 @@ def written(value: Any, form: str = ".3f") -> str:
 class Summary(Table):
     """A tidy table: one row for each head, one column for each statistic.
 
-    Columns are ``layer``, ``head``, ``queries``, the number that count, and the statistics that
+    Columns are ``layer``, ``head``, its ``kind`` where a table of heads was given, ``queries``, the
+    number that count, and the statistics that
     `intently.core.matrix.patterns.measure` defines. A statistic that a head does not have (no
     tokens known, no query that counts) is NaN. Layers that could not be measured are in
     ``left_out``, by name with the reason, and below the printed table.
@@ -203,22 +210,25 @@ class Summary(Table):
         *,
         left_out: Mapping[str, str] | None = None,
         changed: Mapping[str, str] | None = None,
+        kinds: Mapping[tuple[str, int], str] | None = None,
     ) -> Summary:
         """Measure every head of (name, matrix, tokens or None), each matrix read once.
 
         A statistic is the mean over all queries that count, of all items and batches. Padding
         (queries that may attend to nothing and, if tokens are known, tokens that no query may see)
         never counts. ``left_out`` are names that have no matrix, with the reasons, ``changed`` what
-        changed the weights of some names.
+        changed the weights of some names, ``kinds`` what some heads (name, head) are.
 
         Raises `KindError` for anything but lazy matrices, `ArgumentError` for tokens of a different
         shape.
         """
         rows = [row for source in sources for row in _rows(*source)]
-        names = ["layer", "head", "queries", *["changed"] * bool(changed)]
+        names = ["layer", "head", *["kind"] * (kinds is not None), "queries"]
+        names += ["changed"] * bool(changed)
         names += [name for name in STATISTICS if any(name in row for row in rows)]
         for row in rows:
             row["changed"] = (changed or {}).get(row["layer"], math.nan)
+            row["kind"] = (kinds or {}).get((row["layer"], row["head"]), "–")
         told = ({name: row.get(name, math.nan) for name in names} for row in rows)
         return cls(told, names, left_out)
 

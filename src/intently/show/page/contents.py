@@ -59,6 +59,7 @@ def packed(
     title: str | None = None,
     highlights: Iterable[Highlight] = (),
     start: Mapping[str, Any] | None = None,
+    kinds: Mapping[tuple[str, int], str] | None = None,
 ) -> Packed:
     """Store and measure every head of every item.
 
@@ -83,10 +84,18 @@ def packed(
         "blocks": page.blocks.kinds,
         "items": described_items,
         "statistics": list(page.statistics),
+        "kinds": _by_layer(kinds or {}),
         "state": state,
         "highlights": marks,
     }
     return Packed(meta, page.blocks.packed, frozenset(page.first))
+
+
+def _by_layer(kinds: Mapping[tuple[str, int], str]) -> dict[str, dict[int, str]]:
+    found: dict[str, dict[int, str]] = {}
+    for (layer, head), kind in kinds.items():
+        found.setdefault(layer, {})[head] = kind
+    return found
 
 
 class _PageContents:

@@ -39,14 +39,18 @@ def save_page(
     sides: Sequence[Side] = (),
     highlights: Iterable[Highlight] = (),
     start: Mapping[str, Any] | None = None,
+    kinds: Mapping[tuple[str, int], str] | None = None,
 ) -> Path:
     """Write a page of a recording, of matrices by name, of one matrix, or of items.
 
     ``precision`` is that of queries and keys: "half" (16 bits) or "full" (32). ``sides`` are texts
-    and pictures, assigned to every axis of the same length. The page says how far its weights are
-    from the model's. Raises `KindError` for other sources, `ArgumentError` if there is nothing to
-    show, for a side that fits no axis, and for a path that does not end in .html, `MemoryRefused`
-    for pages that would be too large.
+    and pictures, assigned to every axis of the same length. ``kinds`` says what heads (layer,
+    number) do, as ``names`` of the table of `intently.heads`. The page says how far its weights
+    are from the model's.
+
+    Raises `KindError` for other sources, `ArgumentError` if there is nothing to show, for a side
+    that fits no axis, and for a path that does not end in .html, `MemoryRefused` for pages that
+    would be too large.
 
     >>> import tempfile, torch, intently as it
     >>> q, k = torch.randn(2, 4, 6, 8)
@@ -57,7 +61,9 @@ def save_page(
     """
     final = destination(path)
     items = items_of(source, sides=sides)
-    page = whole(packed(items, precision, title=title, highlights=highlights, start=start))
+    page = whole(
+        packed(items, precision, title=title, highlights=highlights, start=start, kinds=kinds)
+    )
     files.make_folder(final.parent)
     files.replace_file(final, page)
     return final

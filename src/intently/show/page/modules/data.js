@@ -28,7 +28,7 @@
  * @typedef {{
  *   format: string, title: string, precision: string, source: "file" | "server" | "live", sampled?: boolean,
  *   bound?: {weights: number | null, nan: boolean} | null, blocks: BlockMeta[], items: Item[],
- *   statistics: string[], state?: Record<string, unknown> | null,
+ *   statistics: string[], kinds?: Record<string, Record<number, string>>, state?: Record<string, unknown> | null,
  *   highlights?: {item: number, entry: number, head: number, text: string}[]
  * }} Meta
  */

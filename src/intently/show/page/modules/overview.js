@@ -5,7 +5,6 @@ import { ramp } from "./colours.js";
 import { errorOf, saidOf } from "./data.js";
 import { overviewOf } from "./exact.js";
 import { neighbour } from "./keys.js";
-import { MARKED, marksOf } from "./marks.js";
 import { offerPicture, titled } from "./save.js";
 import { announce, element, format, visible } from "./words.js";
 
@@ -20,9 +19,7 @@ import { announce, element, format, visible } from "./words.js";
 const TILE = { least: 56, most: 132, large: 300, gap: 8, name: 132 };
 const NARROW = 640;
 const MEANING =
-  `Words under a picture name the keys that get at least ${MARKED} of the weight, on average over the queries: ` +
-  "the first one (sink), the query's own (itself), the one before (previous), the same word before, " +
-  "or what followed it there (induction).";
+  "Words under a picture say what a head does in texts of random tokens, measured beside chance: what it looks for.";
 
 /** Rows of tiles that should be seen at once, and what stands above and below them, in pixels. */
 const ROWS = 8;
@@ -80,7 +77,7 @@ export function overviewView(root, page, store, _heads) {
     const every = entries().reduce((sum, { heads }) => sum + heads, 0);
     const of = places.length === every ? "" : `${places.length} of `;
     const said = `${of}${every} ${every === 1 ? "head" : "heads"}`;
-    const marked = places.some((place) => marksOf(entries(), place).length);
+    const marked = places.some(kindOf);
     scales.textContent = pooledTo(page, entries()) + (marked ? ` ${MEANING}` : "");
     count.textContent = unknown.length ? `‘${visible(unknown[0], 30)}’ is no statistic or layer` : said;
     count.classList.toggle("overview-unknown", unknown.length > 0);
@@ -137,8 +134,8 @@ export function overviewView(root, page, store, _heads) {
     const by = store.get().sort.replace(/^-/, "");
     const value = by ? valueOf(entries(), place, by) : null;
     const label = element("span", { class: "overview-label" }, alone ? `${layerName(about)} · ${place.head}` : String(place.head));
-    const [mark] = marksOf(entries(), place);
-    if (mark) label.append(element("span", { class: "overview-pattern" }, ` ${mark.mark}`));
+    const kind = kindOf(place);
+    if (kind) label.append(element("span", { class: "overview-pattern" }, ` ${kind}`));
     const button = tile(place, false, told(place), label);
     button.tabIndex = -1;
     if (noteOf(place)) button.firstElementChild?.append(element("span", { class: "overview-mark" }));
@@ -166,6 +163,11 @@ export function overviewView(root, page, store, _heads) {
     return button;
   }
 
+  /** What a head does, as the table says that the page was given. @param {Place} place */
+  function kindOf({ entry, head }) {
+    return page.meta.kinds?.[entries()[entry].name]?.[head] ?? "";
+  }
+
   /** @param {Place} place */
   function noteOf({ entry, head }) {
     const text = saidOf(page.meta, store.get().item, entry, String(head));
@@ -179,8 +181,8 @@ export function overviewView(root, page, store, _heads) {
       const value = valueOf(entries(), place, name);
       return value === null ? [] : [`${name} ${format(value, error)}`];
     });
-    const marks = marksOf(entries(), place).map(({ mark }) => mark);
-    const words = [`${visible(about.name, 80)}, head ${place.head}`, noteOf(place), marks.join(", "), known.join(", ")];
+    const head = `${visible(about.name, 80)}, head ${place.head}`;
+    const words = [head, noteOf(place), kindOf(place), known.join(", ")];
     return words.filter(Boolean).join(". ");
   }
 
