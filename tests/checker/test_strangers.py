@@ -107,6 +107,11 @@ def seeding(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v)
 
 
+def sunk(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor) -> Tensor:
+    z = torch.cat([q @ k.mT / 8**0.5, sinks[:, None, None].expand(len(q), -1, q.shape[-2], 1)], -1)
+    return z.softmax(-1)[..., :-1] @ v
+
+
 def rows(x: Tensor) -> Tensor:
     assert x.ndim == 2
     return (x @ x.mT * x.shape[-1] ** -0.5).softmax(-1) @ x
@@ -237,6 +242,12 @@ def test_each_mask_is_for_the_attention_that_it_enters() -> None:
     given = {n: torch.randn(2, 6, 32) for n in ("src", "trg")}
     given |= {"e_mask": real, "d_mask": real.flip(0)[:, None] & torch.ones(6, 6).tril().bool()}
     assert check(translate, inputs=given).ok, str(check(translate, inputs=given))
+
+
+def test_sinks_of_as_many_heads_as_rows() -> None:
+    given = {"q": (2, 2, 9, 8), "k": (2, 2, 9, 8), "v": (2, 2, 9, 8), "sinks": (2,)}
+    report = check(sunk, inputs={n: torch.randn(x) for n, x in given.items()})
+    assert [f.name for f in report.findings] == ["sink"], str(report)
 
 
 def test_padding_is_counted_from_the_first_key_of_the_text() -> None:

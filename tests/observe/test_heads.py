@@ -113,6 +113,8 @@ def test_the_table_goes_to_files_and_to_effects(tmp_path: Path) -> None:
 def test_what_cannot_be_measured_is_told(given: dict[str, Any], said: str) -> None:
     with pytest.raises((ArgumentError, KindError), match=said):
         it.heads(ByHand(["self"], both_ways=True, noise=0.0), **given)
+    with pytest.raises(ArgumentError, match="model: expected a model that reads 48 tokens"):
+        it.heads(ByHand(["self"], both_ways=True, noise=0.0), WORDS + 9)
     with pytest.raises(ArgumentError, match="kind: expected one of previous"):
         it.heads(ByHand(["self"], both_ways=True, noise=0.0), WORDS).named("nothing")
 

@@ -20,6 +20,8 @@ def whole_findings(a: Attention) -> list[Finding]:
     if a.kind == "features" and a.axis == "queries":
         return []
     if a.axis == "none":
+        if (sink := _sink(a)) is not None:
+            return [sink]
         sums = a.weights.sum(-1)
         said = (
             f"weights sum to {float(sums.min()):.3g} … {float(sums.max()):.3g} over keys, not to 1"
@@ -80,6 +82,23 @@ def _changed(w: Tensor, soft: Tensor, where: str, kind: str, after: bool) -> lis
     return [Finding("gated", said, "convention", where)]
 
 
+def _sink(a: Attention) -> Finding | None:
+    """A number by head that takes what all rows lack, as a sink; None if there is none."""
+    w, z, sums = a.weights, a.scores, a.weights.sum(-1)
+    if z is None or z.shape != w.shape or not bool((sums[(w != 0).any(-1)] < 1 + CLOSE).all()):
+        return None
+    left = (1 - sums).clamp(min=1e-300).log() - sums.clamp(min=1e-300).log()
+    left = left + z.masked_fill(w == 0, -torch.inf).logsumexp(-1)
+    by_head = left.transpose(0, 1).flatten(1)
+    mean = by_head.mean(1, keepdim=True)
+    if not float((by_head - mean).abs().max()) < 1e-3:
+        return None
+    a.sink = mean[:, 0]
+    told = ", ".join(f"{float(x):.3g}" for x in mean[:4, 0])
+    said = f"a sink of {told} by head takes weight from every row"
+    return Finding("sink", said, "convention", a.where)
+
+
 def _sums(a: Attention) -> list[Finding]:
     w = a.weights
     if bool(w.isnan().any()):
@@ -88,19 +107,8 @@ def _sums(a: Attention) -> list[Finding]:
     slack = CLOSE if a.normal is None or a.normal.sure else SLACK
     if not len(sums) or float((sums - 1).abs().max()) < slack:
         return []
-    if a.scores is not None and bool((sums < 1 + CLOSE).all()) and a.scores.shape == w.shape:
-        left = (
-            (1 - w.sum(-1)).clamp(min=1e-300).log()
-            + a.scores.masked_fill(w == 0, -torch.inf).logsumexp(-1)
-            - w.sum(-1).clamp(min=1e-300).log()
-        )
-        by_head = left.transpose(0, 1).flatten(1)
-        mean = by_head.mean(1, keepdim=True)
-        if float((by_head - mean).abs().max()) < 1e-3:
-            a.sink = mean[:, 0]
-            told = ", ".join(f"{float(x):.3g}" for x in mean[:4, 0])
-            said = f"a sink of {told} by head takes weight from every row"
-            return [Finding("sink", said, "convention", a.where)]
+    if (sink := _sink(a)) is not None:
+        return [sink]
     low, high = float(sums.min()), float(sums.max())
     if a.kind == "" and a.normal is not None and a.normal.changes:
         said = "weights are changed between the softmax and the values, as mixing of heads does"

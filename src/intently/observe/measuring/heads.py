@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -115,7 +116,8 @@ def heads(
     the total variation distance to even weights. ``alignment``: 0, for the correlation of queries
     with the mean position of their keys.
 
-    Raises `ArgumentError` for too few texts or tokens, or if nothing attends.
+    Raises `ArgumentError` for too few texts or tokens, for a model that cannot read them, or if
+    nothing attends.
 
     >>> import torch, intently as it
     >>> from intently.nn.models import LanguageModel, LanguageOptions
@@ -137,8 +139,13 @@ def heads(
         seen: list[Recording] = []
         for n, ids in enumerate((made.plain, made.again, made.marked)):
             tell("reading texts", n, 3)
-            with watch(model, layers=layers) as one:
-                _run(model, ids, run)
+            try:
+                with watch(model, layers=layers) as one:
+                    _run(model, ids, run)
+            except (IndexError, RuntimeError) as error:
+                got, fix = f"one that raises {error}", "pass a smaller length=, or run="
+                expected = f"a model that reads {ids.shape[1]} tokens"
+                raise build(ArgumentError, "model", expected, got, fix=fix) from error
             seen.append(one)
         names = numbered(seen[0].calls)
         for n, name in enumerate(names):
@@ -365,18 +372,19 @@ def _table(
     drawn = torch.zeros(DRAWS, n).scatter_add_(1, draw, torch.ones(DRAWS, n)).double() / n
     widest = ((drawn @ effects - mean).abs() / error).amax(-1).quantile(0.95)
     reach = widest * error * (n / (n - 1)) ** 0.5
-    rows: list[Row] = []
+    of_heads: dict[tuple[str, int], list[Row]] = {at: [] for at in found}
     for (layer, head, kind), x, effect, half in zip(places, every, mean.tolist(), reach.tolist()):
         weight, null = float(x.value.mean()), float(x.null.mean())
         numbers = (effect, effect - half, effect + half, weight, null, x.n)
         enough = effect >= LEAST.get(kind, WEIGHT) and effect > half and x.n >= QUERIES
-        rows.append(dict(zip((*COLUMNS, "named"), (layer, head, kind, *numbers, enough))))
+        values = layer, head, kind, *numbers, enough
+        of_heads[layer, head].append(dict(zip((*COLUMNS, "named"), values)))
     strongest: list[Row] = []
-    for layer, head in found:
-        mine = [x for x in rows if (x["layer"], x["head"]) == (layer, head)]
+    for (layer, head), mine in of_heads.items():
         named = sorted((x for x in mine if x["named"]), key=_rank, reverse=True)
         blank = dict(zip(COLUMNS, (layer, head, "–", *[float("nan")] * 5, mine[0]["n"])))
         strongest.append({name: (named or [blank])[0][name] for name in COLUMNS})
+    rows = chain.from_iterable(of_heads.values())
     return Heads(strongest, COLUMNS, left_out, Table(rows, (*COLUMNS, "named"), left_out))
 
 
