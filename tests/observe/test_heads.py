@@ -16,6 +16,7 @@ import intently as it
 from intently.errors import ArgumentError, KindError
 from intently.nn.models import LanguageModel, LanguageOptions
 from intently.observe.measuring.heads import KINDS
+from intently.observe.recording.recording import Recording
 
 WORDS, MARK = 300, 299
 """The vocabulary, and its separator."""
@@ -105,8 +106,9 @@ def test_the_table_goes_to_files_and_to_effects(tmp_path: Path) -> None:
     ("given", "said"),
     [
         ({"tokenizer": 20}, "tokenizer: expected at least 48 tokens"),
-        ({"tokenizer": WORDS, "texts": 3}, "texts: expected at least 8"),
-        ({"tokenizer": WORDS, "length": 2}, "length: expected at least 8"),
+        ({"tokenizer": WORDS, "texts": 3}, "texts: expected an int ≥ 8"),
+        ({"tokenizer": WORDS, "length": 2}, "length: expected an int ≥ 8"),
+        ({"tokenizer": WORDS, "texts": "16"}, "texts: expected an int ≥ 8; got '16'"),
         ({"tokenizer": "gpt2"}, "tokenizer: expected a tokenizer of transformers"),
     ],
 )
@@ -115,6 +117,8 @@ def test_what_cannot_be_measured_is_told(given: dict[str, Any], said: str) -> No
         it.heads(ByHand(["self"], both_ways=True, noise=0.0), **given)
     with pytest.raises(ArgumentError, match="model: expected a model that reads 48 tokens"):
         it.heads(ByHand(["self"], both_ways=True, noise=0.0), WORDS + 9)
+    with pytest.raises(KindError, match="heads: expected the table"):
+        Recording().summary(heads=3)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="kind: expected one of previous"):
         it.heads(ByHand(["self"], both_ways=True, noise=0.0), WORDS).named("nothing")
 

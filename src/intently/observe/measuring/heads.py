@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from intently.errors import ArgumentError, IntentlyError, KindError, build
+from intently.foundation.checks import check_kind, whole_number
 from intently.foundation.process import late_bar
 from intently.observe.recording.recording import Recording, numbered
 from intently.observe.recording.summary import Row, Table
@@ -126,12 +127,9 @@ def heads(
     >>> it.heads(model, 200).named("induction")
     []
     """
-    if not isinstance(model, nn.Module):
-        raise build(KindError, "model", "an nn.Module", type(model).__name__)
-    if texts < TEXTS:
-        raise build(ArgumentError, "texts", f"at least {TEXTS}", texts)
-    if length < SKIPPED + 4:
-        raise build(ArgumentError, "length", f"at least {SKIPPED + 4}", length)
+    check_kind(model, nn.Module, "model", "an nn.Module")
+    whole_number(texts, "texts", TEXTS)
+    whole_number(length, "length", SKIPPED + 4)
     made = _samples(tokenizer, texts, length, seed)
     found: dict[tuple[str, int], dict[str, Measured]] = {}
     left_out: dict[str, str] = {}

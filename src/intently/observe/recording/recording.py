@@ -22,6 +22,7 @@ from intently.core.matrix.labelling import (
     side,
 )
 from intently.errors import ArgumentError, IntentlyError, KindError, UnverifiedError, build
+from intently.foundation.checks import check_kind
 from intently.observe.generation.joining import Rows
 from intently.observe.recording.coverage import Coverage
 from intently.observe.recording.labels import (
@@ -255,7 +256,7 @@ class Recording:
                     changed[name] = entry.changed
                 yield name, matrix, _numbers(entry.labels(matrix))
 
-        kinds = None if heads is None else heads.names
+        kinds = _names(heads)
         return Summary.of(sources(), left_out=left_out, changed=changed, kinds=kinds)
 
     def save(self, path: str | PathLike[str]) -> None:
@@ -293,8 +294,7 @@ class Recording:
             about["start"], about["highlights"] = opened_on(
                 items_of(shown, sides=about.get("sides", ()))
             )
-        kinds = None if heads is None else heads.names
-        return save_page(shown, path, precision, kinds=kinds, **about)
+        return save_page(shown, path, precision, kinds=_names(heads), **about)
 
     def _only(self, layers: str | Sequence[str]) -> Recording:
         """The recording of some layers; raises `ArgumentError` for a pattern that has none."""
@@ -351,6 +351,14 @@ def _numbers(found: list[Labels]) -> list[int] | list[list[int]] | None:
             return None
     rows = [as_numbers(one.columns or ()) for one in found]
     return rows[0] if len(rows) == 1 else rows
+
+
+def _names(heads: Heads | None) -> dict[tuple[str, int], str] | None:
+    """What heads are, by the table of `intently.heads`."""
+    from intently.observe.measuring.heads import Heads
+
+    check_kind(heads, (Heads, type(None)), "heads", "the table that it.heads(model, …) returns")
+    return None if heads is None else heads.names
 
 
 def _position(token: int | str, texts: Any) -> int:

@@ -14,7 +14,7 @@ from intently.core.attention import Attention
 from intently.core.matrix import Dense
 from intently.core.matrix.patterns import measure
 from intently.errors import ArgumentError, KindError, build
-from intently.foundation.checks import check_word
+from intently.foundation.checks import check_kind, check_word
 from intently.show.page.items import Item, Layer
 from intently.show.page.packing import NumberBlocks, check_size
 from intently.show.page.stored import Precision, StoredOperands, bound, stored
@@ -68,6 +68,7 @@ def packed(
     for pages that would be too large.
     """
     check_word(precision, "precision", ("half", "full"))
+    check_kind(kinds, (Mapping, type(None)), "kinds", "words by (layer, head), or None")
     if title is not None and not isinstance(title, str):
         raise build(KindError, "title", "a text, or None", repr(title))
     state = _state(start)
