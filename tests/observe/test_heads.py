@@ -117,6 +117,10 @@ def test_what_cannot_be_measured_is_told(given: dict[str, Any], said: str) -> No
         it.heads(ByHand(["self"], both_ways=True, noise=0.0), **given)
     with pytest.raises(ArgumentError, match="model: expected a model that reads 48 tokens"):
         it.heads(ByHand(["self"], both_ways=True, noise=0.0), WORDS + 9)
+    with pytest.raises(
+        ArgumentError, match=r"missing 2 required .* Pass a smaller length=, or run="
+    ):
+        it.heads(nn.MultiheadAttention(8, 2), WORDS)
     with pytest.raises(KindError, match="heads: expected the table"):
         Recording().summary(heads=3)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="kind: expected one of previous"):

@@ -42,12 +42,12 @@ def repeated(a: Attention, every: Sequence[Attention]) -> list[Finding]:
     w, others = a.weights, [x for x in every if x.line == a.line and x is not a]
     alike = all(x.signature == a.signature and w.shape == x.weights.shape for x in others)
     even = float((w - w.mean(-1, keepdim=True)).abs().max()) < CLOSE
-    if not others or even or not alike:
+    if not others or even or not alike or a.line in a.signature:  # of no known parameters
         return []
     if not max(float((x.weights - w).abs().max()) for x in others) <= SAME:
         return []
     said = f"its weights are those of all {len(others) + 1} attentions that this line makes"
-    return [Finding("attention-repeated", said, where=a.where)]
+    return [Finding("attention-repeated", said, where=a.where, line=a.line)]
 
 
 def _changed(w: Tensor, soft: Tensor, where: str, kind: str, after: bool) -> list[Finding]:

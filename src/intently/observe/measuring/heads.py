@@ -140,7 +140,9 @@ def heads(
             try:
                 with watch(model, layers=layers) as one:
                     _run(model, ids, run)
-            except (IndexError, RuntimeError) as error:
+            except IntentlyError:
+                raise
+            except Exception as error:  # whatever a model does with ids
                 got, fix = f"one that raises {error}", "pass a smaller length=, or run="
                 expected = f"a model that reads {ids.shape[1]} tokens"
                 raise build(ArgumentError, "model", expected, got, fix=fix) from error

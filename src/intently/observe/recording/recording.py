@@ -22,7 +22,6 @@ from intently.core.matrix.labelling import (
     side,
 )
 from intently.errors import ArgumentError, IntentlyError, KindError, UnverifiedError, build
-from intently.foundation.checks import check_kind
 from intently.observe.generation.joining import Rows
 from intently.observe.recording.coverage import Coverage
 from intently.observe.recording.labels import (
@@ -355,10 +354,11 @@ def _numbers(found: list[Labels]) -> list[int] | list[list[int]] | None:
 
 def _names(heads: Heads | None) -> dict[tuple[str, int], str] | None:
     """What heads are, by the table of `intently.heads`."""
-    from intently.observe.measuring.heads import Heads
-
-    check_kind(heads, (Heads, type(None)), "heads", "the table that it.heads(model, …) returns")
-    return None if heads is None else heads.names
+    names = getattr(heads, "names", None)
+    if heads is not None and not isinstance(names, dict):
+        expected = "the table that it.heads(model, …) returns"
+        raise build(KindError, "heads", expected, type(heads).__name__)
+    return names
 
 
 def _position(token: int | str, texts: Any) -> int:
